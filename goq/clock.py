@@ -1,0 +1,53 @@
+"""Time, as a parameter.
+
+Wall time says *when* (append times, deadlines, schedules); monotonic time says *how long* (timers,
+timeouts). Nothing below the composition root reads either by itself.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Where a component that needs time takes it from."""
+
+    def wall_us(self) -> int:
+        """Return microseconds since the Unix epoch."""
+        ...
+
+    def wall_ms(self) -> int:
+        """Return milliseconds since the Unix epoch, rounded down."""
+        ...
+
+
+class SystemClock:
+    """The machine's own clock."""
+
+    def wall_us(self) -> int:
+        """Return microseconds since the Unix epoch."""
+        return time.time_ns() // 1000
+
+    def wall_ms(self) -> int:
+        """Return milliseconds since the Unix epoch, rounded down."""
+        return time.time_ns() // 1_000_000
+
+
+class ManualClock:
+    """A clock that stands still until it is moved: for tests and simulations."""
+
+    def __init__(self, now_us: int = 1_700_000_000_000_000) -> None:
+        self.now_us = now_us
+
+    def wall_us(self) -> int:
+        """Return the time it was last moved to, in microseconds."""
+        return self.now_us
+
+    def wall_ms(self) -> int:
+        """Return the time it was last moved to, in milliseconds, rounded down."""
+        return self.now_us // 1000
+
+    def advance_ms(self, step_ms: int) -> None:
+        """Move the clock by ``step_ms``, which may be negative."""
+        self.now_us += step_ms * 1000

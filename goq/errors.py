@@ -1,0 +1,279 @@
+"""Every error goq raises, in one tree.
+
+    GoqError
+    ├── InvalidInput            400  the request or the data is wrong
+    │   ├── InvalidFrame        400
+    │   ├── TooLarge            413
+    │   └── UnsupportedMedia    415
+    ├── BadHttp                 400  the bytes on the connection are not acceptable HTTP
+    │   ├── RequestTimeout      408
+    │   ├── UriTooLong          414
+    │   ├── HeadersTooLarge     431
+    │   └── MethodNotAllowed    405
+    ├── UsageError              400  the command line or the configuration is wrong
+    ├── NotFound                404
+    │   ├── RouteNotFound · TopicNotFound · PartitionNotFound
+    │   └── GroupNotFound · MessageNotFound
+    ├── NotAllowed              403
+    ├── Conflict                409
+    │   ├── TopicExists · LeaseLost
+    │   ├── SequenceGap · ProducerFenced
+    │   └── DataDirLocked
+    ├── Unavailable             503  try again, perhaps later
+    │   ├── TooManyRequests     429
+    │   ├── StorageFull         507
+    │   ├── PartitionOffline · ShuttingDown
+    │   └── TimedOut            504
+    └── DamagedData             500  stored bytes failed their check
+        └── LogFailed           500  the disk failed under a log
+
+Each class fixes a stable ``code`` (the API's contract), the HTTP status it becomes, the exit
+code of a command that ends with it, and whether the same request may succeed if sent again.
+The message says what is wrong, where, and what to do.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class GoqError(Exception):
+    """Base of all errors that goq raises on purpose.
+
+    ``field`` names the part of the input at fault (``messages[3].key``), ``retry_after_ms`` how
+    long to wait before the same request is worth sending again.
+    """
+
+    code: ClassVar[str] = "internal"
+    http_status: ClassVar[int] = 500
+    exit_code: ClassVar[int] = 1
+    retryable: ClassVar[bool] = False
+
+    def __init__(
+        self, detail: str, *, field: str | None = None, retry_after_ms: int | None = None
+    ) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.field = field
+        self.retry_after_ms = retry_after_ms
+
+
+class InvalidInput(GoqError):
+    """The request or the data is wrong; nothing was changed."""
+
+    code = "invalid_input"
+    http_status = 400
+    exit_code = 7
+
+
+class InvalidFrame(InvalidInput):
+    """A frame's bytes contradict the format."""
+
+    code = "invalid_frame"
+
+
+class TooLarge(InvalidInput):
+    """A value, batch or body is over its limit."""
+
+    code = "too_large"
+    http_status = 413
+
+
+class UnsupportedMedia(InvalidInput):
+    """The body's content type is none that the route reads."""
+
+    code = "unsupported_media_type"
+    http_status = 415
+
+
+class BadHttp(GoqError):
+    """The bytes on the connection are not acceptable HTTP/1.1."""
+
+    code = "bad_http"
+    http_status = 400
+    exit_code = 7
+
+
+class RequestTimeout(BadHttp):
+    """The client took too long to send its request."""
+
+    code = "request_timeout"
+    http_status = 408
+
+
+class UriTooLong(BadHttp):
+    """The request target is over its limit."""
+
+    code = "uri_too_long"
+    http_status = 414
+
+
+class HeadersTooLarge(BadHttp):
+    """The request's headers are over their limit."""
+
+    code = "headers_too_large"
+    http_status = 431
+
+
+class MethodNotAllowed(BadHttp):
+    """The path exists, but not for this method."""
+
+    code = "method_not_allowed"
+    http_status = 405
+
+
+class UsageError(GoqError):
+    """The command line or the configuration is wrong."""
+
+    code = "usage"
+    http_status = 400
+    exit_code = 2
+
+
+class NotFound(GoqError):
+    """The thing named does not exist."""
+
+    code = "not_found"
+    http_status = 404
+    exit_code = 3
+
+
+class RouteNotFound(NotFound):
+    """No route has this path."""
+
+    code = "route_not_found"
+
+
+class TopicNotFound(NotFound):
+    """No topic has this name."""
+
+    code = "topic_not_found"
+
+
+class PartitionNotFound(NotFound):
+    """The topic has no such partition."""
+
+    code = "partition_not_found"
+
+
+class GroupNotFound(NotFound):
+    """The topic has no such group."""
+
+    code = "group_not_found"
+
+
+class MessageNotFound(NotFound):
+    """No message has this id, or no longer."""
+
+    code = "message_not_found"
+
+
+class NotAllowed(GoqError):
+    """The caller may not do this."""
+
+    code = "not_allowed"
+    http_status = 403
+    exit_code = 4
+
+
+class Conflict(GoqError):
+    """The state of things contradicts the request."""
+
+    code = "conflict"
+    http_status = 409
+    exit_code = 6
+
+
+class TopicExists(Conflict):
+    """A topic of this name exists already."""
+
+    code = "topic_exists"
+
+
+class LeaseLost(Conflict):
+    """The lease ended before this call: the message was or will be given to another."""
+
+    code = "lease_lost"
+
+
+class SequenceGap(Conflict):
+    """A producer's batch came out of its order; the one before it is missing."""
+
+    code = "sequence_gap"
+
+
+class ProducerFenced(Conflict):
+    """A newer epoch of the same producer has taken over."""
+
+    code = "producer_fenced"
+
+
+class DataDirLocked(Conflict):
+    """Another process holds the data folder."""
+
+    code = "data_dir_locked"
+
+
+class Unavailable(GoqError):
+    """Not now; the same request may succeed later."""
+
+    code = "unavailable"
+    http_status = 503
+    exit_code = 5
+    retryable = True
+
+
+class TooManyRequests(Unavailable):
+    """A bound on connections, waiting requests or queued bytes is reached."""
+
+    code = "too_many_requests"
+    http_status = 429
+
+
+class StorageFull(Unavailable):
+    """The disk has no room; nothing of the request was stored."""
+
+    code = "storage_full"
+    http_status = 507
+
+
+class PartitionOffline(Unavailable):
+    """The partition cannot be served now."""
+
+    code = "partition_offline"
+
+
+class ShuttingDown(Unavailable):
+    """The node is stopping."""
+
+    code = "shutting_down"
+
+
+class TimedOut(Unavailable):
+    """No answer within the time allowed; whether the request took effect is not known."""
+
+    code = "timed_out"
+    http_status = 504
+
+
+class DamagedData(GoqError):
+    """Stored bytes failed their check; they are kept, reported, and never served."""
+
+    code = "damaged_data"
+    http_status = 500
+    exit_code = 7
+
+
+class LogFailed(DamagedData):
+    """The disk failed under a log: it takes nothing more until it is opened again."""
+
+    code = "log_failed"
+    retryable = True
+
+
+def _family(root: type[GoqError]) -> list[type[GoqError]]:
+    return [root, *(found for child in root.__subclasses__() for found in _family(child))]
+
+
+BY_CODE: dict[str, type[GoqError]] = {error.code: error for error in _family(GoqError)}
+"""Every error class by its code: how a client turns a problem answer back into its error."""

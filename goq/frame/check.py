@@ -1,0 +1,113 @@
+"""Deciding whether foreign bytes are a frame.
+
+After :func:`check_frame` every accessor of a view is safe: both CRCs match, sections fill the
+body exactly, offsets rise from 0 to the length of their data, names are UTF-8, every size is
+within its limit. The work is a few vector operations a frame, whatever its count; short columns,
+where those cost more than they give, are walked.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from crc32c import crc32c
+
+from goq import limits
+from goq.errors import InvalidFrame, TooLarge
+from goq.frame.encode import NO_TENANT
+from goq.frame.header import Attribute, FrameHeader
+from goq.frame.view import BytesColumn, FrameView, Payload
+
+_SHORT_COLUMN = 32
+
+
+def check_body_crc(view: FrameView) -> None:
+    """Raise ``InvalidFrame`` unless the body's bytes match their CRC32C."""
+    if crc32c(view.body) != view.header.body_crc32c:
+        raise InvalidFrame("the frame body's CRC32C does not match its bytes")
+
+
+def check_frame(view: FrameView) -> None:
+    """Raise ``InvalidFrame`` or ``TooLarge`` unless ``view`` is a sound frame of messages."""
+    check_body_crc(view)
+    header = view.header
+    if header.attributes & Attribute.EVENTS:
+        raise InvalidFrame("a frame of events is not a frame of messages")
+    if header.attributes & Attribute.KEY_NULLS and not header.attributes & Attribute.KEYS:
+        raise InvalidFrame("a frame without keys has no empty ones to mark")
+    if bool(header.attributes & Attribute.KEYS) != bool(header.attributes & Attribute.KEY_HASH):
+        raise InvalidFrame("keys and their hashes come together")
+    try:
+        payload = view.payload
+    except (ValueError, IndexError) as error:
+        raise InvalidFrame(f"the frame's sections contradict each other: {error}") from None
+    _check_column(payload.values, limits.VALUE_BYTES_MAX, "value")
+    if payload.keys is not None:
+        _check_column(payload.keys, limits.KEY_BYTES_MAX, "key")
+    if payload.header_counts is not None:
+        _check_headers(payload, payload.header_counts, header)
+    _check_tenants(view)
+
+
+def _check_headers(payload: Payload, counts: memoryview, header: FrameHeader) -> None:
+    total = counts[header.message_count]
+    _check_offsets(counts, total, limits.HEADERS_PER_MESSAGE_MAX, "header count")
+    names = payload.header_names
+    _check_column(names, limits.HEADER_NAME_BYTES_MAX, "header name")
+    _check_column(payload.header_values, limits.HEADERS_BYTES_MAX, "header value")
+    sizes = np.diff(np.frombuffer(names.offsets, np.int32))
+    if len(sizes) and not sizes.all():
+        raise InvalidFrame("a header's name is empty")
+    _check_text(names, "a header's name")
+    bounds = np.frombuffer(counts, np.int32)
+    for column_offsets in (names.offsets, payload.header_values.offsets):
+        ends = np.frombuffer(column_offsets, np.int32)[bounds]
+        if len(ends) > 1 and int(np.diff(ends).max()) > limits.HEADERS_BYTES_MAX:
+            raise TooLarge(
+                f"a message's headers are over the limit of {limits.HEADERS_BYTES_MAX} bytes"
+            )
+
+
+def _check_text(column: BytesColumn, what: str) -> None:
+    """The whole is UTF-8, and no entry begins inside a character: so each entry is UTF-8."""
+    data = bytes(column.data)
+    if data.isascii():
+        return
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        raise InvalidFrame(f"{what} is not UTF-8") from None
+    starts = np.frombuffer(column.offsets, np.int32)
+    starts = starts[starts < len(data)]
+    if ((np.frombuffer(data, np.uint8)[starts] & 0xC0) == 0x80).any():
+        raise InvalidFrame(f"{what} is not UTF-8")
+
+
+def _check_tenants(view: FrameView) -> None:
+    column = view.column(Attribute.TENANT)
+    if column is None:
+        return
+    numbers = np.frombuffer(column, np.uint16)
+    known = (numbers < len(view.tenant_names)) | (numbers == NO_TENANT)
+    if not known.all():
+        raise InvalidFrame("a tenant's number points outside of the frame's dictionary")
+
+
+def _check_column(column: BytesColumn, size_bytes_max: int, what: str) -> None:
+    _check_offsets(column.offsets, len(column.data), size_bytes_max, what)
+
+
+def _check_offsets(offsets: memoryview, total: int, step_max: int, what: str) -> None:
+    if offsets[0] != 0 or offsets[-1] != total:
+        raise InvalidFrame(f"the {what} offsets do not span their data")
+    if len(offsets) <= _SHORT_COLUMN:
+        steps = [b - a for a, b in itertools.pairwise(offsets)]
+        lowest, highest = min(steps, default=0), max(steps, default=0)
+    else:
+        diffs = np.diff(np.frombuffer(offsets, np.int32).astype(np.int64))
+        lowest, highest = int(diffs.min()), int(diffs.max())
+    if lowest < 0:
+        raise InvalidFrame(f"the {what} offsets do not rise")
+    if highest > step_max:
+        raise TooLarge(f"a {what} of {highest} is over the limit of {step_max}")

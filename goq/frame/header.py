@@ -1,0 +1,127 @@
+"""The fixed header of a frame: 64 little-endian bytes.
+
+    offset  size  field
+         0     4  magic and version, ``goq`` 0x01
+         4     4  frame_bytes      whole frame, header and padding included; a multiple of 8
+         8     8  base_offset      offset of the first message (signed)
+        16     8  append_time_us   when the leader took it, microseconds since 1970 (signed)
+        24     4  leader_epoch
+        28     4  message_count    messages (or events) in the frame
+        32     4  attributes       bits of :class:`Attribute`
+        36     4  producer_epoch
+        40     8  producer_id      0: the batch has no producer identity
+        48     8  first_sequence   the producer's number of the first message
+        56     4  body_crc32c      of every byte after the header
+        60     4  header_crc32c    of the 60 bytes before it
+
+The producer writes all but what the leader stamps: base_offset, append_time_us, leader_epoch and
+with them header_crc32c. The body's bytes never change again.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntFlag
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from goq import limits
+from goq.errors import InvalidFrame
+
+MAGIC: Final = b"goq\x01"
+HEADER_BYTES: Final = 64
+ALIGNMENT_BYTES: Final = 8
+
+_FIELDS = struct.Struct("<4sIqqIIIIQQI")
+_CRC = struct.Struct("<I")
+_FIXED_BYTES: Final = _FIELDS.size  # 60: all but the header's own CRC
+
+
+class Attribute(IntFlag):
+    """What a frame's body holds; a bit that is not set means that the section is absent."""
+
+    KEYS = 1 << 0
+    KEY_NULLS = 1 << 1
+    VALUE_NULLS = 1 << 2
+    HEADERS = 1 << 3
+    ZSTD = 1 << 4
+    EVENTS = 1 << 5
+    DELIVER_AT = 1 << 8
+    EXPIRES_AT = 1 << 9
+    CLIENT_TIME = 1 << 10
+    KEY_HASH = 1 << 11
+    DEDUP_ID = 1 << 12
+    TENANT = 1 << 13
+    LANE = 1 << 14
+
+
+KNOWN_ATTRIBUTES: Final = int(~Attribute(0))
+
+
+class FrameHeader(NamedTuple):
+    """A header's fields, decoded and checked."""
+
+    magic: bytes
+    frame_bytes: int
+    base_offset: int
+    append_time_us: int
+    leader_epoch: int
+    message_count: int
+    attributes: int
+    producer_epoch: int
+    producer_id: int
+    first_sequence: int
+    body_crc32c: int
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the frame's last message."""
+        return self.base_offset + self.message_count
+
+    def pack(self) -> bytes:
+        """Return the header's 64 bytes, with its CRC."""
+        fixed = _FIELDS.pack(*self)
+        return fixed + _CRC.pack(crc32c(fixed))
+
+
+def parse_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> FrameHeader:
+    """Return the header at ``position``; raise ``InvalidFrame`` unless every field is sound."""
+    fixed = bytes(buffer[position : position + HEADER_BYTES])
+    if len(fixed) < HEADER_BYTES:
+        raise InvalidFrame(f"a frame header has {HEADER_BYTES} bytes, here are {len(fixed)}")
+    if fixed[:4] != MAGIC:
+        raise InvalidFrame(f"no frame begins here: expected {MAGIC!r}, found {fixed[:4]!r}")
+    if _CRC.unpack_from(fixed, _FIXED_BYTES)[0] != crc32c(fixed[:_FIXED_BYTES]):
+        raise InvalidFrame("the frame header's CRC32C does not match its bytes")
+    header = FrameHeader._make(_FIELDS.unpack_from(fixed))
+    if not HEADER_BYTES < header.frame_bytes <= limits.FRAME_BYTES_MAX:
+        raise InvalidFrame(
+            f"a frame of {header.frame_bytes} bytes is outside of"
+            f" {HEADER_BYTES + 1} to {limits.FRAME_BYTES_MAX}"
+        )
+    if header.frame_bytes % ALIGNMENT_BYTES:
+        raise InvalidFrame(f"a frame's length is a multiple of 8, not {header.frame_bytes}")
+    if not 1 <= header.message_count <= limits.FRAME_MESSAGES_MAX:
+        raise InvalidFrame(
+            f"a frame holds 1 to {limits.FRAME_MESSAGES_MAX} messages, not {header.message_count}"
+        )
+    if header.attributes & ~KNOWN_ATTRIBUTES:
+        raise InvalidFrame(f"unknown attribute bits {header.attributes & ~KNOWN_ATTRIBUTES:#x}")
+    if header.base_offset < 0:
+        raise InvalidFrame(f"a frame's base offset is never negative: {header.base_offset}")
+    return header
+
+
+def stamp(
+    header: FrameHeader, *, base_offset: int, append_time_us: int, leader_epoch: int
+) -> FrameHeader:
+    """Return the header as the leader appends it."""
+    return header._replace(
+        base_offset=base_offset, append_time_us=append_time_us, leader_epoch=leader_epoch
+    )
+
+
+def padding_bytes(size_bytes: int) -> int:
+    """Return how many zero bytes bring ``size_bytes`` to the next multiple of 8."""
+    return -size_bytes % ALIGNMENT_BYTES

@@ -1,0 +1,289 @@
+"""Reading a frame where it lies.
+
+A view parses the fixed columns and the payload's sections on first use and hands out slices of
+the original bytes. It trusts lengths only as far as the buffer reaches: a frame of foreign bytes
+goes through :mod:`goq.frame.check` first, one from the log has passed its CRC.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from functools import cached_property
+from typing import NamedTuple
+
+from goq import limits
+from goq.errors import InvalidFrame
+from goq.frame.encode import NO_TENANT, Columns, ProducerMark, encode_frame
+from goq.frame.header import (
+    HEADER_BYTES,
+    Attribute,
+    FrameHeader,
+    padding_bytes,
+    parse_header,
+    stamp,
+)
+from goq.model import Header, Message
+
+_WIDTH_BYTES = {
+    Attribute.DELIVER_AT: 8,
+    Attribute.EXPIRES_AT: 8,
+    Attribute.CLIENT_TIME: 8,
+    Attribute.KEY_HASH: 8,
+    Attribute.DEDUP_ID: 16,
+}
+
+
+class BytesColumn(NamedTuple):
+    """An Arrow binary column: entry i is ``data[offsets[i]:offsets[i + 1]]``."""
+
+    offsets: memoryview
+    data: memoryview
+
+    def slice(self, start: int, end: int) -> list[bytes]:
+        """Return the entries from ``start`` up to ``end`` as bytes."""
+        if start == end:
+            return []
+        bounds = self.offsets[start : end + 1].tolist()
+        first = bounds[0]
+        raw = bytes(self.data[first : bounds[-1]])
+        return [raw[a - first : b - first] for a, b in itertools.pairwise(bounds)]
+
+
+class _Cursor:
+    """Takes sections off a buffer in order; raises ``InvalidFrame`` when one would not fit."""
+
+    def __init__(self, buffer: memoryview) -> None:
+        self.buffer = buffer
+        self.position = 0
+
+    def take(self, size_bytes: int) -> memoryview:
+        end = self.position + size_bytes
+        padded_end = end + padding_bytes(size_bytes)
+        if size_bytes < 0 or padded_end > len(self.buffer):
+            raise InvalidFrame(
+                f"a section of {size_bytes} bytes at {self.position} passes the end of"
+                f" {len(self.buffer)} bytes"
+            )
+        section = self.buffer[self.position : end]
+        self.position = padded_end
+        return section
+
+    def take_offsets(self, count: int) -> memoryview:
+        return self.take(4 * (count + 1)).cast("i")
+
+    def take_bytes_column(self, count: int) -> BytesColumn:
+        offsets = self.take_offsets(count)
+        return BytesColumn(offsets, self.take(offsets[count]))
+
+    def done(self) -> bool:
+        return self.position == len(self.buffer)
+
+
+class Payload:
+    """The sections of an uncompressed payload."""
+
+    def __init__(self, buffer: memoryview, header: FrameHeader) -> None:
+        cursor = _Cursor(buffer)
+        count, attributes = header.message_count, header.attributes
+        bitmap_bytes = (count + 7) // 8
+        nulls = attributes & Attribute.VALUE_NULLS
+        self.value_validity = cursor.take(bitmap_bytes) if nulls else None
+        self.values = cursor.take_bytes_column(count)
+        self.key_validity: memoryview | None = None
+        self.keys: BytesColumn | None = None
+        self.header_counts: memoryview | None = None
+        if attributes & Attribute.KEYS:
+            if attributes & Attribute.KEY_NULLS:
+                self.key_validity = cursor.take(bitmap_bytes)
+            self.keys = cursor.take_bytes_column(count)
+        if attributes & Attribute.HEADERS:
+            self.header_counts = cursor.take_offsets(count)
+            self.header_names = cursor.take_bytes_column(self.header_counts[count])
+            self.header_values = cursor.take_bytes_column(self.header_counts[count])
+        if not cursor.done():
+            raise InvalidFrame("the payload has bytes after its last section")
+
+
+class FrameView:
+    """One frame over a buffer; message ``i`` of it has the offset ``base_offset + i``."""
+
+    __slots__ = ("__dict__", "buffer", "header")
+
+    def __init__(self, header: FrameHeader, buffer: memoryview) -> None:
+        self.header = header
+        self.buffer = buffer
+
+    @classmethod
+    def parse(cls, buffer: bytes | memoryview, position: int = 0) -> FrameView:
+        """Return the frame at ``position``; its header is checked, its body is not."""
+        header = parse_header(buffer, position)
+        end = position + header.frame_bytes
+        if end > len(buffer):
+            raise InvalidFrame(
+                f"a frame of {header.frame_bytes} bytes is cut off after {len(buffer) - position}"
+            )
+        return cls(header, memoryview(buffer)[position:end])
+
+    @property
+    def body(self) -> memoryview:
+        """Every byte after the header."""
+        return self.buffer[HEADER_BYTES:]
+
+    @cached_property
+    def _sections(self) -> tuple[dict[Attribute, memoryview], list[str], memoryview]:
+        """The fixed columns, the tenant dictionary, and the payload as stored."""
+        header, cursor = self.header, _Cursor(self.body)
+        columns: dict[Attribute, memoryview] = {}
+        for attribute, width_bytes in _WIDTH_BYTES.items():
+            if header.attributes & attribute:
+                columns[attribute] = cursor.take(width_bytes * header.message_count)
+        tenants: list[str] = []
+        if header.attributes & Attribute.TENANT:
+            columns[Attribute.TENANT] = cursor.take(2 * header.message_count)
+            names = int.from_bytes(cursor.take(8), "little")
+            if names > limits.TENANTS_PER_FRAME_MAX:
+                raise InvalidFrame(f"a frame cannot name {names} tenants")
+            dictionary = cursor.take_bytes_column(names)
+            try:
+                tenants = [name.decode() for name in dictionary.slice(0, names)]
+            except UnicodeDecodeError:
+                raise InvalidFrame("a tenant's name is not UTF-8") from None
+        if header.attributes & Attribute.LANE:
+            columns[Attribute.LANE] = cursor.take(header.message_count)
+        lengths = cursor.take(8)
+        stored = cursor.take(int.from_bytes(lengths[4:], "little"))
+        if not cursor.done():
+            raise InvalidFrame("the body has bytes after its payload")
+        self.raw_bytes = int.from_bytes(lengths[:4], "little")
+        return columns, tenants, stored
+
+    @cached_property
+    def payload(self) -> Payload:
+        """The payload, decompressed if need be within the limit of a frame."""
+        stored = self._sections[2]
+        if self.raw_bytes > limits.FRAME_BYTES_MAX:
+            raise InvalidFrame(
+                f"a payload of {self.raw_bytes} bytes is over the limit of {limits.FRAME_BYTES_MAX}"
+            )
+        if self.header.attributes & Attribute.ZSTD:
+            stored = memoryview(_decompress(stored, self.raw_bytes))
+        if len(stored) != self.raw_bytes:
+            raise InvalidFrame(
+                f"the payload has {len(stored)} bytes where {self.raw_bytes} are declared"
+            )
+        return Payload(stored, self.header)
+
+    @property
+    def tenant_names(self) -> list[str]:
+        """The dictionary that tenant numbers point into."""
+        return self._sections[1]
+
+    def column(self, attribute: Attribute) -> memoryview | None:
+        """Return a fixed column's raw bytes, or None where the frame has none."""
+        return self._sections[0].get(attribute)
+
+    def values(self, start: int, end: int) -> list[bytes | None]:
+        """Return the values of messages ``start`` up to ``end``, counted from the frame's first."""
+        payload = self.payload
+        return _with_nulls(payload.values.slice(start, end), payload.value_validity, start)
+
+    def keys(self, start: int, end: int) -> list[bytes | None]:
+        """Return their keys."""
+        payload = self.payload
+        if payload.keys is None:
+            return [None] * (end - start)
+        return _with_nulls(payload.keys.slice(start, end), payload.key_validity, start)
+
+    def headers(self, start: int, end: int) -> list[tuple[Header, ...]]:
+        """Return their headers."""
+        payload = self.payload
+        if payload.header_counts is None:
+            return [()] * (end - start)
+        bounds = payload.header_counts[start : end + 1].tolist()
+        first, last = bounds[0], bounds[-1]
+        names = [name.decode() for name in payload.header_names.slice(first, last)]
+        pairs = tuple(zip(names, payload.header_values.slice(first, last), strict=True))
+        return [pairs[a - first : b - first] for a, b in itertools.pairwise(bounds)]
+
+    def messages(self, start: int, end: int) -> Iterator[Message]:
+        """Yield messages ``start`` up to ``end``, counted from the frame's first."""
+        return map(
+            Message, self.values(start, end), self.keys(start, end), self.headers(start, end)
+        )
+
+    def columns(self, start: int, end: int) -> Columns:
+        """Return messages ``start`` up to ``end`` by column, as they were encoded."""
+        present = self.header.attributes
+        tenants = None
+        if (numbers := self.column(Attribute.TENANT)) is not None:
+            names = self.tenant_names
+            tenants = [
+                None if number == NO_TENANT else names[number]
+                for number in numbers.cast("H")[start:end]
+            ]
+        dedup = self.column(Attribute.DEDUP_ID)
+        return Columns(
+            values=self.values(start, end),
+            keys=self.keys(start, end) if present & Attribute.KEYS else None,
+            headers=self.headers(start, end) if present & Attribute.HEADERS else None,
+            deliver_at_ms=self._integers(Attribute.DELIVER_AT, start, end),
+            expires_at_ms=self._integers(Attribute.EXPIRES_AT, start, end),
+            client_time_ms=self._integers(Attribute.CLIENT_TIME, start, end),
+            dedup_ids=None
+            if dedup is None
+            else [bytes(dedup[16 * i : 16 * i + 16]) for i in range(start, end)],
+            tenants=tenants,
+            lanes=None if (lanes := self.column(Attribute.LANE)) is None else lanes[start:end],
+        )
+
+    def _integers(self, attribute: Attribute, start: int, end: int) -> list[int] | None:
+        column = self.column(attribute)
+        return None if column is None else column.cast("q")[start:end].tolist()
+
+
+def slice_frame(view: FrameView, start_offset: int, end_offset: int) -> memoryview:
+    """Return a frame of only the messages from ``start_offset`` up to ``end_offset``.
+
+    The whole frame is given back as it is; a part is encoded anew, uncompressed, with the same
+    offsets, time, epoch and producer marks.
+    """
+    header = view.header
+    start = max(start_offset, header.base_offset) - header.base_offset
+    end = min(end_offset, header.end_offset) - header.base_offset
+    if start == 0 and end == header.message_count:
+        return view.buffer
+    producer = ProducerMark(
+        header.producer_id, header.producer_epoch, header.first_sequence + start
+    )
+    part = encode_frame(view.columns(start, end), producer=producer)
+    stamped = stamp(
+        parse_header(part),
+        base_offset=header.base_offset + start,
+        append_time_us=header.append_time_us,
+        leader_epoch=header.leader_epoch,
+    )
+    return memoryview(stamped.pack() + part[HEADER_BYTES:])
+
+
+def _with_nulls(items: list[bytes], validity: memoryview | None, start: int) -> list[bytes | None]:
+    if validity is None:
+        return items  # type: ignore[return-value]  # list[bytes] read as list[bytes | None]
+    return [
+        item if validity[i >> 3] >> (i & 7) & 1 else None
+        for i, item in enumerate(items, start=start)
+    ]
+
+
+def _decompress(stored: memoryview, raw_bytes: int) -> bytes:
+    import zstandard  # only readers of compressed frames pay for the import
+
+    try:
+        declared = zstandard.frame_content_size(stored)
+        if declared != raw_bytes:
+            raise InvalidFrame(
+                f"the zstd frame declares {declared} bytes where the frame declares {raw_bytes}"
+            )
+        return zstandard.ZstdDecompressor().decompress(stored, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise InvalidFrame(f"the payload is not one sound zstd frame: {error}") from None

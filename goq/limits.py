@@ -1,0 +1,77 @@
+"""Every bound in goq, in one place. Units are last in the names.
+
+Reaching a bound is a defined answer (413, 429, 431, 507 …), never growth of memory. A bound that
+a user may set is a default in the configuration; these are the ones that hold always.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+
+# Names
+NAME_CHARS_MAX: Final = 200
+HEADER_NAME_BYTES_MAX: Final = 256
+HEADERS_PER_MESSAGE_MAX: Final = 64
+CONSUMER_NAME_CHARS_MAX: Final = 200
+REASON_CHARS_MAX: Final = 1000
+
+# Messages and frames
+KEY_BYTES_MAX: Final = 64 * KIB
+VALUE_BYTES_MAX: Final = 8 * MIB
+HEADERS_BYTES_MAX: Final = 64 * KIB
+FRAME_BYTES_MAX: Final = 16 * MIB
+FRAME_MESSAGES_MAX: Final = 65_536
+TENANTS_PER_FRAME_MAX: Final = 65_535
+
+# Topics
+PARTITIONS_PER_TOPIC_MAX: Final = 1000
+TOPICS_MAX: Final = 10_000
+GROUPS_PER_TOPIC_MAX: Final = 10_000
+SEGMENT_BYTES_MIN: Final = 64 * KIB
+SEGMENT_BYTES_MAX: Final = 4 * GIB
+EVENT_SEGMENT_BYTES: Final = 16 * MIB
+PRODUCERS_PER_PARTITION_MAX: Final = 10_000
+PRODUCER_BATCHES_REMEMBERED: Final = 5
+
+# Storage
+INDEX_INTERVAL_BYTES: Final = 8 * KIB
+CHECKPOINT_INTERVAL_BYTES: Final = 16 * MIB
+READ_CHUNK_BYTES: Final = 256 * KIB
+OPEN_SEGMENTS_MAX: Final = 256
+COMMIT_BATCH_BYTES_MAX: Final = 8 * MIB
+COMMIT_QUEUE_BYTES_MAX: Final = 64 * MIB
+COMMIT_THREADS: Final = 8
+FSYNC_INTERVAL_MS: Final = 200
+
+# Delivery
+RECEIVE_MESSAGES_MAX: Final = 10_000
+RECEIVE_BYTES_MAX: Final = 8 * MIB
+RECEIPTS_PER_REQUEST_MAX: Final = 10_000
+WAIT_MS_MAX: Final = 60_000
+VISIBILITY_MS_MAX: Final = 12 * 3_600_000
+NACK_DELAY_MS_MAX: Final = 365 * 86_400_000
+WAITERS_PER_GROUP_MAX: Final = 10_000
+SNAPSHOT_INTERVAL_EVENTS: Final = 20_000
+
+# HTTP
+CONNECTIONS_MAX: Final = 20_000
+TARGET_BYTES_MAX: Final = 8 * KIB
+HTTP_HEADERS_BYTES_MAX: Final = 32 * KIB
+HTTP_HEADERS_MAX: Final = 100
+BODY_BYTES_MAX: Final = 32 * MIB
+BODIES_IN_FLIGHT_BYTES_MAX: Final = 256 * MIB
+PIPELINE_REQUESTS_MAX: Final = 32
+JSON_MESSAGES_PER_REQUEST_MAX: Final = 10_000
+HEADER_TIMEOUT_MS: Final = 10_000
+BODY_TIMEOUT_MS: Final = 60_000
+IDLE_TIMEOUT_MS: Final = 120_000
+WRITE_TIMEOUT_MS: Final = 60_000
+DRAIN_TIMEOUT_MS: Final = 8_000
+
+# Reading
+READ_MESSAGES_MAX: Final = 10_000
+READ_BYTES_MAX: Final = 8 * MIB

@@ -1,0 +1,145 @@
+"""The values that every layer speaks of: names, ids, offset ranges, messages, receipts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from goq import limits
+from goq.errors import InvalidInput, TooLarge
+
+_NAME = re.compile(rf"(?!\.|__)[A-Za-z0-9._-]{{1,{limits.NAME_CHARS_MAX}}}")
+
+UNTERMINATED_HEADER = "goq-unterminated"
+"""Header on a line whose input ended without a delimiter: ``--raw`` then adds none either."""
+
+
+def check_name(name: str, what: str, *, field: str | None = None) -> str:
+    """Return ``name`` if it may name a topic or a group, else raise ``InvalidInput``."""
+    if not _NAME.fullmatch(name):
+        raise InvalidInput(
+            f"{what} name {name[:80]!r} is not allowed: use 1 to {limits.NAME_CHARS_MAX} of"
+            " A-Z a-z 0-9 . _ -, not starting with '.' or '__'",
+            field=field or what,
+        )
+    return name
+
+
+class MessageId(NamedTuple):
+    """Where a message is: its own index. Written ``topic:partition:offset``."""
+
+    topic: str
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}:{self.partition}:{self.offset}"
+
+    @classmethod
+    def parse(cls, text: str) -> MessageId:
+        """Parse from the right, so that a topic may hold anything that its name allows."""
+        topic, partition, offset = _split_id(text)
+        return cls(check_name(topic, "topic", field="id"), partition, offset)
+
+
+def _split_id(text: str) -> tuple[str, int, int]:
+    parts = text.rsplit(":", 2)
+    if len(parts) == 3 and all(p.isascii() and p.isdigit() and len(p) < 20 for p in parts[1:]):
+        return parts[0], int(parts[1]), int(parts[2])
+    raise InvalidInput(
+        f"{text[:300]!r} is not a message id; one reads topic:partition:offset,"
+        " as in orders:2:45678",
+        field="id",
+    )
+
+
+class OffsetRange(NamedTuple):
+    """Offsets from ``start`` up to but not including ``end``."""
+
+    start: int
+    end: int
+
+
+class Receipt(NamedTuple):
+    """The right to settle the messages from ``start`` up to ``end``, given with a lease.
+
+    Written ``partition:token:start``, or ``partition:token:start+count`` for more than one. The
+    token is the fence: it names one lease for ever, and an ended lease has no successor with the
+    same token.
+    """
+
+    partition: int
+    token: int
+    start: int
+    end: int
+
+    def __str__(self) -> str:
+        tail = "" if self.end == self.start + 1 else f"+{self.end - self.start}"
+        return f"{self.partition}:{self.token}:{self.start}{tail}"
+
+    @classmethod
+    def parse(cls, text: str) -> Receipt:
+        """Parse what ``str`` wrote; raise ``InvalidInput`` for anything else."""
+        match = _RECEIPT.fullmatch(text)
+        if match is None:
+            raise InvalidInput(
+                f"{text[:100]!r} is not a receipt; send back what receive gave", field="receipts"
+            )
+        partition, token, start, count = match.groups()
+        return cls(int(partition), int(token), int(start), int(start) + int(count or 1))
+
+
+_RECEIPT = re.compile(r"(\d{1,9}):(\d{1,19}):(\d{1,18})(?:\+([1-9]\d{0,8}))?", re.ASCII)
+
+Header = tuple[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message as it is published or read.
+
+    ``value`` None is a tombstone, ``key`` None a message without key; both differ from empty.
+    Headers keep their order and may repeat a name.
+    """
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Sequence[Header] = field(default=())
+
+
+def check_message(message: Message, *, field: str) -> None:
+    """Raise ``TooLarge`` or ``InvalidInput`` if a message is outside of the limits."""
+    if message.value is not None and len(message.value) > limits.VALUE_BYTES_MAX:
+        raise TooLarge(
+            f"a value of {len(message.value)} bytes is over the limit of {limits.VALUE_BYTES_MAX}",
+            field=f"{field}.value",
+        )
+    if message.key is not None and len(message.key) > limits.KEY_BYTES_MAX:
+        raise TooLarge(
+            f"a key of {len(message.key)} bytes is over the limit of {limits.KEY_BYTES_MAX}",
+            field=f"{field}.key",
+        )
+    if not message.headers:
+        return
+    if len(message.headers) > limits.HEADERS_PER_MESSAGE_MAX:
+        raise TooLarge(
+            f"{len(message.headers)} headers are over the limit of"
+            f" {limits.HEADERS_PER_MESSAGE_MAX} a message",
+            field=f"{field}.headers",
+        )
+    total_bytes = 0
+    for name, value in message.headers:
+        name_bytes = len(name.encode())
+        if not 1 <= name_bytes <= limits.HEADER_NAME_BYTES_MAX:
+            raise InvalidInput(
+                f"a header name has 1 to {limits.HEADER_NAME_BYTES_MAX} bytes, not {name_bytes}",
+                field=f"{field}.headers",
+            )
+        total_bytes += name_bytes + len(value)
+    if total_bytes > limits.HEADERS_BYTES_MAX:
+        raise TooLarge(
+            f"headers of {total_bytes} bytes are over the limit of {limits.HEADERS_BYTES_MAX}",
+            field=f"{field}.headers",
+        )

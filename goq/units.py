@@ -1,0 +1,119 @@
+"""Durations, sizes and times as people write them, and back.
+
+Durations: ``250ms``, ``30s``, ``5m``, ``1h30m``, ``7d``; a bare number is seconds. Sizes:
+``64KiB``, ``10MB``, ``1GiB``; a bare number is bytes. Times: RFC 3339 with a zone, a date (its
+first instant in UTC), ``now`` or relative to now (``-15m``, ``+2h``); a bare number is
+milliseconds since the Unix epoch. All parsers raise :class:`~goq.errors.InvalidInput`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import UTC, date, datetime, timedelta
+
+from goq.errors import InvalidInput
+
+_DURATION_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
+_SIZE_UNITS = {
+    "": 1, "b": 1,
+    "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+}  # fmt: skip
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def parse_duration_ms(text: str | float, *, field: str | None = None) -> int:
+    """Return a duration in milliseconds; a bare number is seconds."""
+    if isinstance(text, str):
+        compact = text.strip()
+        if _DURATION.fullmatch(compact):
+            parts = _DURATION_PART.findall(compact)
+            return round(sum(float(count) * _DURATION_UNITS_MS[unit] for count, unit in parts))
+        if not _NUMBER.fullmatch(compact):
+            raise InvalidInput(
+                f"{text!r} is not a duration; write it as 250ms, 30s, 5m, 1h30m or 7d", field=field
+            )
+        text = float(compact)
+    if isinstance(text, bool) or not math.isfinite(text) or text < 0:
+        raise InvalidInput(f"{text!r} is not a duration of zero or more seconds", field=field)
+    return round(text * 1000)
+
+
+def format_duration_ms(duration_ms: int) -> str:
+    """Return the shortest exact form: 90000 is ``1m30s``."""
+    if duration_ms == 0:
+        return "0s"
+    parts = []
+    for unit in ("d", "h", "m", "s", "ms"):
+        count, duration_ms = divmod(duration_ms, _DURATION_UNITS_MS[unit])
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts)
+
+
+def parse_size_bytes(text: str | int, *, field: str | None = None) -> int:
+    """Return a size in bytes; a bare number is bytes."""
+    match = _SIZE.fullmatch(str(text).strip()) if not isinstance(text, bool) else None
+    unit = _SIZE_UNITS.get(match.group(2).lower()) if match else None
+    if match is None or unit is None:
+        raise InvalidInput(
+            f"{text!r} is not a size; write it as 4096, 64KiB, 10MB or 1GiB", field=field
+        )
+    return round(float(match.group(1)) * unit) if "." in match.group(1) else int(match[1]) * unit
+
+
+def format_size_bytes(size_bytes: int) -> str:
+    """Return a size as configuration writes it when exact, else rounded for people."""
+    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size_bytes >= factor:
+            exact = size_bytes % factor == 0
+            return f"{size_bytes // factor}{unit}" if exact else f"{size_bytes / factor:.1f}{unit}"
+    return f"{size_bytes}B"
+
+
+def parse_time_us(text: str | float, *, now_us: int, field: str | None = None) -> int:
+    """Return a time in microseconds since the Unix epoch; a bare number is milliseconds."""
+    if isinstance(text, bool):
+        raise _not_a_time(text, field)
+    if not isinstance(text, str):
+        if not math.isfinite(text):
+            raise _not_a_time(text, field)
+        return round(text * 1000)
+    compact = text.strip()
+    if compact == "now":
+        return now_us
+    if compact[:1] in ("-", "+") and _DURATION.fullmatch(compact[1:]):
+        shift_us = parse_duration_ms(compact[1:]) * 1000
+        return now_us + shift_us if compact[0] == "+" else now_us - shift_us
+    if _NUMBER.fullmatch(compact) and len(compact) > 4:
+        return round(float(compact) * 1000)
+    try:
+        if len(compact) == 10:
+            day = date.fromisoformat(compact)
+            moment = datetime(day.year, day.month, day.day, tzinfo=UTC)
+        else:
+            moment = datetime.fromisoformat(compact)
+    except ValueError:
+        raise _not_a_time(text, field) from None
+    if moment.tzinfo is None:
+        raise InvalidInput(f"{text!r} has no zone; add Z or an offset such as +02:00", field=field)
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def format_time_us(time_us: int) -> str:
+    """Return RFC 3339 UTC with microseconds: ``2025-01-15T10:30:00.000000Z``."""
+    moment = _EPOCH + timedelta(microseconds=time_us)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _not_a_time(text: object, field: str | None) -> InvalidInput:
+    return InvalidInput(
+        f"{text!r} is not a time; write 2025-01-15T10:30:00Z, 2025-01-15, now, -15m,"
+        " or milliseconds since 1970",
+        field=field,
+    )
