@@ -1,0 +1,261 @@
+"""A partition's delivery state, and the decisions on it.
+
+``decide``-methods return events and change nothing; :meth:`PartitionState.apply` changes the
+state and is the only thing that does, while running and while recovering alike. Times are
+arguments, in wall-clock milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from goq.delivery.events import (
+    Acked,
+    AnyEvent,
+    Corrupted,
+    Event,
+    Expired,
+    Extended,
+    GroupDeleted,
+    Leased,
+    Nacked,
+    Range,
+    Reset,
+    SnapshotEnded,
+    SnapshotGroup,
+    SnapshotProducers,
+    SnapshotStarted,
+    Span,
+    Trimmed,
+    token_of,
+)
+from goq.delivery.group import Group
+from goq.delivery.parts import Part
+from goq.delivery.producers import ProducerTable
+from goq.model import OffsetRange, Receipt
+
+
+class Settled(NamedTuple):
+    """What a settling call comes to: events, messages settled, and the receipts that are void."""
+
+    events: list[AnyEvent]
+    done: int
+    lost: list[Receipt]
+
+
+class PartitionState:
+    """Groups and their progress over the offsets ``start_offset`` up to ``end_offset``."""
+
+    def __init__(self, start_offset: int = 0) -> None:
+        self.start_offset = start_offset
+        self.end_offset = start_offset
+        self.groups: dict[str, Group] = {}
+        self.corrupt: list[OffsetRange] = []
+        self.producers = ProducerTable()
+
+    def group(self, name: str) -> Group:
+        """Return a group; one that nothing has happened to stands at the start of the log."""
+        return self.groups.get(name) or Group(name, self.start_offset)
+
+    def extend_to(self, end_offset: int) -> None:
+        """Make messages available that have become durable."""
+        self.end_offset = end_offset
+
+    # Decisions
+
+    def candidates(self, group_name: str, now_ms: int, messages_max: int) -> list[Span]:
+        """Return what the group should get next: due retries, then fresh messages in order."""
+        group = self.group(group_name)
+        spans: list[Span] = []
+        for part in group.due_retries(now_ms, messages_max):
+            spans.append((part.start, part.end, part.attempt + 1))
+            messages_max -= part.end - part.start
+        for start, end in self._readable(max(group.cursor, self.start_offset)):
+            if messages_max <= 0:
+                break
+            end = min(end, start + messages_max)
+            spans.append((start, end, 1))
+            messages_max -= end - start
+        return spans
+
+    def has_ready(self, group_name: str, now_ms: int) -> bool:
+        """Whether a receive would give the group anything now."""
+        return bool(self.candidates(group_name, now_ms, 1))
+
+    def acknowledge(self, group_name: str, receipts: list[Receipt]) -> Settled:
+        """Decide which messages are done."""
+        return self._settle(
+            group_name,
+            receipts,
+            lambda token, parts: Acked(group_name, token, [(p.start, p.end) for p in parts]),
+        )
+
+    def give_back(
+        self, group_name: str, receipts: list[Receipt], due_ms: int, reason: str
+    ) -> Settled:
+        """Decide which messages wait for another attempt."""
+        return self._settle(
+            group_name,
+            receipts,
+            lambda token, parts: Nacked(
+                group_name, token, [(p.start, p.end, p.attempt) for p in parts], due_ms, reason
+            ),
+        )
+
+    def extend_leases(self, group_name: str, receipts: list[Receipt], deadline_ms: int) -> Settled:
+        """Decide which leases get a new deadline."""
+        return self._settle(
+            group_name,
+            receipts,
+            lambda token, parts: Extended(
+                group_name, token, [(p.start, p.end) for p in parts], deadline_ms
+            ),
+        )
+
+    def _settle(
+        self,
+        group_name: str,
+        receipts: list[Receipt],
+        make: Callable[[int, list[Part]], AnyEvent],
+    ) -> Settled:
+        leases = self.group(group_name).leases
+        by_token: dict[int, dict[int, Part]] = {}
+        lost: list[Receipt] = []
+        for receipt in receipts:
+            lease = leases.get(receipt.token)
+            parts = lease.parts.within(receipt.start, receipt.end) if lease else []
+            chosen = by_token.setdefault(receipt.token, {})
+            reached = receipt.start
+            for part in parts:
+                if part.start > reached:
+                    lost.append(receipt._replace(start=reached, end=part.start))
+                reached = part.end
+                known = chosen.get(part.start)
+                if known is None or known.end < part.end:
+                    chosen[part.start] = part
+            if reached < receipt.end:
+                lost.append(receipt._replace(start=reached))
+        events, done = [], 0
+        for token, chosen in by_token.items():
+            if merged := _merged(chosen):
+                events.append(make(token, merged))
+                done += sum(part.end - part.start for part in merged)
+        return Settled(events, done, lost)
+
+    def expire(self, now_ms: int) -> Iterator[AnyEvent]:
+        """Yield the expiry of every lease that is due; each is applied before the next is taken."""
+        for group in list(self.groups.values()):
+            for token, spans in group.expired(now_ms):
+                yield Expired(group.name, token, spans, now_ms)
+
+    def next_timer_ms(self) -> int | None:
+        """Return when a lease may expire next, None if none is out."""
+        return min(filter(None, (g.next_deadline_ms() for g in self.groups.values())), default=None)
+
+    # Transitions
+
+    def apply(self, event: Event, sequence: int, epoch: int) -> None:
+        """Change the state as ``event`` says; ``sequence`` is its offset in the events log."""
+        if isinstance(event, Leased):
+            token = token_of(epoch, sequence)
+            self._grown(event.group).lease(token, event.consumer, event.deadline_ms, event.spans)
+            return
+        _TRANSITIONS[type(event)](self, event)
+
+    def _grown(self, name: str) -> Group:
+        if name not in self.groups:
+            self.groups[name] = Group(name, self.start_offset)
+        return self.groups[name]
+
+    def _acked(self, event: Acked) -> None:
+        self.groups[event.group].finish(event.token, event.ranges)
+
+    def _given_back(self, event: Nacked | Expired) -> None:
+        self.groups[event.group].give_back(event.token, event.spans, event.due_ms)
+
+    def _extended(self, event: Extended) -> None:
+        self.groups[event.group].extend(event.token, event.ranges, event.deadline_ms)
+
+    def _reset(self, event: Reset) -> None:
+        self._grown(event.group).reset(event.offset)
+
+    def _group_deleted(self, event: GroupDeleted) -> None:
+        self.groups.pop(event.group, None)
+
+    def _corrupted(self, event: Corrupted) -> None:
+        self.corrupt.append(OffsetRange(event.start, event.end))
+        self.corrupt.sort()
+        for group in self.groups.values():
+            group.forget(event.start, event.end)
+
+    def _trimmed(self, event: Trimmed) -> None:
+        self.start_offset = event.start_offset
+        self.corrupt = [r for r in self.corrupt if r.end > event.start_offset]
+        for group in self.groups.values():
+            group.cursor = max(group.cursor, event.start_offset)
+            group.forget(0, event.start_offset)
+
+    def _snapshot_started(self, event: SnapshotStarted) -> None:
+        self.groups.clear()
+        self.start_offset = event.start_offset
+        self.corrupt = [OffsetRange(*r) for r in event.corrupt]
+
+    def _snapshot_group(self, event: SnapshotGroup) -> None:
+        group = self._grown(event.group)
+        group.cursor = event.cursor
+        for token, consumer, spans in event.leases:
+            group.add_lease(token, consumer, spans)
+        for span in event.retries:
+            group.add_retry(Part(*span))
+
+    def snapshot(self, messages_offset: int) -> list[AnyEvent]:
+        """Return events that rebuild this state from nothing.
+
+        ``messages_offset`` says how far into the messages the producers' table reaches.
+        """
+        corrupt: list[Range] = [tuple(r) for r in self.corrupt]
+        events: list[AnyEvent] = [SnapshotStarted(self.start_offset, messages_offset, corrupt)]
+        for group in self.groups.values():
+            events.extend(group.snapshot())
+        events += (self.producers.snapshot(), SnapshotEnded())
+        return events
+
+    def _readable(self, cursor: int) -> Iterator[OffsetRange]:
+        """Yield the ranges from ``cursor`` to the end that are not held back as corrupt."""
+        for start, end in self.corrupt:
+            if cursor < start < self.end_offset:
+                yield OffsetRange(cursor, start)
+            cursor = max(cursor, end)
+        if cursor < self.end_offset:
+            yield OffsetRange(cursor, self.end_offset)
+
+
+def _merged(parts: dict[int, Part]) -> list[Part]:
+    """Return parts in order, neighbours of one attempt joined and overlaps counted once."""
+    merged: list[Part] = []
+    for part in sorted(parts.values()):
+        last = merged[-1] if merged else None
+        if last and part.start <= last.end and part.attempt == last.attempt:
+            merged[-1] = last._replace(end=max(last.end, part.end))
+        elif last and part.start < last.end:
+            merged.append(part._replace(start=last.end))
+        else:
+            merged.append(part)
+    return merged
+
+
+_TRANSITIONS: dict[type[Event], Callable[[PartitionState, Any], None]] = {
+    Acked: PartitionState._acked,
+    Nacked: PartitionState._given_back,
+    Expired: PartitionState._given_back,
+    Extended: PartitionState._extended,
+    Reset: PartitionState._reset,
+    GroupDeleted: PartitionState._group_deleted,
+    Corrupted: PartitionState._corrupted,
+    Trimmed: PartitionState._trimmed,
+    SnapshotStarted: PartitionState._snapshot_started,
+    SnapshotGroup: PartitionState._snapshot_group,
+    SnapshotProducers: lambda state, event: state.producers.restore(event),
+    SnapshotEnded: lambda _state, _event: None,
+}

@@ -1,0 +1,98 @@
+"""Exact retries: which batches of each producer a partition already has.
+
+A producer numbers its messages in each partition from where it likes, without gaps. The last few
+batches of each producer are remembered; a batch that comes again is answered with where it lies.
+The table is bounded: when it is full, the producer that wrote longest ago is forgotten, and its
+next batch is taken as a first one.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import NamedTuple
+
+from goq import limits
+from goq.delivery.events import SnapshotProducers
+from goq.errors import ProducerFenced, SequenceGap
+from goq.frame.header import FrameHeader
+
+
+class Remembered(NamedTuple):
+    """A batch that the partition has."""
+
+    first_sequence: int
+    message_count: int
+    offset: int
+
+
+class _Producer(NamedTuple):
+    epoch: int
+    batches: deque[Remembered]
+
+
+class ProducerTable:
+    """The latest batches of every producer of a partition."""
+
+    def __init__(self) -> None:
+        self._producers: OrderedDict[int, _Producer] = OrderedDict()
+
+    def find(self, header: FrameHeader) -> int | None:
+        """Return the offset at which the batch already lies, None if it is the next one.
+
+        Raises ``ProducerFenced`` for an epoch that was left behind and ``SequenceGap`` for a
+        batch that neither follows the last one nor is remembered.
+        """
+        known = self._producers.get(header.producer_id) if header.producer_id else None
+        if known is None or header.producer_epoch > known.epoch:
+            return None
+        if header.producer_epoch < known.epoch:
+            raise ProducerFenced(
+                f"producer {header.producer_id} writes in epoch {known.epoch};"
+                f" epoch {header.producer_epoch} is over"
+            )
+        for batch in known.batches:
+            if (batch.first_sequence, batch.message_count) == (
+                header.first_sequence,
+                header.message_count,
+            ):
+                return batch.offset
+        last = known.batches[-1]
+        expected = last.first_sequence + last.message_count
+        if header.first_sequence != expected:
+            raise SequenceGap(
+                f"producer {header.producer_id} should go on with sequence {expected},"
+                f" not {header.first_sequence}"
+            )
+        return None
+
+    def add(self, header: FrameHeader, offset: int) -> None:
+        """Remember a batch that was appended at ``offset``."""
+        if header.producer_id:
+            batch = Remembered(header.first_sequence, header.message_count, offset)
+            self._add(header.producer_id, header.producer_epoch, batch)
+
+    def _add(self, producer_id: int, epoch: int, batch: Remembered) -> None:
+        known = self._producers.get(producer_id)
+        if known is None or known.epoch != epoch:
+            batches: deque[Remembered] = deque(maxlen=limits.PRODUCER_BATCHES_REMEMBERED)
+            known = self._producers[producer_id] = _Producer(epoch, batches)
+            if len(self._producers) > limits.PRODUCERS_PER_PARTITION_MAX:
+                self._producers.popitem(last=False)
+        known.batches.append(batch)
+        self._producers.move_to_end(producer_id)
+
+    def snapshot(self) -> SnapshotProducers:
+        """Return the table as an event, the producer that wrote longest ago first."""
+        return SnapshotProducers(
+            [
+                (producer_id, known.epoch, [tuple(batch) for batch in known.batches])
+                for producer_id, known in self._producers.items()
+            ]
+        )
+
+    def restore(self, snapshot: SnapshotProducers) -> None:
+        """Become what a snapshot says."""
+        self._producers.clear()
+        for producer_id, epoch, batches in snapshot.producers:
+            for batch in batches:
+                self._add(producer_id, epoch, Remembered(*batch))

@@ -1,0 +1,258 @@
+"""The disk: the only module that opens, writes, syncs, renames or removes data files.
+
+Storage takes a :class:`Disk` as a parameter, so that tests can put a disk under it that loses
+unsynced bytes, fills up, or fails. What each call promises about power loss is in its docstring;
+the rest of storage relies on exactly that.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from goq import limits
+
+_IOV_MAX = 1024
+
+
+class NotCached(Exception):
+    """The bytes are on the disk but not in memory: reading them now would wait."""
+
+
+class File(Protocol):
+    """A file open for writing."""
+
+    size_bytes: int
+
+    def append(self, buffers: Sequence[bytes | memoryview]) -> None:
+        """Write at the end; after a failure the end is where it was, or the file is unusable."""
+        ...
+
+    def write_at(self, data: bytes, position: int) -> None:
+        """Overwrite bytes in place."""
+        ...
+
+    def sync(self) -> None:
+        """Return once everything written before survives power loss. A failure is final."""
+        ...
+
+    def truncate(self, size_bytes: int) -> None:
+        """Cut the file, durably."""
+        ...
+
+    def close(self) -> None:
+        """Release the file; says nothing about durability."""
+        ...
+
+
+class Disk(Protocol):
+    """What storage asks of a filesystem."""
+
+    def open(self, path: Path) -> File:
+        """Open for appending; a file that is created has its name durable on return."""
+        ...
+
+    def read(self, path: Path, position: int, size_bytes: int, *, wait: bool = True) -> memoryview:
+        """Return up to ``size_bytes``, fewer only at the end of the file.
+
+        With ``wait=False`` raises :class:`NotCached` rather than waiting for the device.
+        """
+        ...
+
+    def size(self, path: Path) -> int:
+        """Return a file's length in bytes."""
+        ...
+
+    def replace(self, path: Path, data: bytes) -> None:
+        """Give ``path`` this content, durably and at once: never a mix of old and new."""
+        ...
+
+    def remove(self, path: Path) -> None:
+        """Remove a file, durably; one that is not there is fine."""
+        ...
+
+    def names(self, directory: Path) -> list[str]:
+        """Return the sorted names in a directory, none if it does not exist."""
+        ...
+
+    def make_dir(self, directory: Path) -> None:
+        """Create a directory and its parents, durably."""
+        ...
+
+    def remove_dir(self, directory: Path) -> None:
+        """Remove a directory with everything in it."""
+        ...
+
+
+class _RealFile:
+    def __init__(self, path: Path, fd: int) -> None:
+        self._path = path
+        self._fd = fd
+        self.size_bytes = os.fstat(fd).st_size
+
+    def append(self, buffers: Sequence[bytes | memoryview]) -> None:
+        start = self.size_bytes
+        try:
+            for first in range(0, len(buffers), _IOV_MAX):
+                self._append_some(buffers[first : first + _IOV_MAX])
+        except OSError:
+            os.ftruncate(self._fd, start)
+            self.size_bytes = start
+            raise
+
+    def _append_some(self, buffers: Sequence[bytes | memoryview]) -> None:
+        expected = sum(map(len, buffers))
+        written = os.pwritev(self._fd, buffers, self.size_bytes)
+        self.size_bytes += written
+        if written < expected:  # a nearly full disk, or a signal: the rest the slow way
+            rest = memoryview(b"".join(buffers))[written:]
+            while rest:
+                written = os.pwrite(self._fd, rest, self.size_bytes)
+                self.size_bytes += written
+                rest = rest[written:]
+
+    def write_at(self, data: bytes, position: int) -> None:
+        if os.pwrite(self._fd, data, position) != len(data):
+            raise OSError(errno.EIO, "short write", str(self._path))
+        self.size_bytes = max(self.size_bytes, position + len(data))
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def truncate(self, size_bytes: int) -> None:
+        os.ftruncate(self._fd, size_bytes)
+        os.fsync(self._fd)
+        self.size_bytes = size_bytes
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class RealDisk:
+    """The machine's filesystem. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._readers: OrderedDict[Path, _Reader] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def open(self, path: Path) -> File:
+        """Open for appending, creating the file durably."""
+        created = not path.exists()
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        if created:
+            _sync_dir(path.parent)
+        return _RealFile(path, fd)
+
+    def read(self, path: Path, position: int, size_bytes: int, *, wait: bool = True) -> memoryview:
+        """Return bytes of a file; see :class:`Disk`."""
+        reader = self._reader(path)
+        size_bytes = max(0, min(size_bytes, os.fstat(reader.fd).st_size - position))
+        buffer = bytearray(size_bytes)
+        view = memoryview(buffer)
+        done = 0
+        while done < size_bytes:
+            try:
+                flags = 0 if wait else os.RWF_NOWAIT
+                count = os.preadv(reader.fd, [view[done:]], position + done, flags)
+            except BlockingIOError:
+                raise NotCached from None
+            except OSError as error:
+                if wait or error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
+                    raise
+                wait = True  # this filesystem cannot say: read as usual
+                continue
+            if count == 0:
+                break
+            done += count
+        return view[:done].toreadonly()
+
+    def size(self, path: Path) -> int:
+        """Return a file's length in bytes."""
+        return path.stat().st_size
+
+    def replace(self, path: Path, data: bytes) -> None:
+        """Give ``path`` new content at once and durably."""
+        aside = path.with_name(path.name + ".new")
+        fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        aside.rename(path)
+        _sync_dir(path.parent)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file, durably."""
+        with self._lock:
+            self._readers.pop(path, None)
+        path.unlink(missing_ok=True)
+        _sync_dir(path.parent)
+
+    def names(self, directory: Path) -> list[str]:
+        """Return the sorted names in a directory."""
+        try:
+            return sorted(os.listdir(directory))
+        except FileNotFoundError:
+            return []
+
+    def make_dir(self, directory: Path) -> None:
+        """Create a directory and its parents, durably."""
+        if directory.is_dir():
+            return
+        self.make_dir(directory.parent)
+        directory.mkdir(mode=0o750, exist_ok=True)
+        _sync_dir(directory.parent)
+
+    def remove_dir(self, directory: Path) -> None:
+        """Remove a directory with everything in it."""
+        for name in self.names(directory):
+            path = directory / name
+            if path.is_dir() and not path.is_symlink():
+                self.remove_dir(path)
+            else:
+                with self._lock:
+                    self._readers.pop(path, None)
+                path.unlink(missing_ok=True)
+        if directory.is_dir():
+            directory.rmdir()
+            _sync_dir(directory.parent)
+
+    def _reader(self, path: Path) -> _Reader:
+        with self._lock:
+            reader = self._readers.get(path)
+            if reader is None:
+                reader = self._readers[path] = _Reader(path)
+                if len(self._readers) > limits.OPEN_SEGMENTS_MAX:
+                    self._readers.popitem(last=False)
+            else:
+                self._readers.move_to_end(path)
+            return reader
+
+
+class _Reader:
+    """A descriptor that is closed when its last user lets go, also while others evict it."""
+
+    def __init__(self, path: Path) -> None:
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        if hasattr(self, "fd"):
+            os.close(self.fd)
+
+
+def _sync_dir(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

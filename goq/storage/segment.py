@@ -1,0 +1,127 @@
+"""One file of a log: frames end to end, named after the first offset in it.
+
+``00000000000000045678.log`` begins with offset 45678. Beside it lies its ``.index``. Only the
+last segment of a log grows; the others are sealed and never change but by being deleted.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+from goq.storage.files import Disk
+from goq.storage.index import IndexEntry, SparseIndex
+from goq.storage.scan import FramePlace, Scan
+
+SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+_NAME_DIGITS = 20
+
+
+class Segment:
+    """What is known of one segment.
+
+    ``time_us`` is the running maximum of append times over the log up to this segment's end.
+    """
+
+    def __init__(self, directory: Path, base_offset: int) -> None:
+        self.base_offset = base_offset
+        self.path = directory / f"{base_offset:0{_NAME_DIGITS}d}{SUFFIX}"
+        self.index_path = self.path.with_suffix(INDEX_SUFFIX)
+        self.size_bytes = 0
+        self.end_offset = base_offset
+        self.index: SparseIndex | None = None
+        self.first_time_us: int | None = None
+        self.time_us = 0
+
+    @property
+    def message_count(self) -> int:
+        """Offsets in the segment, damaged ones included."""
+        return self.end_offset - self.base_offset
+
+    def has_index(self, disk: Disk) -> bool:
+        """Whether the index is in memory, loading it from its file if that is sound."""
+        if self.index is None:
+            index = self._stored_index(disk)
+            if index is None or index.last().position != self.size_bytes:
+                return False
+            self._use(index)
+        return True
+
+    def load_index(self, disk: Disk, *, time_before_us: int = 0) -> SparseIndex:
+        """Return the index, made anew where its file is not sound.
+
+        ``time_before_us`` is the running maximum of append times before this segment.
+        """
+        if not self.has_index(disk):
+            index = self._rebuilt_index(disk, time_before_us)
+            disk.replace(self.index_path, index.pack(index.last()))
+            self._use(index)
+        assert self.index is not None
+        return self.index
+
+    def _use(self, index: SparseIndex) -> None:
+        self.index = index
+        self.time_us = index.last().time_us
+
+    def _stored_index(self, disk: Disk) -> SparseIndex | None:
+        try:
+            size = disk.size(self.index_path)
+            index = SparseIndex.unpack(disk.read(self.index_path, 0, size))
+        except FileNotFoundError:
+            return None
+        if index is None or index.last().position > self.size_bytes:
+            return None
+        return index
+
+    def index_up_to(self, disk: Disk, position: int, *, time_before_us: int) -> SparseIndex:
+        """Return an index of the frames before ``position``, the place of a checkpoint."""
+        stored = self._stored_index(disk)
+        if stored is not None and stored.last().position == position:
+            return stored
+        return self._rebuilt_index(disk, time_before_us, end_position=position)
+
+    def _rebuilt_index(
+        self, disk: Disk, time_before_us: int, *, end_position: int | None = None
+    ) -> SparseIndex:
+        index = SparseIndex()
+        end_position = self.size_bytes if end_position is None else end_position
+        entry = IndexEntry(self.base_offset, 0, time_before_us)
+        index.add(entry, always=True)
+        for place in Scan(disk, self.path, end_position).frames(0, self.base_offset):
+            if isinstance(place, FramePlace):
+                header = place.view.header
+                time_us = max(entry.time_us, header.append_time_us)
+                entry = IndexEntry(header.end_offset, place.end_position, time_us)
+            elif place.end_offset is not None:
+                entry = IndexEntry(place.end_offset, place.end_position, entry.time_us)
+            index.add(entry)
+        index.add(entry._replace(position=end_position), always=True)
+        return index
+
+    def read_first_time(self, disk: Disk) -> int | None:
+        """Return when the first frame was appended, None for an empty or damaged segment."""
+        if self.first_time_us is None and self.size_bytes:
+            place = next(Scan(disk, self.path, self.size_bytes).frames(0, self.base_offset))
+            if isinstance(place, FramePlace):
+                self.first_time_us = place.view.header.append_time_us
+        return self.first_time_us
+
+    def remove(self, disk: Disk) -> None:
+        """Delete the segment's files, the log first: an index without log is nothing."""
+        disk.remove(self.path)
+        disk.remove(self.index_path)
+
+
+def list_segments(disk: Disk, directory: Path) -> list[Segment]:
+    """Return the segments in a directory by base offset, with their sizes as the disk has them."""
+    segments = []
+    for name in disk.names(directory):
+        stem, dot, suffix = name.rpartition(".")
+        if dot + suffix == SUFFIX and stem.isdigit():
+            segment = Segment(directory, int(stem))
+            segment.size_bytes = disk.size(segment.path)
+            segments.append(segment)
+    for segment, after in pairwise(segments):
+        segment.end_offset = after.base_offset
+    return segments
