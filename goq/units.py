@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
 
 from goq.errors import InvalidInput
 
@@ -107,8 +108,13 @@ def parse_time_us(text: str | float, *, now_us: int, field: str | None = None) -
 
 def format_time_us(time_us: int) -> str:
     """Return RFC 3339 UTC with microseconds: ``2025-01-15T10:30:00.000000Z``."""
-    moment = _EPOCH + timedelta(microseconds=time_us)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    seconds, micros = divmod(time_us, 1_000_000)
+    return f"{_format_second(seconds)}.{micros:06d}Z"
+
+
+@lru_cache(maxsize=1024)
+def _format_second(seconds: int) -> str:
+    return (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def _not_a_time(text: object, field: str | None) -> InvalidInput:

@@ -34,7 +34,7 @@ class Event(msgspec.Struct, array_like=True, frozen=True):
     """Base of all events."""
 
 
-class Leased(Event, tag=1):
+class Leased(Event, frozen=True, tag=1):
     """Messages were handed to a consumer until a deadline."""
 
     group: str
@@ -43,7 +43,7 @@ class Leased(Event, tag=1):
     spans: list[Span]
 
 
-class Acked(Event, tag=2):
+class Acked(Event, frozen=True, tag=2):
     """Messages of a lease are done for the group."""
 
     group: str
@@ -51,7 +51,7 @@ class Acked(Event, tag=2):
     ranges: list[Range]
 
 
-class Nacked(Event, tag=3):
+class Nacked(Event, frozen=True, tag=3):
     """Messages of a lease were given back; they are ready again at ``due_ms``."""
 
     group: str
@@ -61,7 +61,7 @@ class Nacked(Event, tag=3):
     reason: str = ""
 
 
-class Expired(Event, tag=4):
+class Expired(Event, frozen=True, tag=4):
     """A lease's deadline passed; the messages are ready again at ``due_ms``."""
 
     group: str
@@ -70,7 +70,7 @@ class Expired(Event, tag=4):
     due_ms: int
 
 
-class Extended(Event, tag=5):
+class Extended(Event, frozen=True, tag=5):
     """Messages of a lease have a new deadline."""
 
     group: str
@@ -79,20 +79,20 @@ class Extended(Event, tag=5):
     deadline_ms: int
 
 
-class Reset(Event, tag=6):
+class Reset(Event, frozen=True, tag=6):
     """The group goes on from an offset; all its leases and retries are void."""
 
     group: str
     offset: int
 
 
-class GroupDeleted(Event, tag=7):
+class GroupDeleted(Event, frozen=True, tag=7):
     """The group and all its progress are gone."""
 
     group: str
 
 
-class Corrupted(Event, tag=8):
+class Corrupted(Event, frozen=True, tag=8):
     """Messages cannot be read: they are held back from every group."""
 
     start: int
@@ -100,13 +100,13 @@ class Corrupted(Event, tag=8):
     reason: str
 
 
-class Trimmed(Event, tag=9):
+class Trimmed(Event, frozen=True, tag=9):
     """Retention deleted every message before an offset."""
 
     start_offset: int
 
 
-class SnapshotStarted(Event, tag=10):
+class SnapshotStarted(Event, frozen=True, tag=10):
     """From here to the matching end the log repeats its whole state, so that earlier may go."""
 
     start_offset: int
@@ -114,7 +114,7 @@ class SnapshotStarted(Event, tag=10):
     corrupt: list[Range]
 
 
-class SnapshotGroup(Event, tag=11):
+class SnapshotGroup(Event, frozen=True, tag=11):
     """One group's state; a large one comes in several of these, the later adding to the first."""
 
     group: str
@@ -123,13 +123,13 @@ class SnapshotGroup(Event, tag=11):
     retries: list[TimedSpan]
 
 
-class SnapshotProducers(Event, tag=12):
-    """The sequences of producers: ``(id, epoch, [(first_sequence, count, offset), …])``."""
+class SnapshotProducers(Event, frozen=True, tag=12):
+    """The batches of producers: ``(id, epoch, [(first_sequence, count, offset, time_us), …])``."""
 
-    producers: list[tuple[int, int, list[tuple[int, int, int]]]]
+    producers: list[tuple[int, int, list[tuple[int, int, int, int]]]]
 
 
-class SnapshotEnded(Event, tag=13):
+class SnapshotEnded(Event, frozen=True, tag=13):
     """The snapshot is complete."""
 
 

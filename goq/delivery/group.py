@@ -47,7 +47,7 @@ class Group:
             if start >= self.cursor:
                 self.cursor = end
             else:
-                self.retries.take(start, end)
+                self._take_retries(start, end)
             self._hold(lease, Part(start, end, attempt, deadline_ms))
         self.leases[token] = lease
         self._deadlines.add(deadline_ms, token, living_count=len(self.leases))
@@ -102,7 +102,7 @@ class Group:
         for lease in list(self.leases.values()):
             self._take(lease, start, end)
             self._drop_if_empty(lease)
-        self.retries.take(start, end)
+        self._take_retries(start, end)
 
     def due_retries(self, now_ms: int, messages_max: int) -> list[Part]:
         """Return retries whose time has come, longest due first; they stay where they are."""
@@ -116,8 +116,6 @@ class Group:
             due.append(entry)
             found.append(part._replace(end=min(part.end, part.start + wanted)))
             wanted -= part.end - part.start
-            if part.end > found[-1].end:  # the rest gets an entry of its own
-                due.append((part.time_ms, found[-1].end))
         for time_ms, start in due:
             self._dues.add(time_ms, start, living_count=len(self.retries))
         return found
@@ -148,12 +146,12 @@ class Group:
 
     def snapshot(self) -> list[SnapshotGroup]:
         """Return the state as events, several where it is large."""
-        leases = [
-            (lease.token, lease.consumer, [tuple(part)])
+        leases: list[tuple[int, str, list[TimedSpan]]] = [
+            (lease.token, lease.consumer, [part])
             for lease in self.leases.values()
             for part in lease.parts
         ]
-        retries = [tuple(part) for part in self.retries]
+        retries: list[TimedSpan] = list(self.retries)
         events = [SnapshotGroup(self.name, self.cursor, [], [])]
         for first in range(0, len(leases), _SNAPSHOT_PARTS_MAX):
             some = leases[first : first + _SNAPSHOT_PARTS_MAX]
@@ -162,6 +160,12 @@ class Group:
             part = retries[first : first + _SNAPSHOT_PARTS_MAX]
             events.append(SnapshotGroup(self.name, self.cursor, [], part))
         return events
+
+    def _take_retries(self, start: int, end: int) -> None:
+        self.retries.take(start, end)
+        rest = self.retries.at(end)
+        if rest is not None and rest.start == end:  # cut off what had the entry: give it its own
+            self._dues.add(rest.time_ms, end, living_count=len(self.retries))
 
     def _hold(self, lease: Lease, part: Part) -> None:
         lease.parts.add(part)

@@ -158,24 +158,52 @@ class PartitionState:
     def apply(self, event: Event, sequence: int, epoch: int) -> None:
         """Change the state as ``event`` says; ``sequence`` is its offset in the events log."""
         if isinstance(event, Leased):
-            token = token_of(epoch, sequence)
-            self._grown(event.group).lease(token, event.consumer, event.deadline_ms, event.spans)
-            return
-        _TRANSITIONS[type(event)](self, event)
+            self._leased(event, token_of(epoch, sequence))
+        else:
+            _TRANSITIONS[type(event)](self, event)
 
     def _grown(self, name: str) -> Group:
         if name not in self.groups:
             self.groups[name] = Group(name, self.start_offset)
         return self.groups[name]
 
+    def _leased(self, event: Leased, token: int) -> None:
+        group = self._grown(event.group)
+        cursor = group.cursor
+        for start, end, _ in event.spans:
+            if start > cursor:
+                self._requeue(group, cursor, start)
+            cursor = max(cursor, end)
+        group.lease(token, event.consumer, event.deadline_ms, event.spans)
+
     def _acked(self, event: Acked) -> None:
-        self.groups[event.group].finish(event.token, event.ranges)
+        group = self._holder(event.group, event.token, [(s, e, 0) for s, e in event.ranges])
+        group.finish(event.token, event.ranges)
 
     def _given_back(self, event: Nacked | Expired) -> None:
-        self.groups[event.group].give_back(event.token, event.spans, event.due_ms)
+        group = self._holder(event.group, event.token, event.spans)
+        group.give_back(event.token, event.spans, event.due_ms)
 
     def _extended(self, event: Extended) -> None:
-        self.groups[event.group].extend(event.token, event.ranges, event.deadline_ms)
+        group = self._holder(event.group, event.token, [(s, e, 0) for s, e in event.ranges])
+        group.extend(event.token, event.ranges, event.deadline_ms)
+
+    def _holder(self, name: str, token: int, spans: list[Span]) -> Group:
+        """Return the group, holding the lease even if the event that gave it was damaged."""
+        group = self._grown(name)
+        if token not in group.leases:
+            self._leased(Leased(name, "", 0, spans), token)
+        return group
+
+    def _requeue(self, group: Group, gap_start: int, gap_end: int) -> None:
+        """Put back what lies between the cursor and a lease beyond it.
+
+        Only damage leaves such a gap: corrupt messages, which stay held back, or a damaged event
+        that would have moved the cursor; delivering its messages again is safe, skipping is not.
+        """
+        for start, end in self._readable(gap_start):
+            if start < gap_end:
+                group.add_retry(Part(start, min(end, gap_end), 0, 0))
 
     def _reset(self, event: Reset) -> None:
         self._grown(event.group).reset(event.offset)
@@ -214,7 +242,7 @@ class PartitionState:
 
         ``messages_offset`` says how far into the messages the producers' table reaches.
         """
-        corrupt: list[Range] = [tuple(r) for r in self.corrupt]
+        corrupt: list[Range] = list(self.corrupt)
         events: list[AnyEvent] = [SnapshotStarted(self.start_offset, messages_offset, corrupt)]
         for group in self.groups.values():
             events.extend(group.snapshot())

@@ -23,6 +23,7 @@ class Remembered(NamedTuple):
     first_sequence: int
     message_count: int
     offset: int
+    time_us: int
 
 
 class _Producer(NamedTuple):
@@ -36,8 +37,8 @@ class ProducerTable:
     def __init__(self) -> None:
         self._producers: OrderedDict[int, _Producer] = OrderedDict()
 
-    def find(self, header: FrameHeader) -> int | None:
-        """Return the offset at which the batch already lies, None if it is the next one.
+    def find(self, header: FrameHeader) -> Remembered | None:
+        """Return where the batch already lies, None if it is the next one.
 
         Raises ``ProducerFenced`` for an epoch that was left behind and ``SequenceGap`` for a
         batch that neither follows the last one nor is remembered.
@@ -55,7 +56,7 @@ class ProducerTable:
                 header.first_sequence,
                 header.message_count,
             ):
-                return batch.offset
+                return batch
         last = known.batches[-1]
         expected = last.first_sequence + last.message_count
         if header.first_sequence != expected:
@@ -65,10 +66,10 @@ class ProducerTable:
             )
         return None
 
-    def add(self, header: FrameHeader, offset: int) -> None:
+    def add(self, header: FrameHeader, offset: int, time_us: int) -> None:
         """Remember a batch that was appended at ``offset``."""
         if header.producer_id:
-            batch = Remembered(header.first_sequence, header.message_count, offset)
+            batch = Remembered(header.first_sequence, header.message_count, offset, time_us)
             self._add(header.producer_id, header.producer_epoch, batch)
 
     def _add(self, producer_id: int, epoch: int, batch: Remembered) -> None:
@@ -85,7 +86,7 @@ class ProducerTable:
         """Return the table as an event, the producer that wrote longest ago first."""
         return SnapshotProducers(
             [
-                (producer_id, known.epoch, [tuple(batch) for batch in known.batches])
+                (producer_id, known.epoch, list(known.batches))
                 for producer_id, known in self._producers.items()
             ]
         )

@@ -90,15 +90,18 @@ class Log:
         """The reading half."""
         return self._reader
 
-    def begin(self, now_us: int) -> Batch:
-        """Return an empty batch behind the last committed one; it rolls when the segment is due."""
+    def begin(self, now_us: int, *, roll: bool = False) -> Batch:
+        """Return an empty batch behind the last committed one.
+
+        It begins a new segment when the active one is full or old enough, or with ``roll``.
+        """
         if self.failed:
             raise LogFailed(self.failed)
         active, config = self.active, self.config
         if self._rolled is not None:
             return Batch(self._rolled, segment_bytes=config.segment_bytes)
         if active.size_bytes and (
-            active.size_bytes >= config.segment_bytes or self._is_old(now_us)
+            roll or active.size_bytes >= config.segment_bytes or self._is_old(now_us)
         ):
             return self._begin_rolled()
         return Batch(active, segment_bytes=config.segment_bytes)
@@ -216,14 +219,22 @@ class Log:
             active = self.active
             self._sync(Durable(active.base_offset, active.size_bytes, active.end_offset))
 
-    def delete_before(self, offset: int) -> list[Segment]:
-        """Delete the sealed segments that end at or before ``offset``; return them."""
-        deleted = []
-        while len(self.segments) > 1 and self.segments[0].end_offset <= offset:
-            segment = self.segments.pop(0)
+    def detach_before(self, offset: int) -> list[Segment]:
+        """Take the sealed segments that end at or before ``offset`` out of the log (memory only).
+
+        Hand them to :meth:`remove` to delete their files; until then opening finds them again.
+        """
+        count = 0
+        while count < len(self.segments) - 1 and self.segments[count].end_offset <= offset:
+            count += 1
+        detached = self.segments[:count]
+        del self.segments[:count]
+        return detached
+
+    def remove(self, detached: list[Segment]) -> None:
+        """Delete the files of detached segments, oldest first; blocks on the disk."""
+        for segment in detached:
             segment.remove(self._disk)
-            deleted.append(segment)
-        return deleted
 
     def truncate(self, offset: int) -> int:
         """Cut the log at the frame that holds ``offset``; return the new end offset.

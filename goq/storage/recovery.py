@@ -76,6 +76,7 @@ class _Recovery:
         self._offset = watermark.checkpoint.offset
         self._time_us = watermark.checkpoint.time_us
         self._tail_is_damaged = False
+        self._changed = False
         self._result = Recovered(segments, watermark)
 
     def run(self) -> Recovered:
@@ -91,7 +92,8 @@ class _Recovery:
         self._find_missing_tail()
         if self._tail_is_damaged or not result.segments:
             self._begin_segment()
-        self._take_checkpoint()
+        if result.scanned_bytes or self._changed:
+            self._take_checkpoint()
         return result
 
     def _follows(self, segment: Segment, position: int) -> bool:
@@ -138,6 +140,7 @@ class _Recovery:
         return (segment.base_offset, position) < (self._durable.segment, self._durable.position)
 
     def _cut(self, segment: Segment, position: int) -> None:
+        self._changed = True
         self._result.truncated_bytes += segment.size_bytes - position
         file = self._disk.open(segment.path)
         file.truncate(position)
@@ -147,6 +150,7 @@ class _Recovery:
         segment.time_us = self._time_us
 
     def _drop(self, segments: list[Segment]) -> None:
+        self._changed |= bool(segments)
         for segment in reversed(segments):
             self._result.truncated_bytes += segment.size_bytes
             segment.remove(self._disk)
@@ -178,6 +182,7 @@ class _Recovery:
         self._offset = end_offset
 
     def _begin_segment(self) -> None:
+        self._changed = True
         segment = Segment(self._directory, self._offset)
         self._disk.open(segment.path).close()
         segment.time_us = self._time_us

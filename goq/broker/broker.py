@@ -1,0 +1,250 @@
+"""All topics of a node: creating, finding, changing, deleting, and keeping them in bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from goq import limits
+from goq.broker.metadata import MetadataStore
+from goq.broker.partition import Machinery, Partition, PartitionId
+from goq.broker.stats import Histogram
+from goq.broker.tasks import Tasks
+from goq.broker.topic import Topic
+from goq.clock import Clock
+from goq.errors import GoqError, InvalidInput, TooManyRequests, TopicExists, TopicNotFound
+from goq.model import check_name
+from goq.settings import TopicSettings
+from goq.storage.files import Disk
+from goq.storage.nodedb import SegmentRow, TopicRow
+from goq.storage.retention import keep_from
+from goq.storage.segment import Segment
+
+_log = logging.getLogger("goq.broker")
+_RETENTION_PERIOD_S = 60.0
+
+
+class Broker:
+    """The topics of a node that runs."""
+
+    def __init__(
+        self,
+        topics_dir: Path,
+        metadata: MetadataStore,
+        disk: Disk,
+        clock: Clock,
+        *,
+        defaults: TopicSettings,
+        partitions: int,
+        auto_create: bool,
+    ) -> None:
+        self.topics: dict[str, Topic] = {}
+        self.clock = clock
+        self.metadata = metadata
+        self._topics_dir = topics_dir
+        self._disk = disk
+        self._defaults = defaults
+        self._partitions = partitions
+        self._auto_create = auto_create
+        self._executor = ThreadPoolExecutor(limits.COMMIT_THREADS, thread_name_prefix="goq-disk")
+        self._tasks = Tasks()
+        self.write_seconds = Histogram()
+        self._machinery: Machinery | None = None
+        self._changing = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Recover every topic; afterwards the broker can be used."""
+        epoch = await self.metadata.next_epoch()
+        self._machinery = Machinery(
+            self._disk, self._executor, self.clock, epoch, self._sealed, self.write_seconds
+        )
+        self._disk.make_dir(self._topics_dir)
+        rows = {row.name: row for row in await self.metadata.topics()}
+        for name in [row.name for row in rows.values() if row.deleting]:
+            await self._finish_deletion(rows.pop(name).name)
+        for name in self._disk.names(self._topics_dir):
+            if name not in rows:
+                rows[name] = await self._adopt(name)
+        await asyncio.gather(*(self._open(row) for row in rows.values()))
+        self._tasks.start(self._keep_in_bounds())
+
+    async def _adopt(self, name: str) -> TopicRow:
+        """Take up a topic's folder that the database does not know: data is never just dropped."""
+        numbers = [int(n) for n in self._disk.names(self._topics_dir / name) if n.isdigit()]
+        row = TopicRow(name, max(numbers, default=0) + 1, self._defaults.written())
+        _log.warning(
+            "topic %s has a folder but no entry in node.db: taken up with default settings", name
+        )
+        await self.metadata.put_topic(row)
+        return row
+
+    async def _open(self, row: TopicRow) -> Topic:
+        assert self._machinery is not None
+        settings = self._defaults.changed(row.settings)
+        directory = self._topics_dir / row.name
+        topic = Topic(row.name, settings, directory, self._machinery, self._tasks)
+        topic.groups.update(await self.metadata.groups(row.name))
+        await topic.open(row.partitions)
+        for partition in topic.partitions:
+            topic.groups.update(partition.state.groups)
+        self.topics[row.name] = topic
+        return topic
+
+    def topic(self, name: str) -> Topic:
+        """Return a topic; raise ``TopicNotFound`` if there is none of this name."""
+        topic = self.topics.get(name)
+        if topic is None:
+            raise TopicNotFound(
+                f"there is no topic {name[:200]!r}; create it with: goq topic create NAME",
+                field="topic",
+            )
+        return topic
+
+    async def topic_for_publish(self, name: str) -> Topic:
+        """Return a topic, created if there is none and the node is set to do so."""
+        topic = self.topics.get(name)
+        if topic is not None:
+            return topic
+        if not self._auto_create:
+            return self.topic(name)
+        try:
+            return await self.create_topic(name)
+        except TopicExists:
+            return self.topic(name)
+
+    async def create_topic(
+        self, name: str, partitions: int | None = None, settings: Mapping[str, Any] | None = None
+    ) -> Topic:
+        """Create a topic; raise ``TopicExists`` if there is one of this name."""
+        check_name(name, "topic", field="name")
+        count = _check_partitions(self._partitions if partitions is None else partitions)
+        chosen = self._defaults.changed(settings or {})
+        async with self._changing:
+            if name in self.topics:
+                raise TopicExists(f"topic {name} exists already", field="name")
+            if len(self.topics) >= limits.TOPICS_MAX:
+                raise TooManyRequests(f"a node holds at most {limits.TOPICS_MAX} topics")
+            row = TopicRow(name, count, chosen.written())
+            await self.metadata.put_topic(row)
+            return await self._open(row)
+
+    async def alter_topic(
+        self, name: str, settings: Mapping[str, Any], partitions: int | None = None
+    ) -> Topic:
+        """Change settings, or add partitions; what is already stored stays where it is."""
+        async with self._changing:
+            topic = self.topic(name)
+            chosen = topic.settings.changed(settings)
+            count = len(topic.partitions)
+            if partitions is not None:
+                if _check_partitions(partitions) < count:
+                    raise InvalidInput(
+                        f"topic {name} has {count} partitions; there can be more, not fewer",
+                        field="partitions",
+                    )
+                count = partitions
+            await self.metadata.put_topic(TopicRow(name, count, chosen.written()))
+            topic.configure(chosen)
+            await topic.open(count)
+            return topic
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic and all its messages."""
+        async with self._changing:
+            topic = self.topic(name)
+            row = TopicRow(name, len(topic.partitions), topic.settings.written(), deleting=True)
+            await self.metadata.put_topic(row)
+            del self.topics[name]
+            await topic.close()
+            await self._finish_deletion(name)
+
+    async def _finish_deletion(self, name: str) -> None:
+        directory = self._topics_dir / name
+        await asyncio.get_running_loop().run_in_executor(
+            self._executor, self._disk.remove_dir, directory
+        )
+        await self.metadata.delete_topic(name)
+
+    async def remember_group(self, topic: Topic, group: str) -> None:
+        """Note a group that is used for the first time."""
+        if group in topic.groups:
+            return
+        check_name(group, "group")
+        if len(topic.groups) >= limits.GROUPS_PER_TOPIC_MAX:
+            raise TooManyRequests(f"a topic has at most {limits.GROUPS_PER_TOPIC_MAX} groups")
+        await self.metadata.put_group(topic.name, group)
+        topic.groups.add(group)
+
+    async def delete_group(self, topic: Topic, group: str) -> None:
+        """Forget a group and its progress."""
+        for partition in topic.partitions:
+            await partition.delete_group(group)
+        await self.metadata.delete_group(topic.name, group)
+        topic.groups.discard(group)
+
+    async def _keep_in_bounds(self) -> None:
+        while True:
+            await asyncio.sleep(_RETENTION_PERIOD_S)
+            await self.apply_retention()
+
+    async def apply_retention(self) -> None:
+        """Seal segments that are old enough and delete those that are past retention."""
+        for topic in list(self.topics.values()):
+            for partition in topic.partitions:
+                try:
+                    await self._apply_retention(topic, partition)
+                except (GoqError, OSError):
+                    _log.exception("retention failed in %s", partition.identity)
+
+    async def _apply_retention(self, topic: Topic, partition: Partition) -> None:
+        if not partition.is_online:
+            return
+        log, now_us = partition.messages, self.clock.wall_us()
+        loop = asyncio.get_running_loop()
+        first_us = await loop.run_in_executor(
+            self._executor, log.active.read_first_time, self._disk
+        )
+        if first_us is not None and now_us - first_us >= topic.settings.segment_age_ms * 1000:
+            await partition.roll()
+        segments = list(log.segments)
+        await loop.run_in_executor(self._executor, self._load_indexes, segments)
+        deleted = await partition.trim(keep_from(segments, topic.settings, now_us))
+        await self.metadata.delete_segments(
+            [(topic.name, partition.identity.number, "messages", s.base_offset) for s in deleted]
+        )
+
+    def _load_indexes(self, segments: list[Segment]) -> None:
+        for segment in segments:
+            segment.load_index(self._disk)
+
+    def _sealed(self, identity: PartitionId, log: str, segment: Segment) -> None:
+        row = SegmentRow(
+            identity.topic,
+            identity.number,
+            log,
+            segment.base_offset,
+            segment.end_offset,
+            segment.size_bytes,
+            self.clock.wall_us(),
+        )
+        self._tasks.start(self.metadata.put_segment(row))
+
+    async def close(self) -> None:
+        """Make everything durable and let go of it."""
+        await self._tasks.stop()
+        await asyncio.gather(*(topic.close() for topic in self.topics.values()))
+        await self.metadata.close()
+        self._executor.shutdown()
+
+
+def _check_partitions(partitions: int) -> int:
+    if not 1 <= partitions <= limits.PARTITIONS_PER_TOPIC_MAX:
+        raise InvalidInput(
+            f"a topic has 1 to {limits.PARTITIONS_PER_TOPIC_MAX} partitions, not {partitions}",
+            field="partitions",
+        )
+    return partitions

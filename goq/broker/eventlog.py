@@ -1,0 +1,158 @@
+"""A partition's events: writing them in the order they were decided, and rebuilding from them.
+
+An events frame's body is the length of what follows (``u64``), the events as MessagePack, and
+zeros up to a multiple of 8. From time to time the whole state is written as a snapshot at the
+head of a new segment, so that every segment but the first says all there is to know, and older
+ones may go when the messages that they speak of have gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from goq import limits
+from goq.delivery.events import (
+    AnyEvent,
+    SnapshotEnded,
+    SnapshotGroup,
+    SnapshotProducers,
+    SnapshotStarted,
+    Trimmed,
+    decode_events,
+    encode_events,
+)
+from goq.delivery.partition import PartitionState
+from goq.errors import InvalidFrame
+from goq.frame.encode import seal
+from goq.frame.header import Attribute, padding_bytes
+from goq.frame.view import FrameView
+from goq.storage.log import Log
+
+_LENGTH_BYTES = 8
+_SNAPSHOT_FRAME_WEIGHT = 20_000
+
+
+class StoredEvent(NamedTuple):
+    """An event with what its frame says about it."""
+
+    sequence: int
+    epoch: int
+    time_us: int
+    event: AnyEvent
+
+
+def encode_event_frame(events: Sequence[AnyEvent]) -> FrameView:
+    """Return a frame of events, ready to be appended."""
+    data = encode_events(events)
+    parts = [len(data).to_bytes(_LENGTH_BYTES, "little"), data, bytes(padding_bytes(len(data)))]
+    return FrameView.parse(seal(parts, count=len(events), attributes=Attribute.EVENTS))
+
+
+def snapshot_frames(events: Sequence[AnyEvent]) -> Iterator[FrameView]:
+    """Return the frames of a snapshot, each well within the limits of one."""
+    some: list[AnyEvent] = []
+    weight = 0
+    for event in events:
+        some.append(event)
+        weight += 1
+        if isinstance(event, SnapshotGroup):
+            weight += len(event.leases) + len(event.retries)
+        if weight >= _SNAPSHOT_FRAME_WEIGHT:
+            yield encode_event_frame(some)
+            some, weight = [], 0
+    if some:
+        yield encode_event_frame(some)
+
+
+def decode_event_frame(view: FrameView) -> list[StoredEvent]:
+    """Return the events of a frame; raises ``InvalidFrame`` for any other frame."""
+    header = view.header
+    size = int.from_bytes(view.body[:_LENGTH_BYTES], "little")
+    try:
+        events = decode_events(view.body[_LENGTH_BYTES : _LENGTH_BYTES + size])
+    except msgspec.DecodeError as error:
+        raise InvalidFrame(f"the frame does not hold events: {error}") from None
+    if len(events) != header.message_count or not header.attributes & Attribute.EVENTS:
+        raise InvalidFrame("the frame does not hold the events that it counts")
+    return [
+        StoredEvent(sequence, header.leader_epoch, header.append_time_us, event)
+        for sequence, event in enumerate(events, header.base_offset)
+    ]
+
+
+def read_events(log: Log, sequence: int) -> Iterator[StoredEvent | None]:
+    """Yield the events from ``sequence`` on; None stands for those that are damaged."""
+    while sequence < log.end_offset:
+        reading = log.reader.read(sequence, log.end_offset, bytes_max=limits.MIB)
+        expected = sequence
+        for view in reading.frames:
+            if view.header.base_offset != expected:
+                yield None
+            try:
+                yield from decode_event_frame(view)
+            except InvalidFrame:
+                yield None
+            expected = view.header.end_offset
+        if reading.next_offset != expected:
+            yield None
+        sequence = reading.next_offset
+
+
+class Rebuilt(NamedTuple):
+    """A state rebuilt from its events."""
+
+    state: PartitionState
+    messages_offset: int
+    events_applied: int
+
+
+def rebuild(log: Log, *, start_offset: int, end_offset: int) -> Rebuilt:
+    """Return the state that the events in ``log`` lead to.
+
+    ``start_offset`` and ``end_offset`` bound the messages there are. Begins at the newest segment
+    that holds a whole snapshot; where none does, at the beginning.
+    """
+    for segment in reversed(log.segments):
+        rebuilt = _rebuild_from(log, segment.base_offset, start_offset, end_offset)
+        if rebuilt is not None:
+            return rebuilt
+    raise AssertionError("a log has at least one segment, and the first always rebuilds")
+
+
+def _rebuild_from(log: Log, sequence: int, start_offset: int, end_offset: int) -> Rebuilt | None:
+    """Rebuild from ``sequence`` on, None if no snapshot stands there and it is not the first."""
+    state = PartitionState(start_offset)
+    state.extend_to(end_offset)
+    applied, messages_offset = 0, start_offset
+    complete = sequence == log.start_offset
+    snapshot: list[StoredEvent] | None = None
+    for stored in read_events(log, sequence):
+        if stored is None:
+            snapshot = None
+            continue
+        if isinstance(stored.event, SnapshotStarted):
+            snapshot = []
+        if snapshot is not None:
+            snapshot.append(stored)
+            if not isinstance(stored.event, SnapshotEnded):
+                continue
+            ready, snapshot, complete = snapshot, None, True
+            if isinstance(ready[0].event, SnapshotStarted):
+                messages_offset = ready[0].event.messages_offset
+        elif isinstance(stored.event, SnapshotGroup | SnapshotProducers | SnapshotEnded):
+            continue  # left over from a snapshot that is damaged
+        elif complete:
+            ready = [stored]
+        else:
+            return None
+        for each in ready:
+            state.apply(each.event, each.sequence, each.epoch)
+        applied += len(ready)
+    if not complete:
+        return None
+    if state.start_offset < start_offset:
+        state.apply(Trimmed(start_offset), 0, 0)
+    return Rebuilt(state, max(messages_offset, start_offset), applied)

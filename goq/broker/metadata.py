@@ -1,0 +1,114 @@
+"""What topics and groups there are: the broker's side of the node's database.
+
+A :class:`MetadataStore` is given to the broker. A single node's keeps everything in its own
+``node.db``, by one thread that the event loop never waits for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from goq.storage.nodedb import NodeDb, SegmentRow, TopicRow
+
+T = TypeVar("T")
+SegmentKey = tuple[str, int, str, int]
+
+
+class MetadataStore(Protocol):
+    """Durable facts about topics, groups and segments; a change is durable on return."""
+
+    async def next_epoch(self) -> int:
+        """Count a start of the node."""
+        ...
+
+    async def topics(self) -> list[TopicRow]:
+        """Return all topics."""
+        ...
+
+    async def put_topic(self, topic: TopicRow) -> None:
+        """Insert or replace a topic."""
+        ...
+
+    async def delete_topic(self, name: str) -> None:
+        """Forget a topic."""
+        ...
+
+    async def groups(self, topic: str) -> list[str]:
+        """Return a topic's groups."""
+        ...
+
+    async def put_group(self, topic: str, name: str) -> None:
+        """Remember a group."""
+        ...
+
+    async def delete_group(self, topic: str, name: str) -> None:
+        """Forget a group."""
+        ...
+
+    async def put_segment(self, segment: SegmentRow) -> None:
+        """Add a sealed segment to the manifest."""
+        ...
+
+    async def delete_segments(self, keys: Sequence[SegmentKey]) -> None:
+        """Take deleted segments out of the manifest."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what is under way."""
+        ...
+
+
+class LocalMetadata:
+    """Metadata of a node on its own."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="goq-node-db")
+        self._db = self._thread.submit(NodeDb, data_dir).result()
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    async def next_epoch(self) -> int:
+        """Count a start of the node."""
+        return await self._run(self._db.next_epoch)
+
+    async def topics(self) -> list[TopicRow]:
+        """Return all topics."""
+        return await self._run(self._db.topics)
+
+    async def put_topic(self, topic: TopicRow) -> None:
+        """Insert or replace a topic."""
+        await self._run(lambda: self._db.put_topic(topic))
+
+    async def delete_topic(self, name: str) -> None:
+        """Forget a topic."""
+        await self._run(lambda: self._db.delete_topic(name))
+
+    async def groups(self, topic: str) -> list[str]:
+        """Return a topic's groups."""
+        return await self._run(lambda: self._db.groups(topic))
+
+    async def put_group(self, topic: str, name: str) -> None:
+        """Remember a group."""
+        await self._run(lambda: self._db.put_group(topic, name))
+
+    async def delete_group(self, topic: str, name: str) -> None:
+        """Forget a group."""
+        await self._run(lambda: self._db.delete_group(topic, name))
+
+    async def put_segment(self, segment: SegmentRow) -> None:
+        """Add a sealed segment to the manifest."""
+        await self._run(lambda: self._db.put_segment(segment))
+
+    async def delete_segments(self, keys: Sequence[SegmentKey]) -> None:
+        """Take deleted segments out of the manifest."""
+        await self._run(lambda: self._db.delete_segments(keys))
+
+    async def close(self) -> None:
+        """Finish what is under way and close the database."""
+        await self._run(self._db.close)
+        self._thread.shutdown()

@@ -1,0 +1,450 @@
+"""One partition at work: its two logs, its delivery state, and the timer of its leases.
+
+Everything runs on the event loop but the writes. A decision is applied to the state at once, so
+that nobody else gets the same message, and told to the client only when its event is durable.
+When events were lost to the disk, the state in memory is ahead of the log: the partition goes
+offline and :meth:`Partition.open` builds it anew from what the disk has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from goq import limits
+from goq.broker.commit import Appended, GroupCommit
+from goq.broker.eventlog import encode_event_frame, rebuild, snapshot_frames
+from goq.broker.frameset import FrameSet
+from goq.broker.stats import Histogram, TopicStats
+from goq.clock import Clock
+from goq.delivery.events import (
+    AnyEvent,
+    Corrupted,
+    Expired,
+    GroupDeleted,
+    Leased,
+    Nacked,
+    Reset,
+    Span,
+    Trimmed,
+    token_of,
+)
+from goq.delivery.partition import PartitionState, Settled
+from goq.errors import GoqError, LogFailed, PartitionOffline
+from goq.frame.header import FrameHeader
+from goq.frame.view import FrameView
+from goq.model import OffsetRange
+from goq.settings import TopicSettings
+from goq.storage.files import Disk, NotCached
+from goq.storage.log import Log, LogConfig
+from goq.storage.reader import Reading
+from goq.storage.segment import Segment
+
+_TIMER_MS_MAX = 30_000  # a wall clock that is set forward is noticed within this
+
+
+class PartitionId(NamedTuple):
+    """Which partition of which topic."""
+
+    topic: str
+    number: int
+
+
+class Delivery(NamedTuple):
+    """Messages leased together, and the frames that they lie in."""
+
+    partition: int
+    token: int
+    consumer: str
+    deadline_ms: int
+    spans: list[Span]
+    frames: list[FrameView]
+
+
+@dataclass(frozen=True, slots=True)
+class Machinery:
+    """What every partition of a node shares."""
+
+    disk: Disk
+    executor: Executor
+    clock: Clock
+    epoch: int
+    on_seal: Callable[[PartitionId, str, Segment], None]
+    write_seconds: Histogram
+
+
+class Opened(NamedTuple):
+    """A partition's logs and state as recovery left them."""
+
+    messages: Log
+    events: Log
+    state: PartitionState
+
+
+def open_logs(directory: Path, disk: Disk, settings: TopicSettings) -> Opened:
+    """Recover both logs and the state; blocks on the disk, so run it in a thread."""
+    messages = Log.open(directory / "messages", disk, messages_config(settings))
+    events = Log.open(directory / "events", disk, _events_config(settings))
+    state, messages_offset, _ = rebuild(
+        events, start_offset=messages.start_offset, end_offset=messages.end_offset
+    )
+    while messages_offset < messages.end_offset:
+        reading = messages.reader.read(
+            messages_offset, messages.end_offset, messages_max=2**62, bytes_max=8 * limits.MIB
+        )
+        for view in reading.frames:
+            header = view.header
+            state.producers.add(header, header.base_offset, header.append_time_us)
+        messages_offset = reading.next_offset
+    return Opened(messages, events, state)
+
+
+def messages_config(settings: TopicSettings) -> LogConfig:
+    """Return how a topic's settings want its messages kept."""
+    return LogConfig(settings.segment_bytes, settings.segment_age_ms, settings.fsync)
+
+
+def _events_config(settings: TopicSettings) -> LogConfig:
+    never_by_itself = 2**62  # a segment of events begins with a snapshot, so only one begins it
+    return LogConfig(never_by_itself, never_by_itself, settings.fsync)
+
+
+class Partition:
+    """A partition that is open."""
+
+    def __init__(
+        self,
+        identity: PartitionId,
+        opened: Opened,
+        machinery: Machinery,
+        *,
+        on_ready: Callable[[], None],
+        on_failure: Callable[[GoqError], None],
+        stats: TopicStats,
+    ) -> None:
+        self.identity = identity
+        self._stats = stats
+        self.state = opened.state
+        self.messages = opened.messages
+        self.events = opened.events
+        self._machinery = machinery
+        self._on_ready = on_ready
+        self._on_failure = on_failure
+        self._loop = asyncio.get_running_loop()
+        self._offline: GoqError | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._next_sequence = opened.events.end_offset
+        self._snapshot_sequence = opened.events.end_offset
+        self._bytes_since_snapshot = 0
+        self._publisher = GroupCommit(
+            opened.messages,
+            machinery.executor,
+            machinery.clock,
+            machinery.epoch,
+            on_commit=self._published,
+            on_seal=lambda segment: machinery.on_seal(identity, "messages", segment),
+            on_failure=self._publishing_failed,
+            find_duplicate=self._find_duplicate,
+            write_seconds=machinery.write_seconds,
+        )
+        self._recorder = GroupCommit(
+            opened.events,
+            machinery.executor,
+            machinery.clock,
+            machinery.epoch,
+            on_commit=lambda _header, _appended: None,
+            on_seal=lambda segment: machinery.on_seal(identity, "events", segment),
+            on_failure=self._recording_failed,
+            write_seconds=machinery.write_seconds,
+        )
+        self._arm_timer()
+
+    @property
+    def is_online(self) -> bool:
+        """Whether the partition can be used."""
+        return self._offline is None
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a write of messages is under way."""
+        return self._publisher.is_writing
+
+    # Publishing
+
+    def publish(self, view: FrameView) -> asyncio.Future[Appended]:
+        """Queue a checked frame; the future is done when it is durable as the topic promises."""
+        self._check_online()
+        return self._publisher.append(view)
+
+    def _find_duplicate(self, header: FrameHeader) -> Appended | None:
+        found = self.state.producers.find(header)
+        self._stats.duplicate_frames += found is not None
+        return Appended(found.offset, found.time_us, duplicate=True) if found else None
+
+    def _published(self, header: FrameHeader, appended: Appended) -> None:
+        self.state.producers.add(header, appended.offset, appended.time_us)
+        self._stats.published_messages += header.message_count
+        self._stats.published_bytes += header.frame_bytes
+        self.state.extend_to(appended.offset + header.message_count)
+        self._on_ready()
+        self._bytes_since_snapshot += header.frame_bytes
+        if self._bytes_since_snapshot > limits.CHECKPOINT_INTERVAL_BYTES and self.is_online:
+            self._record_snapshot(begins_segment=False)
+
+    def _publishing_failed(self, error: GoqError) -> None:
+        if self.messages.failed:
+            self._go_offline(error)
+
+    # Reading
+
+    def read(self, offset: int, *, messages_max: int, wait: bool = True) -> Reading:
+        """Read whole frames of durable messages; damage met is recorded as an event."""
+        reading = self.messages.reader.read(
+            offset, self.state.end_offset, messages_max=messages_max, wait=wait
+        )
+        for damage in reading.damage:
+            self._record_corruption(damage.start_offset, damage.end_offset, damage.reason)
+        return reading
+
+    async def warm(self, offset: int, messages_max: int) -> None:
+        """Bring into memory, in a thread, what :meth:`read` would have had to wait for."""
+        await self._loop.run_in_executor(
+            self._machinery.executor,
+            lambda: self.messages.reader.read(
+                offset, self.state.end_offset, messages_max=messages_max
+            ),
+        )
+
+    def _record_corruption(self, start: int, end: int, reason: str) -> None:
+        known = self.state.corrupt
+        if not any(r.start <= start and end <= r.end for r in known) and self.is_online:
+            self._record([Corrupted(start, end, reason)])
+
+    # Delivery
+
+    def receive(
+        self, group: str, consumer: str, messages_max: int, visibility_ms: int, *, bytes_max: int
+    ) -> tuple[Delivery, asyncio.Future[Appended]] | None:
+        """Lease what is ready; None when nothing is.
+
+        The delivery may leave the node when the future is done. Raises ``NotCached`` with
+        nothing changed when the messages have to be fetched from the disk first.
+        """
+        self._check_online()
+        now_ms = self._machinery.clock.wall_ms()
+        spans: list[Span] = []
+        frames = FrameSet()
+        for start, end, attempt in self.state.candidates(group, now_ms, messages_max):
+            held_to = frames.held_from(start)
+            if held_to < end:
+                reading = self._read_span(held_to, end, bytes_max - frames.size_bytes)
+                frames.add(reading.frames)
+                spans.extend(_readable_spans(start, end, attempt, reading))
+            else:
+                spans.append((start, end, attempt))
+            if frames.size_bytes >= bytes_max or (held_to < end and reading.next_offset < end):
+                break
+        if not spans:
+            return None
+        deadline_ms = now_ms + visibility_ms
+        token = token_of(self._machinery.epoch, self._next_sequence)
+        done = self._record([Leased(group, consumer, deadline_ms, spans)])
+        number = self.identity.number
+        return Delivery(number, token, consumer, deadline_ms, spans, frames.views), done
+
+    def _read_span(self, start: int, end: int, bytes_max: int) -> Reading:
+        try:
+            reading = self.messages.reader.read(
+                start, end, messages_max=end - start, bytes_max=bytes_max, wait=False
+            )
+        except NotCached:
+            raise NotCached((start, end - start)) from None
+        for damage in reading.damage:
+            self._record_corruption(damage.start_offset, damage.end_offset, damage.reason)
+        return reading
+
+    def undo_receive(self, group: str, delivery: Delivery) -> None:
+        """Give back a lease that never left the node: it counts as no attempt."""
+        if group in self.state.groups and self.is_online:
+            lease = self.state.groups[group].leases.get(delivery.token)
+            if lease is not None:
+                spans = [(p.start, p.end, p.attempt - 1) for p in lease.parts]
+                now_ms = self._machinery.clock.wall_ms()
+                self._record(
+                    [Nacked(group, delivery.token, spans, now_ms, "consumer gone")], bounded=False
+                )
+                self._on_ready()
+
+    def settle(self, decide: Callable[[PartitionState], Settled]) -> tuple[Settled, Settling]:
+        """Take a settling decision; what it says holds when the future, if any, is done."""
+        self._check_online()
+        settled = decide(self.state)
+        return settled, self._record(settled.events) if settled.events else None
+
+    async def reset(self, group: str, offset: int) -> None:
+        """Let a group go on from ``offset``."""
+        self._check_online()
+        done = self._record([Reset(group, offset)])
+        self._on_ready()
+        await done
+
+    async def delete_group(self, group: str) -> None:
+        """Forget a group."""
+        if group in self.state.groups:
+            self._check_online()
+            await self._record([GroupDeleted(group)])
+
+    # Events
+
+    def _record(
+        self, events: Sequence[AnyEvent], *, bounded: bool = True
+    ) -> asyncio.Future[Appended]:
+        """Apply events and queue them for the log; the future is done when they are durable."""
+        done = self._recorder.append(encode_event_frame(events), bounded=bounded)
+        for event in events:
+            self.state.apply(event, self._next_sequence, self._machinery.epoch)
+            self._next_sequence += 1
+        self._arm_timer()
+        if self.events.active.size_bytes >= limits.EVENT_SEGMENT_BYTES and (
+            self._next_sequence - self._snapshot_sequence >= limits.SNAPSHOT_EVENTS_MIN
+        ):
+            self._record_snapshot(begins_segment=True)
+        return done
+
+    def _record_snapshot(self, *, begins_segment: bool) -> None:
+        events = self.state.snapshot(self.state.end_offset)
+        for view in snapshot_frames(events):
+            self._recorder.append(view, begins_segment=begins_segment, bounded=False)
+            begins_segment = False
+        self._next_sequence += len(events)
+        self._snapshot_sequence = self._next_sequence
+        self._bytes_since_snapshot = 0
+
+    def _recording_failed(self, error: GoqError) -> None:
+        """The state is ahead of its log: it must be built anew before it is used again."""
+        self._go_offline(error)
+
+    # Timers
+
+    def _arm_timer(self) -> None:
+        due_ms = self.state.next_timer_ms()
+        if due_ms is None:
+            return
+        delay_ms = min(max(0, due_ms - self._machinery.clock.wall_ms()), _TIMER_MS_MAX)
+        at = self._loop.time() + delay_ms / 1000
+        if self._timer is not None:
+            if self._timer.when() <= at:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(at, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        if not self.is_online:
+            return
+        expired = False
+        for event in self.state.expire(self._machinery.clock.wall_ms()):
+            self._record([event], bounded=False)
+            if isinstance(event, Expired):
+                self._stats.expired_messages += sum(end - start for start, end, _ in event.spans)
+            expired = True
+        if expired:
+            self._on_ready()
+        self._arm_timer()
+
+    # Keeping
+
+    async def trim(self, offset: int) -> list[Segment]:
+        """Delete the whole segments before ``offset``, and events that speak of nothing else."""
+        end = _last_sealed_end(self.messages, offset)
+        if end <= self.messages.start_offset or not self.is_online:
+            return []
+        await self._record([Trimmed(end)])
+        deleted = self.messages.detach_before(end)
+        await self._publisher.run_alone(lambda: self.messages.remove(deleted))
+        await self._trim_events()
+        return deleted
+
+    async def _trim_events(self) -> None:
+        """Delete segments of events older than every message: an event is never older than that."""
+        disk = self._machinery.disk
+        first_us = await self._loop.run_in_executor(
+            self._machinery.executor, self.messages.segments[0].read_first_time, disk
+        )
+        if first_us is None:
+            return
+        end = self.events.start_offset
+        for segment in self.events.segments[:-1]:
+            segment.load_index(disk)
+            if segment.time_us >= first_us:
+                break
+            end = segment.end_offset
+        deleted = self.events.detach_before(end)
+        await self._recorder.run_alone(lambda: self.events.remove(deleted))
+
+    async def roll(self) -> None:
+        """Seal the active segment of messages."""
+        sealed: list[Segment | None] = []
+        await self._publisher.run_alone(lambda: sealed.append(self.messages.roll()))
+        if sealed[0] is not None:
+            self._machinery.on_seal(self.identity, "messages", sealed[0])
+
+    def configure(self, settings: TopicSettings) -> None:
+        """Take over changed settings; what is written from now on follows them."""
+        self.messages.config = messages_config(settings)
+        self.events.config = _events_config(settings)
+
+    def _check_online(self) -> None:
+        if self._offline is not None:
+            raise self._offline
+
+    def _go_offline(self, error: GoqError) -> None:
+        if self._offline is not None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        topic, number = self.identity
+        self._offline = PartitionOffline(
+            f"partition {number} of {topic} is offline: {error.detail}", retry_after_ms=1000
+        )
+        self._on_failure(error)
+
+    async def close(self) -> None:
+        """Write what is queued, note the state so that opening is quick, close the logs."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.is_online and (
+            self._bytes_since_snapshot or self._next_sequence > self._snapshot_sequence
+        ):
+            self._record_snapshot(begins_segment=False)
+        self._offline = self._offline or PartitionOffline("the partition is closed")
+        for commit in (self._publisher, self._recorder):
+            try:
+                await commit.close()
+            except (LogFailed, OSError):
+                continue  # it failed before, and everybody was told then
+
+
+Settling = asyncio.Future[Appended] | None
+
+
+def _readable_spans(start: int, end: int, attempt: int, reading: Reading) -> list[Span]:
+    """Return what of a span was read: up to where reading stopped, without what is damaged."""
+    spans: list[Span] = []
+    stop = min(end, reading.next_offset)
+    for gap in sorted(OffsetRange(d.start_offset, d.end_offset) for d in reading.damage):
+        if start < min(gap.start, stop):
+            spans.append((start, min(gap.start, stop), attempt))
+        start = max(start, gap.end)
+    if start < stop:
+        spans.append((start, stop, attempt))
+    return spans
+
+
+def _last_sealed_end(log: Log, offset: int) -> int:
+    ends = [s.end_offset for s in log.segments[:-1] if s.end_offset <= offset]
+    return max(ends, default=log.start_offset)

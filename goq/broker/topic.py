@@ -1,0 +1,363 @@
+"""A topic at work: placing messages on partitions, and leasing from all of them in one call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from goq.broker.commit import Appended
+from goq.broker.partition import (
+    Delivery,
+    Machinery,
+    Opened,
+    Partition,
+    PartitionId,
+    open_logs,
+)
+from goq.broker.stats import TopicStats
+from goq.broker.tasks import Tasks
+from goq.broker.waiters import Waiters
+from goq.delivery.partition import PartitionState, Settled
+from goq.errors import GoqError, InvalidInput, PartitionNotFound, TopicNotFound
+from goq.frame.encode import columns_of, encode_frame
+from goq.frame.header import Attribute
+from goq.frame.keys import partition_of
+from goq.frame.view import FrameView
+from goq.model import Message, Receipt
+from goq.settings import TopicSettings
+from goq.storage.files import NotCached
+
+_REOPEN_DELAY_S = 1.0
+
+ANY_PARTITION = 0xFFFF_FFFF
+
+
+class Placed(NamedTuple):
+    """A message or frame and the partition asked for, None to leave that to the topic."""
+
+    partition: int | None
+    content: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Where one published message or frame lies."""
+
+    partition: int
+    offset: int
+    message_count: int
+    time_us: int
+    duplicate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiveOptions:
+    """What a consumer asks of a receive."""
+
+    consumer: str
+    messages_max: int
+    bytes_max: int
+    wait_ms: int
+    visibility_ms: int | None
+
+
+class Topic:
+    """An open topic."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: TopicSettings,
+        directory: Path,
+        machinery: Machinery,
+        tasks: Tasks,
+    ) -> None:
+        self.name = name
+        self.settings = settings
+        self.directory = directory
+        self.partitions: list[Partition] = []
+        self.groups: set[str] = set()
+        self.waiters = Waiters()
+        self.readers = Waiters()  # of the log, by partition
+        self.stats = TopicStats()
+        self._machinery = machinery
+        self._tasks = tasks
+        self._sticky = 0
+        self._turn = 0
+        self._closed = False
+
+    async def open(self, partitions: int) -> None:
+        """Recover and open partitions until there are so many; more can be added later."""
+        for number in range(len(self.partitions), partitions):
+            self.partitions.append(self._partition(number, await self._open_logs(number)))
+
+    async def _open_logs(self, number: int) -> Opened:
+        machinery = self._machinery
+        return await asyncio.get_running_loop().run_in_executor(
+            machinery.executor,
+            open_logs,
+            self.directory / str(number),
+            machinery.disk,
+            self.settings,
+        )
+
+    def _partition(self, number: int, opened: Opened) -> Partition:
+        return Partition(
+            PartitionId(self.name, number),
+            opened,
+            self._machinery,
+            on_ready=lambda: self._ready(number),
+            on_failure=lambda error: self._failed(number, error),
+            stats=self.stats,
+        )
+
+    def partition(self, number: int) -> Partition:
+        """Return a partition; raise ``PartitionNotFound`` if the topic has no such one."""
+        if not 0 <= number < len(self.partitions):
+            raise PartitionNotFound(
+                f"topic {self.name} has partitions 0 to {len(self.partitions) - 1}, not {number}",
+                field="partition",
+            )
+        return self.partitions[number]
+
+    # Publishing
+
+    async def publish_messages(self, placed: Sequence[Placed]) -> list[Stored]:
+        """Store messages, those of a partition in one frame; return where each lies."""
+        chosen: dict[int, list[int]] = {}
+        for number, (partition, message) in enumerate(placed):
+            chosen.setdefault(self._place(partition, message), []).append(number)
+        pending = []
+        for partition, numbers in chosen.items():
+            frame = encode_frame(columns_of([placed[n].content for n in numbers]))
+            pending.append(self.partition(partition).publish(FrameView.parse(frame)))
+        results: dict[int, Stored] = {}
+        for (partition, numbers), appended in zip(chosen.items(), await _all(pending), strict=True):
+            for index, number in enumerate(numbers):
+                results[number] = Stored(
+                    partition, appended.offset + index, 1, appended.time_us, appended.duplicate
+                )
+        return [results[number] for number in range(len(placed))]
+
+    async def publish_frames(self, frames: Sequence[tuple[int, FrameView]]) -> list[Stored]:
+        """Store checked frames; return where each lies."""
+        targets = [self._place_frame(partition, view) for partition, view in frames]
+        pending = [
+            self.partition(target).publish(view)
+            for target, (_, view) in zip(targets, frames, strict=True)
+        ]
+        return [
+            Stored(
+                target,
+                appended.offset,
+                view.header.message_count,
+                appended.time_us,
+                appended.duplicate,
+            )
+            for target, (_, view), appended in zip(
+                targets, frames, await _all(pending), strict=True
+            )
+        ]
+
+    def _place(self, partition: int | None, message: Message) -> int:
+        if partition is not None:
+            self.partition(partition)
+            return partition
+        if message.key is not None:
+            return partition_of(message.key, len(self.partitions))
+        return self._keyless()
+
+    def _keyless(self) -> int:
+        """Return the partition that keyless messages go to now: the same while it is writing."""
+        count = len(self.partitions)
+        for number in range(self._sticky, self._sticky + count):
+            if self.partitions[number % count].is_online:
+                self._sticky = number % count
+                break
+        return self._sticky
+
+    def _place_frame(self, partition: int, view: FrameView) -> int:
+        if partition != ANY_PARTITION:
+            self.partition(partition)
+            return partition
+        if view.header.attributes & Attribute.KEYS:
+            raise InvalidInput(
+                "a frame with keys must name its partition: the hash of a key modulo"
+                f" {len(self.partitions)}",
+                field="partition",
+            )
+        return self._keyless()
+
+    # Delivery
+
+    async def receive(self, group: str, options: ReceiveOptions) -> list[Delivery]:
+        """Lease what is ready in any partition, waiting for it as long as asked."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + options.wait_ms / 1000
+        while True:
+            try:
+                leased = self._lease(group, options)
+            except _Fetch as fetch:
+                await self.partitions[fetch.partition].warm(fetch.offset, fetch.messages)
+                continue
+            if leased:
+                return await self._handed_over(group, leased)
+            left_s = until - loop.time()
+            if left_s <= 0:
+                return []
+            if self._closed:
+                raise TopicNotFound(f"topic {self.name} is gone")
+            await self.waiters.wait(group, min(left_s, self._retry_in_s(group)))
+
+    def _lease(
+        self, group: str, options: ReceiveOptions
+    ) -> list[tuple[Delivery, asyncio.Future[Appended]]]:
+        messages, size_bytes = options.messages_max, options.bytes_max
+        visibility_ms = options.visibility_ms or self.settings.visibility_timeout_ms
+        leased: list[tuple[Delivery, asyncio.Future[Appended]]] = []
+        self._turn = (self._turn + 1) % len(self.partitions)
+        for partition in self.partitions[self._turn :] + self.partitions[: self._turn]:
+            if messages <= 0 or size_bytes <= 0:
+                break
+            if not partition.is_online:
+                continue
+            try:
+                found = partition.receive(
+                    group, options.consumer, messages, visibility_ms, bytes_max=size_bytes
+                )
+            except NotCached as error:
+                if leased:
+                    break  # hand over what is at hand; the next call fetches the rest
+                raise _Fetch(partition.identity.number, *error.args[0]) from None
+            if found is not None:
+                leased.append(found)
+                messages -= sum(end - start for start, end, _ in found[0].spans)
+                size_bytes -= sum(view.header.frame_bytes for view in found[0].frames)
+        if leased:
+            self.waiters.wake(group)  # there may be more; who finds nothing waits again
+        return leased
+
+    async def _handed_over(
+        self, group: str, leased: list[tuple[Delivery, asyncio.Future[Appended]]]
+    ) -> list[Delivery]:
+        """Return deliveries once their leases are durable; give them back if nobody waits."""
+        try:
+            await _all([done for _, done in leased])
+        except asyncio.CancelledError:
+            for delivery, _ in leased:
+                self.partitions[delivery.partition].undo_receive(group, delivery)
+            raise
+        return [delivery for delivery, _ in leased]
+
+    def _retry_in_s(self, group: str) -> float:
+        """Return how long until a retry of the group may be due."""
+        now_ms = self._machinery.clock.wall_ms()
+        earliest_s = float("inf")
+        for partition in self.partitions:
+            known = partition.state.groups.get(group)
+            due_ms = known.next_retry_ms() if known else None
+            if due_ms is not None:
+                earliest_s = min(earliest_s, max(0.001, (due_ms - now_ms) / 1000))
+        return earliest_s
+
+    async def wait_for_append(self, number: int, offset: int, wait_ms: int) -> None:
+        """Return when a partition holds a message at ``offset``, or after ``wait_ms``."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wait_ms / 1000
+        while not self._closed and self.partition(number).state.end_offset <= offset:
+            left_s = until - loop.time()
+            if left_s <= 0:
+                return
+            await self.readers.wait(str(number), left_s)
+
+    async def settle(
+        self,
+        receipts: Sequence[Receipt],
+        decide: Callable[[PartitionState, list[Receipt]], Settled],
+    ) -> tuple[int, list[Receipt]]:
+        """Settle receipts of any partitions; return how many messages, and the void receipts."""
+        by_partition: dict[int, list[Receipt]] = {}
+        done, lost, pending = 0, [], []
+        for receipt in receipts:
+            by_partition.setdefault(receipt.partition, []).append(receipt)
+        for number, some in by_partition.items():
+            if number >= len(self.partitions):
+                lost.extend(some)
+                continue
+            settled, recorded = self.partitions[number].settle(
+                lambda state, some=some: decide(state, some)  # type: ignore[misc]
+            )
+            done += settled.done
+            lost.extend(settled.lost)
+            if recorded is not None:
+                pending.append(recorded)
+        await _all(pending)
+        return done, lost
+
+    def wake(self) -> None:
+        """Wake one waiting consumer of each group: something may have become ready."""
+        for group in self.waiters.groups:
+            self.waiters.wake(group)
+
+    # Keeping
+
+    def _ready(self, number: int) -> None:
+        self.wake()
+        self.readers.wake_group(str(number))
+        if number == self._sticky:  # its write is done: spread the load
+            self._sticky = (number + 1) % len(self.partitions)
+
+    def _failed(self, number: int, error: GoqError) -> None:
+        if not self._closed and not self.partitions[number].messages.failed:
+            self._tasks.start(self._reopen(number))
+
+    async def _reopen(self, number: int) -> None:
+        """Build a partition anew from the disk after events were lost, until that works."""
+        failed = self.partitions[number]
+        await failed.close()
+        while not self._closed:
+            await asyncio.sleep(_REOPEN_DELAY_S)
+            try:
+                opened = await self._open_logs(number)
+            except (GoqError, OSError):
+                continue
+            self.partitions[number] = self._partition(number, opened)
+            self.wake()
+            return
+
+    def configure(self, settings: TopicSettings) -> None:
+        """Take over changed settings."""
+        self.settings = settings
+        for partition in self.partitions:
+            partition.configure(settings)
+
+    async def close(self) -> None:
+        """Make everything durable and close the partitions."""
+        self._closed = True
+        self.waiters.wake_all()
+        self.readers.wake_all()
+        await asyncio.gather(*(partition.close() for partition in self.partitions))
+
+
+class _Fetch(Exception):
+    """What a receive must have in memory before it can lease."""
+
+    def __init__(self, partition: int, offset: int, messages: int) -> None:
+        super().__init__()
+        self.partition = partition
+        self.offset = offset
+        self.messages = messages
+
+
+async def _all(pending: Sequence[asyncio.Future[Appended]]) -> list[Appended]:
+    """Wait for all appends, then return them or raise the first error."""
+    if len(pending) == 1:
+        return [await pending[0]]
+    results = await asyncio.gather(*pending, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in results if isinstance(result, Appended)]

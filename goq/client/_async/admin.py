@@ -1,0 +1,96 @@
+"""The calls that administer and inspect: thin, and their answers are plain dicts and lists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from goq.client import routes
+from goq.client._async.http import Http
+from goq.model import MessageId
+
+Json = dict[str, Any]
+
+
+class AsyncAdmin:
+    """What a client can ask about topics, groups, messages and the node itself."""
+
+    _http: Http
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int | None = None,
+        settings: Mapping[str, object] | None = None,
+    ) -> Json:
+        """Create a topic; raise ``TopicExists`` if there is one of this name."""
+        body: Json = {"name": name}
+        if partitions is not None:
+            body["partitions"] = partitions
+        if settings is not None:
+            body["settings"] = dict(settings)
+        return _dict(await self._http.call("POST", routes.TOPICS, body))
+
+    async def topics(self) -> list[Json]:
+        """Return all topics."""
+        return _list(await self._http.call("GET", routes.TOPICS), "topics")
+
+    async def topic(self, name: str) -> Json:
+        """Return one topic: its partitions with their bounds, and its settings."""
+        return _dict(await self._http.call("GET", routes.topic(name)))
+
+    async def alter_topic(self, name: str, **changes: object) -> Json:
+        """Change a topic: ``settings=`` and what else the node lets change."""
+        return _dict(await self._http.call("PATCH", routes.topic(name), changes, repeatable=True))
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic with everything in it."""
+        await self._http.call("DELETE", routes.topic(name))
+
+    async def groups(self, topic: str) -> list[Json]:
+        """Return the groups of a topic."""
+        return _list(await self._http.call("GET", routes.groups(topic)), "groups")
+
+    async def group(self, topic: str, group: str) -> Json:
+        """Return one group: how far it is and what it holds."""
+        return _dict(await self._http.call("GET", routes.group(topic, group)))
+
+    async def reset_group(
+        self, topic: str, group: str, *, to: str | int, dry_run: bool = False
+    ) -> Json:
+        """Set a group back or forth to ``earliest``, ``latest``, an offset or a time."""
+        body: Json = {"to": to, "dry_run": dry_run}
+        path = f"{routes.group(topic, group)}/reset"
+        return _dict(await self._http.call("POST", path, body, repeatable=True))
+
+    async def delete_group(self, topic: str, group: str) -> None:
+        """Delete a group and forget what it has done."""
+        await self._http.call("DELETE", routes.group(topic, group))
+
+    async def peek(
+        self, topic: str, group: str, *, state: str = "ready", limit: int | None = None
+    ) -> Json:
+        """Return messages of a group in a state, without touching them."""
+        path = f"{routes.group(topic, group)}/peek"
+        return _dict(await self._http.call("GET", routes.query(path, state=state, limit=limit)))
+
+    async def message(self, message_id: str | MessageId) -> Json:
+        """Return one message and what is known of it."""
+        return _dict(await self._http.call("GET", routes.message(message_id)))
+
+    async def version(self) -> Json:
+        """Return the node's version."""
+        return _dict(await self._http.call("GET", "/version"))
+
+    async def health(self) -> Json:
+        """Return what the node says of its own health."""
+        return _dict(await self._http.call("GET", "/healthz"))
+
+
+def _dict(answer: object) -> Json:
+    return answer if isinstance(answer, dict) else {}
+
+
+def _list(answer: object, name: str) -> list[Json]:
+    items = answer.get(name) if isinstance(answer, dict) else answer
+    return items if isinstance(items, list) else []

@@ -1,0 +1,323 @@
+"""The client: everything a program can ask of goq, on one object."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from types import TracebackType
+
+from goq import limits
+from goq.client._async.admin import AsyncAdmin
+from goq.client._async.consumer import ConsumeOptions, Consumption
+from goq.client._async.direct import DirectPublisher
+from goq.client._async.http import Http, HttpOptions
+from goq.client._async.log import Log, OnDamage, Span, read
+from goq.client._async.producer import AsyncProducer, ProducerOptions
+from goq.client._async.publisher import Publisher
+from goq.client._async.receive import AsyncDeliveryBatch, ReceiveOptions, receive
+from goq.client._async.settle import (
+    AsyncReceivedMessage,
+    Settler,
+    by_group,
+    extend_details,
+    nack_details,
+    receipts_of,
+)
+from goq.client.arguments import (
+    Duration,
+    HeadersLike,
+    MessageLike,
+    as_message,
+    as_messages,
+    wait_ms,
+)
+from goq.client.messages import (
+    FailedReceipt,
+    LogMessage,
+    Published,
+    PublishedBatch,
+    ReadBatch,
+    Settled,
+)
+from goq.client.retry import RetryPolicy
+from goq.clock import Clock, SystemClock
+from goq.errors import InvalidInput
+from goq.model import Receipt
+from goq.units import format_time_us, parse_duration_ms, parse_size_bytes, parse_time_us
+
+Time = str | float
+Receipts = Iterable[str | Receipt]
+
+
+class AsyncClient(AsyncAdmin):
+    """A client of one node or of the nodes of a cluster.
+
+    ``timeout`` bounds the wait for each answer, ``retries`` how long a failing request is tried
+    again in all, counted from its first failure (0: not at all). ``client_id`` names this
+    consumer to the node where a call names no other. Every error is a ``GoqError``.
+    """
+
+    def __init__(
+        self,
+        servers: str | Sequence[str] = "http://127.0.0.1:8080",
+        *,
+        token: str | None = None,
+        timeout: Duration = "30s",
+        client_id: str | None = None,
+        retries: Duration = "10s",
+        clock: Clock | None = None,
+    ) -> None:
+        urls = [servers] if isinstance(servers, str) else list(servers)
+        if not urls:
+            raise InvalidInput("a client needs at least one server", field="servers")
+        self._http = Http(
+            HttpOptions(
+                [url.rstrip("/") for url in urls],
+                token,
+                parse_duration_ms(timeout, field="timeout"),
+                RetryPolicy(parse_duration_ms(retries, field="retries")),
+            )
+        )
+        self.client_id = client_id or _own_name()
+        self._clock = clock or SystemClock()
+        self._settler = Settler(self._http)
+        self._direct: dict[str, DirectPublisher] = {}
+        self._consumptions: set[Consumption] = set()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Give back what open loops hold, then close all connections."""
+        for consumption in list(self._consumptions):
+            await consumption.aclose()
+        await self._http.aclose()
+
+    async def publish(
+        self,
+        topic: str,
+        value: bytes | str | None,
+        *,
+        key: bytes | str | None = None,
+        headers: HeadersLike | None = None,
+        partition: int | None = None,
+    ) -> Published:
+        """Publish one message; return once the node has stored it.
+
+        Exactly once, however often the request is sent. Calls at the same moment share one.
+        """
+        message = as_message(value, key, headers)
+        return await self._direct_to(topic).publish(message, partition)
+
+    async def publish_many(
+        self, topic: str, messages: Iterable[MessageLike], *, compress: bool = False
+    ) -> PublishedBatch:
+        """Publish messages in their order; return once the node has stored them all.
+
+        When it raises, the error's note says how many were stored: the first ones.
+        """
+        return await self._direct_to(topic).publish_many(as_messages(messages), compress=compress)
+
+    def producer(
+        self,
+        topic: str,
+        *,
+        batch: int = 1000,
+        batch_bytes: str | int = "1MiB",
+        linger: Duration = "5ms",
+        compress: bool = False,
+        partition: int | None = None,
+        on_published: Callable[[PublishedBatch], None] | None = None,
+    ) -> AsyncProducer:
+        """Return a producer: the fast way to publish much. Close it, or use it in ``with``."""
+        options = ProducerOptions(
+            batch,
+            parse_size_bytes(batch_bytes, field="batch_bytes"),
+            parse_duration_ms(linger, field="linger"),
+            compress,
+        )
+        publisher = Publisher(self._http, topic, partition=partition)
+        return AsyncProducer(publisher, options, on_published)
+
+    async def read(
+        self,
+        topic: str,
+        *,
+        partition: int,
+        offset: int | None = None,
+        from_time: Time | None = None,
+        to_time: Time | None = None,
+        limit: int = limits.READ_MESSAGES_MAX,
+        wait: Duration | None = None,
+    ) -> ReadBatch:
+        """Return a piece of one partition's log; ``wait`` for one if there is none yet."""
+        span = self._span(offset, from_time, to_time)
+        return await read(self._http, topic, partition, span, limit=limit, wait_ms=wait_ms(wait))
+
+    def log(
+        self,
+        topic: str,
+        *,
+        partition: int | None = None,
+        from_offset: int | None = None,
+        from_time: Time | None = None,
+        to_time: Time | None = None,
+        follow: bool = False,
+        on_damage: OnDamage | None = None,
+    ) -> AsyncIterator[LogMessage]:
+        """Yield the messages of all partitions, or of one, merged by append time.
+
+        From the beginning of the log where nothing else is said, to its end as it is now, or
+        with ``follow`` for ever: see :class:`~goq.client._async.log.Log` for the order then.
+        Damaged messages go to ``on_damage``, or raise ``DamagedData``.
+        """
+        span = self._span(from_offset, from_time, to_time)
+        log = Log(self._http, topic, partition, span, follow=follow, on_damage=on_damage)
+        return log.messages()
+
+    def consume(
+        self,
+        topics: str | Sequence[str],
+        *,
+        group: str,
+        batch: int = 100,
+        max: int | None = None,
+        wait: Duration = "20s",
+        visibility: Duration | None = None,
+        consumer: str | None = None,
+        until_empty: bool = False,
+        timeout: Duration | None = None,
+        auto_extend: bool = False,
+    ) -> AsyncIterator[AsyncReceivedMessage]:
+        """Yield messages of a group as they become ready, ``batch`` at a time at most.
+
+        Each is yours until its visibility timeout: ``ack`` it, or it comes again. The loop ends
+        after ``max`` messages, when none is ready (``until_empty``), or when none has come for
+        ``timeout``. When it is left early, what was not yielded yet is given back at once.
+        ``auto_extend`` renews the leases of what is not settled for as long as the loop lasts.
+        """
+        names = [topics] if isinstance(topics, str) else list(topics)
+        if not names:
+            raise InvalidInput("consuming needs at least one topic", field="topics")
+        options = ConsumeOptions(
+            self._receive_options(batch, wait, visibility, consumer),
+            max,
+            until_empty,
+            None if timeout is None else parse_duration_ms(timeout, field="timeout"),
+            auto_extend,
+        )
+        if options.receive.wait_ms == 0 and not until_empty:
+            raise InvalidInput("a loop that does not wait asks without pause", field="wait")
+        consumption = Consumption(self._http, self._settler, names, group, options)
+        return consumption.messages(self._consumptions)
+
+    async def receive(
+        self,
+        topic: str,
+        group: str,
+        *,
+        max: int = 100,
+        wait: Duration | None = None,
+        visibility: Duration | None = None,
+        consumer: str | None = None,
+    ) -> list[AsyncReceivedMessage]:
+        """Return up to ``max`` messages that are ready, after ``wait`` perhaps none."""
+        batch = await self.receive_batch(
+            topic, group, max=max, wait=wait, visibility=visibility, consumer=consumer
+        )
+        return list(batch.messages())
+
+    async def receive_batch(
+        self,
+        topic: str,
+        group: str,
+        *,
+        max: int = 1000,
+        wait: Duration | None = None,
+        visibility: Duration | None = None,
+        consumer: str | None = None,
+    ) -> AsyncDeliveryBatch:
+        """Return messages unsplit: the fast form of ``receive``."""
+        options = self._receive_options(max, wait, visibility, consumer)
+        return await receive(self._http, self._settler, topic, group, options)
+
+    async def ack(self, topic: str, group: str, receipts: Receipts) -> Settled:
+        """Mark messages as done."""
+        return await self._settler.settle("ack", topic, group, _texts(receipts))
+
+    async def nack(
+        self,
+        topic: str,
+        group: str,
+        receipts: Receipts,
+        *,
+        delay: Duration | None = None,
+        reason: str | None = None,
+    ) -> Settled:
+        """Give messages back, to come again after ``delay`` or the group's own backoff."""
+        details = nack_details(delay, reason)
+        return await self._settler.settle("nack", topic, group, _texts(receipts), **details)
+
+    async def extend(
+        self, topic: str, group: str, receipts: Receipts, *, visibility: Duration | None = None
+    ) -> Settled:
+        """Keep messages for ``visibility`` from now, or for the group's own time."""
+        details = extend_details(visibility)
+        return await self._settler.settle("extend", topic, group, _texts(receipts), **details)
+
+    async def ack_many(self, messages: Iterable[AsyncReceivedMessage]) -> Settled:
+        """Mark received messages as done, in one request for each of their groups."""
+        done, failed = 0, list[FailedReceipt]()
+        for topic, group, members in by_group(messages):
+            settled = await self._settler.settle("ack", topic, group, receipts_of(members))
+            for message in members:
+                message.settled = True
+            done += settled.done
+            failed.extend(settled.failed)
+        return Settled(done, failed)
+
+    def _direct_to(self, topic: str) -> DirectPublisher:
+        if topic not in self._direct:
+            self._direct.setdefault(topic, DirectPublisher(Publisher(self._http, topic)))
+        return self._direct[topic]
+
+    def _receive_options(
+        self,
+        count: int,
+        wait: Duration | None,
+        visibility: Duration | None,
+        consumer: str | None,
+    ) -> ReceiveOptions:
+        return ReceiveOptions(
+            count,
+            wait_ms(wait),
+            None if visibility is None else parse_duration_ms(visibility, field="visibility"),
+            consumer or self.client_id,
+        )
+
+    def _span(self, offset: int | None, from_time: Time | None, to_time: Time | None) -> Span:
+        return Span(
+            offset, self._wire_time(from_time, "from_time"), self._wire_time(to_time, "to_time")
+        )
+
+    def _wire_time(self, time: Time | None, field: str) -> str | None:
+        if time is None:
+            return None
+        return format_time_us(parse_time_us(time, now_us=self._clock.wall_us(), field=field))
+
+
+def _texts(receipts: Receipts) -> list[str]:
+    return [str(receipt) for receipt in receipts]
+
+
+def _own_name() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}"[: limits.CONSUMER_NAME_CHARS_MAX]

@@ -1,0 +1,280 @@
+"""Publishing much: messages gather into batches that a worker sends behind the caller's back."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from types import TracebackType
+from typing import Final
+
+from goq import limits
+from goq.client._async.backend import Monitor, Worker
+from goq.client._async.publisher import Job, Publisher
+from goq.client.arguments import (
+    HeadersLike,
+    MessageLike,
+    as_message,
+    as_messages,
+    check_values,
+    message_bytes,
+)
+from goq.client.batch import VALUE_OVERHEAD_BYTES, Batch
+from goq.client.messages import PublishedBatch
+from goq.errors import GoqError, InvalidInput
+from goq.model import Message
+
+BATCH_BYTES_MAX: Final = 12 * limits.MIB
+WAITING_BATCHES_MAX: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOptions:
+    """When a batch is sent: with so many messages, so many bytes, or after ``linger_ms``."""
+
+    batch: int
+    batch_bytes: int
+    linger_ms: int
+    compress: bool
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.batch <= limits.FRAME_MESSAGES_MAX:
+            raise InvalidInput(
+                f"a batch has 1 to {limits.FRAME_MESSAGES_MAX} messages, not {self.batch}",
+                field="batch",
+            )
+        if not 1 <= self.batch_bytes <= BATCH_BYTES_MAX:
+            raise InvalidInput(
+                f"a batch has 1 to {BATCH_BYTES_MAX} bytes, not {self.batch_bytes}",
+                field="batch_bytes",
+            )
+
+
+class AsyncProducer:
+    """Sends messages to one topic in batches, each exactly once.
+
+    One request is under way at a time, so the node's append times follow the order of sending. A
+    batch without keys goes to one partition, the next batch to the next one; keyed messages go
+    where their key belongs.
+
+    What ``send`` took is kept until the node has stored it. A batch that cannot be stored stays
+    first in line; its error is raised by the next call of ``send``, ``flush`` or ``aclose``, and
+    the call after that tries the same batch again. A ``send`` that raises has not taken its
+    message. ``unsent`` tells how many messages the node has not confirmed. While too many
+    batches wait, ``send`` waits too.
+
+    ``on_published`` is called with each batch that was stored, by the worker: it must be quick.
+    """
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        options: ProducerOptions,
+        on_published: Callable[[PublishedBatch], None] | None = None,
+    ) -> None:
+        self._publisher = publisher
+        self._options = options
+        self._on_published = on_published
+        self._monitor = Monitor()
+        self._open = Batch()
+        self._send_open_at_s = 0.0
+        self._sealed: deque[Batch] = deque()
+        self._job: Job | None = None
+        self._error: Exception | None = None
+        self._worker: Worker | None = None
+        self._closed = False
+        self.unsent = 0
+
+    async def __aenter__(self) -> AsyncProducer:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            await self.aclose()
+            return
+        try:
+            await self._close(try_again=False)
+        except GoqError as failure:
+            error.add_note(f"and while closing the producer: {failure}")
+
+    async def send(
+        self,
+        value: bytes | str | None,
+        *,
+        key: bytes | str | None = None,
+        headers: HeadersLike | None = None,
+    ) -> None:
+        """Take one message."""
+        message = as_message(value, key, headers)
+        with self._monitor:
+            await self._add(message)
+
+    async def send_many(self, messages: Iterable[MessageLike]) -> None:
+        """Take messages in their order."""
+        checked = as_messages(messages)
+        with self._monitor:
+            for message in checked:
+                await self._add(message)
+
+    async def send_values(self, values: Sequence[bytes]) -> None:
+        """Take messages that are only a value: the fastest way in."""
+        check_values(values)
+        with self._monitor:
+            start = 0
+            while start < len(values):
+                room = self._options.batch - len(self._open)
+                piece = values[start : start + room]
+                size_bytes = _bytes_of(piece)
+                if self._open.size_bytes + size_bytes > self._options.batch_bytes:
+                    piece = self._fitting(piece)
+                    size_bytes = _bytes_of(piece)
+                await self._room_for(size_bytes)
+                if len(piece) > self._options.batch - len(self._open):
+                    continue  # another sender filled the batch while this one waited
+                self._open.add_values(piece, size_bytes)
+                self._added(len(piece))
+                start += len(piece)
+
+    async def flush(self) -> None:
+        """Return when the node has stored everything that was sent before; else raise."""
+        with self._monitor:
+            self._seal()
+            last = self._sealed[-1] if self._sealed else None
+            while last is not None and last in self._sealed:
+                self._raise_error()
+                await self._monitor.wait()
+            self._raise_error()
+
+    async def aclose(self) -> None:
+        """Flush, then end. When that raises, ``unsent`` messages were not confirmed."""
+        await self._close(try_again=True)
+
+    async def _add(self, message: Message) -> None:
+        size_bytes = message_bytes(message)
+        await self._room_for(size_bytes)
+        self._open.add(message, size_bytes)
+        self._added(1)
+
+    async def _room_for(self, size_bytes: int) -> None:
+        """Seal the open batch where it is full; wait while too many batches wait."""
+        while True:
+            self._raise_error()
+            if self._closed:
+                raise InvalidInput("the producer is closed")
+            if self._open.size_bytes + size_bytes > self._options.batch_bytes:
+                self._seal()
+            if len(self._sealed) <= WAITING_BATCHES_MAX:
+                return
+            await self._monitor.wait()
+
+    def _added(self, count: int) -> None:
+        self.unsent += count
+        if len(self._open) >= self._options.batch:
+            self._seal()
+        elif len(self._open) == count:
+            self._send_open_at_s = time.monotonic() + self._options.linger_ms / 1000
+            self._wake_worker()
+
+    def _seal(self) -> None:
+        if len(self._open):
+            self._sealed.append(self._open)
+            self._open = Batch()
+            self._wake_worker()
+
+    def _fitting(self, values: Sequence[bytes]) -> Sequence[bytes]:
+        """Return the first of ``values`` that fill the open batch, or a whole new one."""
+        bytes_max = self._options.batch_bytes
+        sizes = list(accumulate(len(value) + VALUE_OVERHEAD_BYTES for value in values))
+        room_bytes = bytes_max - self._open.size_bytes
+        if sizes[0] > room_bytes:
+            room_bytes = bytes_max
+        return values[: max(1, sum(size <= room_bytes for size in sizes))]
+
+    def _wake_worker(self) -> None:
+        if self._worker is None:
+            self._worker = Worker(self._work)
+        self._monitor.notify_all()
+
+    def _raise_error(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            self._monitor.notify_all()  # the worker goes on with the same batch
+            raise error
+
+    async def _close(self, *, try_again: bool) -> None:
+        with self._monitor:
+            if self._closed:
+                return
+            try:
+                if try_again:
+                    self._error = None
+                self._seal()
+                self._monitor.notify_all()
+                while self._sealed and self._error is None:
+                    await self._monitor.wait()
+            finally:
+                self._closed = True
+                self._monitor.notify_all()
+        if self._worker is not None:
+            await self._worker.join()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    async def _work(self) -> None:
+        """Send the batches in their order until the producer is closed."""
+        while True:
+            with self._monitor:
+                while not self._due():
+                    if self._closed:
+                        return
+                    await self._monitor.wait(self._until_due_s())
+                batch = self._sealed[0]
+            error = await self._send(batch)
+            with self._monitor:
+                self._error = error
+                self._monitor.notify_all()
+
+    async def _send(self, batch: Batch) -> Exception | None:
+        """Send a batch; the job is kept when it fails, for the same numbers next time."""
+        try:
+            if self._job is None:
+                self._job = await self._publisher.prepare(batch, compress=self._options.compress)
+            published = await self._publisher.send(self._job)
+        except Exception as error:
+            return error
+        self._job = None
+        try:
+            if self._on_published is not None:
+                self._on_published(published)
+        except Exception as error:
+            return error
+        finally:
+            with self._monitor:
+                self._sealed.popleft()
+                self.unsent -= len(batch)
+        return None
+
+    def _due(self) -> bool:
+        if self._error is not None or self._closed:
+            return False
+        if not self._sealed and len(self._open) and time.monotonic() >= self._send_open_at_s:
+            self._sealed.append(self._open)
+            self._open = Batch()
+        return bool(self._sealed)
+
+    def _until_due_s(self) -> float | None:
+        if self._error is not None or not len(self._open):
+            return None
+        return max(0.0, self._send_open_at_s - time.monotonic())
+
+
+def _bytes_of(values: Sequence[bytes]) -> int:
+    return sum(map(len, values)) + VALUE_OVERHEAD_BYTES * len(values)

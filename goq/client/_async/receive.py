@@ -1,0 +1,132 @@
+"""Receiving: one request, and what it hands over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+
+import msgspec
+
+from goq import limits
+from goq.client import routes, wire
+from goq.client._async.http import Http
+from goq.client._async.settle import (
+    AsyncReceivedMessage,
+    Settler,
+    extend_details,
+    nack_details,
+)
+from goq.client.arguments import Duration
+from goq.client.messages import Settled
+from goq.client.problems import unreadable
+from goq.client.wire import Delivery
+from goq.errors import InvalidFrame
+from goq.units import format_duration_ms
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiveOptions:
+    """What to ask a group for."""
+
+    max: int
+    wait_ms: int
+    visibility_ms: int | None
+    consumer: str | None
+
+    def body(self) -> bytes:
+        """Return the request's body."""
+        asked: dict[str, object] = {
+            "max": min(self.max, limits.RECEIVE_MESSAGES_MAX),
+            "wait": format_duration_ms(self.wait_ms),
+        }
+        if self.visibility_ms is not None:
+            asked["visibility"] = format_duration_ms(self.visibility_ms)
+        if self.consumer is not None:
+            asked["consumer"] = self.consumer
+        return msgspec.json.encode(asked)
+
+
+class AsyncDeliveryBatch:
+    """What one receive handed over, unsplit: settling it costs a receipt a range."""
+
+    def __init__(
+        self, settler: Settler, topic: str, group: str, deliveries: Sequence[Delivery]
+    ) -> None:
+        self.topic = topic
+        self.group = group
+        self.deliveries = deliveries
+        self._settler = settler
+
+    def __len__(self) -> int:
+        return sum(delivery.message_count() for delivery in self.deliveries)
+
+    def receipts(self) -> list[str]:
+        """Return one receipt for each range of messages."""
+        return [str(receipt) for delivery in self.deliveries for receipt in delivery.receipts()]
+
+    def values(self) -> Iterator[bytes | None]:
+        """Yield the values alone, in the order of delivery."""
+        for delivery in self.deliveries:
+            for piece in delivery.pieces():
+                yield from piece.frame.values(piece.start, piece.end)
+
+    def messages(self) -> Iterator[AsyncReceivedMessage]:
+        """Yield the messages, in the order of delivery."""
+        for delivery in self.deliveries:
+            for frame, start, end, attempt in delivery.pieces():
+                base = frame.header.base_offset
+                yield from map(
+                    AsyncReceivedMessage,
+                    repeat(self.topic, end - start),
+                    repeat(delivery.partition),
+                    range(base + start, base + end),
+                    repeat(frame.header.append_time_us),
+                    frame.values(start, end),
+                    frame.keys(start, end),
+                    frame.headers(start, end),
+                    repeat(self.group),
+                    repeat(attempt),
+                    repeat(delivery.token),
+                    repeat(delivery.lease_until),
+                    repeat(self._settler),
+                )
+
+    async def ack(self) -> Settled:
+        """Mark all messages as done."""
+        return await self._settle("ack")
+
+    async def nack(self, delay: Duration | None = None, reason: str | None = None) -> Settled:
+        """Give all messages back."""
+        return await self._settle("nack", **nack_details(delay, reason))
+
+    async def extend(self, visibility: Duration | None = None) -> Settled:
+        """Keep all messages for longer."""
+        return await self._settle("extend", **extend_details(visibility))
+
+    async def _settle(self, verb: str, **details: object) -> Settled:
+        return await self._settler.settle(verb, self.topic, self.group, self.receipts(), **details)
+
+
+async def receive(
+    http: Http, settler: Settler, topic: str, group: str, options: ReceiveOptions
+) -> AsyncDeliveryBatch:
+    """Ask a group for messages.
+
+    Repeated when its answer is lost: what the lost one handed over comes again after its
+    visibility timeout.
+    """
+    path = f"{routes.group(topic, group)}/receive"
+    answer = await http.request(
+        "POST",
+        path,
+        options.body(),
+        accept=routes.FRAMES,
+        repeatable=True,
+        wait_ms=options.wait_ms,
+    )
+    try:
+        deliveries = wire.decode_deliveries(answer.body)
+    except (msgspec.DecodeError, InvalidFrame) as error:
+        raise unreadable(path, error) from None
+    return AsyncDeliveryBatch(settler, topic, group, deliveries)

@@ -1,0 +1,283 @@
+"""HTTP/1.1 over an asyncio protocol, as an httpx transport for plain ``http://``.
+
+It keeps idle connections for the next request, a bounded number in all. A connection that ended
+while it was idle is never used again. One that breaks later, before the first byte of an answer,
+is replaced once when that cannot do a thing twice: for GET, or when the request never left whole.
+Anything else is the caller's to judge.
+
+``aclose`` also breaks the requests that other tasks wait for: they fail as on a lost connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+
+from goq.client.http1 import (
+    IDLE_S_MAX,
+    STREAM_BUFFER_BYTES_MAX,
+    Origin,
+    ResponseReader,
+    encode_head,
+    origin_of,
+)
+
+
+def open_transport(scheme: str, connections_max: int) -> httpx.AsyncBaseTransport:
+    """Return the transport for URLs of ``scheme``."""
+    if scheme == "http":
+        return ProtocolTransport(connections_max)
+    return httpx.AsyncHTTPTransport(
+        trust_env=False, limits=httpx.Limits(max_connections=connections_max)
+    )
+
+
+class _Connection(asyncio.Protocol):
+    """One connection, the reader of what comes over it, and at most one task that waits on it."""
+
+    def __init__(self, origin: Origin) -> None:
+        self.origin = origin
+        self.reader = ResponseReader()
+        self.idle_since_s = 0.0
+        self.failure: httpx.TransportError | None = None
+        self._transport: asyncio.Transport
+        self._loop = asyncio.get_running_loop()
+        self._waiter: asyncio.Future[None] | None = None
+        self._writable = True
+        self._reading = True
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self.reader.feed(data)
+        except httpx.RemoteProtocolError as error:
+            self.fail(error)
+            return
+        if self.reader.buffered_bytes > STREAM_BUFFER_BYTES_MAX and self._reading:
+            self._transport.pause_reading()
+            self._reading = False
+        self._wake()
+
+    def eof_received(self) -> None:
+        try:
+            self.reader.eof()
+        except httpx.RemoteProtocolError as error:
+            self.fail(error)
+        self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.fail(httpx.ReadError(str(exc or "the connection was closed")))
+
+    def pause_writing(self) -> None:
+        self._writable = False
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        self._wake()
+
+    async def send(self, pieces: list[bytes], timeout_s: float | None) -> None:
+        """Send the pieces of a request; wait while the other side takes no more."""
+        if self.failure is not None:
+            raise httpx.WriteError(str(self.failure))
+        for piece in pieces:
+            self._transport.write(piece)
+        while not self._writable and not self.reader.started:
+            await self._wait(timeout_s, httpx.WriteTimeout("the request took too long to send"))
+
+    async def receive(self, timeout_s: float | None) -> None:
+        """Wait until the reader got more."""
+        if not self._reading:
+            self._transport.resume_reading()
+            self._reading = True
+        await self._wait(timeout_s, httpx.ReadTimeout("the answer took too long"))
+
+    def is_usable(self) -> bool:
+        """Whether a connection that was idle can carry a request."""
+        young = time.monotonic() - self.idle_since_s < IDLE_S_MAX
+        return young and self.failure is None and not self._transport.is_closing()
+
+    def fail(self, error: httpx.TransportError) -> None:
+        """Break the connection, and with it the wait of its task."""
+        if self.failure is None:
+            self.failure = error
+        self._transport.abort()
+        self._wake()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._transport.abort()
+
+    async def _wait(self, timeout_s: float | None, late: httpx.TransportError) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self._waiter = waiter = self._loop.create_future()
+        timer = None
+        if timeout_s is not None:
+            timer = self._loop.call_later(timeout_s, self.fail, late)
+        try:
+            await waiter
+        finally:
+            self._waiter = None
+            if timer is not None:
+                timer.cancel()
+        if self.failure is not None and not self.reader.complete:
+            raise self.failure
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class ProtocolTransport(httpx.AsyncBaseTransport):
+    """See the module. Belongs to the event loop that it is first used in."""
+
+    def __init__(self, connections_max: int) -> None:
+        self._free = asyncio.Semaphore(connections_max)
+        self._idle: list[_Connection] = []
+        self._busy: set[_Connection] = set()
+        self._closed = False
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Send a request; return when the headers of its response are there."""
+        timeouts = request.extensions.get("timeout", {})
+        chunks = [chunk async for chunk in request.stream]  # type: ignore[union-attr]
+        body = b"".join(chunks)
+        head = encode_head(request, len(body))
+        pieces = [head + body] if len(body) < 65_536 else [head, body]
+        origin = origin_of(request.url)
+        await self._acquire(timeouts.get("pool"))
+        connection = None
+        try:
+            connection, fresh = await self._take(origin, timeouts)
+            try:
+                await self._exchange(connection, pieces, timeouts)
+            except (httpx.WriteError, httpx.ReadError, httpx.RemoteProtocolError) as error:
+                safe = request.method == "GET" or isinstance(error, httpx.WriteError)
+                if fresh or connection.reader.started or not safe:
+                    raise
+                self._drop(connection)
+                connection = None
+                connection = await self._connect(origin, timeouts)
+                await self._exchange(connection, pieces, timeouts)
+            return self._respond(connection, timeouts)
+        except BaseException:
+            self._release(connection, reuse=False)
+            raise
+
+    async def aclose(self) -> None:
+        """Close idle connections, and break those in use."""
+        self._closed = True
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+        for connection in list(self._busy):
+            connection.fail(httpx.ReadError("the client is closed"))
+        await asyncio.sleep(0)  # let the event loop give the sockets back
+
+    async def _acquire(self, timeout_s: float | None) -> None:
+        if not self._free.locked():
+            await self._free.acquire()
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._free.acquire()
+        except TimeoutError:
+            raise httpx.PoolTimeout("every connection is in use") from None
+
+    async def _take(self, origin: Origin, timeouts: dict[str, Any]) -> tuple[_Connection, bool]:
+        """Return a connection, and whether it is a fresh one."""
+        for found in reversed(self._idle):
+            if found.origin == origin and found.is_usable():
+                self._idle.remove(found)
+                self._busy.add(found)
+                return found, False
+        for stale in [c for c in self._idle if not c.is_usable()]:
+            self._idle.remove(stale)
+            stale.close()
+        return await self._connect(origin, timeouts), True
+
+    async def _connect(self, origin: Origin, timeouts: dict[str, Any]) -> _Connection:
+        if self._closed:
+            raise httpx.ConnectError("the client is closed")
+        loop = asyncio.get_running_loop()
+        connecting = loop.create_connection(lambda: _Connection(origin), *origin)
+        try:
+            async with asyncio.timeout(timeouts.get("connect")):
+                _, connection = await connecting
+        except TimeoutError as error:
+            raise httpx.ConnectTimeout("the connection took too long") from error
+        except OSError as error:
+            raise httpx.ConnectError(str(error)) from error
+        self._busy.add(connection)
+        return connection
+
+    @staticmethod
+    async def _exchange(
+        connection: _Connection, pieces: list[bytes], timeouts: dict[str, Any]
+    ) -> None:
+        connection.reader.reset()
+        await connection.send(pieces, timeouts.get("write"))
+        while not connection.reader.headers_complete:
+            await connection.receive(timeouts.get("read"))
+
+    def _respond(self, connection: _Connection, timeouts: dict[str, Any]) -> httpx.Response:
+        reader = connection.reader
+        status, headers = reader.status, reader.headers
+        if reader.complete:
+            stream: httpx.AsyncByteStream = httpx.ByteStream(b"".join(reader.take()))
+            self._release(connection, reuse=reader.keep_alive)
+        else:
+            stream = _Body(self, connection, timeouts.get("read"))
+        return httpx.Response(status, headers=headers, stream=stream)
+
+    def _release(self, connection: _Connection | None, *, reuse: bool) -> None:
+        if connection is not None:
+            if reuse and not self._closed and connection.failure is None:
+                self._busy.discard(connection)
+                connection.idle_since_s = time.monotonic()
+                self._idle.append(connection)
+            else:
+                self._drop(connection)
+        self._free.release()
+
+    def _drop(self, connection: _Connection) -> None:
+        self._busy.discard(connection)
+        connection.close()
+
+
+class _Body(httpx.AsyncByteStream):
+    """The rest of a response, as it arrives."""
+
+    def __init__(
+        self, transport: ProtocolTransport, connection: _Connection, timeout_s: float | None
+    ) -> None:
+        self._transport = transport
+        self._connection: _Connection | None = connection
+        self._timeout_s = timeout_s
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            while (connection := self._connection) is not None:
+                for chunk in connection.reader.take():
+                    yield chunk
+                if connection.reader.complete:
+                    self._finish(reuse=connection.reader.keep_alive)
+                elif not connection.reader.chunks:  # none came while the last were looked at
+                    await connection.receive(self._timeout_s)
+        finally:
+            self._finish(reuse=False)
+
+    async def aclose(self) -> None:
+        self._finish(reuse=False)
+
+    def _finish(self, *, reuse: bool) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._transport._release(connection, reuse=reuse)

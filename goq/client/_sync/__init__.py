@@ -1,0 +1,1 @@
+"""The synchronous client. All but ``backend`` and ``transport`` is generated from ``_async``."""

@@ -1,0 +1,244 @@
+"""HTTP/1.1 over blocking sockets, as an httpx transport for plain ``http://``.
+
+It keeps idle connections for the next request, a bounded number in all. A connection found
+closed before anything was sent over it is replaced quietly. One that breaks later, before the
+first byte of an answer, is replaced once when that cannot do a thing twice: for GET, or when the
+request never left whole. Anything else is the caller's to judge.
+
+``close`` also breaks the requests that other threads wait for: they fail as on a lost connection.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+
+from goq.client.http1 import (
+    IDLE_S_MAX,
+    Origin,
+    ResponseReader,
+    encode_head,
+    origin_of,
+)
+
+_RECEIVE_BYTES = 256 * 1024
+
+
+def open_transport(scheme: str, connections_max: int) -> httpx.BaseTransport:
+    """Return the transport for URLs of ``scheme``."""
+    if scheme == "http":
+        return SocketTransport(connections_max)
+    return httpx.HTTPTransport(
+        trust_env=False, limits=httpx.Limits(max_connections=connections_max)
+    )
+
+
+class _Connection:
+    """One socket and the reader of what comes over it."""
+
+    def __init__(self, origin: Origin, timeout_s: float | None) -> None:
+        self.origin = origin
+        self.reader = ResponseReader()
+        self.idle_since_s = 0.0
+        self._timeout_s = timeout_s
+        try:
+            self._socket = socket.create_connection(origin, timeout_s)
+        except TimeoutError as error:
+            raise httpx.ConnectTimeout("the connection took too long") from error
+        except OSError as error:
+            raise httpx.ConnectError(error.strerror or str(error)) from error
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def send(self, pieces: list[bytes], timeout_s: float | None) -> None:
+        """Send the pieces of a request."""
+        self._set_timeout(timeout_s)
+        try:
+            for piece in pieces:
+                self._socket.sendall(piece)
+        except TimeoutError as error:
+            raise httpx.WriteTimeout("the request took too long to send") from error
+        except OSError as error:
+            raise httpx.WriteError(str(error)) from error
+
+    def receive(self, timeout_s: float | None) -> None:
+        """Feed the reader with what comes next."""
+        self._set_timeout(timeout_s)
+        try:
+            data = self._socket.recv(_RECEIVE_BYTES)
+        except TimeoutError as error:
+            raise httpx.ReadTimeout("the answer took too long") from error
+        except OSError as error:
+            raise httpx.ReadError(str(error)) from error
+        if data:
+            self.reader.feed(data)
+        else:
+            self.reader.eof()
+
+    def is_usable(self) -> bool:
+        """Whether a connection that was idle can carry a request: a readable one has ended."""
+        return time.monotonic() - self.idle_since_s < IDLE_S_MAX and not _readable(self._socket)
+
+    def interrupt(self) -> None:
+        """Wake a thread that waits on the socket; its wait fails."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # it has ended already
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _set_timeout(self, timeout_s: float | None) -> None:
+        if timeout_s != self._timeout_s:  # each change is a system call
+            self._socket.settimeout(timeout_s)
+            self._timeout_s = timeout_s
+
+
+class SocketTransport(httpx.BaseTransport):
+    """See the module. Safe to use from several threads."""
+
+    def __init__(self, connections_max: int) -> None:
+        self._free = threading.BoundedSemaphore(connections_max)
+        self._guard = threading.Lock()
+        self._idle: list[_Connection] = []
+        self._busy: set[_Connection] = set()
+        self._closed = False
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Send a request; return when the headers of its response are there."""
+        timeouts = request.extensions.get("timeout", {})
+        body = b"".join(request.stream)  # type: ignore[arg-type]  # an async one fails here
+        head = encode_head(request, len(body))
+        pieces = [head + body] if len(body) < 65_536 else [head, body]
+        origin = origin_of(request.url)
+        if not self._free.acquire(timeout=timeouts.get("pool")):
+            raise httpx.PoolTimeout("every connection is in use")
+        connection = None
+        try:
+            connection, fresh = self._take(origin, timeouts)
+            try:
+                self._exchange(connection, pieces, timeouts)
+            except (httpx.WriteError, httpx.ReadError, httpx.RemoteProtocolError) as error:
+                safe = request.method == "GET" or isinstance(error, httpx.WriteError)
+                if fresh or connection.reader.started or not safe:
+                    raise
+                self._drop(connection)
+                connection = None
+                connection = self._connect(origin, timeouts)
+                self._exchange(connection, pieces, timeouts)
+            return self._respond(connection, timeouts)
+        except BaseException:
+            self._release(connection, reuse=False)
+            raise
+
+    def close(self) -> None:
+        """Close idle connections, and break those in use."""
+        with self._guard:
+            self._closed = True
+            idle, self._idle = self._idle, []
+            for connection in self._busy:
+                connection.interrupt()
+        for connection in idle:
+            connection.close()
+
+    def _take(self, origin: Origin, timeouts: dict[str, Any]) -> tuple[_Connection, bool]:
+        """Return a connection, and whether it is a fresh one."""
+        while True:
+            with self._guard:
+                found = next((c for c in reversed(self._idle) if c.origin == origin), None)
+                if found is None:
+                    break
+                self._idle.remove(found)
+                self._busy.add(found)
+            if found.is_usable():
+                return found, False
+            self._drop(found)
+        return self._connect(origin, timeouts), True
+
+    def _connect(self, origin: Origin, timeouts: dict[str, Any]) -> _Connection:
+        connection = _Connection(origin, timeouts.get("connect"))
+        with self._guard:
+            if not self._closed:
+                self._busy.add(connection)
+                return connection
+        connection.close()
+        raise httpx.ConnectError("the client is closed")
+
+    @staticmethod
+    def _exchange(connection: _Connection, pieces: list[bytes], timeouts: dict[str, Any]) -> None:
+        connection.reader.reset()
+        connection.send(pieces, timeouts.get("write"))
+        while not connection.reader.headers_complete:
+            connection.receive(timeouts.get("read"))
+
+    def _respond(self, connection: _Connection, timeouts: dict[str, Any]) -> httpx.Response:
+        reader = connection.reader
+        status, headers = reader.status, reader.headers
+        if reader.complete:
+            stream: httpx.SyncByteStream = httpx.ByteStream(b"".join(reader.take()))
+            self._release(connection, reuse=reader.keep_alive)
+        else:
+            stream = _Body(self, connection, timeouts.get("read"))
+        return httpx.Response(status, headers=headers, stream=stream)
+
+    def _release(self, connection: _Connection | None, *, reuse: bool) -> None:
+        if connection is not None:
+            if reuse:
+                connection.idle_since_s = time.monotonic()
+                with self._guard:
+                    reuse = not self._closed
+                    if reuse:
+                        self._busy.discard(connection)
+                        self._idle.append(connection)
+            if not reuse:
+                self._drop(connection)
+        self._free.release()
+
+    def _drop(self, connection: _Connection) -> None:
+        with self._guard:
+            self._busy.discard(connection)
+        connection.close()
+
+
+class _Body(httpx.SyncByteStream):
+    """The rest of a response, as it arrives."""
+
+    def __init__(
+        self, transport: SocketTransport, connection: _Connection, timeout_s: float | None
+    ) -> None:
+        self._transport = transport
+        self._connection: _Connection | None = connection
+        self._timeout_s = timeout_s
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            while (connection := self._connection) is not None:
+                yield from connection.reader.take()
+                if connection.reader.complete:
+                    self._finish(reuse=connection.reader.keep_alive)
+                else:
+                    connection.receive(self._timeout_s)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        self._finish(reuse=False)
+
+    def _finish(self, *, reuse: bool) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._transport._release(connection, reuse=reuse)
+
+
+def _readable(sock: socket.socket) -> bool:
+    if not hasattr(select, "poll"):
+        return bool(select.select([sock], [], [], 0)[0])
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(0))

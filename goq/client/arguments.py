@@ -1,0 +1,80 @@
+"""What callers may pass, turned into what the wire takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from goq import limits
+from goq.errors import InvalidInput, TooLarge
+from goq.model import Header, Message, check_message
+from goq.units import format_duration_ms, parse_duration_ms
+
+Duration = str | float
+HeadersLike = Mapping[str, str | bytes] | Iterable[tuple[str, str | bytes]]
+MessageLike = Message | bytes | str
+
+
+def as_bytes(value: bytes | str) -> bytes:
+    """Return ``value`` as bytes: text is UTF-8."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    raise InvalidInput(f"a value or key is bytes or str, not {type(value).__name__}")
+
+
+def as_message(
+    value: bytes | str | None, key: bytes | str | None, headers: HeadersLike | None
+) -> Message:
+    """Return a message within the limits, or raise ``TooLarge`` or ``InvalidInput``."""
+    message = Message(
+        None if value is None else as_bytes(value),
+        None if key is None else as_bytes(key),
+        () if headers is None else _as_headers(headers),
+    )
+    check_message(message, field="message")
+    return message
+
+
+def as_messages(messages: Iterable[MessageLike]) -> list[Message]:
+    """Return messages within the limits; a bare value is a message without key and headers."""
+    return [
+        as_message(item.value, item.key, item.headers)
+        if isinstance(item, Message)
+        else as_message(item, None, None)
+        for item in messages
+    ]
+
+
+def check_values(values: Sequence[bytes]) -> None:
+    """Raise ``TooLarge`` if one of ``values`` is over the limit; at C speed otherwise."""
+    if values and max(map(len, values)) > limits.VALUE_BYTES_MAX:
+        raise TooLarge(
+            f"a value of {max(map(len, values))} bytes is over the limit of"
+            f" {limits.VALUE_BYTES_MAX}"
+        )
+
+
+def message_bytes(message: Message) -> int:
+    """Return roughly how many bytes a message takes in a frame."""
+    size_bytes = 8 + len(message.value or b"")
+    if message.key is not None:
+        size_bytes += 16 + len(message.key)
+    for name, value in message.headers:
+        size_bytes += 8 + len(name) + len(value)
+    return size_bytes
+
+
+def wire_duration(duration: Duration, field: str) -> str:
+    """Return a duration as the API reads it."""
+    return format_duration_ms(parse_duration_ms(duration, field=field))
+
+
+def wait_ms(wait: Duration | None) -> int:
+    """Return how long a long poll may be held, in milliseconds; None is not at all."""
+    return 0 if wait is None else min(parse_duration_ms(wait, field="wait"), limits.WAIT_MS_MAX)
+
+
+def _as_headers(headers: HeadersLike) -> tuple[Header, ...]:
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    return tuple((name, as_bytes(value)) for name, value in pairs)

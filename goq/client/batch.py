@@ -1,0 +1,133 @@
+"""Messages gathered for one request, and their division among partitions.
+
+A batch holds columns, not messages: whole lists come in and whole lists go to the codec. It is
+divided when it is sent: each keyed message goes where its key's hash says, all others together
+to one partition, so that a batch without keys is one frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from goq.client.arguments import message_bytes
+from goq.frame.encode import Columns
+from goq.frame.keys import partition_of
+from goq.model import Header, Message
+
+VALUE_OVERHEAD_BYTES = 8
+
+
+class Share(NamedTuple):
+    """The part of a batch that goes to one partition; ``positions`` tell which messages."""
+
+    partition: int
+    positions: Sequence[int]
+    columns: Columns
+
+
+class Batch:
+    """Messages in the order in which they were given, by column.
+
+    ``keys`` and ``headers`` are None as long as no message has any. ``partitions`` is None unless
+    a message names its own partition.
+    """
+
+    __slots__ = ("headers", "keys", "partitions", "size_bytes", "values")
+
+    def __init__(self) -> None:
+        self.values: list[bytes | None] = []
+        self.keys: list[bytes | None] | None = None
+        self.headers: list[Sequence[Header]] | None = None
+        self.partitions: list[int | None] | None = None
+        self.size_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def add(self, message: Message, size_bytes: int, partition: int | None = None) -> None:
+        """Add a message that takes ``size_bytes``."""
+        before = len(self.values)
+        if message.key is not None and self.keys is None:
+            self.keys = [None] * before
+        if message.headers and self.headers is None:
+            self.headers = [()] * before
+        if partition is not None and self.partitions is None:
+            self.partitions = [None] * before
+        self.values.append(message.value)
+        if self.keys is not None:
+            self.keys.append(message.key)
+        if self.headers is not None:
+            self.headers.append(message.headers)
+        if self.partitions is not None:
+            self.partitions.append(partition)
+        self.size_bytes += size_bytes
+
+    def add_values(self, values: Sequence[bytes], size_bytes: int) -> None:
+        """Add messages that are only a value."""
+        self.values.extend(values)
+        if self.keys is not None:
+            self.keys.extend([None] * len(values))
+        if self.headers is not None:
+            self.headers.extend([()] * len(values))
+        if self.partitions is not None:
+            self.partitions.extend([None] * len(values))
+        self.size_bytes += size_bytes
+
+    def divide(self, partitions: int, *, keyless_to: int) -> list[Share]:
+        """Return the shares of a topic's partitions, in the order of their first messages."""
+        if self.keys is None and self.partitions is None:
+            return [self.whole(keyless_to)]
+        places: dict[int, list[int]] = {}
+        for position, partition in enumerate(self._destinations(partitions, keyless_to)):
+            places.setdefault(partition, []).append(position)
+        if len(places) == 1:
+            return [self.whole(next(iter(places)))]
+        return [
+            Share(partition, positions, self._columns_of(positions))
+            for partition, positions in places.items()
+        ]
+
+    def whole(self, partition: int) -> Share:
+        """Return everything as the share of one partition."""
+        columns = Columns(self.values, self.keys, self.headers)
+        return Share(partition, range(len(self.values)), columns)
+
+    def _destinations(self, partitions: int, keyless_to: int) -> list[int]:
+        keys = self.keys or [None] * len(self.values)
+        by_key = [keyless_to if key is None else partition_of(key, partitions) for key in keys]
+        if self.partitions is None:
+            return by_key
+        return [
+            hashed if named is None else named
+            for named, hashed in zip(self.partitions, by_key, strict=True)
+        ]
+
+    def _columns_of(self, positions: list[int]) -> Columns:
+        keys = None if self.keys is None else _pick(self.keys, positions)
+        headers = None if self.headers is None else _pick(self.headers, positions)
+        if keys is not None and keys.count(None) == len(keys):
+            keys = None
+        return Columns(_pick(self.values, positions), keys, headers)
+
+
+def batches_of(messages: Sequence[Message], *, count_max: int, bytes_max: int) -> list[Batch]:
+    """Return ``messages`` in as few batches as the two bounds allow."""
+    batches: list[Batch] = []
+    for message in messages:
+        size_bytes = message_bytes(message)
+        if (
+            not batches
+            or len(batches[-1]) >= count_max
+            or batches[-1].size_bytes + size_bytes > bytes_max
+        ):
+            batches.append(Batch())
+        batches[-1].add(message, size_bytes)
+    return batches
+
+
+def _pick(column: list[Any], positions: list[int]) -> list[Any]:
+    if len(positions) == 1:
+        return [column[positions[0]]]
+    return list(itemgetter(*positions)(column))

@@ -1,0 +1,125 @@
+"""HTTP/1.1 as bytes: what both transports share, without a socket.
+
+Requests carry their length; responses may carry it, be chunked, or end with the connection.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import httptools
+import httpx
+
+HEADERS_BYTES_MAX: Final = 64 * 1024
+CONNECTIONS_MAX: Final = 64
+IDLE_S_MAX: Final = 60.0
+STREAM_BUFFER_BYTES_MAX: Final = 1024 * 1024
+
+Origin = tuple[str, int]
+
+
+def origin_of(url: httpx.URL) -> Origin:
+    """Return where to connect to."""
+    return url.host, url.port or 80
+
+
+def encode_head(request: httpx.Request, body_bytes: int) -> bytes:
+    """Return the request line and headers; the length is added where the caller gave none.
+
+    ``request.extensions["target"]`` replaces the URL's own path and query, as in httpcore.
+    """
+    target = request.extensions.get("target") or request.url.raw_path
+    headers = request.headers.raw
+    lines = [b"%b %b HTTP/1.1\r\n" % (request.method.encode("ascii"), target)]
+    lines.extend([b"%b: %b\r\n" % pair for pair in headers])
+    if body_bytes and not any(name.lower() == b"content-length" for name, _ in headers):
+        lines.append(b"Content-Length: %d\r\n" % body_bytes)
+    lines.append(b"\r\n")
+    return b"".join(lines)
+
+
+class ResponseReader:
+    """The responses that come over one connection, one after the other.
+
+    ``feed`` what was received, ``eof`` when the other side ends. ``chunks`` holds the body as it
+    arrives and is the caller's to empty. ``reset`` before the next request. Raises
+    ``httpx.RemoteProtocolError`` for anything that is not a response.
+    """
+
+    def __init__(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the last response."""
+        self.status = 0
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.chunks: list[bytes] = []
+        self.buffered_bytes = 0
+        self.started = False
+        self.headers_complete = False
+        self.complete = False
+        self.keep_alive = False
+        self._header_bytes = 0
+        self._length_known = False
+
+    def feed(self, data: bytes) -> None:
+        """Take what was received."""
+        if self.complete:
+            raise httpx.RemoteProtocolError("the server sent more than it was asked for")
+        self.started = True
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            raise httpx.RemoteProtocolError("the server changed the protocol unasked") from None
+        except httptools.HttpParserError as error:
+            raise httpx.RemoteProtocolError(f"not an HTTP response: {error}") from None
+        if self._header_bytes > HEADERS_BYTES_MAX:
+            raise httpx.RemoteProtocolError(f"over {HEADERS_BYTES_MAX} bytes of headers")
+
+    def eof(self) -> None:
+        """Take note that nothing more will come."""
+        if self.complete:
+            return
+        if not self.started:
+            raise httpx.RemoteProtocolError("the server closed the connection without an answer")
+        if not self.headers_complete or self._length_known:
+            raise httpx.RemoteProtocolError("the server closed the connection inside of an answer")
+        self.complete = True
+
+    def take(self) -> list[bytes]:
+        """Return the part of the body that has arrived, and forget it."""
+        chunks, self.chunks, self.buffered_bytes = self.chunks, [], 0
+        return chunks
+
+    def on_message_begin(self) -> None:
+        """Parser callback."""
+        if self.complete:
+            raise ValueError("a response that nobody asked for")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Parser callback."""
+        self._header_bytes += len(name) + len(value)
+        self.headers.append((name, value))
+        if name.lower() in (b"content-length", b"transfer-encoding"):
+            self._length_known = True
+
+    def on_headers_complete(self) -> None:
+        """Parser callback."""
+        self.status = self._parser.get_status_code()
+        if self.status >= 200:
+            self.headers_complete = True
+            self.keep_alive = self._parser.should_keep_alive()
+
+    def on_body(self, data: bytes) -> None:
+        """Parser callback."""
+        self.chunks.append(data)
+        self.buffered_bytes += len(data)
+
+    def on_message_complete(self) -> None:
+        """Parser callback."""
+        if self.status >= 200:
+            self.complete = True
+        else:  # 100 Continue and its kind announce the response, they are not it
+            self.headers.clear()
+            self._length_known = False

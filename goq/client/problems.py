@@ -1,0 +1,122 @@
+"""Failures as errors of goq: problem answers by their code, broken connections by their kind."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import httpx
+import msgspec
+
+from goq.client.retry import Failure
+from goq.errors import (
+    BY_CODE,
+    Conflict,
+    GoqError,
+    InvalidInput,
+    NotAllowed,
+    NotFound,
+    TimedOut,
+    TooLarge,
+    TooManyRequests,
+    Unavailable,
+    UnsupportedMedia,
+)
+
+_BY_STATUS: dict[int, type[GoqError]] = {
+    400: InvalidInput,
+    401: NotAllowed,
+    403: NotAllowed,
+    404: NotFound,
+    408: TimedOut,
+    409: Conflict,
+    413: TooLarge,
+    415: UnsupportedMedia,
+    429: TooManyRequests,
+    502: Unavailable,
+    503: Unavailable,
+    504: TimedOut,
+}
+
+
+class Answer(NamedTuple):
+    """A whole response."""
+
+    status: int
+    headers: httpx.Headers
+    body: bytes
+
+
+class _Problem(msgspec.Struct):
+    code: str = ""
+    title: str = ""
+    detail: str = ""
+    field: str | None = None
+    retry_after_ms: int | None = None
+
+
+_decode_problem = msgspec.json.Decoder(_Problem).decode
+
+
+def error_of_answer(answer: Answer, server: str) -> GoqError:
+    """Return the error that an answer outside of 200-299 stands for.
+
+    Something between client and node may answer in another form than a problem document: then
+    the status decides, and the message quotes the beginning of what it said.
+    """
+    try:
+        problem = _decode_problem(answer.body)
+    except msgspec.DecodeError:
+        problem = _Problem()
+    kind = BY_CODE.get(problem.code) or _BY_STATUS.get(answer.status, GoqError)
+    detail = problem.detail or problem.title
+    if not detail:
+        excerpt = answer.body[:200].decode(errors="replace").strip()
+        detail = f"{server} answered with status {answer.status}: {excerpt or 'no explanation'}"
+    return kind(
+        detail,
+        field=problem.field,
+        retry_after_ms=problem.retry_after_ms
+        if problem.retry_after_ms is not None
+        else _retry_after_ms(answer.headers),
+    )
+
+
+def failure_of_transport(error: httpx.TransportError, server: str) -> Failure:
+    """Return what a request that got no whole answer ends in."""
+    said = str(error) or type(error).__name__
+    if isinstance(error, httpx.PoolTimeout):
+        return Failure(
+            Unavailable(f"all connections to {server} are busy: {said}"), maybe_done=False
+        )
+    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+        return Failure(
+            Unavailable(
+                f"cannot connect to {server}: {said}; is a node running there?"
+                " start one with: goq serve"
+            ),
+            maybe_done=False,
+        )
+    if isinstance(error, httpx.TimeoutException):
+        return Failure(
+            TimedOut(f"no answer from {server} in time; the request may still have been done"),
+            maybe_done=True,
+        )
+    if isinstance(error, httpx.LocalProtocolError | httpx.UnsupportedProtocol):
+        return Failure(InvalidInput(f"cannot ask {server}: {said}"), maybe_done=False)
+    return Failure(
+        Unavailable(
+            f"the connection to {server} broke before an answer came ({said});"
+            " the request may still have been done"
+        ),
+        maybe_done=True,
+    )
+
+
+def unreadable(server: str, error: Exception) -> GoqError:
+    """Return the error for an answer that is not what the route promises."""
+    return GoqError(f"{server} gave an answer that is not goq's: {error}; is it a goq node?")
+
+
+def _retry_after_ms(headers: httpx.Headers) -> int | None:
+    seconds = headers.get("retry-after", "")
+    return int(seconds) * 1000 if seconds.isascii() and seconds.isdigit() else None

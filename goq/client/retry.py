@@ -1,0 +1,67 @@
+"""When to try again, and how long to wait before.
+
+Exponential backoff with full jitter (Brooker, "Exponential Backoff And Jitter", AWS 2015): the
+n-th pause is drawn evenly from zero to ``initial * 2**n``, up to a ceiling. Clients that failed
+together then come back apart. A node that names a time to wait (``retry_after_ms``) is obeyed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from goq.errors import GoqError, TimedOut
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How long failed requests are tried again, counted from the first failure."""
+
+    total_ms: int
+    initial_ms: int = 50
+    pause_ms_max: int = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One failed attempt: the error it would end in, and whether it may have taken effect."""
+
+    error: GoqError
+    maybe_done: bool
+
+
+class Attempts:
+    """The attempts at one request. ``draw`` gives numbers from 0 to 1, ``now_s`` is monotonic."""
+
+    def __init__(
+        self, policy: RetryPolicy, *, draw: Callable[[], float], now_s: Callable[[], float]
+    ) -> None:
+        self._policy = policy
+        self._draw = draw
+        self._now_s = now_s
+        self._failures = 0
+        self._deadline_s = 0.0
+
+    def pause_s(self, failure: Failure, *, repeatable: bool) -> float | None:
+        """Return how long to wait before the next attempt, or None when there is to be none.
+
+        A request that may have taken effect is sent again only if it is ``repeatable``: doing it
+        twice does what doing it once does.
+        """
+        if not failure.error.retryable or (failure.maybe_done and not repeatable):
+            return None
+        if not self._failures:
+            self._deadline_s = self._now_s() + self._policy.total_ms / 1000
+        ceiling_ms = min(
+            self._policy.pause_ms_max, self._policy.initial_ms << min(self._failures, 16)
+        )
+        self._failures += 1
+        pause_ms = max(self._draw() * ceiling_ms, failure.error.retry_after_ms or 0)
+        if self._now_s() + pause_ms / 1000 >= self._deadline_s:
+            return None
+        return pause_ms / 1000
+
+
+def answered(error: GoqError) -> Failure:
+    """Return the failure that a node's problem answer is: only a time-out leaves doubt."""
+    return Failure(error, maybe_done=isinstance(error, TimedOut))

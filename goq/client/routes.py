@@ -1,0 +1,44 @@
+"""The paths and queries of the API."""
+
+from __future__ import annotations
+
+from urllib.parse import quote, urlencode
+
+from goq.model import MessageId, check_name
+
+JSON = b"application/json"
+FRAMES = b"application/vnd.goq.frames"
+
+TOPICS = "/v1/topics"
+
+
+def topic(name: str) -> str:
+    """Return the path of a topic."""
+    return f"{TOPICS}/{check_name(name, 'topic')}"
+
+
+def messages(name: str) -> str:
+    """Return the path that publishes to and reads from a topic."""
+    return f"{topic(name)}/messages"
+
+
+def groups(name: str) -> str:
+    """Return the path of a topic's groups."""
+    return f"{topic(name)}/groups"
+
+
+def group(name: str, group_name: str) -> str:
+    """Return the path of one group."""
+    return f"{groups(name)}/{check_name(group_name, 'group')}"
+
+
+def message(message_id: str | MessageId) -> str:
+    """Return the path of one message."""
+    parsed = MessageId.parse(str(message_id))
+    return f"/v1/messages/{quote(str(parsed), safe=':')}"
+
+
+def query(path: str, **parameters: str | int | None) -> str:
+    """Return ``path`` with the parameters that are not None."""
+    given = {name: value for name, value in parameters.items() if value is not None}
+    return f"{path}?{urlencode(given)}" if given else path

@@ -1,0 +1,229 @@
+"""The fast form of the routes: placed frames, prefaces, and the answers they make.
+
+A placed frame is the partition as a little-endian ``u32``, then the frame. A preface is a
+little-endian ``u32`` length, then that many bytes of JSON. ``docs/internals/wire.md`` is the
+specification.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
+
+import msgspec
+from crc32c import crc32c
+
+from goq.client.messages import DamagedRange, FailedReceipt, ReadBatch, Settled
+from goq.errors import DamagedData, InvalidFrame
+from goq.frame.view import FrameView
+from goq.model import Receipt
+from goq.units import parse_time_us
+
+_LENGTH_BYTES = 4
+
+Shape = TypeVar("Shape")
+
+
+def place(partition: int, frame: bytes) -> tuple[bytes, bytes]:
+    """Return the two pieces of a placed frame."""
+    return partition.to_bytes(_LENGTH_BYTES, "little"), frame
+
+
+def placed_frames(body: memoryview) -> Iterator[tuple[int, FrameView]]:
+    """Yield the partition and the frame of each placed frame; the bodies' CRCs are checked.
+
+    Raises ``InvalidFrame`` where no frame is, ``DamagedData`` where one's bytes are not what the
+    producer wrote.
+    """
+    position = 0
+    while position < len(body):
+        partition = int.from_bytes(body[position : position + _LENGTH_BYTES], "little")
+        view = FrameView.parse(body, position + _LENGTH_BYTES)
+        if crc32c(view.body) != view.header.body_crc32c:
+            raise DamagedData(
+                f"the frame at partition {partition}, offset {view.header.base_offset} arrived"
+                " damaged: its CRC32C does not match; read it again, and run goq doctor if it"
+                " comes the same"
+            )
+        yield partition, view
+        position += _LENGTH_BYTES + view.header.frame_bytes
+
+
+def split_preface(
+    body: bytes, decoder: msgspec.json.Decoder[Shape]
+) -> tuple[Shape, Iterator[tuple[int, FrameView]]]:
+    """Return the decoded preface of an answer, and the placed frames after it."""
+    view = memoryview(body)
+    end = _LENGTH_BYTES + int.from_bytes(view[:_LENGTH_BYTES], "little")
+    if not _LENGTH_BYTES < end <= len(view):
+        raise InvalidFrame(f"an answer of {len(view)} bytes has no whole preface")
+    return decoder.decode(view[_LENGTH_BYTES:end]), placed_frames(view[end:])
+
+
+class StoredFrame(msgspec.Struct):
+    """What became of one published frame."""
+
+    partition: int
+    offset: int
+    count: int
+    timestamp: str
+    duplicate: bool = False
+
+
+class _PublishAnswer(msgspec.Struct):
+    results: list[StoredFrame]
+
+
+_decode_publish = msgspec.json.Decoder(_PublishAnswer).decode
+
+
+def decode_published(body: bytes, frames: int) -> list[StoredFrame]:
+    """Return the results of a publish of so many frames."""
+    results = _decode_publish(body).results
+    if len(results) != frames:
+        raise msgspec.ValidationError(f"{len(results)} results for {frames} frames")
+    return results
+
+
+class _Damage(msgspec.Struct):
+    partition: int
+    start_offset: int
+    end_offset: int
+
+
+class _ReadPreface(msgspec.Struct):
+    next: int
+    start: int
+    end: int
+    damaged: list[_Damage] = []
+
+
+_read_decoder = msgspec.json.Decoder(_ReadPreface)
+
+
+def decode_read(body: bytes, topic: str, partition: int) -> ReadBatch:
+    """Return the piece of a log that an answer holds."""
+    preface, placed = split_preface(body, _read_decoder)
+    return ReadBatch(
+        topic,
+        partition,
+        frames=[frame for _, frame in placed],
+        bounds=(preface.next, preface.start, preface.end),
+        damaged=[
+            DamagedRange(topic, item.partition, item.start_offset, item.end_offset)
+            for item in preface.damaged
+        ],
+    )
+
+
+class _DeliveryHead(msgspec.Struct):
+    partition: int
+    token: int
+    lease_until: str
+    ranges: list[tuple[int, int, int]]
+    frames: int
+
+
+class _ReceivePreface(msgspec.Struct):
+    deliveries: list[_DeliveryHead]
+
+
+_receive_decoder = msgspec.json.Decoder(_ReceivePreface, strict=False)
+
+
+class Piece(NamedTuple):
+    """Messages ``start`` up to ``end`` of a frame, counted from its first, on one attempt."""
+
+    frame: FrameView
+    start: int
+    end: int
+    attempt: int
+
+
+class Delivery(NamedTuple):
+    """Messages of one partition handed over under one lease; times are microseconds.
+
+    A range is ``(start, end, attempt)``, end excluded. ``frames`` hold at least these messages.
+    """
+
+    partition: int
+    token: int
+    lease_until: int
+    ranges: Sequence[tuple[int, int, int]]
+    frames: Sequence[FrameView]
+
+    def message_count(self) -> int:
+        """Return how many messages were handed over."""
+        return sum(end - start for start, end, _ in self.ranges)
+
+    def receipts(self) -> list[Receipt]:
+        """Return one receipt for each range."""
+        return [Receipt(self.partition, self.token, start, end) for start, end, _ in self.ranges]
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yield where the messages are in the frames, in the order of the ranges."""
+        frames = sorted(self.frames, key=lambda frame: frame.header.base_offset)
+        bases = [frame.header.base_offset for frame in frames]
+        for start, end, attempt in self.ranges:
+            at = start
+            while at < end:
+                index = bisect_right(bases, at) - 1
+                if index < 0 or at >= frames[index].header.end_offset:
+                    raise InvalidFrame(
+                        f"partition {self.partition}, offset {at} was handed over without its frame"
+                    )
+                stop = min(end, frames[index].header.end_offset)
+                yield Piece(frames[index], at - bases[index], stop - bases[index], attempt)
+                at = stop
+
+
+def decode_deliveries(body: bytes) -> list[Delivery]:
+    """Return what a receive handed over."""
+    preface, placed = split_preface(body, _receive_decoder)
+    return [
+        Delivery(
+            head.partition,
+            head.token,
+            parse_time_us(head.lease_until, now_us=0),
+            head.ranges,
+            [_next_frame(placed) for _ in range(head.frames)],
+        )
+        for head in preface.deliveries
+    ]
+
+
+def _next_frame(placed: Iterator[tuple[int, FrameView]]) -> FrameView:
+    for _, frame in placed:
+        return frame
+    raise InvalidFrame("the answer ends before the last of its frames")
+
+
+class _Failed(msgspec.Struct):
+    receipt: str
+    code: str
+
+
+class _SettleAnswer(msgspec.Struct):
+    done: int
+    failed: list[_Failed] = []
+
+
+_decode_settle = msgspec.json.Decoder(_SettleAnswer).decode
+
+
+def decode_settled(body: bytes) -> Settled:
+    """Return what became of receipts."""
+    answer = _decode_settle(body)
+    return Settled(answer.done, [FailedReceipt(item.receipt, item.code) for item in answer.failed])
+
+
+def runs_of(receipts: Iterable[Receipt]) -> list[Receipt]:
+    """Return the fewest receipts that name the same messages, each message once."""
+    runs: list[Receipt] = []
+    for receipt in sorted(receipts):
+        if runs and runs[-1][:2] == receipt[:2] and receipt.start <= runs[-1].end:
+            runs[-1] = runs[-1]._replace(end=max(runs[-1].end, receipt.end))
+        else:
+            runs.append(receipt)
+    return runs

@@ -1,0 +1,322 @@
+"""One connection: its requests answered in order, within bounds of memory and of time."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable
+from typing import cast
+
+from goq.errors import GoqError, Unavailable
+from goq.http.deadlines import LINGER_MS, Deadlines
+from goq.http.message import Request, Response
+from goq.http.reader import Phase, RequestReader
+from goq.http.serialize import CLOSE, CONTINUE, KEEP_ALIVE
+from goq.http.shared import Shared
+from goq.http.writer import ResponseWriter
+
+
+class Connection(asyncio.Protocol):
+    """The server's side of one connection.
+
+    One request is being answered at a time (``_current``); those behind it wait in the reader. A
+    handler that answers at once needs no task. While the client does not take what it was sent,
+    nothing new is started: what is buffered for it is one answer.
+
+    ``_task`` runs the handler, or the stream, of the current request. It is set to ``None`` by
+    whoever cancels it, so it is cancelled once and knows that it was.
+
+    After a refusal input may be left unread. Closing at once would make the kernel reset the
+    connection, and the answer that tells the client why could be lost with it; so the sending
+    side alone is closed and input thrown away until the client closes, or for ``LINGER_MS``.
+    """
+
+    __slots__ = (
+        "_admitted",
+        "_closing",
+        "_current",
+        "_deadlines",
+        "_eof",
+        "_loop",
+        "_reader",
+        "_reading_paused",
+        "_shared",
+        "_task",
+        "_transport",
+        "_unstarted",
+        "_writer",
+    )
+
+    _transport: asyncio.Transport
+    _reader: RequestReader
+    _writer: ResponseWriter
+    _deadlines: Deadlines
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._loop = shared.loop
+        self._current: Request | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._unstarted: Awaitable[Response] | None = None
+        self._reading_paused = False
+        self._admitted = False
+        self._eof = False
+        self._closing = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Admit the connection, or refuse it when there are too many."""
+        transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its bases
+        shared = self._shared
+        limits = shared.limits
+        self._transport = transport
+        self._reader = RequestReader(shared, _peer_name(transport))
+        self._writer = ResponseWriter(shared, transport)
+        self._deadlines = Deadlines(
+            self._loop, transport, limits, self._reading_expired, self.abort
+        )
+        shared.connections.add(self)
+        if shared.draining:
+            self._close()
+        elif shared.connection_count >= limits.connections_max:
+            self._refuse(Unavailable("the node has no free connection", retry_after_ms=1000))
+        else:
+            self._admitted = True
+            shared.connection_count += 1
+            self._watch_reading()
+
+    def data_received(self, data: bytes) -> None:
+        """Read requests, and start on the first if none is being answered."""
+        if self._closing:
+            return
+        self._reader.feed(data)
+        if self._current is None:
+            self._advance()
+        else:
+            self._watch_reading()
+
+    def eof_received(self) -> bool:
+        """Return whether to keep the connection open, for an answer that is still owed."""
+        self._eof = True
+        if self._closing:
+            return False
+        request = self._current
+        if request is None:
+            owed = bool(self._reader.requests)
+        else:
+            owed = self._task is None or request.outlives_eof
+        if not owed:
+            self._cancel()
+            self._close()
+        return owed
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Cancel what is being done for the client and give back what it held."""
+        self._closing = True
+        self._deadlines.stop()
+        self._cancel()
+        self._reader.close()
+        if self._admitted:
+            self._shared.connection_count -= 1
+        self._shared.leave(self)
+
+    def pause_writing(self) -> None:
+        """Start nothing new: the client takes its answer more slowly than it is made."""
+        self._writer.paused = True
+        if not self._closing:
+            self._deadlines.expect_taken(self._shared.limits.write_timeout_ms)
+
+    def resume_writing(self) -> None:
+        """Go on with the stream, or with the next request."""
+        if self._closing:
+            return
+        self._deadlines.taken()
+        self._writer.resume()
+        if self._current is None:
+            self._advance()
+
+    def drain(self) -> None:
+        """Close now if nothing is being answered, else when it has been."""
+        if self._current is None and not self._closing:
+            self._close()
+
+    @property
+    def task(self) -> asyncio.Task[None] | None:
+        """The task that answers the current request, if it has one."""
+        return self._task
+
+    def abort(self) -> None:
+        """Drop the connection at once, and cancel its task."""
+        self._closing = True
+        self._cancel()
+        self._transport.abort()
+
+    def _advance(self) -> None:
+        """Answer waiting requests until one needs a task or its answer is not being taken."""
+        reader = self._reader
+        while self._current is None and not self._closing and not self._writer.paused:
+            if reader.requests:
+                self._handle(reader.requests.popleft())
+            elif reader.error is not None:
+                self._refuse(reader.error)
+            else:
+                if reader.is_stalled:
+                    # One read may hold thousands of requests: let others have a turn.
+                    self._loop.call_soon(self._resume_reading)
+                elif reader.wants_continue:
+                    reader.wants_continue = False
+                    self._transport.write(CONTINUE)
+                break
+        if not self._closing:
+            self._watch_reading()
+
+    def _handle(self, request: Request) -> None:
+        """Hand a request to the handler; answer it if the handler did, else start a task."""
+        shared = self._shared
+        shared.requests_total += 1
+        self._current = request
+        answer: Response | Awaitable[Response]
+        try:
+            answer = shared.handler(request)
+        except Exception as error:
+            answer = shared.failure(error, request)
+        if isinstance(answer, Response):
+            if answer.stream is None:
+                self._writer.write(answer, self._connection_line(request), request)
+                self._finish(request)
+                return
+        else:
+            self._unstarted = answer
+        self._task = self._loop.create_task(self._serve(answer, request))
+        if self._eof and not request.outlives_eof:
+            self._cancel()
+            self._close()
+
+    async def _serve(self, answer: Response | Awaitable[Response], request: Request) -> None:
+        """Await the answer and write it: the body of a request's task."""
+        self._unstarted = None
+        shared = self._shared
+        try:
+            response = answer if isinstance(answer, Response) else await answer
+            if not isinstance(response, Response):
+                raise TypeError(f"the handler answered with a {type(response).__name__}")
+        except asyncio.CancelledError as error:
+            if self._is_cancelled():
+                raise
+            response = shared.failure(error, request)
+        except Exception as error:
+            response = shared.failure(error, request)
+        if self._task is None:
+            return  # cancelled, though the handler did not end with it: nobody is there to answer
+        items = response.stream
+        if items is None:
+            self._writer.write(response, self._connection_line(request), request)
+        else:
+            if request.is_http_10:
+                request.keep_alive = False  # such a stream ends with the connection
+            line = self._connection_line(request)
+            if not await self._writer.write_stream(response, items, line, request):
+                # Without its last chunk the client sees that the answer is not whole.
+                self._closing = True
+                self._transport.abort()
+                return
+        self._finish(request)
+        self._advance()
+
+    def _is_cancelled(self) -> bool:
+        """Return whether the running task was cancelled, rather than something it awaited."""
+        task = self._task
+        if task is None:
+            return True
+        if not task.cancelling():
+            return False
+        # Someone else ends the task, as the end of the event loop does: no answer will come.
+        self._closing = True
+        self._transport.abort()
+        return True
+
+    def _finish(self, request: Request) -> None:
+        """Be done with a request whose answer is written."""
+        self._current = None
+        self._task = None
+        reader = self._reader
+        reader.release(len(request.body))
+        is_last = self._eof and not reader.requests and reader.error is None
+        if is_last or not request.keep_alive or self._shared.draining:
+            self._close()
+
+    def _connection_line(self, request: Request) -> bytes:
+        if not request.keep_alive or self._shared.draining:
+            return CLOSE
+        return KEEP_ALIVE if request.is_http_10 else b""
+
+    def _cancel(self) -> None:
+        """Cancel the task, if one runs."""
+        task = self._task
+        if task is None:
+            return
+        self._task = None
+        task.cancel()
+        # A task cancelled before its first step never awaits the handler's awaitable.
+        unstarted = self._unstarted
+        if inspect.iscoroutine(unstarted):
+            unstarted.close()
+        elif isinstance(unstarted, asyncio.Future):
+            unstarted.cancel()
+
+    def _refuse(self, error: GoqError) -> None:
+        """Answer bytes, or a connection, that will not be served; then close."""
+        self._writer.write(self._shared.failure(error, None), CLOSE, None)
+        if self._eof or not self._transport.can_write_eof():
+            self._close()
+            return
+        self._closing = True
+        self._deadlines.expect_bytes(None, 0)
+        self._deadlines.expect_taken(LINGER_MS)
+        self._transport.write_eof()
+        if self._reading_paused:
+            self._transport.resume_reading()
+
+    def _close(self) -> None:
+        """Close when what is written has been taken."""
+        self._closing = True
+        self._deadlines.expect_bytes(None, 0)
+        self._deadlines.expect_taken(self._shared.limits.write_timeout_ms)
+        self._transport.close()
+
+    def _watch_reading(self) -> None:
+        """Pause or resume input, and set the deadline for what is awaited of the client."""
+        reader = self._reader
+        if reader.is_stalled is not self._reading_paused:
+            self._reading_paused = not self._reading_paused
+            if self._reading_paused:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+        phase: Phase | None = reader.phase
+        if self._reading_paused or (
+            phase is Phase.IDLE and (self._current is not None or self._writer.paused)
+        ):
+            phase = None
+        self._deadlines.expect_bytes(phase, reader.begun_count)
+
+    def _resume_reading(self) -> None:
+        """Parse what was held back, now that those before it are answered."""
+        if self._current is None and not self._closing:
+            self._reader.resume()
+            self._advance()
+
+    def _reading_expired(self) -> None:
+        if self._reader.phase is Phase.IDLE:
+            self._close()
+            return
+        self._reader.time_out()
+        if self._current is None:
+            self._advance()
+
+
+def _peer_name(transport: asyncio.Transport) -> str:
+    peer = transport.get_extra_info("peername")
+    if not isinstance(peer, tuple):
+        return ""
+    host, port = peer[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,117 @@
+"""What a handler is given and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TypeAlias
+
+from goq.http.target import parse_query
+
+BytesLike: TypeAlias = bytes | bytearray | memoryview
+Body: TypeAlias = bytes | Sequence[BytesLike] | AsyncIterator[bytes]
+
+
+class Request:
+    """One request, whole: it reaches the handler only when its body has.
+
+    ``path`` is percent-decoded and has no query. ``headers`` have lower-case names and values
+    decoded as latin-1, those of a repeated header joined with ``", "``. ``peer`` is
+    ``host:port``, for logs.
+
+    ``outlives_eof`` is the handler's to set, at the latest when it returns. A client that has
+    shut its sending side cannot be told from one that is gone, so by default the end of input
+    cancels the handler: nothing must be handed to a client that is gone. A handler whose work is
+    worth finishing for a client that only half-closed sets it, and is then not cancelled by it.
+    """
+
+    __slots__ = (
+        "_query",
+        "body",
+        "headers",
+        "is_http_10",
+        "keep_alive",
+        "method",
+        "outlives_eof",
+        "path",
+        "peer",
+        "query_string",
+    )
+
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        query_string: str = "",
+        headers: dict[str, str] | None = None,
+        body: bytes = b"",
+        peer: str = "",
+        *,
+        keep_alive: bool = True,
+        is_http_10: bool = False,
+    ) -> None:
+        self.method = method
+        self.path = path
+        self.query_string = query_string
+        self.headers: dict[str, str] = {} if headers is None else headers
+        self.body = body
+        self.peer = peer
+        self.keep_alive = keep_alive
+        self.is_http_10 = is_http_10
+        self.outlives_eof = False
+        self._query: dict[str, str] | None = None
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The query's parameters, decoded; parsed on first use.
+
+        Raises ``InvalidInput`` (400) naming the field when a parameter is repeated, and when the
+        query is not percent-encoded UTF-8.
+        """
+        if self._query is None:
+            self._query = parse_query(self.query_string)
+        return self._query
+
+    def __repr__(self) -> str:
+        return f"<Request {self.method} {self.path} from {self.peer}>"
+
+
+class Response:
+    """An answer.
+
+    ``body`` is one ``bytes``, a list or tuple of bytes-like parts (written without joining), or
+    an async iterator whose items are sent as they come (chunked; an HTTP/1.0 client reads to the
+    end of the connection). A stream's head is sent before its first item, so an iterator that
+    raises cannot change the status: it ends the connection without the final chunk, which the
+    client notices.
+
+    ``headers`` may not frame the message (Content-Length, Transfer-Encoding, Connection) nor hold
+    line breaks; the server answers 500 instead.
+    """
+
+    __slots__ = ("body", "content_type", "headers", "status")
+
+    def __init__(
+        self,
+        status: int = 200,
+        body: Body = b"",
+        content_type: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        self.status = status
+        self.body = body
+        self.content_type = content_type
+        self.headers: dict[str, str] = {} if headers is None else headers
+
+    @property
+    def stream(self) -> AsyncIterator[bytes] | None:
+        """The body, if it is to be streamed."""
+        body = self.body
+        if isinstance(body, (bytes, list, tuple)):
+            return None
+        return body if isinstance(body, AsyncIterator) else None
+
+    def __repr__(self) -> str:
+        return f"<Response {self.status}>"
+
+
+Handler: TypeAlias = Callable[[Request], Response | Awaitable[Response]]

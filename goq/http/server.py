@@ -1,0 +1,96 @@
+"""The server: listening, counting, draining."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from goq.errors import GoqError
+from goq.http.bounds import HttpLimits
+from goq.http.connection import Connection
+from goq.http.message import Handler, Response
+from goq.http.shared import Shared
+
+BACKLOG: Final = 1024
+CANCEL_MS_MAX: Final = 1_000
+
+
+class HttpServer:
+    """An HTTP/1.1 server that gives every request to one handler.
+
+    The handler is called in the event loop. A ``Response`` it returns is sent at once; an
+    awaitable runs as a task, which is cancelled when the client disconnects. A ``GoqError`` it
+    raises, and every refusal of the server's own, becomes an answer through ``on_error``;
+    whatever else it raises is logged as ``goq.http`` and answered as an internal error.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        on_error: Callable[[GoqError], Response],
+        limits: HttpLimits = HttpLimits(),  # noqa: B008 - frozen
+    ) -> None:
+        self._shared = Shared(handler, on_error, limits)
+        self._server: asyncio.Server | None = None
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen on ``host`` and ``port``, or on a free port for 0. Raises ``OSError``."""
+        shared = self._shared
+        loop = asyncio.get_running_loop()
+        shared.loop = loop
+        self._server = await loop.create_server(
+            lambda: Connection(shared), host, port, backlog=BACKLOG
+        )
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """The addresses it is bound to, as host and port."""
+        sockets = () if self._server is None else self._server.sockets
+        return [socket.getsockname()[:2] for socket in sockets]
+
+    @property
+    def connection_count(self) -> int:
+        """How many connections are open, without those being refused."""
+        return self._shared.connection_count
+
+    @property
+    def requests_total(self) -> int:
+        """How many requests were given to the handler since the start."""
+        return self._shared.requests_total
+
+    @property
+    def bodies_in_flight_bytes(self) -> int:
+        """How many bytes of request bodies are held, arriving or being handled."""
+        return self._shared.bodies_in_flight_bytes
+
+    async def drain(self, timeout_ms: int) -> None:
+        """Stop: accept nothing more, finish what is being handled, then close.
+
+        Connections without a request in hand close at once; the others answer theirs with
+        ``Connection: close``. What is left after ``timeout_ms`` is aborted, its tasks cancelled.
+        """
+        if self._server is None:
+            return
+        shared = self._shared
+        shared.draining = True
+        self._server.close()
+        for connection in list(shared.connections):
+            connection.drain()
+        if not await self._emptied(timeout_ms):
+            left = list(shared.connections)
+            tasks = [connection.task for connection in left if connection.task is not None]
+            for connection in left:
+                connection.abort()
+            await self._emptied(CANCEL_MS_MAX)
+            if tasks:
+                await asyncio.wait(tasks, timeout=CANCEL_MS_MAX / 1000)
+        self._server = None
+
+    async def _emptied(self, timeout_ms: int) -> bool:
+        """Wait until no connection is left; return whether that came in time."""
+        shared = self._shared
+        if shared.connections:
+            shared.on_empty = shared.loop.create_future()
+            await asyncio.wait([shared.on_empty], timeout=timeout_ms / 1000)
+        return not shared.connections

@@ -1,0 +1,106 @@
+"""The writing half of a connection: whole answers, and streams no faster than they are taken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+from goq.http.message import BytesLike, Request, Response
+from goq.http.serialize import (
+    BODILESS,
+    CHUNKED,
+    LAST_CHUNK,
+    chunk_parts,
+    render,
+    render_head,
+)
+from goq.http.shared import Shared, logger
+
+JOIN_BYTES_MAX: Final = 16 * 1024
+
+
+class ResponseWriter:
+    """Writes the answers of one connection, one after the other.
+
+    ``paused`` says that the transport holds more than it wants to: a stream then waits for
+    ``resume``, and whoever starts requests should start no other.
+    """
+
+    __slots__ = ("_resumed", "_shared", "_transport", "paused")
+
+    def __init__(self, shared: Shared, transport: asyncio.Transport) -> None:
+        self._shared = shared
+        self._transport = transport
+        self._resumed: asyncio.Future[None] | None = None
+        self.paused = False
+
+    def resume(self) -> None:
+        """Let a waiting stream go on."""
+        self.paused = False
+        if self._resumed is not None and not self._resumed.done():
+            self._resumed.set_result(None)
+
+    def write(self, response: Response, connection: bytes, request: Request | None) -> None:
+        """Write a whole answer; one that cannot be sent as given becomes an internal error.
+
+        ``request`` is what it answers, or ``None`` for bytes that never became a request.
+        """
+        head_only = request is not None and request.method == "HEAD"
+        try:
+            parts = render(response, connection, head_only=head_only)
+        except (TypeError, ValueError) as error:
+            parts = self._render_failure(error, connection, request)
+        if len(parts) == 2 and len(parts[1]) <= JOIN_BYTES_MAX:
+            self._transport.write(b"".join(parts))
+        else:
+            self._transport.writelines(parts)
+
+    async def write_stream(
+        self, response: Response, items: AsyncIterator[bytes], connection: bytes, request: Request
+    ) -> bool:
+        """Write a streamed answer and close its iterator; return whether it went out whole."""
+        try:
+            chunked = b"" if request.is_http_10 or response.status in BODILESS else CHUNKED
+            try:
+                head = render_head(response, connection, chunked)
+            except (TypeError, ValueError) as error:
+                self.write(self._shared.failure(error, request), connection, request)
+                return True
+            self._transport.write(head + b"\r\n")
+            if request.method != "HEAD" and response.status not in BODILESS:
+                await self._pump(items, chunked=bool(chunked))
+            return True
+        except Exception:
+            logger.exception("stream failed: %r", request)
+            return False
+        finally:
+            close = getattr(items, "aclose", None)
+            if close is not None:
+                await close()
+
+    async def _pump(self, items: AsyncIterator[bytes], *, chunked: bool) -> None:
+        transport = self._transport
+        async for item in items:
+            if not item:
+                continue  # an empty chunk would end the answer
+            if chunked:
+                transport.writelines(chunk_parts(item))
+            else:
+                transport.write(item)
+            if self.paused:
+                self._resumed = asyncio.get_running_loop().create_future()
+                await self._resumed
+                self._resumed = None
+        if chunked:
+            transport.write(LAST_CHUNK)
+
+    def _render_failure(
+        self, error: Exception, connection: bytes, request: Request | None
+    ) -> Sequence[BytesLike]:
+        head_only = request is not None and request.method == "HEAD"
+        try:
+            return render(self._shared.failure(error, request), connection, head_only=head_only)
+        except (TypeError, ValueError):
+            logger.exception("on_error gave an answer that cannot be sent")
+            return render(Response(500), connection, head_only=head_only)
