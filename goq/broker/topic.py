@@ -234,7 +234,9 @@ class Topic:
                 raise _Fetch(partition.identity.number, *error.args[0]) from None
             if found is not None:
                 leased.append(found)
-                messages -= sum(end - start for start, end, _ in found[0].spans)
+                count = sum(end - start for start, end, _ in found[0].spans)
+                messages -= count
+                self.stats.delivered_messages += count
                 size_bytes -= sum(view.header.frame_bytes for view in found[0].frames)
         if leased:
             self.waiters.wake(group)  # there may be more; who finds nothing waits again

@@ -65,17 +65,15 @@ class ResponseReader:
 
     def feed(self, data: bytes) -> None:
         """Take what was received."""
-        if self.complete:
-            raise httpx.RemoteProtocolError("the server sent more than it was asked for")
         self.started = True
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            raise httpx.RemoteProtocolError("the server changed the protocol unasked") from None
+            raise self._broken("the server changed the protocol unasked") from None
         except httptools.HttpParserError as error:
-            raise httpx.RemoteProtocolError(f"not an HTTP response: {error}") from None
+            raise self._broken(f"not an HTTP response: {error}") from None
         if self._header_bytes > HEADERS_BYTES_MAX:
-            raise httpx.RemoteProtocolError(f"over {HEADERS_BYTES_MAX} bytes of headers")
+            raise self._broken(f"over {HEADERS_BYTES_MAX} bytes of headers")
 
     def eof(self) -> None:
         """Take note that nothing more will come."""
@@ -91,6 +89,10 @@ class ResponseReader:
         """Return the part of the body that has arrived, and forget it."""
         chunks, self.chunks, self.buffered_bytes = self.chunks, [], 0
         return chunks
+
+    def _broken(self, detail: str) -> httpx.RemoteProtocolError:
+        self.complete = self.headers_complete = False
+        return httpx.RemoteProtocolError(detail)
 
     def on_message_begin(self) -> None:
         """Parser callback."""

@@ -214,10 +214,15 @@ class Connection(asyncio.Protocol):
             if request.is_http_10:
                 request.keep_alive = False  # such a stream ends with the connection
             line = self._connection_line(request)
-            if not await self._writer.write_stream(response, items, line, request):
-                # Without its last chunk the client sees that the answer is not whole.
-                self._closing = True
-                self._transport.abort()
+            whole = False
+            try:
+                whole = await self._writer.write_stream(response, items, line, request)
+            finally:
+                if not whole:
+                    # Without its last chunk the client sees that the answer is not whole.
+                    self._closing = True
+                    self._transport.abort()
+            if not whole:
                 return
         self._finish(request)
         self._advance()

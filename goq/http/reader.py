@@ -146,7 +146,7 @@ class RequestReader:
         return len(self.requests) >= self._limits.pipeline_requests_max
 
     def _parse(self, data: bytes | memoryview) -> None:
-        progress = self._header_count + self._body_bytes
+        progress = self.begun_count, self._header_count + self._body_bytes
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -159,9 +159,9 @@ class RequestReader:
         if self.phase is not Phase.IDLE and not self.ended:
             self._check_silence(len(data), progress)
 
-    def _check_silence(self, fed_bytes: int, progress: int) -> None:
+    def _check_silence(self, fed_bytes: int, progress: tuple[int, int]) -> None:
         """Bound what the parser may keep without telling: a header line, a chunk extension."""
-        if self._header_count + self._body_bytes != progress:
+        if progress != (self.begun_count, self._header_count + self._body_bytes):
             self._silent_bytes = 0
             return
         self._silent_bytes += fed_bytes

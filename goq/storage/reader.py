@@ -97,6 +97,14 @@ class LogReader:
                     return min(place.view.header.base_offset, end_offset)
         return end_offset
 
+    def time_of(self, offset: int) -> int:
+        """Return when the message at ``offset`` was appended; raises ``DamagedData``."""
+        for place in self._places(self._segment_of(offset), offset, limits.READ_CHUNK_BYTES, True):
+            if isinstance(place, Damage):
+                raise DamagedData(f"offset {offset} is damaged: {place}")
+            return place.view.header.append_time_us
+        raise DamagedData(f"offset {offset} is not in the log")
+
     def place_of(self, offset: int) -> tuple[Segment, int, int]:
         """Return the segment and position of the frame holding ``offset``, and its first offset.
 

@@ -98,13 +98,16 @@ def test_a_stream_is_finished_before_its_connection_drains(run):
     run(scenario)
 
 
-def test_an_event_loop_that_ends_takes_its_connections_along(run):
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_task_cancelled_by_others_takes_its_connection_along(run, streams):
+    started: list[bool] = []
+
     async def scenario():
-        server = HttpServer(forever, problem)
+        server = HttpServer(stream if streams else forever, problem)
         await server.start("127.0.0.1", 0)
         peer = await Served(server, []).connect()
         peer.send(get())
-        await until(lambda: server.requests_total == 1)
+        await until(lambda: started)
         (task,) = asyncio.all_tasks() - {asyncio.current_task()}
         task.cancel()
         await peer.lost()
@@ -112,7 +115,16 @@ def test_an_event_loop_that_ends_takes_its_connections_along(run):
         await until(lambda: server.connection_count == 0)
         await server.drain(0)
 
+    async def items():
+        started.append(True)
+        yield b"first"
+        await asyncio.get_running_loop().create_future()
+
+    def stream(request: Request) -> Response:
+        return Response(200, items())
+
     async def forever(request: Request) -> Response:
+        started.append(True)
         await asyncio.get_running_loop().create_future()
         return Response(200)
 

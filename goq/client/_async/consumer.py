@@ -41,8 +41,8 @@ class Consumption:
     """One loop, and what it was given but has not passed on.
 
     One topic is asked by the loop itself. Several topics have a worker each, which waits for
-    messages on connections that end with the loop: what a node hands over in that moment comes
-    again after its visibility timeout.
+    messages on connections that end with the loop: what a node hands over in the moment when the
+    loop is left comes again after its visibility timeout.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Consumption:
         self._last_s = 0.0
         self._extender = Extender(settler, options.receive.visibility_ms)
         self._closing = Lock()
-        self._channel = Channel[bool](1)  # a worker's bell: True for more, False for its end
+        self._channel = Channel[bool](len(topics))  # a worker's bell: True for more, False for its end
         self._workers: list[Worker] = []
         self._workers_http: Http | None = None
         self._running = 0
@@ -74,8 +74,8 @@ class Consumption:
         open_ones.add(self)
         self._last_s = time.monotonic()
         try:
-            while not self._is_full() and await self._fill():
-                while self._held and not self._is_full():
+            while not self._is_over() and await self._fill():
+                while self._held and not self._is_over():
                     self._passed_on += 1
                     yield self._held.popleft()
                     self._last_s = time.monotonic()
@@ -138,12 +138,12 @@ class Consumption:
         self._workers = [Worker(self._fetch, http, topic) for topic in self._topics]
 
     async def _fetch(self, http: Http, topic: str) -> None:
-        """Receive from one topic until the loop ends, a batch ahead at most."""
+        """Receive from one topic until the loop ends, and only while the loop has nothing."""
         try:
             while not self._channel.closed:
                 found = await self._receive(http, topic, self._options.receive.wait_ms)
                 if found:
-                    await self._channel.put(True)
+                    await self._channel.put(True, until_done=True)
                 elif self._options.until_empty:
                     await self._channel.put(False)
                     return
@@ -161,5 +161,7 @@ class Consumption:
         self._asked = True
         return max(0, min(wait_ms, left_ms))
 
-    def _is_full(self) -> bool:
+    def _is_over(self) -> bool:
+        if self._channel.closed:
+            return True
         return self._options.max is not None and self._passed_on >= self._options.max

@@ -47,6 +47,7 @@ class Http:
         schemes = {server.scheme for server in self._servers}
         self._transports = {scheme: open_transport(scheme, connections_max) for scheme in schemes}
         self._current = 0
+        self._closed = False
         self._headers = [
             (b"User-Agent", b"goq/" + __version__.encode()),
             (b"Accept-Encoding", b"identity"),
@@ -60,6 +61,7 @@ class Http:
 
     async def aclose(self) -> None:
         """Close all connections."""
+        self._closed = True
         for transport in self._transports.values():
             await transport.aclose()
 
@@ -104,7 +106,7 @@ class Http:
             if isinstance(outcome, Answer):
                 return outcome
             pause_s = attempts.pause_s(outcome, repeatable=repeatable)
-            if pause_s is None:
+            if pause_s is None or self._closed:
                 raise outcome.error
             if self._current == chosen:
                 self._current = (chosen + 1) % len(self._servers)

@@ -11,24 +11,39 @@ from goq.client._sync.backend import Monitor
 Item = TypeVar("Item")
 
 
+class _Entry(Generic[Item]):
+    """An item, and the take that took it."""
+
+    def __init__(self, item: Item) -> None:
+        self.item = item
+        self.taken_in: int | None = None
+
+
 class Channel(Generic[Item]):
     """Holds up to ``room`` items. A worker's error comes out where its items would have."""
 
     def __init__(self, room: int) -> None:
         self._room = room
-        self._items: deque[Item] = deque()
+        self._entries: deque[_Entry[Item]] = deque()
+        self._takes = 0
         self._error: Exception | None = None
-        self.closed = False
         self._monitor = Monitor()
+        self.closed = False
 
-    def put(self, item: Item) -> bool:
-        """Add an item once there is room; return False when the channel is closed."""
+    def put(self, item: Item, *, until_done: bool = False) -> bool:
+        """Add an item once there is room; return False when the channel is closed.
+
+        With ``until_done`` return only when whoever took the item comes back for more.
+        """
+        entry = _Entry(item)
         with self._monitor:
-            while len(self._items) >= self._room and not self.closed:
+            while len(self._entries) >= self._room and not self.closed:
                 self._monitor.wait()
             if not self.closed:
-                self._items.append(item)
+                self._entries.append(entry)
                 self._monitor.notify_all()
+            while until_done and entry.taken_in in (None, self._takes) and not self.closed:
+                self._monitor.wait()
             return not self.closed
 
     def take(self, timeout: float | None = None) -> list[Item]:
@@ -37,14 +52,18 @@ class Channel(Generic[Item]):
         Raises the error of a worker once everything put before it is taken.
         """
         with self._monitor:
-            if not self._items and self._error is None:
-                self._monitor.wait(timeout)
-            if not self._items and self._error is not None:
-                raise self._error
-            items = list(self._items)
-            self._items.clear()
+            self._takes += 1
             self._monitor.notify_all()
-            return items
+            if not self._entries and self._error is None:
+                self._monitor.wait(timeout)
+            if not self._entries and self._error is not None:
+                raise self._error
+            entries = list(self._entries)
+            self._entries.clear()
+            for entry in entries:
+                entry.taken_in = self._takes
+            self._monitor.notify_all()
+            return [entry.item for entry in entries]
 
     def fail(self, error: Exception) -> None:
         """End the channel with a worker's error."""

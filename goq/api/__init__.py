@@ -1,0 +1,1 @@
+"""The node's HTTP interface: routes over the broker, JSON for people and frames for speed."""

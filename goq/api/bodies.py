@@ -1,0 +1,245 @@
+"""The JSON shapes of requests and answers.
+
+Unknown fields are refused: a misspelt ``delay`` must not publish at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+
+class Input(msgspec.Struct, forbid_unknown_fields=True):
+    """Base of what clients send."""
+
+
+class Output(msgspec.Struct, omit_defaults=True):
+    """Base of what the node answers; absent fields are left out."""
+
+
+class NewTopic(Input):
+    """A topic to create."""
+
+    name: str
+    partitions: int | None = None
+    settings: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class TopicChange(Input):
+    """Settings to change, or more partitions."""
+
+    settings: dict[str, Any] = msgspec.field(default_factory=dict)
+    partitions: int | None = None
+
+
+class HeaderIn(Input):
+    """One header of a list, where names repeat or values are not text."""
+
+    name: str
+    value: str | UnsetType = UNSET
+    value_base64: str | UnsetType = UNSET
+
+
+class NewMessage(Input):
+    """A message to publish: its value as text or base64; ``"value": null`` is a tombstone."""
+
+    value: str | UnsetType | None = UNSET
+    value_base64: str | UnsetType = UNSET
+    key: str | None = None
+    key_base64: str | None = None
+    headers: dict[str, str] | list[HeaderIn] | None = None
+    partition: int | None = None
+
+
+class Publish(Input):
+    """Messages to publish, all or none."""
+
+    messages: list[NewMessage]
+
+
+class Receive(Input):
+    """What a consumer asks for; durations as ``30s`` or in seconds."""
+
+    max: int = 1
+    wait: str | float = 0
+    visibility: str | float | None = None
+    consumer: str = ""
+
+
+class Settle(Input):
+    """Receipts to acknowledge."""
+
+    receipts: list[str]
+
+
+class Nack(Input):
+    """Receipts to give back, to be tried again after ``delay``."""
+
+    receipts: list[str]
+    delay: str | float = 0
+    reason: str = ""
+
+
+class Extend(Input):
+    """Receipts whose messages stay invisible for ``visibility`` from now."""
+
+    receipts: list[str]
+    visibility: str | float | None = None
+
+
+class GroupReset(Input):
+    """Where a group goes on: ``earliest``, ``latest``, an offset or a time."""
+
+    to: str | int
+    partition: int | None = None
+    dry_run: bool = False
+
+
+class PartitionOut(Output):
+    """One partition of a topic."""
+
+    partition: int
+    leader: str
+    start_offset: int
+    end_offset: int
+    high_watermark: int
+    bytes: int
+    online: bool = True
+    damaged: list[dict[str, Any]] = msgspec.field(default_factory=list)
+
+
+class TopicOut(Output):
+    """A topic."""
+
+    name: str
+    partitions: list[PartitionOut]
+    settings: dict[str, str]
+
+
+class TopicsOut(Output):
+    """All topics."""
+
+    topics: list[TopicOut]
+
+
+class PublishedOut(Output):
+    """Where a message lies; ``count`` and ``duplicate`` only for frames."""
+
+    partition: int
+    offset: int
+    timestamp: str
+    id: str | None = None
+    count: int | None = None
+    duplicate: bool | None = None
+
+
+class PublishOut(Output):
+    """One result a message or frame, in order; ``durability`` is the topic's ``fsync``."""
+
+    results: list[PublishedOut]
+    durability: str
+
+
+class MessageOut(Output, kw_only=True):
+    """A message; its value, key and headers in base64 where they are not UTF-8 text."""
+
+    id: str
+    partition: int
+    offset: int
+    timestamp: str
+    value: str | UnsetType | None = UNSET
+    value_base64: str | UnsetType = UNSET
+    key: str | UnsetType = UNSET
+    key_base64: str | UnsetType = UNSET
+    headers: dict[str, str] | list[dict[str, str]] | UnsetType = UNSET
+    receipt: str | UnsetType = UNSET
+    attempt: int | UnsetType = UNSET
+    lease_until: str | UnsetType = UNSET
+    state: str | UnsetType = UNSET
+    due: str | UnsetType = UNSET
+
+
+class MessagesOut(msgspec.Struct):
+    """Messages, and where to read on."""
+
+    messages: list[MessageOut]
+    next: int | str | None = None
+    damaged: list[dict[str, int]] = msgspec.field(default_factory=list)
+
+
+class ReceivedOut(msgspec.Struct):
+    """Leased messages."""
+
+    messages: list[MessageOut]
+
+
+class FailedOut(msgspec.Struct):
+    """A receipt that settled nothing, and why."""
+
+    receipt: str
+    code: str
+
+
+class SettledOut(msgspec.Struct):
+    """How many messages were settled, and which receipts were not."""
+
+    done: int
+    failed: list[FailedOut]
+
+
+class GroupPartitionOut(Output):
+    """A group's progress in a partition."""
+
+    partition: int
+    cursor: int
+    lag: int
+    ready: int
+    leased: int
+    retry: int
+
+
+class MemberOut(Output):
+    """A consumer that holds leases."""
+
+    consumer: str
+    leased: int
+
+
+class GroupOut(Output):
+    """A group: ``lag`` is what it has not done, of which so much is ready, leased, in retry."""
+
+    group: str
+    lag: int
+    ready: int
+    leased: int
+    retry: int
+    oldest_ready_age_ms: int | None
+    members: list[MemberOut]
+    partitions: list[GroupPartitionOut]
+
+
+class GroupsOut(msgspec.Struct):
+    """The groups of a topic."""
+
+    groups: list[GroupOut]
+
+
+class ResetPartitionOut(Output):
+    """What a reset does, or would do, in a partition."""
+
+    partition: int
+    cursor: int
+    to: int
+    redelivers: int
+    skips: int
+    voids: int
+
+
+class ResetOut(Output):
+    """What a reset did, or would do."""
+
+    group: str
+    dry_run: bool
+    partitions: list[ResetPartitionOut]

@@ -1,0 +1,237 @@
+"""Routes of groups: receive, settle, look, reset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from goq import limits
+from goq.api.bodies import (
+    Extend,
+    FailedOut,
+    GroupOut,
+    GroupReset,
+    GroupsOut,
+    MessagesOut,
+    Nack,
+    Receive,
+    ReceivedOut,
+    ResetOut,
+    Settle,
+    SettledOut,
+)
+from goq.api.group_views import GroupViews, reset_target
+from goq.api.messages_out import deliveries_frames, delivery_json, json_response
+from goq.api.reading import (
+    duration_ms,
+    json_body,
+    known_parameters,
+    query_int,
+    receipts_of,
+    wants_frames,
+)
+from goq.api.route import Parameter, Route
+from goq.broker.broker import Broker
+from goq.broker.topic import ReceiveOptions, Topic
+from goq.delivery.partition import PartitionState, Settled
+from goq.errors import GroupNotFound, InvalidInput, LeaseLost, TooLarge
+from goq.http.message import Request, Response
+from goq.model import Receipt, check_name
+
+_GROUP = "/v1/topics/{topic}/groups/{group}"
+_MISSING = ("topic_not_found", "group_not_found")
+
+
+class GroupRoutes:
+    """Receive, settle, look, reset."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._views = GroupViews(broker.clock)
+
+    def routes(self) -> list[Route]:
+        """Return the declarations."""
+        return [
+            Route(
+                "POST",
+                f"{_GROUP}/receive",
+                self.receive,
+                "Lease messages to a consumer",
+                body=Receive,
+                answer=ReceivedOut,
+                errors=("topic_not_found", "too_many_requests"),
+                has_frames_form=True,
+                waits=True,
+            ),
+            Route("POST", f"{_GROUP}/ack", self.ack, "Mark as done", Settle, SettledOut),
+            Route("POST", f"{_GROUP}/nack", self.nack, "Give back", Nack, SettledOut),
+            Route("POST", f"{_GROUP}/extend", self.extend, "Keep longer", Extend, SettledOut),
+            Route(
+                "GET",
+                "/v1/topics/{topic}/groups",
+                self.list,
+                "List the groups of a topic",
+                answer=GroupsOut,
+                errors=("topic_not_found",),
+            ),
+            Route("GET", _GROUP, self.show, "Show a group", answer=GroupOut, errors=_MISSING),
+            Route("DELETE", _GROUP, self.delete, "Delete a group", status=204, errors=_MISSING),
+            Route(
+                "POST",
+                f"{_GROUP}/reset",
+                self.reset,
+                "Let a group go on from another place",
+                body=GroupReset,
+                answer=ResetOut,
+                errors=_MISSING,
+            ),
+            Route(
+                "GET",
+                f"{_GROUP}/peek",
+                self.peek,
+                "Look at messages without touching them",
+                answer=MessagesOut,
+                parameters=(
+                    Parameter("state", "ready, leased or retry"),
+                    Parameter("limit", "at most so many messages", "integer"),
+                    Parameter("after", "go on behind this message id"),
+                ),
+                errors=_MISSING,
+            ),
+        ]
+
+    async def receive(self, request: Request, name: str, group: str) -> Response:
+        """Lease messages, waiting for them as long as asked."""
+        asked = json_body(request, Receive)
+        topic = self._broker.topic(name)
+        if not 1 <= asked.max <= limits.RECEIVE_MESSAGES_MAX:
+            raise InvalidInput(
+                f"max is 1 to {limits.RECEIVE_MESSAGES_MAX}, not {asked.max}", field="max"
+            )
+        if len(asked.consumer) > limits.CONSUMER_NAME_CHARS_MAX:
+            raise TooLarge(
+                f"a consumer's name has at most {limits.CONSUMER_NAME_CHARS_MAX} characters",
+                field="consumer",
+            )
+        options = ReceiveOptions(
+            consumer=asked.consumer,
+            messages_max=asked.max,
+            bytes_max=limits.RECEIVE_BYTES_MAX,
+            wait_ms=duration_ms(asked.wait, "wait", limits.WAIT_MS_MAX),
+            visibility_ms=_visibility_ms(asked.visibility),
+        )
+        await self._broker.remember_group(topic, group)
+        deliveries = await topic.receive(group, options)
+        if wants_frames(request):
+            return deliveries_frames(deliveries)
+        messages = [m for delivery in deliveries for m in delivery_json(name, delivery)]
+        return json_response(ReceivedOut(messages))
+
+    async def ack(self, request: Request, name: str, group: str) -> Response:
+        """Mark leased messages as done."""
+        receipts = receipts_of(json_body(request, Settle).receipts, limits.RECEIPTS_PER_REQUEST_MAX)
+        topic = self._broker.topic(name)
+        answer = await _settle(topic, receipts, lambda state, some: state.acknowledge(group, some))
+        topic.stats.acked_messages += answer.done
+        return json_response(answer)
+
+    async def nack(self, request: Request, name: str, group: str) -> Response:
+        """Give leased messages back, to be tried again after a delay."""
+        asked = json_body(request, Nack)
+        receipts = receipts_of(asked.receipts, limits.RECEIPTS_PER_REQUEST_MAX)
+        if len(asked.reason) > limits.REASON_CHARS_MAX:
+            raise TooLarge(
+                f"a reason has at most {limits.REASON_CHARS_MAX} characters", field="reason"
+            )
+        delay_ms = duration_ms(asked.delay, "delay", limits.NACK_DELAY_MS_MAX)
+        due_ms = self._broker.clock.wall_ms() + delay_ms
+        topic = self._broker.topic(name)
+        answer = await _settle(
+            topic,
+            receipts,
+            lambda state, some: state.give_back(group, some, due_ms, asked.reason),
+        )
+        topic.stats.nacked_messages += answer.done
+        topic.wake()
+        return json_response(answer)
+
+    async def extend(self, request: Request, name: str, group: str) -> Response:
+        """Give leased messages a new deadline."""
+        asked = json_body(request, Extend)
+        receipts = receipts_of(asked.receipts, limits.RECEIPTS_PER_REQUEST_MAX)
+        topic = self._broker.topic(name)
+        visibility_ms = _visibility_ms(asked.visibility) or topic.settings.visibility_timeout_ms
+        deadline_ms = self._broker.clock.wall_ms() + visibility_ms
+        answer = await _settle(
+            topic, receipts, lambda state, some: state.extend_leases(group, some, deadline_ms)
+        )
+        return json_response(answer)
+
+    async def list(self, request: Request, name: str) -> Response:
+        """List the groups of a topic by name."""
+        known_parameters(request)
+        topic = self._broker.topic(name)
+        groups = [self._views.group(topic, group) for group in sorted(topic.groups)]
+        return json_response(GroupsOut(groups))
+
+    async def show(self, request: Request, name: str, group: str) -> Response:
+        """Show a group."""
+        known_parameters(request)
+        topic = self._known(name, group)
+        return json_response(self._views.group(topic, group))
+
+    async def delete(self, _request: Request, name: str, group: str) -> Response:
+        """Delete a group and its progress."""
+        await self._broker.delete_group(self._known(name, group), group)
+        return Response(204)
+
+    async def reset(self, request: Request, name: str, group: str) -> Response:
+        """Let a group go on from another place; a new group may begin there."""
+        asked = json_body(request, GroupReset)
+        topic = self._broker.topic(name)
+        check_name(group, "group")
+        chosen = topic.partitions if asked.partition is None else [topic.partition(asked.partition)]
+        now_us = self._broker.clock.wall_us()
+        targets = [(p, reset_target(p, asked.to, now_us)) for p in chosen]
+        plan = [self._views.reset(partition, group, offset) for partition, offset in targets]
+        if not asked.dry_run:
+            await self._broker.remember_group(topic, group)
+            for partition, offset in targets:
+                await partition.reset(group, offset)
+        return json_response(ResetOut(group, asked.dry_run, plan))
+
+    async def peek(self, request: Request, name: str, group: str) -> Response:
+        """Look at a group's messages in one state."""
+        known_parameters(request, "state", "limit", "after")
+        topic = self._known(name, group)
+        limit = query_int(request, "limit", 10, maximum=limits.READ_MESSAGES_MAX) or 0
+        state = request.query.get("state", "ready")
+        return json_response(
+            self._views.peek(topic, group, state, limit, request.query.get("after"))
+        )
+
+    def _known(self, name: str, group: str) -> Topic:
+        topic = self._broker.topic(name)
+        if group not in topic.groups:
+            raise GroupNotFound(
+                f"topic {name} has no group {group[:200]!r}; a group begins with its first receive",
+                field="group",
+            )
+        return topic
+
+
+async def _settle(
+    topic: Topic,
+    receipts: list[Receipt],
+    decide: Callable[[PartitionState, list[Receipt]], Settled],
+) -> SettledOut:
+    done, lost = await topic.settle(receipts, decide)
+    return SettledOut(done, [FailedOut(str(receipt), LeaseLost.code) for receipt in lost])
+
+
+def _visibility_ms(asked: str | float | None) -> int | None:
+    if asked is None:
+        return None
+    visibility_ms = duration_ms(asked, "visibility", limits.VISIBILITY_MS_MAX)
+    if visibility_ms < 1:
+        raise InvalidInput("a visibility timeout is at least 1ms", field="visibility")
+    return visibility_ms

@@ -1,0 +1,206 @@
+"""Routes of messages: publish, read the log, show one."""
+
+from __future__ import annotations
+
+from goq import limits
+from goq.api.bodies import MessageOut, MessagesOut, Publish, PublishedOut, PublishOut
+from goq.api.messages_in import frames_of, messages_of
+from goq.api.messages_out import frames_response, json_response, messages_json
+from goq.api.reading import (
+    duration_ms,
+    json_body,
+    known_parameters,
+    media_type,
+    query_int,
+    wants_frames,
+)
+from goq.api.route import FRAMES, Parameter, Route
+from goq.broker.broker import Broker
+from goq.broker.partition import Partition
+from goq.broker.topic import Stored
+from goq.errors import DamagedData, InvalidInput, MessageNotFound
+from goq.frame.view import slice_frame
+from goq.http.message import Request, Response
+from goq.model import MessageId
+from goq.storage.files import NotCached
+from goq.storage.reader import Reading
+from goq.units import format_time_us, parse_time_us
+
+_READ_PARAMETERS = (
+    Parameter("partition", "which partition to read", "integer", required=True),
+    Parameter("offset", "the first offset; default the start of the log", "integer"),
+    Parameter("from_time", "instead of offset: the first message at or after this time"),
+    Parameter("to_time", "no message at or after this time"),
+    Parameter("limit", "at most so many messages", "integer"),
+    Parameter("wait", "hold the answer so long until there is something to read"),
+)
+
+
+class MessageRoutes:
+    """Publish, read the log, show one."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def routes(self) -> list[Route]:
+        """Return the declarations."""
+        return [
+            Route(
+                "POST",
+                "/v1/topics/{topic}/messages",
+                self.publish,
+                "Publish messages",
+                body=Publish,
+                answer=PublishOut,
+                errors=(
+                    "invalid_input",
+                    "invalid_frame",
+                    "too_large",
+                    "sequence_gap",
+                    "producer_fenced",
+                    "storage_full",
+                ),
+                has_frames_form=True,
+            ),
+            Route(
+                "GET",
+                "/v1/topics/{topic}/messages",
+                self.read,
+                "Read a partition's log",
+                answer=MessagesOut,
+                parameters=_READ_PARAMETERS,
+                errors=("topic_not_found", "partition_not_found"),
+                has_frames_form=True,
+                waits=True,
+            ),
+            Route(
+                "GET",
+                "/v1/messages/{id}",
+                self.show,
+                "Show one message",
+                answer=MessageOut,
+                errors=("message_not_found", "damaged_data"),
+            ),
+        ]
+
+    async def publish(self, request: Request, name: str) -> Response:
+        """Publish messages, given as JSON or as frames."""
+        if media_type(request) == FRAMES:
+            frames = frames_of(request.body)
+            topic = await self._broker.topic_for_publish(name)
+            results = [_frame_result(stored) for stored in await topic.publish_frames(frames)]
+        else:
+            placed = messages_of(json_body(request, Publish))
+            topic = await self._broker.topic_for_publish(name)
+            stored = await topic.publish_messages(placed)
+            results = [_message_result(name, each) for each in stored]
+        return json_response(PublishOut(results, topic.settings.fsync))
+
+    async def read(self, request: Request, name: str) -> Response:
+        """Read messages of a partition in order."""
+        known_parameters(request, *(p.name for p in _READ_PARAMETERS))
+        topic = self._broker.topic(name)
+        number = query_int(request, "partition", maximum=limits.PARTITIONS_PER_TOPIC_MAX)
+        if number is None:
+            raise InvalidInput("say which partition to read", field="partition")
+        partition = topic.partition(number)
+        start, end = self._range(request, partition)
+        limit = query_int(request, "limit", 100, maximum=limits.READ_MESSAGES_MAX) or 0
+        wait = request.query.get("wait")
+        if wait is not None and "to_time" not in request.query:
+            await topic.wait_for_append(
+                number, start, duration_ms(wait, "wait", limits.WAIT_MS_MAX)
+            )
+            partition = topic.partition(number)
+            end = partition.state.end_offset
+        reading = await _read(partition, start, min(end, start + limit))
+        stop = max(start, min(reading.next_offset, end, start + limit))
+        damaged = [
+            {"partition": number, "start_offset": d.start_offset, "end_offset": d.end_offset}
+            for d in reading.damage
+        ]
+        if wants_frames(request):
+            preface = {
+                "next": stop,
+                "start": partition.messages.start_offset,
+                "end": partition.state.end_offset,
+                "damaged": damaged,
+            }
+            parts = [
+                (number, slice_frame(view, start, stop))
+                for view in reading.frames
+                if view.header.base_offset < stop
+            ]
+            return frames_response(preface, parts)
+        messages = list(messages_json(name, number, reading.frames, start, stop))
+        return json_response(MessagesOut(messages, stop, damaged))
+
+    def _range(self, request: Request, partition: Partition) -> tuple[int, int]:
+        """Return the offsets asked for, within what the partition holds."""
+        log, query = partition.messages, request.query
+        start, end = log.start_offset, partition.state.end_offset
+        now_us = self._broker.clock.wall_us()
+        if "offset" in query and "from_time" in query:
+            raise InvalidInput("give offset or from_time, not both", field="offset")
+        if "from_time" in query:
+            time_us = parse_time_us(query["from_time"], now_us=now_us, field="from_time")
+            start = log.reader.find_time(time_us, end)
+        elif "offset" in query:
+            start = max(start, query_int(request, "offset") or 0)
+        if "to_time" in query:
+            time_us = parse_time_us(query["to_time"], now_us=now_us, field="to_time")
+            end = log.reader.find_time(time_us, end)
+        return start, end
+
+    async def show(self, request: Request, text: str) -> Response:
+        """Show one message."""
+        known_parameters(request)
+        message_id = MessageId.parse(text)
+        topic = self._broker.topic(message_id.topic)
+        partition = topic.partition(message_id.partition)
+        offset = message_id.offset
+        if offset >= partition.state.end_offset:
+            raise MessageNotFound(f"{text} does not exist yet", field="id")
+        if offset < partition.messages.start_offset:
+            raise MessageNotFound(
+                f"{text} is gone: retention keeps {message_id.topic}:{message_id.partition} from"
+                f" offset {partition.messages.start_offset} on",
+                field="id",
+            )
+        reading = await _read(partition, offset, offset + 1)
+        found = list(
+            messages_json(topic.name, message_id.partition, reading.frames, offset, offset + 1)
+        )
+        if not found:
+            raise DamagedData(f"{text} cannot be read: {reading.damage[0].reason}", field="id")
+        return json_response(found[0])
+
+
+async def _read(partition: Partition, start: int, end: int) -> Reading:
+    """Read what is in memory at once, what is not in a thread."""
+    if start >= end:
+        return Reading(next_offset=start)
+    try:
+        return partition.read(start, messages_max=end - start, wait=False)
+    except NotCached:
+        await partition.warm(start, end - start)
+        return partition.read(start, messages_max=end - start)
+
+
+def _frame_result(stored: Stored) -> PublishedOut:
+    return PublishedOut(
+        partition=stored.partition,
+        offset=stored.offset,
+        timestamp=format_time_us(stored.time_us),
+        count=stored.message_count,
+        duplicate=stored.duplicate,
+    )
+
+
+def _message_result(topic: str, stored: Stored) -> PublishedOut:
+    return PublishedOut(
+        partition=stored.partition,
+        offset=stored.offset,
+        timestamp=format_time_us(stored.time_us),
+        id=f"{topic}:{stored.partition}:{stored.offset}",
+    )

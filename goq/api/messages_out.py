@@ -1,0 +1,131 @@
+"""Messages on their way out: as JSON for people, as frames for speed."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from goq.api.bodies import MessageOut
+from goq.api.route import FRAMES
+from goq.broker.partition import Delivery
+from goq.frame.view import FrameView, slice_frame
+from goq.http.message import Response
+from goq.model import Header, MessageId, Receipt
+from goq.units import format_time_us
+
+_encoder = msgspec.json.Encoder()
+
+
+def json_response(answer: object, status: int = 200) -> Response:
+    """Return ``answer`` as JSON."""
+    return Response(status, _encoder.encode(answer), "application/json")
+
+
+def frames_response(preface: dict[str, Any], frames: Iterable[tuple[int, memoryview]]) -> Response:
+    """Return a preface and placed frames, not joined: the bytes go out from where they lie."""
+    head = _encoder.encode(preface)
+    parts: list[bytes | memoryview] = [len(head).to_bytes(4, "little") + head]
+    for partition, frame in frames:
+        parts += (partition.to_bytes(4, "little"), frame)
+    return Response(200, parts, FRAMES)
+
+
+def messages_json(
+    topic: str, partition: int, frames: Sequence[FrameView], start: int, end: int
+) -> Iterator[MessageOut]:
+    """Yield the messages from offset ``start`` up to ``end`` that lie in ``frames``."""
+    for view in frames:
+        base = view.header.base_offset
+        first, last = max(start, base), min(end, view.header.end_offset)
+        if first >= last:
+            continue
+        timestamp = format_time_us(view.header.append_time_us)
+        messages = view.messages(first - base, last - base)
+        for offset, message in zip(range(first, last), messages, strict=True):
+            out = MessageOut(
+                id=str(MessageId(topic, partition, offset)),
+                partition=partition,
+                offset=offset,
+                timestamp=timestamp,
+            )
+            _put_value(out, message.value)
+            if message.key is not None:
+                _put_key(out, message.key)
+            if message.headers:
+                out.headers = headers_json(message.headers)
+            yield out
+
+
+def _put_value(out: MessageOut, value: bytes | None) -> None:
+    try:
+        out.value = None if value is None else value.decode()
+    except UnicodeDecodeError:
+        assert value is not None
+        out.value_base64 = base64.b64encode(value).decode()
+
+
+def _put_key(out: MessageOut, key: bytes) -> None:
+    try:
+        out.key = key.decode()
+    except UnicodeDecodeError:
+        out.key_base64 = base64.b64encode(key).decode()
+
+
+def headers_json(headers: Sequence[Header]) -> dict[str, str] | list[dict[str, str]]:
+    """Return headers as an object, or as a list where a name repeats or a value is not text."""
+    try:
+        plain = {name: value.decode() for name, value in headers}
+    except UnicodeDecodeError:
+        plain = {}
+    if len(plain) == len(headers):
+        return plain
+    return [_header_json(name, value) for name, value in headers]
+
+
+def _header_json(name: str, value: bytes) -> dict[str, str]:
+    try:
+        return {"name": name, "value": value.decode()}
+    except UnicodeDecodeError:
+        return {"name": name, "value_base64": base64.b64encode(value).decode()}
+
+
+def delivery_json(topic: str, delivery: Delivery) -> Iterator[MessageOut]:
+    """Yield the leased messages of a delivery, each with its receipt."""
+    lease_until = format_time_us(delivery.deadline_ms * 1000)
+    for start, end, attempt in delivery.spans:
+        for out in messages_json(topic, delivery.partition, delivery.frames, start, end):
+            receipt = Receipt(delivery.partition, delivery.token, out.offset, out.offset + 1)
+            out.receipt = str(receipt)
+            out.attempt = attempt
+            out.lease_until = lease_until
+            yield out
+
+
+def deliveries_frames(deliveries: Sequence[Delivery]) -> Response:
+    """Return deliveries in the fast form; frames that are leased in part are cut to that part."""
+    prefaces = []
+    frames: list[tuple[int, memoryview]] = []
+    for delivery in deliveries:
+        parts = [part for view in delivery.frames if (part := _leased_part(view, delivery))]
+        prefaces.append(
+            {
+                "partition": delivery.partition,
+                "token": str(delivery.token),
+                "lease_until": format_time_us(delivery.deadline_ms * 1000),
+                "ranges": delivery.spans,
+                "frames": len(parts),
+            }
+        )
+        frames.extend((delivery.partition, part) for part in parts)
+    return frames_response({"deliveries": prefaces}, frames)
+
+
+def _leased_part(view: FrameView, delivery: Delivery) -> memoryview | None:
+    base, end = view.header.base_offset, view.header.end_offset
+    inside = [s for s in delivery.spans if s[0] < end and s[1] > base]
+    if not inside:
+        return None
+    return slice_frame(view, min(s[0] for s in inside), max(s[1] for s in inside))

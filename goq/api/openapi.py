@@ -1,0 +1,127 @@
+"""The API described from its own routes: OpenAPI 3.1 and a page to read."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from goq import __version__
+from goq.api.problems import Problem
+from goq.api.route import FRAMES, JSON, Route
+from goq.errors import BY_CODE
+
+_REF = "#/components/schemas/{name}"
+
+
+def openapi(routes: Sequence[Route]) -> dict[str, Any]:
+    """Return the OpenAPI document of ``routes``."""
+    shapes = [s for route in routes for s in (route.body, route.answer) if s is not None]
+    shapes.append(Problem)
+    unique = list(dict.fromkeys(shapes))
+    schemas, components = msgspec.json.schema_components(unique, ref_template=_REF)
+    references = dict(zip(unique, schemas, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, references)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "goq", "version": __version__},
+        "paths": paths,
+        "components": {"schemas": components},
+    }
+
+
+def _operation(route: Route, references: dict[Any, Any]) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "summary": route.summary,
+        "operationId": f"{route.method.lower()}{route.path.replace('/', '_')}",
+        "parameters": [
+            *(
+                {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+                for name in _path_parameters(route)
+            ),
+            *(
+                {
+                    "name": p.name,
+                    "in": "query",
+                    "required": p.required,
+                    "description": p.description,
+                    "schema": {"type": p.type},
+                }
+                for p in route.parameters
+            ),
+        ],
+        "responses": _responses(route, references),
+    }
+    if route.body is not None:
+        content = {JSON: {"schema": references[route.body]}}
+        if route.has_frames_form and route.method == "POST" and route.path.endswith("/messages"):
+            content[FRAMES] = _binary()
+        operation["requestBody"] = {"content": content}
+    return operation
+
+
+def _responses(route: Route, references: dict[Any, Any]) -> dict[str, Any]:
+    done: dict[str, Any] = {"description": "Done"}
+    if route.answer is not None:
+        done["content"] = {JSON: {"schema": references[route.answer]}}
+        if route.has_frames_form and not route.path.endswith("}/messages"):
+            done["content"][FRAMES] = _binary()
+    elif route.status == 200:
+        done["content"] = {route.answer_type: {"schema": {"type": "string"}}}
+    responses = {str(route.status): done}
+    for code in route.errors:
+        status = str(BY_CODE[code].http_status)
+        known = responses.get(status)
+        description = code if known is None else f"{known['description']}, {code}"
+        responses[status] = {
+            "description": description,
+            "content": {"application/problem+json": {"schema": references[Problem]}},
+        }
+    return responses
+
+
+def _path_parameters(route: Route) -> list[str]:
+    return [part[1:-1] for part in route.path.split("/") if part.startswith("{")]
+
+
+def _binary() -> dict[str, Any]:
+    return {"schema": {"type": "string", "format": "binary"}}
+
+
+def docs_page(routes: Sequence[Route]) -> str:
+    """Return a page that lists the routes; it loads nothing from anywhere."""
+    rows = "\n".join(
+        f"<tr><td><b>{route.method}</b></td><td><code>{html.escape(route.path)}</code></td>"
+        f"<td>{html.escape(route.summary)}</td><td>{_fields(route)}</td>"
+        f"<td>{', '.join(f'<code>{code}</code>' for code in route.errors)}</td></tr>"
+        for route in routes
+    )
+    return f"""<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>goq {__version__} API</title>
+<style>
+ body {{ font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem;
+         padding: 0 1rem; color: #1b1b1b }}
+ table {{ border-collapse: collapse; width: 100% }}
+ td, th {{ border-bottom: 1px solid #ddd; padding: .4rem .6rem; text-align: left;
+           vertical-align: top }}
+ code {{ font-size: .9em }}
+</style>
+<h1>goq {__version__} API</h1>
+<p>JSON in and out; errors are RFC 9457 problems with a stable <code>code</code>. The full
+description is in <a href="/openapi.json">/openapi.json</a>.</p>
+<table><tr><th>Method</th><th>Path</th><th>Does</th><th>Takes</th><th>Errors</th></tr>
+{rows}
+</table></html>
+"""
+
+
+def _fields(route: Route) -> str:
+    names = [p.name if p.required else f"{p.name}?" for p in route.parameters]
+    if route.body is not None:
+        fields = msgspec.structs.fields(route.body)
+        names += [f.encode_name if f.required else f"{f.encode_name}?" for f in fields]
+    return ", ".join(f"<code>{html.escape(name)}</code>" for name in names)

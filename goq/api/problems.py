@@ -1,0 +1,42 @@
+"""Errors as RFC 9457 problem answers."""
+
+from __future__ import annotations
+
+import msgspec
+
+from goq.errors import GoqError
+from goq.http.message import Response
+
+
+class Problem(msgspec.Struct, omit_defaults=True, rename={"kind": "type"}):
+    """What went wrong, where, and what to do. ``code`` is stable; ``detail`` is for people."""
+
+    kind: str
+    title: str
+    status: int
+    code: str
+    detail: str
+    field: str | None = None
+    retry_after_ms: int | None = None
+
+
+def problem_of(error: GoqError) -> Problem:
+    """Return an error as the problem that clients see."""
+    return Problem(
+        kind=f"urn:goq:problem:{error.code}",
+        title=error.code.replace("_", " ").capitalize(),
+        status=error.http_status,
+        code=error.code,
+        detail=error.detail,
+        field=error.field,
+        retry_after_ms=error.retry_after_ms,
+    )
+
+
+def problem_response(error: GoqError) -> Response:
+    """Return the answer to a request that failed with ``error``."""
+    headers = {}
+    if error.retry_after_ms is not None:
+        headers["Retry-After"] = str(max(1, -(-error.retry_after_ms // 1000)))
+    body = msgspec.json.encode(problem_of(error))
+    return Response(error.http_status, body, "application/problem+json", headers)

@@ -1,0 +1,113 @@
+"""Routes of topics."""
+
+from __future__ import annotations
+
+from goq.api.bodies import NewTopic, PartitionOut, TopicChange, TopicOut, TopicsOut
+from goq.api.messages_out import json_response
+from goq.api.reading import json_body, known_parameters
+from goq.api.route import Route
+from goq.broker.broker import Broker
+from goq.broker.partition import Partition
+from goq.broker.topic import Topic
+from goq.http.message import Request, Response
+
+
+class TopicRoutes:
+    """Create, list, show, alter, delete."""
+
+    def __init__(self, broker: Broker, node_id: str) -> None:
+        self._broker = broker
+        self._node_id = node_id
+
+    def routes(self) -> list[Route]:
+        """Return the declarations."""
+        missing = ("topic_not_found",)
+        return [
+            Route(
+                "POST",
+                "/v1/topics",
+                self.create,
+                "Create a topic",
+                body=NewTopic,
+                answer=TopicOut,
+                status=201,
+                errors=("topic_exists",),
+            ),
+            Route("GET", "/v1/topics", self.list, "List topics", answer=TopicsOut),
+            Route(
+                "GET",
+                "/v1/topics/{topic}",
+                self.show,
+                "Show a topic",
+                answer=TopicOut,
+                errors=missing,
+            ),
+            Route(
+                "PATCH",
+                "/v1/topics/{topic}",
+                self.alter,
+                "Change settings, or add partitions",
+                body=TopicChange,
+                answer=TopicOut,
+                errors=missing,
+            ),
+            Route(
+                "DELETE",
+                "/v1/topics/{topic}",
+                self.delete,
+                "Delete a topic and all its messages",
+                status=204,
+                errors=missing,
+            ),
+        ]
+
+    async def create(self, request: Request) -> Response:
+        """Create a topic."""
+        new = json_body(request, NewTopic)
+        topic = await self._broker.create_topic(new.name, new.partitions, new.settings)
+        return json_response(self._topic(topic), 201)
+
+    async def list(self, request: Request) -> Response:
+        """List topics by name."""
+        known_parameters(request)
+        topics = [self._topic(topic) for _, topic in sorted(self._broker.topics.items())]
+        return json_response(TopicsOut(topics))
+
+    async def show(self, request: Request, name: str) -> Response:
+        """Show a topic."""
+        known_parameters(request)
+        return json_response(self._topic(self._broker.topic(name)))
+
+    async def alter(self, request: Request, name: str) -> Response:
+        """Change settings, or add partitions."""
+        change = json_body(request, TopicChange)
+        topic = await self._broker.alter_topic(name, change.settings, change.partitions)
+        return json_response(self._topic(topic))
+
+    async def delete(self, _request: Request, name: str) -> Response:
+        """Delete a topic."""
+        await self._broker.delete_topic(name)
+        return Response(204)
+
+    def _topic(self, topic: Topic) -> TopicOut:
+        return TopicOut(
+            name=topic.name,
+            partitions=[self._partition(partition) for partition in topic.partitions],
+            settings=topic.settings.written(),
+        )
+
+    def _partition(self, partition: Partition) -> PartitionOut:
+        log = partition.messages
+        return PartitionOut(
+            partition=partition.identity.number,
+            leader=self._node_id,
+            start_offset=log.start_offset,
+            end_offset=log.end_offset,
+            high_watermark=partition.state.end_offset,
+            bytes=log.size_bytes,
+            online=partition.is_online,
+            damaged=[
+                {"start_offset": d.start_offset, "end_offset": d.end_offset, "reason": d.reason}
+                for d in log.damage
+            ],
+        )

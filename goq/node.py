@@ -1,0 +1,132 @@
+"""A running node: the one place where the parts are put together."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable
+
+from goq import limits
+from goq.api.app import Api
+from goq.api.groups import GroupRoutes
+from goq.api.messages import MessageRoutes
+from goq.api.metrics import HttpStats, Metrics
+from goq.api.operations import OperationRoutes
+from goq.api.problems import problem_response
+from goq.api.topics import TopicRoutes
+from goq.broker.broker import Broker
+from goq.broker.metadata import LocalMetadata
+from goq.clock import SystemClock
+from goq.config import Config
+from goq.errors import UsageError
+from goq.http.server import HttpServer
+from goq.storage.files import RealDisk
+from goq.storage.lock import DataDirLock
+
+
+class Node:
+    """A node from its configuration; :meth:`start` it, then :meth:`stop` it."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self._draining = False
+        self._lock: DataDirLock | None = None
+        self._broker: Broker | None = None
+        self._server: HttpServer | None = None
+
+    @property
+    def url(self) -> str:
+        """Where the node listens."""
+        assert self._server is not None
+        host, port = self._server.addresses[0]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    async def start(self) -> None:
+        """Recover the data folder, then listen.
+
+        Raises ``DataDirLocked``, ``DamagedData`` or ``UsageError`` when that cannot be.
+        """
+        config = self.config.broker
+        try:
+            config.data_dir.mkdir(parents=True, exist_ok=True)
+            self._lock = DataDirLock(config.data_dir)
+        except OSError as error:
+            raise UsageError(f"cannot use {config.data_dir}: {error.strerror}") from None
+        defaults = self.config.defaults
+        self._broker = Broker(
+            config.data_dir / "topics",
+            LocalMetadata(config.data_dir),
+            RealDisk(),
+            SystemClock(),
+            defaults=defaults.settings,
+            partitions=defaults.partitions,
+            auto_create=config.auto_create_topics,
+        )
+        await self._broker.start()
+        self._server = self._assemble(self._broker)
+        try:
+            await self._server.start(config.host, config.port)
+        except OSError as error:
+            await self._broker.close()
+            raise UsageError(f"cannot listen on {config.listen}: {error.strerror}") from None
+
+    def _assemble(self, broker: Broker) -> HttpServer:
+        stats = HttpStats()
+        node_id = self.config.broker.node_id
+        routes = [
+            *TopicRoutes(broker, node_id).routes(),
+            *MessageRoutes(broker).routes(),
+            *GroupRoutes(broker).routes(),
+        ]
+        api: Api
+        server = HttpServer(lambda request: api.handle(request), problem_response)
+        operations = OperationRoutes(
+            broker, node_id, Metrics(broker, stats, server), lambda: self._draining
+        )
+        routes += operations.routes()
+        operations.describe(routes)
+        api = Api(routes, stats)
+        return server
+
+    async def stop(self) -> None:
+        """Finish what is in flight, make everything durable, let go of the folder."""
+        self._draining = True
+        if self._server is not None:
+            await self._server.drain(limits.DRAIN_TIMEOUT_MS)
+        if self._broker is not None:
+            await self._broker.close()
+        if self._lock is not None:
+            self._lock.release()
+
+
+async def _run(config: Config, on_ready: Callable[[str], None]) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, stopping.set)
+    node = Node(config)
+    await node.start()
+    on_ready(node.url)
+    await stopping.wait()
+    await node.stop()
+
+
+def run(config: Config, on_ready: Callable[[str], None]) -> None:
+    """Run a node until SIGTERM or Ctrl-C; ``on_ready`` gets its URL."""
+    _raise_open_files()
+    if sys.platform != "win32":
+        import uvloop
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_run(config, on_ready))
+    else:
+        asyncio.run(_run(config, on_ready))
+
+
+def _raise_open_files() -> None:
+    """Every partition holds two files open, every connection one: take what the system allows."""
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

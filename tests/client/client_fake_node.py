@@ -1,0 +1,372 @@
+"""A node for the client's tests: in memory, on loopback, with faults on demand."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import urllib.parse
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from goq.frame.check import check_frame
+from goq.frame.header import HEADER_BYTES, stamp
+from goq.frame.view import FrameView, slice_frame
+from goq.model import Receipt
+from goq.units import format_time_us, parse_duration_ms, parse_time_us
+
+FRAMES = "application/vnd.goq.frames"
+
+
+@dataclass
+class FakePartition:
+    frames: list[FrameView] = field(default_factory=list)
+    end: int = 0
+    producers: dict[int, tuple[int, dict[int, tuple[int, int]]]] = field(default_factory=dict)
+    damaged: list[tuple[int, int]] = field(default_factory=list)
+
+    def values(self) -> list[bytes | None]:
+        return [v for f in self.frames for v in f.values(0, f.header.message_count)]
+
+
+class Refused(Exception):
+    def __init__(self, status: int, code: str, **more: object) -> None:
+        super().__init__(code)
+        self.status = status
+        self.problem = {"code": code, "status": status, "detail": f"said {code}", **more}
+
+
+class FakeNode:
+    """Start with ``with``. Faults are lists that are used up, one for each publish or request."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, list[FakePartition]] = {}
+        self.groups: dict[tuple[str, str], FakeGroup] = {}
+        self.requests: list[tuple[str, str]] = []
+        self.bodies: list[bytes] = []
+        self.headers: list[dict[str, str]] = []
+        self.refusals: deque[Refused] = deque()
+        self.drops_after_storing = 0
+        self.drops_before_storing = 0
+        self.now_us = 1_700_000_000_000_000
+        self.may_publish = threading.Event()
+        self.may_publish.set()
+        self.changed = threading.Condition()
+        self.stopping = False
+
+    def __enter__(self) -> FakeNode:
+        node = self
+
+        class Handler(_Handler):
+            fake = node
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = False  # then closing the server joins them
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        with self.changed:
+            self.stopping = True
+            self.changed.notify_all()
+        self.may_publish.set()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def create(self, topic: str, partitions: int = 1) -> list[FakePartition]:
+        self.topics[topic] = [FakePartition() for _ in range(partitions)]
+        return self.topics[topic]
+
+    def group(self, topic: str, group: str) -> FakeGroup:
+        return self.groups.setdefault((topic, group), FakeGroup(self, topic))
+
+    def paths(self, method: str, part: str) -> list[str]:
+        return [path for m, path in self.requests if m == method and part in path]
+
+    def wait_until(self, condition: Any) -> None:
+        with self.changed:
+            assert self.changed.wait_for(condition, timeout=10), "it did not happen in 10 s"
+
+    def publish(self, topic: str, body: bytes) -> dict[str, Any]:
+        partitions = self.topics[topic]
+        placed = list(placed_frames(body))
+        for partition, view in placed:
+            check_frame(view)
+            if partition >= len(partitions):
+                raise Refused(404, "partition_not_found")
+        results = [self._append(partitions[p], p, view) for p, view in placed]
+        return {"results": results, "durability": "memory"}
+
+    def _append(self, partition: FakePartition, number: int, view: FrameView) -> dict[str, Any]:
+        header = view.header
+        following, seen = partition.producers.get(header.producer_id, (None, {}))
+        if header.first_sequence in seen:
+            offset, time_us = seen[header.first_sequence]
+            return _result(number, offset, header.message_count, time_us, True)
+        if following is not None and header.first_sequence != following:
+            raise Refused(409, "sequence_gap")
+        self.now_us += 1000
+        offset = partition.end
+        stamped = stamp(header, base_offset=offset, append_time_us=self.now_us, leader_epoch=0)
+        partition.frames.append(FrameView.parse(stamped.pack() + bytes(view.buffer[HEADER_BYTES:])))
+        partition.end += header.message_count
+        seen[header.first_sequence] = (offset, self.now_us)
+        partition.producers[header.producer_id] = (
+            header.first_sequence + header.message_count,
+            seen,
+        )
+        return _result(number, offset, header.message_count, self.now_us, False)
+
+    def read(self, topic: str, query: dict[str, str]) -> bytes:
+        number = int(query["partition"])
+        partition = self.topics[topic][number]
+        start = int(query.get("offset", 0))
+        from_us = parse_time_us(query.get("from_time", "1970-01-01"), now_us=0)
+        to_us = parse_time_us(query.get("to_time", "2100-01-01"), now_us=0)
+        limit = int(query["limit"])
+        if wait := query.get("wait"):
+            with self.changed:
+                self.changed.wait_for(
+                    lambda: partition.end > start or self.stopping, parse_duration_ms(wait) / 1000
+                )
+        pieces: list[bytes] = []
+        following = start
+        for view in partition.frames:
+            header = view.header
+            if header.end_offset <= start or header.append_time_us < from_us:
+                continue
+            if header.append_time_us > to_us or limit <= 0:
+                break
+            cut = slice_frame(view, start, max(start, header.base_offset) + limit)
+            part = FrameView.parse(bytes(cut))
+            following = part.header.end_offset
+            limit -= part.header.message_count
+            if not any(s <= header.base_offset < e for s, e in partition.damaged):
+                pieces.append(number.to_bytes(4, "little") + bytes(cut))
+        preface = {
+            "next": following,
+            "start": 0,
+            "end": partition.end,
+            "damaged": [
+                {"partition": number, "start_offset": s, "end_offset": e}
+                for s, e in partition.damaged
+                if start <= s < following
+            ],
+        }
+        return _with_preface(preface, pieces)
+
+
+class FakeGroup:
+    """Hands messages out in order; nacked ones come first again."""
+
+    def __init__(self, node: FakeNode, topic: str) -> None:
+        self._node = node
+        self._topic = topic
+        self._cursors = [0] * len(node.topics[topic])
+        self._again: dict[tuple[int, int], int] = {}
+        self._token = 3298534883328
+        self.leased: dict[tuple[int, int], tuple[int, int]] = {}
+        self.done: set[tuple[int, int]] = set()
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+
+    def receive(self, asked: dict[str, Any]) -> bytes:
+        node = self._node
+        with node.changed:
+            node.changed.wait_for(
+                lambda: self._is_ready() or node.stopping,
+                parse_duration_ms(asked.get("wait", "0s")) / 1000,
+            )
+            node.changed.notify_all()
+            deliveries, pieces = [], []
+            left = asked.get("max", 100)
+            for number, partition in enumerate(node.topics[self._topic]):
+                ranges, left = self._take(number, partition.end, left)
+                if not ranges:
+                    continue
+                self._token += 1
+                for start, end, attempt in ranges:
+                    for offset in range(start, end):
+                        self.leased[number, offset] = (self._token, attempt)
+                frames = [
+                    f
+                    for f in partition.frames
+                    if any(
+                        f.header.base_offset < end and start < f.header.end_offset
+                        for start, end, _ in ranges
+                    )
+                ]
+                pieces += [number.to_bytes(4, "little") + bytes(f.buffer) for f in frames]
+                deliveries.append(
+                    {
+                        "partition": number,
+                        "token": str(self._token),
+                        "lease_until": format_time_us(node.now_us + 30_000_000),
+                        "ranges": ranges,
+                        "frames": len(frames),
+                    }
+                )
+            return _with_preface({"deliveries": deliveries}, pieces)
+
+    def settle(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
+        done, failed = 0, []
+        with self._node.changed:
+            self.calls.append((verb, body))
+            for text in body["receipts"]:
+                receipt = Receipt.parse(text)
+                for offset in range(receipt.start, receipt.end):
+                    place = (receipt.partition, offset)
+                    token, attempt = self.leased.get(place, (None, 0))
+                    if token != receipt.token:
+                        lost = Receipt(receipt.partition, receipt.token, offset, offset + 1)
+                        failed.append({"receipt": str(lost), "code": "lease_lost"})
+                        continue
+                    done += 1
+                    if verb == "extend":
+                        continue
+                    del self.leased[place]
+                    if verb == "ack":
+                        self.done.add(place)
+                    else:
+                        self._again[place] = attempt + 1
+            self._node.changed.notify_all()
+        return {"done": done, "failed": failed}
+
+    def _is_ready(self) -> bool:
+        partitions = self._node.topics[self._topic]
+        return bool(self._again) or any(
+            cursor < partition.end
+            for cursor, partition in zip(self._cursors, partitions, strict=True)
+        )
+
+    def _take(self, number: int, end: int, left: int) -> tuple[list[list[int]], int]:
+        ranges = []
+        for place in sorted(p for p in self._again if p[0] == number)[:left]:
+            ranges.append([place[1], place[1] + 1, self._again.pop(place)])
+            left -= 1
+        start = self._cursors[number]
+        stop = min(end, start + left)
+        if start < stop:
+            ranges.append([start, stop, 1])
+            self._cursors[number] = stop
+        return ranges, left - (stop - start)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    fake: FakeNode
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = -1
+
+    def handle_one_request(self) -> None:
+        try:
+            super().handle_one_request()
+        except (ConnectionError, ValueError):
+            self.close_connection = True
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    do_POST = do_PATCH = do_DELETE = do_GET
+
+    def _answer(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        with self.fake.changed:
+            self.fake.requests.append((self.command, self.path))
+            self.fake.bodies.append(body)
+            self.fake.headers.append({k.lower(): v for k, v in self.headers.items()})
+            self.fake.changed.notify_all()
+        try:
+            if self.fake.refusals and "/messages" in self.path:
+                raise self.fake.refusals.popleft()
+            answer = self._route(body)
+        except Refused as refused:
+            return self._send(refused.status, json.dumps(refused.problem).encode())
+        if answer is None:
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+            return None
+        raw = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+        return self._send(200, raw)
+
+    def _route(self, body: bytes) -> Any:
+        url = urllib.parse.urlsplit(self.path)
+        query = dict(urllib.parse.parse_qsl(url.query))
+        parts = url.path.strip("/").split("/")
+        if parts == ["v1", "topics"]:
+            return {"topics": [{"name": name} for name in self.fake.topics]}
+        if parts[:2] != ["v1", "topics"]:
+            return {"path": self.path}
+        topic = parts[2]
+        if topic not in self.fake.topics:
+            raise Refused(404, "topic_not_found")
+        if len(parts) == 3:
+            return {
+                "name": topic,
+                "partitions": [
+                    {"partition": n, "start_offset": 0, "end_offset": p.end}
+                    for n, p in enumerate(self.fake.topics[topic])
+                ],
+            }
+        if parts[3] == "messages":
+            if self.command == "GET":
+                return self.fake.read(topic, query)
+            return self._publish(topic, body)
+        group = self.fake.group(topic, parts[4])
+        if parts[5] == "receive":
+            return group.receive(json.loads(body))
+        return group.settle(parts[5], json.loads(body))
+
+    def _publish(self, topic: str, body: bytes) -> Any:
+        fake = self.fake
+        assert self.headers["Content-Type"] == FRAMES
+        assert fake.may_publish.wait(10)
+        with fake.changed:
+            if fake.drops_before_storing:
+                fake.drops_before_storing -= 1
+                return None
+            answer = fake.publish(topic, body)
+            fake.changed.notify_all()
+            if fake.drops_after_storing:
+                fake.drops_after_storing -= 1
+                return None
+        return answer
+
+    def _send(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def placed_frames(body: bytes) -> Iterator[tuple[int, FrameView]]:
+    position = 0
+    while position < len(body):
+        view = FrameView.parse(body, position + 4)
+        yield int.from_bytes(body[position : position + 4], "little"), view
+        position += 4 + view.header.frame_bytes
+
+
+def _with_preface(preface: dict[str, Any], pieces: list[bytes]) -> bytes:
+    text = json.dumps(preface).encode()
+    return len(text).to_bytes(4, "little") + text + b"".join(pieces)
+
+
+def _result(
+    partition: int, offset: int, count: int, time_us: int, duplicate: bool
+) -> dict[str, Any]:
+    return {
+        "partition": partition,
+        "offset": offset,
+        "count": count,
+        "timestamp": format_time_us(time_us),
+        "duplicate": duplicate,
+    }
