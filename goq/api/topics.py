@@ -43,6 +43,14 @@ class TopicRoutes:
                 errors=missing,
             ),
             Route(
+                "PUT",
+                "/v1/topics/{topic}",
+                self.use,
+                "Show a topic, created first if there is none and the node is set to do so",
+                answer=TopicOut,
+                errors=missing,
+            ),
+            Route(
                 "PATCH",
                 "/v1/topics/{topic}",
                 self.alter,
@@ -77,6 +85,10 @@ class TopicRoutes:
         """Show a topic."""
         known_parameters(request)
         return json_response(self._topic(self._broker.topic(name)))
+
+    async def use(self, _request: Request, name: str) -> Response:
+        """Show a topic that is about to be published to."""
+        return json_response(self._topic(await self._broker.topic_for_publish(name)))
 
     async def alter(self, request: Request, name: str) -> Response:
         """Change settings, or add partitions."""

@@ -39,9 +39,7 @@ def as_message(
 def as_messages(messages: Iterable[MessageLike]) -> list[Message]:
     """Return messages within the limits; a bare value is a message without key and headers."""
     return [
-        as_message(item.value, item.key, item.headers)
-        if isinstance(item, Message)
-        else as_message(item, None, None)
+        _checked(item) if isinstance(item, Message) else as_message(item, None, None)
         for item in messages
     ]
 
@@ -53,6 +51,11 @@ def check_values(values: Sequence[bytes]) -> None:
             f"a value of {max(map(len, values))} bytes is over the limit of"
             f" {limits.VALUE_BYTES_MAX}"
         )
+
+
+def value_bytes(value: bytes) -> int:
+    """Return how many bytes a message takes in a frame that is only a value."""
+    return 8 + len(value)
 
 
 def message_bytes(message: Message) -> int:
@@ -73,6 +76,13 @@ def wire_duration(duration: Duration, field: str) -> str:
 def wait_ms(wait: Duration | None) -> int:
     """Return how long a long poll may be held, in milliseconds; None is not at all."""
     return 0 if wait is None else min(parse_duration_ms(wait, field="wait"), limits.WAIT_MS_MAX)
+
+
+def _checked(message: Message) -> Message:
+    if type(message.value) is bytes and type(message.key) is bytes and not message.headers:
+        check_message(message, field="message")
+        return message
+    return as_message(message.value, message.key, message.headers)
 
 
 def _as_headers(headers: HeadersLike) -> tuple[Header, ...]:

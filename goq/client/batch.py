@@ -16,8 +16,6 @@ from goq.frame.encode import Columns
 from goq.frame.keys import partition_of
 from goq.model import Header, Message
 
-VALUE_OVERHEAD_BYTES = 8
-
 
 class Share(NamedTuple):
     """The part of a batch that goes to one partition; ``positions`` tell which messages."""
@@ -62,6 +60,23 @@ class Batch:
             self.headers.append(message.headers)
         if self.partitions is not None:
             self.partitions.append(partition)
+        self.size_bytes += size_bytes
+
+    def add_messages(self, messages: Sequence[Message], size_bytes: int) -> None:
+        """Add messages that together take ``size_bytes``."""
+        keys = [message.key for message in messages]
+        headers = [message.headers for message in messages]
+        if self.keys is None and keys.count(None) < len(keys):
+            self.keys = [None] * len(self.values)
+        if self.headers is None and any(headers):
+            self.headers = [()] * len(self.values)
+        self.values.extend([message.value for message in messages])
+        if self.keys is not None:
+            self.keys.extend(keys)
+        if self.headers is not None:
+            self.headers.extend(headers)
+        if self.partitions is not None:
+            self.partitions.extend([None] * len(messages))
         self.size_bytes += size_bytes
 
     def add_values(self, values: Sequence[bytes], size_bytes: int) -> None:

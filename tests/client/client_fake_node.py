@@ -49,6 +49,7 @@ class FakeNode:
         self.bodies: list[bytes] = []
         self.headers: list[dict[str, str]] = []
         self.refusals: deque[Refused] = deque()
+        self.creates_topics = False
         self.drops_after_storing = 0
         self.drops_before_storing = 0
         self.now_us = 1_700_000_000_000_000
@@ -141,7 +142,7 @@ class FakeNode:
             header = view.header
             if header.end_offset <= start or header.append_time_us < from_us:
                 continue
-            if header.append_time_us > to_us or limit <= 0:
+            if header.append_time_us >= to_us or limit <= 0:
                 break
             cut = slice_frame(view, start, max(start, header.base_offset) + limit)
             part = FrameView.parse(bytes(cut))
@@ -306,6 +307,8 @@ class _Handler(BaseHTTPRequestHandler):
         if parts[:2] != ["v1", "topics"]:
             return {"path": self.path}
         topic = parts[2]
+        if topic not in self.fake.topics and self.fake.creates_topics and self.command == "POST":
+            self.fake.create(topic, 5)
         if topic not in self.fake.topics:
             raise Refused(404, "topic_not_found")
         if len(parts) == 3:

@@ -127,8 +127,9 @@ def test_several_topics_are_consumed_at_once(node: FakeNode, client: Client) -> 
     for message in client.consume(topics, group="workers", batch=10, until_empty=True):
         message.ack()
         seen.append(message.value)
-    assert sorted(seen, key=str) == [b"%s%d" % (t.encode(), n) for t in topics for n in sorted(
-        range(25), key=str)]
+    assert sorted(seen, key=str) == [
+        b"%s%d" % (t.encode(), n) for t in topics for n in sorted(range(25), key=str)
+    ]
 
 
 def test_several_topics_waited_for_are_given_back_when_the_loop_is_left(
@@ -162,8 +163,7 @@ def test_an_asynchronous_loop_over_several_topics(node: FakeNode, client: Client
 def test_an_error_of_one_topic_ends_the_loop_over_several(node: FakeNode, client: Client) -> None:
     fill(node, client, 1)
     with pytest.raises(TopicNotFound):
-        for message in client.consume(["orders", "missing"], group="workers"):
-            message.ack()
+        list(client.consume(["orders", "missing"], group="workers"))
 
 
 def test_nack_and_extend_say_what_they_were_told(node: FakeNode, client: Client) -> None:

@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 from collections.abc import Sequence
 
 import pytest
 from client_fake_node import FakeNode
+from client_scripted_server import ScriptedServer, ok
 
 from goq.client import AsyncClient, Client, DamagedRange
-from goq.client._sync.log import Log
+from goq.client._sync.log import Log, Span
 from goq.errors import DamagedData, InvalidInput, PartitionNotFound
 from goq.units import format_time_us
 
@@ -96,7 +98,7 @@ def test_from_one_time_to_another(node: FakeNode, client: Client) -> None:
     scatter(client, BATCHES)
     times = sorted({m.timestamp for m in client.log("lines")})
     part = client.log(
-        "lines", from_time=format_time_us(times[5]), to_time=format_time_us(times[9])
+        "lines", from_time=format_time_us(times[5]), to_time=format_time_us(times[10])
     )
     assert [m.value for m in part] == [line for batch in BATCHES[5:10] for line in batch]
 
@@ -121,7 +123,7 @@ def test_damage_is_reported_where_it_is(node: FakeNode, client: Client) -> None:
     seen = [m.value for m in client.log("lines", on_damage=found.append)]
     assert seen == [b"%d.%d" % (n, i) for n in (0, 2) for i in range(5)]
     assert found == [DamagedRange("lines", 0, 5, 10)]
-    got = []
+    got: list[bytes | None] = []
     with pytest.raises(DamagedData, match="messages 5 to 9 of lines, partition 0"):
         got.extend(m.value for m in client.log("lines"))
     assert client.read("lines", partition=0).damaged == found
@@ -175,14 +177,16 @@ def test_following_has_no_end(client: Client) -> None:
 
 def test_memory_holds_one_piece_of_a_partition(node: FakeNode, client: Client) -> None:
     node.create("lines", 100)
-    log = Log(
-        client._http, "lines", None, _span(), follow=False, on_damage=None
-    )
+    log = Log(client._http, "lines", None, Span(), follow=False, on_damage=None)
     assert list(log.messages()) == []
     assert log.limit == 100
 
 
-def _span() -> object:
-    from goq.client._sync.log import Span
-
-    return Span()
+def test_a_peek_without_a_group_shows_the_oldest(node: FakeNode, client: Client) -> None:
+    page = {"messages": [{"timestamp": "2", "partition": 0, "offset": 0}]}
+    other = {"messages": [{"timestamp": "1", "partition": 1, "offset": 0}] * 3}
+    topic = {"partitions": [{"partition": 0}, {"partition": 1}]}
+    answers = [ok(json.dumps(answer).encode()) for answer in (topic, page, other)]
+    with ScriptedServer([[answer] for answer in answers]) as server, Client(server.url) as q:
+        found = q.peek("t", limit=4)["messages"]
+    assert [item["timestamp"] for item in found] == ["1", "1", "1", "2"]

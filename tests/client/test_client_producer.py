@@ -133,10 +133,14 @@ def test_closing_tries_once_more_and_then_says_what_is_wrong(node: FakeNode) -> 
 
 
 def test_an_error_inside_of_the_block_is_not_hidden_by_one_of_closing(node: FakeNode) -> None:
-    with Client(node.url) as client:
-        with pytest.raises(ZeroDivisionError) as raised, client.producer("missing") as producer:
+    def fail_inside(client: Client) -> None:
+        with client.producer("missing") as producer:
             producer.send(b"a")
             raise ZeroDivisionError
+
+    with Client(node.url) as client:
+        with pytest.raises(ZeroDivisionError) as raised:
+            fail_inside(client)
         assert "said topic_not_found" in raised.value.__notes__[0]
 
 

@@ -134,9 +134,7 @@ def test_errors_of_the_node_come_back_as_what_they_were(node: FakeNode, client: 
     assert raised.value.detail == "said not_allowed"
 
 
-def test_a_topic_made_anew_with_fewer_partitions_is_noticed(
-    node: FakeNode, client: Client
-) -> None:
+def test_a_topic_made_anew_with_fewer_partitions_is_noticed(node: FakeNode, client: Client) -> None:
     node.create("orders", 8)
     keys = [f"key-{n}" for n in range(30)]
     for key in keys:
@@ -144,6 +142,14 @@ def test_a_topic_made_anew_with_fewer_partitions_is_noticed(
     node.create("orders", 2)
     for key in keys:
         assert client.publish("orders", b"", key=key).id.partition == partition_of(key.encode(), 2)
+
+
+def test_a_topic_is_made_by_the_first_publish_where_the_node_does_that(
+    node: FakeNode, client: Client
+) -> None:
+    node.creates_topics = True
+    assert client.publish("new", b"", key="k").id.partition == partition_of(b"k", 5)
+    assert sum(partition.end for partition in node.topics["new"]) == 1
 
 
 def test_publishers_at_the_same_moment_share_requests_and_keep_their_sequences(
@@ -175,18 +181,14 @@ def test_threads_that_publish_at_the_same_moment_share_requests(
 ) -> None:
     [partition] = node.create("orders")
     node.may_publish.clear()
-    threads = [
-        threading.Thread(target=client.publish, args=("orders", f"{n}")) for n in range(20)
-    ]
+    threads = [threading.Thread(target=client.publish, args=("orders", f"{n}")) for n in range(20)]
     for thread in threads:
         thread.start()
     node.wait_until(lambda: node.paths("POST", "/messages"))
     node.may_publish.set()
     for thread in threads:
         thread.join()
-    assert sorted(partition.values(), key=lambda v: int(v or b"")) == [
-        b"%d" % n for n in range(20)
-    ]
+    assert sorted(partition.values(), key=lambda v: int(v or b"")) == [b"%d" % n for n in range(20)]
     assert len(node.paths("POST", "/messages")) < 20
 
 

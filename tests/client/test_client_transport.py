@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
@@ -64,10 +64,10 @@ class Session:
 
 
 @pytest.fixture(params=["sync", "async"])
-def session(request: pytest.FixtureRequest) -> Session:
+def session(request: pytest.FixtureRequest) -> Iterator[Session]:
     made = Session(request.param == "async", 4)
-    request.addfinalizer(made.end)
-    return made
+    yield made
+    made.end()
 
 
 def test_a_connection_is_used_again(session: Session) -> None:

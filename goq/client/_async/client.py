@@ -263,7 +263,7 @@ class AsyncClient(AsyncAdmin):
         delay: Duration | None = None,
         reason: str | None = None,
     ) -> Settled:
-        """Give messages back, to come again after ``delay`` or the group's own backoff."""
+        """Give messages back, to come again after ``delay``."""
         details = nack_details(delay, reason)
         return await self._settler.settle("nack", topic, group, _texts(receipts), **details)
 

@@ -64,7 +64,8 @@ class Consumption:
         self._last_s = 0.0
         self._extender = Extender(settler, options.receive.visibility_ms)
         self._closing = Lock()
-        self._channel = Channel[bool](len(topics))  # a worker's bell: True for more, False for its end
+        # a worker rings when there is more (True), and when there will be none (False)
+        self._channel = Channel[bool](len(topics))
         self._workers: list[Worker] = []
         self._workers_http: Http | None = None
         self._running = 0

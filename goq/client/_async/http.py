@@ -208,9 +208,9 @@ async def _body_of(stream: httpx.AsyncByteStream) -> bytes:
 def _server_of(text: str) -> httpx.URL:
     try:
         url = httpx.URL(text)
-    except httpx.InvalidURL as error:
+    except (httpx.InvalidURL, ValueError) as error:
         raise InvalidInput(f"{text!r} is not a server's URL: {error}", field="servers") from None
-    if url.scheme not in ("http", "https") or not url.host:
+    if url.scheme not in ("http", "https") or not url.host or (url.port or 1) > 65_535:
         raise InvalidInput(
             f"{text!r} is not a server's URL; one reads http://127.0.0.1:8080", field="servers"
         )

@@ -114,7 +114,7 @@ class AsyncReceivedMessage(msgspec.Struct, eq=False):
         await self._settle("ack")
 
     async def nack(self, delay: Duration | None = None, reason: str | None = None) -> None:
-        """Give the message back, to come again after ``delay`` or the group's own backoff."""
+        """Give the message back, to come again after ``delay``."""
         await self._settle("nack", **nack_details(delay, reason))
 
     async def extend(self, visibility: Duration | None = None) -> None:

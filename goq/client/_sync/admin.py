@@ -69,11 +69,21 @@ class Admin:
         self._http.call("DELETE", routes.group(topic, group))
 
     def peek(
-        self, topic: str, group: str, *, state: str = "ready", limit: int | None = None
+        self, topic: str, group: str | None = None, *, state: str = "ready", limit: int = 10
     ) -> Json:
-        """Return messages of a group in a state, without touching them."""
-        path = f"{routes.group(topic, group)}/peek"
-        return _dict(self._http.call("GET", routes.query(path, state=state, limit=limit)))
+        """Return messages of a group in a state, or a topic's oldest, without touching them."""
+        if group is not None:
+            path = f"{routes.group(topic, group)}/peek"
+            target = routes.query(path, state=state, limit=limit)
+            return _dict(self._http.call("GET", target))
+        found: list[Json] = []
+        for partition in (self.topic(topic))["partitions"]:
+            target = routes.query(
+                routes.messages(topic), partition=partition["partition"], limit=limit
+            )
+            found.extend((self._http.call("GET", target))["messages"])
+        found.sort(key=lambda item: (item["timestamp"], item["partition"], item["offset"]))
+        return {"messages": found[:limit], "next": None}
 
     def message(self, message_id: str | MessageId) -> Json:
         """Return one message and what is known of it."""

@@ -264,7 +264,7 @@ class Client(Admin):
         delay: Duration | None = None,
         reason: str | None = None,
     ) -> Settled:
-        """Give messages back, to come again after ``delay`` or the group's own backoff."""
+        """Give messages back, to come again after ``delay``."""
         details = nack_details(delay, reason)
         return self._settler.settle("nack", topic, group, _texts(receipts), **details)
 

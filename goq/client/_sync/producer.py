@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from types import TracebackType
-from typing import Final
+from typing import Final, TypeVar
 
 from goq import limits
 from goq.client._sync.backend import Monitor, Worker
@@ -21,14 +22,16 @@ from goq.client.arguments import (
     as_messages,
     check_values,
     message_bytes,
+    value_bytes,
 )
-from goq.client.batch import VALUE_OVERHEAD_BYTES, Batch
+from goq.client.batch import Batch
 from goq.client.messages import PublishedBatch
 from goq.errors import GoqError, InvalidInput
-from goq.model import Message
 
 BATCH_BYTES_MAX: Final = 12 * limits.MIB
 WAITING_BATCHES_MAX: Final = 4
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,34 +117,20 @@ class Producer:
     ) -> None:
         """Take one message."""
         message = as_message(value, key, headers)
+        size_bytes = message_bytes(message)
         with self._monitor:
-            self._add(message)
+            self._room_for(size_bytes)
+            self._open.add(message, size_bytes)
+            self._added(1)
 
     def send_many(self, messages: Iterable[MessageLike]) -> None:
         """Take messages in their order."""
-        checked = as_messages(messages)
-        with self._monitor:
-            for message in checked:
-                self._add(message)
+        self._add_all(as_messages(messages), Batch.add_messages, message_bytes)
 
     def send_values(self, values: Sequence[bytes]) -> None:
         """Take messages that are only a value: the fastest way in."""
         check_values(values)
-        with self._monitor:
-            start = 0
-            while start < len(values):
-                room = self._options.batch - len(self._open)
-                piece = values[start : start + room]
-                size_bytes = _bytes_of(piece)
-                if self._open.size_bytes + size_bytes > self._options.batch_bytes:
-                    piece = self._fitting(piece)
-                    size_bytes = _bytes_of(piece)
-                self._room_for(size_bytes)
-                if len(piece) > self._options.batch - len(self._open):
-                    continue  # another sender filled the batch while this one waited
-                self._open.add_values(piece, size_bytes)
-                self._added(len(piece))
-                start += len(piece)
+        self._add_all(values, Batch.add_values, value_bytes)
 
     def flush(self) -> None:
         """Return when the node has stored everything that was sent before; else raise."""
@@ -157,11 +146,27 @@ class Producer:
         """Flush, then end. When that raises, ``unsent`` messages were not confirmed."""
         self._close(try_again=True)
 
-    def _add(self, message: Message) -> None:
-        size_bytes = message_bytes(message)
-        self._room_for(size_bytes)
-        self._open.add(message, size_bytes)
-        self._added(1)
+    def _add_all(
+        self,
+        items: Sequence[Item],
+        add: Callable[[Batch, Sequence[Item], int], None],
+        size_of: Callable[[Item], int],
+    ) -> None:
+        """Take items in pieces that fill the batches."""
+        with self._monitor:
+            start = 0
+            while start < len(items):
+                piece = items[start : start + self._options.batch - len(self._open)]
+                size_bytes = sum(map(size_of, piece))
+                if self._open.size_bytes + size_bytes > self._options.batch_bytes:
+                    piece = self._fitting(piece, size_of)
+                    size_bytes = sum(map(size_of, piece))
+                self._room_for(size_bytes)
+                if len(piece) > self._options.batch - len(self._open):
+                    continue  # another sender filled the batch while this one waited
+                add(self._open, piece, size_bytes)
+                self._added(len(piece))
+                start += len(piece)
 
     def _room_for(self, size_bytes: int) -> None:
         """Seal the open batch where it is full; wait while too many batches wait."""
@@ -189,14 +194,13 @@ class Producer:
             self._open = Batch()
             self._wake_worker()
 
-    def _fitting(self, values: Sequence[bytes]) -> Sequence[bytes]:
-        """Return the first of ``values`` that fill the open batch, or a whole new one."""
-        bytes_max = self._options.batch_bytes
-        sizes = list(accumulate(len(value) + VALUE_OVERHEAD_BYTES for value in values))
-        room_bytes = bytes_max - self._open.size_bytes
-        if sizes[0] > room_bytes:
-            room_bytes = bytes_max
-        return values[: max(1, sum(size <= room_bytes for size in sizes))]
+    def _fitting(self, items: Sequence[Item], size_of: Callable[[Item], int]) -> Sequence[Item]:
+        """Return the first of ``items`` that fill the open batch, or a whole new one."""
+        room_bytes = self._options.batch_bytes - self._open.size_bytes
+        ends = list(accumulate(map(size_of, items)))
+        if ends[0] > room_bytes:
+            room_bytes = self._options.batch_bytes
+        return items[: max(1, bisect_right(ends, room_bytes))]
 
     def _wake_worker(self) -> None:
         if self._worker is None:
@@ -275,7 +279,3 @@ class Producer:
         if self._error is not None or not len(self._open):
             return None
         return max(0.0, self._send_open_at_s - time.monotonic())
-
-
-def _bytes_of(values: Sequence[bytes]) -> int:
-    return sum(map(len, values)) + VALUE_OVERHEAD_BYTES * len(values)

@@ -115,7 +115,7 @@ class ReceivedMessage(msgspec.Struct, eq=False):
         self._settle("ack")
 
     def nack(self, delay: Duration | None = None, reason: str | None = None) -> None:
-        """Give the message back, to come again after ``delay`` or the group's own backoff."""
+        """Give the message back, to come again after ``delay``."""
         self._settle("nack", **nack_details(delay, reason))
 
     def extend(self, visibility: Duration | None = None) -> None:

@@ -1,0 +1,44 @@
+# Each target works by itself on a machine that has only Python and make.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test test-long check bench docs clean
+
+$(VENV)/installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --editable .
+	touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	touch $@
+
+demo: $(VENV)/installed            ## run a node, publish, consume, kill it, show nothing is lost
+	PATH="$(CURDIR)/$(BIN):$$PATH" bash tools/demo.sh
+
+test: $(VENV)/installed-dev        ## every test but the long ones
+	$(BIN)/python -m pytest -m "not long"
+
+test-long: $(VENV)/installed-dev   ## every test, the long variants too
+	$(BIN)/python -m pytest
+
+check: $(VENV)/installed-dev       ## style, types, layers, generated files
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python tools/unasync.py --check
+	$(BIN)/python tools/cli_docs.py --check
+
+docs: $(VENV)/installed-dev        ## make the generated files anew
+	$(BIN)/python tools/unasync.py
+	$(BIN)/python tools/cli_docs.py
+
+bench: $(VENV)/installed           ## measure this machine; see docs/benchmarks.md
+	$(BIN)/pip install --quiet --editable '.[bench]'
+	$(BIN)/python -m bench
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,204 @@
+"""``goq consume``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from goq.errors import UsageError
+from goq_cli.message_format import DEFAULT_FORMAT, Writer, make_writer
+from goq_cli.session import SESSION
+
+if TYPE_CHECKING:
+    from goq.client import Client, DamagedRange, LogMessage, ReceivedMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Which part of the log to read."""
+
+    from_beginning: bool
+    from_offset: int | None
+    from_time: str | None
+    to_time: str | None
+    partition: int | None
+    follow: bool
+
+    def is_set(self) -> bool:
+        """Whether any of it was asked for."""
+        return self != Where(False, None, None, None, None, False)
+
+
+def command(
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...")],
+    group: Annotated[
+        str | None, typer.Option(metavar="G", help="Lease, print and ack for this group.")
+    ] = None,
+    maximum: Annotated[
+        int | None, typer.Option("--max", metavar="N", min=1, help="End after N messages.")
+    ] = None,
+    until_empty: Annotated[
+        bool, typer.Option("--until-empty", help="End when nothing is ready.")
+    ] = False,
+    timeout: Annotated[
+        str | None, typer.Option(metavar="D", help="End when nothing came for so long.")
+    ] = None,
+    visibility: Annotated[
+        str | None, typer.Option(metavar="D", help="How long a lease lasts.")
+    ] = None,
+    batch: Annotated[int, typer.Option(metavar="N", min=1, help="Messages a request.")] = 1000,
+    no_ack: Annotated[
+        bool, typer.Option("--no-ack", help="Print only; the leases run out.")
+    ] = False,
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            metavar="F",
+            help="%t topic %p partition %o offset %k key %v value %h headers %T time %i id"
+            " %a attempt %% percent",
+        ),
+    ] = DEFAULT_FORMAT,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Values as they were, a line each, nothing else.")
+    ] = False,
+    null: Annotated[bool, typer.Option("--null", "-0", help="With --raw: NUL ends a value.")] = False,
+    execute: Annotated[
+        str | None,
+        typer.Option("--exec", metavar="CMD", help="Run CMD for each; exit 0 acks, else nack."),
+    ] = None,
+    jobs: Annotated[int, typer.Option(metavar="N", min=1, help="So many CMDs at once.")] = 1,
+    retry_delay: Annotated[
+        str, typer.Option(metavar="D", help="When a message comes again after CMD failed.")
+    ] = "1s",
+    from_beginning: Annotated[bool, typer.Option("--from-beginning")] = False,
+    from_offset: Annotated[int | None, typer.Option(metavar="N", min=0)] = None,
+    from_time: Annotated[str | None, typer.Option(metavar="T")] = None,
+    to_time: Annotated[str | None, typer.Option(metavar="T")] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on as messages come, from now on by default.")
+    ] = False,
+    partition: Annotated[int | None, typer.Option(metavar="N", min=0)] = None,
+) -> None:
+    """Print messages, or run a command for each.
+
+    With --group, messages are leased, printed and acknowledged. Without, the log is read from
+    --from-… to its end and nothing is acknowledged.
+    """
+    where = Where(from_beginning, from_offset, from_time, to_time, partition, follow)
+    if group is None and (execute or no_ack or until_empty or visibility):
+        raise UsageError("--exec, --no-ack, --until-empty and --visibility need a --group")
+    if group is not None and where.is_set():
+        raise UsageError("--from-…, --to-time, --partition and --follow go without --group")
+    with SESSION.client() as client:
+        if group is None:
+            writer = make_writer(form, raw, b"\0" if null else b"\n")
+            messages = _log(client, topics, where, batch, timeout)
+            _print(writer, messages, maximum)
+            return
+        received = client.consume(
+            topics,
+            group=group,
+            batch=min(batch, 2 * jobs) if execute else batch,
+            max=maximum,
+            visibility=visibility,
+            until_empty=until_empty,
+            timeout=timeout,
+            auto_extend=execute is not None,
+            before_wait=lambda: printer.settle(),
+        )
+        if execute:
+            from goq_cli.exec_worker import ExecWorker
+
+            printer: ExecWorker | _Acker = ExecWorker(client, execute, jobs, retry_delay)
+        else:
+            writer = make_writer(form, raw, b"\0" if null else b"\n")
+            printer = _Acker(client, writer, batch, ack=not no_ack)
+        try:
+            for message in received:
+                printer.take(message)
+        finally:
+            received.close()
+            printer.close()
+
+
+class _Acker:
+    """Prints messages and acknowledges them once they have left this process."""
+
+    def __init__(self, client: Client, writer: Writer, batch: int, *, ack: bool) -> None:
+        self._client = client
+        self._writer = writer
+        self._batch = batch
+        self._ack = ack
+        self._printed: list[ReceivedMessage] = []
+
+    def take(self, message: ReceivedMessage) -> None:
+        """Print a message; acknowledge it with its like."""
+        self._writer.write(message)
+        self._printed.append(message)
+        if len(self._printed) >= self._batch:
+            self.settle()
+
+    def settle(self) -> None:
+        """Let what is printed go out, then acknowledge it."""
+        self._writer.flush()
+        printed, self._printed = self._printed, []
+        if self._ack and printed:
+            settled = self._client.ack_many(printed)
+            if settled.failed:
+                sys.stderr.write(
+                    f"goq: {len(settled.failed)} leases had ended before their messages were"
+                    " acknowledged; they come again (see --visibility)\n"
+                )
+
+    def close(self) -> None:
+        """Acknowledge what was printed."""
+        self.settle()
+
+
+def _log(
+    client: Client, topics: list[str], where: Where, batch: int, timeout: str | None
+) -> Iterator[LogMessage]:
+    if where.follow and len(topics) > 1:
+        raise UsageError("--follow reads one topic; give several to a --group")
+    if timeout is not None:
+        raise UsageError("--timeout needs a --group")
+    from_time = where.from_time
+    if where.follow and not where.from_beginning and where.from_offset is None:
+        from_time = from_time or "now"
+    for topic in topics:
+        yield from client.log(
+            topic,
+            partition=where.partition,
+            from_offset=where.from_offset,
+            from_time=from_time,
+            to_time=where.to_time,
+            follow=where.follow,
+            on_damage=_tell_damage,
+        )
+
+
+def _tell_damage(damaged: DamagedRange) -> None:
+    global _damaged
+    _damaged = True
+    sys.stderr.write(
+        f"goq: {damaged.topic}:{damaged.partition}: offsets {damaged.start_offset} to"
+        f" {damaged.end_offset - 1} are damaged and cannot be read; see: goq doctor\n"
+    )
+
+
+_damaged = False
+
+
+def _print(writer: Writer, messages: Iterator[LogMessage], maximum: int | None) -> None:
+    for number, message in enumerate(messages, 1):
+        writer.write(message)
+        if number == maximum:
+            break
+    writer.flush()
+    if _damaged:
+        raise typer.Exit(1)

@@ -1,0 +1,83 @@
+"""``goq group``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from goq_cli.output import confirm, notice, print_json, print_table
+from goq_cli.session import SESSION
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+_Group = Annotated[str, typer.Argument(metavar="GROUP")]
+_Topic = Annotated[str, typer.Option("--topic", metavar="TOPIC", help="The group's topic.")]
+_COLUMNS = ("topic", "group", "lag", "ready", "leased", "retry", "oldest_ready_ms", "members")
+
+
+@app.command("list")
+def list_groups(
+    topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="Default: all topics.")] = None,
+) -> None:
+    """List groups with their lag."""
+    with SESSION.client() as client:
+        names = [topic] if topic else [t["name"] for t in client.topics()]
+        found = [(name, group) for name in names for group in client.groups(name)]
+    if SESSION.json:
+        print_json({"groups": [{"topic": name, **group} for name, group in found]})
+    else:
+        print_table(_COLUMNS, [_row(name, group) for name, group in found])
+
+
+@app.command()
+def show(group: _Group, topic: _Topic) -> None:
+    """Show a group: lag, in flight, retries, oldest waiting, members."""
+    with SESSION.client() as client:
+        found = client.group(topic, group)
+    if SESSION.json:
+        print_json(found)
+        return
+    print_table(_COLUMNS, [_row(topic, found)])
+    columns = ("partition", "cursor", "lag", "ready", "leased", "retry")
+    print_table(columns, [[p[c] for c in columns] for p in found["partitions"]])
+
+
+@app.command()
+def reset(
+    group: _Group,
+    topic: _Topic,
+    to: Annotated[str, typer.Option(help="earliest, latest, an offset, or a time.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be.")] = False,
+) -> None:
+    """Let a group go on from another place; what it holds is void."""
+    with SESSION.client() as client:
+        answer = client.reset_group(topic, group, to=to, dry_run=dry_run)
+    if SESSION.json:
+        print_json(answer)
+        return
+    columns = ("partition", "cursor", "to", "redelivers", "skips", "voids")
+    print_table(columns, [[p[c] for c in columns] for p in answer["partitions"]])
+    if dry_run:
+        notice("nothing was changed")
+
+
+@app.command()
+def delete(
+    group: _Group,
+    topic: _Topic,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Delete a group: used again, it begins anew at the start of the log."""
+    confirm(f"Delete group {group} of {topic} and its progress?", yes)
+    with SESSION.client() as client:
+        client.delete_group(topic, group)
+    if SESSION.json:
+        print_json({"deleted": group, "topic": topic})
+    else:
+        notice(f"deleted {group}")
+
+
+def _row(topic: str, group: dict[str, Any]) -> list[object]:
+    members = ",".join(m["consumer"] or "-" for m in group["members"])
+    cells = [group[name] for name in ("lag", "ready", "leased", "retry")]
+    return [topic, group["group"], *cells, group.get("oldest_ready_age_ms"), members]

@@ -1,0 +1,238 @@
+"""``goq produce``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from goq import limits
+from goq.errors import InvalidInput, NotFound, TooLarge, UsageError
+from goq.model import UNTERMINATED_HEADER, Header, Message
+from goq_cli.lines import Splitter
+from goq_cli.output import parse_settings
+from goq_cli.session import SESSION
+
+if TYPE_CHECKING:
+    from goq.client import Producer, PublishedBatch
+
+STDIN = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How input becomes messages."""
+
+    delimiter: bytes
+    jsonl: bool
+    whole: bool
+    key: bytes | None
+    key_separator: bytes | None
+    headers: tuple[Header, ...]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether messages are nothing but values."""
+        return not (self.jsonl or self.headers or self.key is not None or self.key_separator)
+
+
+def command(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    files: Annotated[
+        list[str], typer.Argument(metavar="[FILE]...", help="Default or '-': stdin.")
+    ] = [],  # noqa: B006 - typer reads the default, nothing writes to it
+    jsonl: Annotated[
+        bool, typer.Option("--jsonl", help="A JSON object a line: value, key, headers.")
+    ] = False,
+    whole: Annotated[bool, typer.Option("--whole", help="A file is one message.")] = False,
+    delimiter: Annotated[
+        str, typer.Option(metavar="S", help=r"Ends a message; \n, \t, \0, \xHH are understood.")
+    ] = r"\n",
+    null: Annotated[bool, typer.Option("--null", "-0", help="The same as --delimiter '\\0'.")] = False,
+    key: Annotated[str | None, typer.Option(metavar="K", help="The key of every message.")] = None,
+    key_sep: Annotated[
+        str | None, typer.Option(metavar="S", help="What stands before S is the key.")
+    ] = None,
+    header: Annotated[
+        list[str], typer.Option(metavar="K=V", help="A header of every message; repeatable.")
+    ] = [],  # noqa: B006
+    partition: Annotated[int | None, typer.Option(metavar="N", help="Default: by key.")] = None,
+    batch: Annotated[int, typer.Option(metavar="N", help="Messages a request at most.")] = 10_000,
+    linger: Annotated[
+        str, typer.Option(metavar="D", help="How long a batch waits for more.")
+    ] = "5ms",
+    compress: Annotated[str | None, typer.Option(metavar="zstd", help="Compress batches.")] = None,
+    print_ids: Annotated[
+        bool, typer.Option("--print-ids", help="Print each message's id when it is stored.")
+    ] = False,
+) -> None:
+    """Publish messages: a line each by default.
+
+    Ends when everything is stored. What the input held before an error is stored too.
+    """
+    if jsonl + whole > 1 or ((jsonl or whole) and (key_sep or null)):
+        raise UsageError("--jsonl, --whole and --key-sep or --null exclude each other")
+    if compress not in (None, "zstd"):
+        raise UsageError(f"--compress is zstd, not {compress!r}")
+    if key is not None and key_sep is not None:
+        raise UsageError("give --key or --key-sep, not both")
+    form = Form(
+        delimiter=b"\0" if null else unescape(delimiter, "--delimiter"),
+        jsonl=jsonl,
+        whole=whole,
+        key=None if key is None else key.encode(),
+        key_separator=None if key_sep is None else unescape(key_sep, "--key-sep"),
+        headers=tuple((name, text.encode()) for name, text in parse_settings(header).items()),
+    )
+    report = Report(print_ids)
+    with SESSION.client() as client, report.progress(files):
+        with client.producer(
+            topic,
+            batch=batch,
+            linger=linger,
+            compress=compress is not None,
+            partition=partition,
+            on_published=report.published,
+        ) as producer:
+            for name in files or [STDIN]:
+                with opened(name) as fd:
+                    feed(producer, fd, name, form)
+    report.finish()
+
+
+def feed(producer: Producer, fd: int, name: str, form: Form) -> None:
+    """Send what one input holds."""
+    label = "stdin" if name == STDIN else name
+    if form.whole:
+        producer.send_many([Message(_whole(fd, label), form.key, form.headers)])
+        return
+    splitter = Splitter(b"\n" if form.jsonl else form.delimiter, label)
+    for values in splitter.split(fd):
+        first = splitter.count - len(values) + 1
+        if form.is_plain and not splitter.unterminated:
+            producer.send_values(values)
+            continue
+        messages = list(_messages(values, first, label, form))
+        if splitter.unterminated and not form.jsonl:
+            last = messages[-1]
+            mark: Header = (UNTERMINATED_HEADER, b"1")
+            messages[-1] = Message(last.value, last.key, (*last.headers, mark))
+        producer.send_many(messages)
+
+
+def _messages(values: list[bytes], first: int, label: str, form: Form) -> Iterator[Message]:
+    for number, value in enumerate(values, first):
+        if form.jsonl:
+            if not value.strip():
+                continue
+            from goq_cli.jsonl import parse_message
+
+            message = parse_message(value, f"{label}, line {number}")
+            headers = (*form.headers, *message.headers)
+            yield Message(message.value, message.key if form.key is None else form.key, headers)
+        elif form.key_separator is not None:
+            key, separator, rest = value.partition(form.key_separator)
+            if not separator:
+                raise InvalidInput(
+                    f"{label}, line {number}: no {form.key_separator.decode(errors='replace')!r}"
+                    " to tell the key from the value; the lines before it are stored"
+                )
+            yield Message(rest, key, form.headers)
+        else:
+            yield Message(value, form.key, form.headers)
+
+
+def _whole(fd: int, label: str) -> bytes:
+    parts: list[bytes] = []
+    size_bytes = 0
+    while part := os.read(fd, limits.MIB):
+        parts.append(part)
+        size_bytes += len(part)
+        if size_bytes > limits.VALUE_BYTES_MAX:
+            raise TooLarge(f"{label} is over {limits.VALUE_BYTES_MAX} bytes, the limit of a value")
+    return b"".join(parts)
+
+
+@contextmanager
+def opened(name: str) -> Iterator[int]:
+    """Open an input by name; ``-`` is stdin."""
+    if name == STDIN:
+        yield sys.stdin.fileno()
+        return
+    try:
+        fd = os.open(name, os.O_RDONLY)
+    except OSError as error:
+        kind = NotFound if isinstance(error, FileNotFoundError) else UsageError
+        raise kind(f"cannot read {name}: {error.strerror}") from None
+    try:
+        yield fd
+    except IsADirectoryError:
+        raise UsageError(f"{name} is a folder") from None
+    finally:
+        os.close(fd)
+
+
+def unescape(text: str, option: str) -> bytes:
+    r"""Return ``text`` with ``\n``, ``\t``, ``\0`` and ``\xHH`` resolved, as bytes."""
+    import re
+
+    def resolve(match: re.Match[bytes]) -> bytes:
+        code = match[1]
+        if code[:1] == b"x":
+            return bytes([int(code[1:], 16)])
+        return {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"0": b"\0", b"\\": b"\\"}[code]
+
+    resolved = re.sub(rb"\\(x[0-9A-Fa-f]{2}|[ntr0\\])", resolve, text.encode())
+    if not resolved:
+        raise UsageError(f"{option} may not be empty")
+    return resolved
+
+
+class Report:
+    """What is told of a run: ids on stdout if asked for, progress to who watches."""
+
+    def __init__(self, print_ids: bool) -> None:
+        self._print_ids = print_ids
+        self._count = 0
+        self._advance: Callable[[int], None] = lambda _count: None
+
+    def published(self, batch: PublishedBatch) -> None:
+        """Take note of what was stored; called by the producer's worker."""
+        self._count += len(batch)
+        self._advance(len(batch))
+        if not self._print_ids:
+            return
+        if SESSION.json:
+            lines = [f'{{"id":"{published.id}"}}\n' for published in batch]
+        else:
+            lines = [f"{published.id}\n" for published in batch]
+        sys.stdout.write("".join(lines))
+        sys.stdout.flush()
+
+    @contextmanager
+    def progress(self, files: list[str]) -> Iterator[None]:
+        """Show how far it is, where a person watches and is not typing the messages."""
+        typing = (not files or STDIN in files) and sys.stdin.isatty()
+        if not sys.stderr.isatty() or typing or SESSION.json:
+            yield
+            return
+        from rich.console import Console
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        columns = (SpinnerColumn(), TextColumn("{task.completed:,.0f} messages"), TimeElapsedColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task("", total=None)
+            self._advance = lambda count: bar.advance(task, count)
+            yield
+        sys.stderr.write(f"{self._count:,} messages stored\n")
+
+    def finish(self) -> None:
+        """Say what was done, as JSON if that was asked for."""
+        if SESSION.json and not self._print_ids:
+            sys.stdout.write(f'{{"published":{self._count}}}\n')

@@ -1,0 +1,52 @@
+"""``goq serve``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from goq_cli.output import parse_settings, print_json
+from goq_cli.session import SESSION
+
+
+def command(
+    config: Annotated[Path | None, typer.Option(help="YAML; see config.example.yaml.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where the data is kept.")] = None,
+    listen: Annotated[str | None, typer.Option(metavar="HOST:PORT")] = None,
+    settings: Annotated[
+        list[str], typer.Option("--set", metavar="KEY=VALUE", help="Any setting, by dotted name.")
+    ] = [],  # noqa: B006 - typer reads the default, nothing writes to it
+) -> None:
+    """Run a node until SIGTERM or Ctrl-C.
+
+    Settings come from the file, the environment (GOQ_BROKER__DATA_DIR) and flags, the later
+    winning. Prints one line when ready.
+    """
+    import logging
+
+    from goq import __version__
+    from goq.config import load_config
+    from goq.node import run
+
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    flags: dict[str, object] = dict(parse_settings(settings))
+    if data_dir is not None:
+        flags["broker.data_dir"] = data_dir
+    if listen is not None:
+        flags["broker.listen"] = listen
+    loaded = load_config(config, flags)
+
+    def ready(url: str) -> None:
+        where = loaded.broker.data_dir.resolve()
+        if SESSION.json:
+            print_json({"url": url, "data_dir": str(where), "version": __version__})
+        else:
+            sys.stdout.write(f"goq {__version__} ready on {url}, data in {where}\n")
+        sys.stdout.flush()
+
+    run(loaded, ready)

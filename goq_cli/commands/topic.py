@@ -1,0 +1,111 @@
+"""``goq topic``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from goq_cli.output import confirm, notice, parse_settings, print_json, print_table
+from goq_cli.session import SESSION
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+_Name = Annotated[str, typer.Argument(metavar="NAME")]
+_Settings = Annotated[
+    list[str],
+    typer.Option("--set", metavar="KEY=VALUE", help="A setting, as retention.age=7d; repeatable."),
+]
+
+
+@app.command()
+def create(
+    name: _Name,
+    partitions: Annotated[int | None, typer.Option(help="Default: the node's, 6.")] = None,
+    settings: _Settings = [],  # noqa: B006 - typer reads the default, nothing writes to it
+) -> None:
+    """Create a topic."""
+    with SESSION.client() as client:
+        topic = client.create_topic(name, partitions, parse_settings(settings))
+    if SESSION.json:
+        print_json(topic)
+    else:
+        notice(f"created {name} with {len(topic['partitions'])} partitions")
+
+
+@app.command("list")
+def list_topics() -> None:
+    """List topics."""
+    with SESSION.client() as client:
+        topics = client.topics()
+    if SESSION.json:
+        print_json({"topics": topics})
+        return
+    rows = [
+        (
+            topic["name"],
+            len(topic["partitions"]),
+            sum(p["end_offset"] - p["start_offset"] for p in topic["partitions"]),
+            sum(p["bytes"] for p in topic["partitions"]),
+        )
+        for topic in topics
+    ]
+    print_table(("topic", "partitions", "messages", "bytes"), rows)
+
+
+@app.command()
+def show(name: _Name) -> None:
+    """Show a topic's partitions and settings."""
+    with SESSION.client() as client:
+        topic = client.topic(name)
+    if SESSION.json:
+        print_json(topic)
+    else:
+        _print_topic(topic)
+
+
+@app.command()
+def alter(
+    name: _Name,
+    settings: _Settings = [],  # noqa: B006 - typer reads the default, nothing writes to it
+    partitions: Annotated[int | None, typer.Option(help="More than there are.")] = None,
+) -> None:
+    """Change settings, or add partitions. Keys move to other partitions when there are more."""
+    changes: dict[str, Any] = {"settings": parse_settings(settings)}
+    if partitions is not None:
+        changes["partitions"] = partitions
+    with SESSION.client() as client:
+        topic = client.alter_topic(name, **changes)
+    if SESSION.json:
+        print_json(topic)
+    else:
+        _print_topic(topic)
+
+
+@app.command()
+def delete(
+    name: _Name, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False
+) -> None:
+    """Delete a topic and all its messages."""
+    confirm(f"Delete topic {name} with everything in it?", yes)
+    with SESSION.client() as client:
+        client.delete_topic(name)
+    if SESSION.json:
+        print_json({"deleted": name})
+    else:
+        notice(f"deleted {name}")
+
+
+def _print_topic(topic: dict[str, Any]) -> None:
+    rows = [
+        (
+            p["partition"],
+            p["leader"] if p.get("online", True) else "offline",
+            p["start_offset"],
+            p["end_offset"],
+            p["bytes"],
+            sum(d["end_offset"] - d["start_offset"] for d in p.get("damaged", ())),
+        )
+        for p in topic["partitions"]
+    ]
+    print_table(("partition", "leader", "start", "end", "bytes", "damaged"), rows)
+    print_table(("setting", "value"), sorted(topic["settings"].items()))

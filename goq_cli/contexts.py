@@ -1,0 +1,57 @@
+"""Servers remembered by name, in the user's configuration folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from goq.errors import UsageError
+
+
+class Context(msgspec.Struct, omit_defaults=True):
+    """A server, or several of one cluster, and the token for it."""
+
+    servers: list[str]
+    token: str | None = None
+
+
+class Contexts(msgspec.Struct, omit_defaults=True):
+    """The file's content."""
+
+    current: str | None = None
+    contexts: dict[str, Context] = msgspec.field(default_factory=dict)
+
+
+def contexts_path() -> Path:
+    """Return where contexts are kept: ``$XDG_CONFIG_HOME/goq/contexts.json``."""
+    base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(base) / "goq" / "contexts.json"
+
+
+def load_contexts() -> Contexts:
+    """Return what is remembered, nothing if there is no file; raise ``UsageError`` if unreadable."""
+    path = contexts_path()
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Contexts)
+    except FileNotFoundError:
+        return Contexts()
+    except (OSError, msgspec.DecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}; mend it or remove it") from None
+
+
+def save_contexts(contexts: Contexts) -> None:
+    """Replace the file; only its owner can read it, for it may hold tokens."""
+    path = contexts_path()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_suffix(".new")
+    aside.touch(mode=0o600)
+    aside.write_bytes(msgspec.json.format(msgspec.json.encode(contexts)))
+    aside.replace(path)
+
+
+def current_context() -> Context | None:
+    """Return the context in use, None if there is none."""
+    contexts = load_contexts()
+    return contexts.contexts.get(contexts.current) if contexts.current else None

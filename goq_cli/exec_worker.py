@@ -1,0 +1,102 @@
+"""``goq consume --exec``: one process a message, its exit code the answer."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING
+
+from goq.errors import GoqError
+from goq.units import format_time_us
+
+if TYPE_CHECKING:
+    from goq.client import Client, ReceivedMessage
+
+_REASON_CHARS_MAX = 500
+
+
+class ExecWorker:
+    """Runs a shell command for each message, ``jobs`` at a time.
+
+    The command gets the value on stdin and ``GOQ_ID``, ``GOQ_TOPIC``, ``GOQ_PARTITION``,
+    ``GOQ_OFFSET``, ``GOQ_KEY``, ``GOQ_TIMESTAMP``, ``GOQ_ATTEMPT``, ``GOQ_GROUP`` and
+    ``GOQ_HEADER_<NAME>`` in its environment. Exit 0 acknowledges the message; anything else gives
+    it back with the end of stderr as the reason.
+    """
+
+    def __init__(self, client: Client, command: str, jobs: int, retry_delay: str) -> None:
+        self._client = client
+        self._command = command
+        self._jobs = jobs
+        self._retry_delay = retry_delay
+        self._pool = ThreadPoolExecutor(jobs, thread_name_prefix="goq-exec")
+        self._running: set[Future[None]] = set()
+        self._stderr_lock = threading.Lock()
+
+    def take(self, message: ReceivedMessage) -> None:
+        """Start the command for a message, once one of the others has ended if need be."""
+        while len(self._running) >= self._jobs:
+            self._reap(wait(self._running, return_when=FIRST_COMPLETED).done)
+        self._running.add(self._pool.submit(self._run, message))
+
+    def settle(self) -> None:
+        """Hear of the commands that have ended; the others go on."""
+        self._reap({future for future in self._running if future.done()})
+
+    def close(self) -> None:
+        """Let the running commands end, and settle their messages."""
+        self._reap(wait(self._running).done)
+        self._pool.shutdown()
+
+    def _reap(self, done: set[Future[None]]) -> None:
+        self._running -= done
+        for future in done:
+            future.result()
+
+    def _run(self, message: ReceivedMessage) -> None:
+        process = subprocess.run(
+            self._command,
+            shell=True,
+            check=False,
+            input=message.value or b"",
+            stderr=subprocess.PIPE,
+            env=os.environ | _environment(message),
+        )
+        stderr = process.stderr.decode(errors="replace")
+        with self._stderr_lock:
+            sys.stderr.write(stderr)
+            sys.stderr.flush()
+        try:
+            if process.returncode == 0:
+                message.ack()
+            else:
+                reason = f"exit {process.returncode}: {stderr.strip()[-_REASON_CHARS_MAX:]}"
+                message.nack(delay=self._retry_delay, reason=reason)
+        except GoqError as error:
+            with self._stderr_lock:
+                sys.stderr.write(f"goq: {message.id}: {error.detail}\n")
+
+
+def _environment(message: ReceivedMessage) -> dict[str, str]:
+    environment = {
+        "GOQ_ID": str(message.id),
+        "GOQ_TOPIC": message.topic,
+        "GOQ_PARTITION": str(message.partition),
+        "GOQ_OFFSET": str(message.offset),
+        "GOQ_KEY": _text(message.key or b""),
+        "GOQ_TIMESTAMP": format_time_us(message.timestamp),
+        "GOQ_ATTEMPT": str(message.attempt),
+        "GOQ_GROUP": message.group,
+    }
+    for name, value in message.headers:
+        safe = "".join(c if c.isascii() and c.isalnum() else "_" for c in name.upper())
+        environment[f"GOQ_HEADER_{safe}"] = _text(value)
+    return environment
+
+
+def _text(data: bytes) -> str:
+    """Bytes as an environment has them, without the NUL that it cannot hold."""
+    return os.fsdecode(data.replace(b"\0", b""))

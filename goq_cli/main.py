@@ -1,0 +1,135 @@
+"""Where ``goq`` begins: global options, the command's module, errors and exit codes.
+
+Start-up counts in pipelines, so only the module of the command that was named is imported, and
+what a command needs beyond its options it imports when it runs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+from types import FrameType
+from typing import NoReturn
+
+import typer
+
+from goq.errors import GoqError
+from goq_cli.session import SESSION, take_global_options
+
+COMMANDS = {
+    "serve": "run a node",
+    "produce": "publish lines, files or JSON from stdin or files",
+    "consume": "print messages, or run a command for each",
+    "peek": "look at messages without touching them",
+    "topic": "create, list, show, alter, delete topics",
+    "group": "list, show, reset, delete consumer groups",
+    "doctor": "check a node, or verify a data folder",
+    "bench": "measure a node",
+    "context": "remember servers by name",
+    "version": "print the version",
+}
+EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
+_EPILOG = (
+    "Everywhere: --server URL (repeatable), --token TOKEN, --json. Without --server:"
+    " GOQ_SERVER, the current context, http://127.0.0.1:8080."
+)
+_HELP = "A message queue on a durable log."
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM arrived: end as for Ctrl-C."""
+
+
+def build_app(names: list[str]) -> typer.Typer:
+    """Return the application with the commands in ``names``."""
+    app = typer.Typer(
+        help=_HELP,
+        epilog=_EPILOG,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+
+    @app.callback(help=_HELP, epilog=_EPILOG)
+    def root() -> None:
+        """Hold the commands."""
+
+    for name in names:
+        module = importlib.import_module(f"goq_cli.commands.{name}")
+        if hasattr(module, "app"):
+            app.add_typer(module.app, name=name, help=COMMANDS[name], epilog=_EPILOG)
+        else:
+            app.command(name, help=module.command.__doc__, epilog=_EPILOG)(module.command)
+    return app
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run ``goq`` and exit."""
+    # httpx imports its own command line if it can, and with it rich and pygments: 30 ms for
+    # nothing, five times a node's answer.
+    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
+    try:
+        code = _run(sys.argv[1:] if arguments is None else arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has what it wanted
+        code = 0
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
+
+
+def _run(arguments: list[str]) -> int:
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        rest = take_global_options(arguments)
+        named = next((word for word in rest if not word.startswith("-")), "")
+        app = build_app([named] if named in COMMANDS else list(COMMANDS))
+        code = app(rest, prog_name="goq", standalone_mode=False)
+    except GoqError as error:
+        _complain(error)
+        return error.exit_code
+    except Terminated:
+        return EXIT_TERMINATED
+    except (KeyboardInterrupt, typer.Abort):
+        return EXIT_INTERRUPTED
+    except typer.Exit as stop:
+        return stop.exit_code
+    except Exception as error:
+        if not hasattr(error, "format_message"):
+            raise
+        return _complain_usage(error)
+    return code if isinstance(code, int) else 0
+
+
+def _complain(error: GoqError) -> None:
+    """Tell what went wrong, on stderr."""
+    if SESSION.json:
+        import msgspec
+
+        problem = {"code": error.code, "detail": error.detail, "exit_code": error.exit_code}
+        if error.field is not None:
+            problem["field"] = error.field
+        sys.stderr.write(msgspec.json.encode(problem).decode() + "\n")
+        return
+    where = f" ({error.field})" if error.field else ""
+    sys.stderr.write(f"goq: {error.detail}{where}\n")
+    for note in getattr(error, "__notes__", ()):
+        sys.stderr.write(f"goq: {note}\n")
+
+
+def _complain_usage(error: Exception) -> int:
+    """Tell what is wrong with the command line, as the option parser sees it."""
+    from goq.errors import UsageError
+
+    message = str(error.format_message())  # type: ignore[attr-defined]
+    context = getattr(error, "ctx", None)
+    hint = f"; see: {context.command_path} --help" if context is not None else ""
+    _complain(UsageError(message.rstrip(".") + hint))
+    return UsageError.exit_code
+
+
+def _terminate(_signal: int, _frame: FrameType | None) -> None:
+    raise Terminated

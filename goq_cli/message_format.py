@@ -1,0 +1,167 @@
+r"""How messages are printed: ``%v\n``, raw, or JSON."""
+
+from __future__ import annotations
+
+import base64
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from goq.errors import UsageError
+from goq.model import UNTERMINATED_HEADER, Header
+from goq.units import format_time_us
+
+if TYPE_CHECKING:
+    from goq.client import LogMessage, ReceivedMessage
+
+    AnyMessage = LogMessage | ReceivedMessage
+
+DEFAULT_FORMAT = r"%v\n"
+_FLUSH_BYTES = 64 * 1024
+_FLUSH_S = 0.05
+_ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
+
+
+class Writer(Protocol):
+    """Where messages are printed."""
+
+    def write(self, message: AnyMessage) -> None:
+        """Print a message, at once or soon."""
+        ...
+
+    def flush(self) -> None:
+        """Return when everything has left this process."""
+        ...
+
+
+class BytesWriter:
+    """Prints each message as the bytes that ``form`` makes of it."""
+
+    def __init__(self, form: Callable[[AnyMessage], bytes]) -> None:
+        self._form = form
+        self._parts: list[bytes] = []
+        self._size_bytes = 0
+        self._flushed_s = 0.0
+        sys.stdout.flush()
+
+    def write(self, message: AnyMessage) -> None:
+        """Print a message; many that come quickly go out together."""
+        part = self._form(message)
+        self._parts.append(part)
+        self._size_bytes += len(part)
+        if self._size_bytes >= _FLUSH_BYTES or time.monotonic() - self._flushed_s > _FLUSH_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Return when everything has left this process."""
+        rest = memoryview(b"".join(self._parts))
+        self._parts, self._size_bytes = [], 0
+        while rest:
+            rest = rest[os.write(sys.stdout.fileno(), rest) :]
+        self._flushed_s = time.monotonic()
+
+
+def make_writer(form: str, raw: bool, delimiter: bytes) -> Writer:
+    """Return the writer for the options given; raise ``UsageError`` for a format that is none."""
+    from goq_cli.session import SESSION
+
+    if SESSION.json:
+        return BytesWriter(json_line)
+    if raw:
+        return BytesWriter(_raw(delimiter))
+    shown = _printable if sys.stdout.isatty() else bytes
+    return BytesWriter(compile_format(form, shown))
+
+
+def _raw(delimiter: bytes) -> Callable[[AnyMessage], bytes]:
+    def form(message: AnyMessage) -> bytes:
+        value = message.value or b""
+        if message.headers and any(name == UNTERMINATED_HEADER for name, _ in message.headers):
+            return value
+        return value + delimiter
+
+    return form
+
+
+def compile_format(
+    form: str, shown: Callable[[bytes], bytes] = bytes
+) -> Callable[[AnyMessage], bytes]:
+    r"""Return what prints a message as ``form`` says: ``%`` letters and ``\`` escapes."""
+    fields: dict[str, Callable[[Any], bytes]] = {
+        "t": lambda m: m.topic.encode(),
+        "p": lambda m: b"%d" % m.partition,
+        "o": lambda m: b"%d" % m.offset,
+        "k": lambda m: shown(m.key or b""),
+        "v": lambda m: shown(m.value or b""),
+        "h": lambda m: shown(_headers_text(m.headers)),
+        "T": lambda m: format_time_us(m.timestamp).encode(),
+        "i": lambda m: str(m.id).encode(),
+        "a": lambda m: b"%d" % getattr(m, "attempt", 0),
+        "%": lambda _m: b"%",
+    }
+    pieces: list[Callable[[Any], bytes]] = []
+    characters = iter(form)
+    for character in characters:
+        if character not in "%\\":
+            pieces.append(_literal(character.encode()))
+            continue
+        known = fields if character == "%" else {k: _literal(v) for k, v in _ESCAPES.items()}
+        letter = next(characters, "")
+        if letter not in known:
+            raise UsageError(
+                f"--format: {character}{letter} means nothing; there are"
+                f" {' '.join(character + k for k in known)}"
+            )
+        pieces.append(known[letter])
+    return lambda message: b"".join([piece(message) for piece in pieces])
+
+
+def _literal(text: bytes) -> Callable[[Any], bytes]:
+    return lambda _message: text
+
+
+def _headers_text(headers: Sequence[Header]) -> bytes:
+    return b",".join(name.encode() + b"=" + value for name, value in headers)
+
+
+def _printable(data: bytes) -> bytes:
+    """Show control characters instead of sending them to a terminal, where they could act."""
+    text = data.decode(errors="backslashreplace")
+    return "".join(
+        c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text
+    ).encode()
+
+
+def json_line(message: AnyMessage) -> bytes:
+    """Return a message as one JSON object on a line, bytes that are no text in base64."""
+    import msgspec
+
+    fields: dict[str, object] = {
+        "id": str(message.id),
+        "topic": message.topic,
+        "partition": message.partition,
+        "offset": message.offset,
+        "timestamp": format_time_us(message.timestamp),
+    }
+    if (attempt := getattr(message, "attempt", None)) is not None:
+        fields["attempt"] = attempt
+    _put(fields, "key", message.key)
+    _put(fields, "value", message.value)
+    if message.headers:
+        fields["headers"] = [_header(name, value) for name, value in message.headers]
+    return msgspec.json.encode(fields) + b"\n"
+
+
+def _put(fields: dict[str, object], name: str, data: bytes | None) -> None:
+    try:
+        fields[name] = None if data is None else data.decode()
+    except UnicodeDecodeError:
+        fields[f"{name}_base64"] = base64.b64encode(data or b"").decode()
+
+
+def _header(name: str, value: bytes) -> dict[str, object]:
+    fields: dict[str, object] = {"name": name}
+    _put(fields, "value", value)
+    return fields

@@ -1,0 +1,75 @@
+"""Putting answers on stdout: a table for people, tab-separated for pipes, JSON when asked."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from goq_cli.session import SESSION
+
+
+def print_json(answer: object) -> None:
+    """Print one JSON document on one line."""
+    import msgspec
+
+    sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
+
+
+def print_answer(answer: Any, text: str) -> None:
+    """Print ``answer`` as JSON if that was asked for, else ``text``."""
+    if SESSION.json:
+        print_json(answer)
+    else:
+        sys.stdout.write(text + "\n")
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print a table on a terminal, else lines of tab-separated fields below their names."""
+    cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    if not sys.stdout.isatty():
+        for line in (columns, *cells):
+            sys.stdout.write("\t".join(line) + "\n")
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in columns:
+        numeric = all(cell.replace(",", "").isdigit() for cell in (r[len(table.columns)] for r in cells))
+        table.add_column(name, justify="right" if numeric and cells else "left")
+    for row in cells:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def notice(text: str) -> None:
+    """Tell a person something; silent when nobody watches."""
+    if sys.stderr.isatty():
+        sys.stderr.write(text + "\n")
+
+
+def parse_settings(pairs: Sequence[str]) -> dict[str, str]:
+    """Return ``key=value`` options as a mapping; raise ``UsageError`` for one without ``=``."""
+    from goq.errors import UsageError
+
+    settings: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise UsageError(f"{pair!r} is not key=value")
+        settings[key] = value
+    return settings
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask before what cannot be undone; raise ``UsageError`` where nobody can answer."""
+    from goq.errors import UsageError
+
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(f"{question} Say --yes to do it without being asked")
+    import typer
+
+    typer.confirm(question, abort=True, err=True)

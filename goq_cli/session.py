@@ -1,0 +1,65 @@
+"""What holds for a whole run of ``goq``: the server, the token, JSON or not."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from goq.errors import UsageError
+
+if TYPE_CHECKING:
+    from goq.client import Client
+
+DEFAULT_SERVER = "http://127.0.0.1:8080"
+
+
+@dataclass(slots=True)
+class Session:
+    """The global options of this run."""
+
+    servers: list[str] = field(default_factory=list)
+    token: str | None = None
+    json: bool = False
+
+    def client(self) -> Client:
+        """Return a client of the chosen server; a context manager."""
+        from goq.client import Client
+        from goq_cli.contexts import current_context
+
+        servers, token = self.servers, self.token or os.environ.get("GOQ_TOKEN")
+        if not servers and (from_environment := os.environ.get("GOQ_SERVER")):
+            servers = from_environment.split(",")
+        if not servers and (context := current_context()):
+            servers, token = context.servers, token or context.token
+        return Client(servers or [DEFAULT_SERVER], token=token)
+
+
+SESSION = Session()
+
+
+def take_global_options(arguments: list[str]) -> list[str]:
+    """Take the options that may stand anywhere into :data:`SESSION`; return the others.
+
+    Raises ``UsageError`` for one without its value.
+    """
+    rest: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        name, equals, value = word.partition("=")
+        if word == "--":
+            rest += [word, *words]
+        elif word == "--json":
+            SESSION.json = True
+        elif name in ("--server", "--token"):
+            if not equals:
+                value = next(words, "")
+            if not value:
+                raise UsageError(f"{name} needs a value")
+            if name == "--server":
+                SESSION.servers.append(value)
+            else:
+                SESSION.token = value
+        else:
+            rest.append(word)
+    return rest
