@@ -6,20 +6,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
+from pydantic_settings.exceptions import SettingsError
 
 from goq import limits
-from goq.errors import GoqError, UsageError
+from goq.errors import InvalidInput, UsageError
+from goq.model import check_name
 from goq.settings import TopicSettings
 
 DEFAULT_PARTITIONS = 6
 _STRICT = ConfigDict(extra="forbid", frozen=True)
+_SECTIONS = "broker and defaults"
 
 
 class BrokerConfig(BaseModel):
@@ -31,6 +35,21 @@ class BrokerConfig(BaseModel):
     data_dir: Path = Path("goq-data")
     listen: str = "127.0.0.1:8080"
     auto_create_topics: bool = True
+
+    @field_validator("node_id")
+    @classmethod
+    def _is_a_name(cls, value: str) -> str:
+        try:
+            return check_name(value, "node")
+        except InvalidInput as error:
+            raise ValueError(error.detail) from None
+
+    @field_validator("data_dir")
+    @classmethod
+    def _is_given(cls, value: Path) -> Path:
+        if value == Path():
+            raise ValueError("name a folder; it is made if there is none")
+        return value
 
     @field_validator("listen")
     @classmethod
@@ -67,13 +86,16 @@ class DefaultsConfig(BaseModel):
     def _are_settings(self) -> DefaultsConfig:
         try:
             _ = self.settings
-        except GoqError as error:
-            raise ValueError(error.detail) from None
-        if not isinstance(self.partitions, int) or not (
-            1 <= self.partitions <= limits.PARTITIONS_PER_TOPIC_MAX
-        ):
+        except InvalidInput as error:
+            where = (error.field or "").removeprefix("settings.")
+            section = "" if where.startswith("delivery.") else "topic."
+            raise ValueError(f"{section}{where}: {error.detail}") from None
+        except (OverflowError, ValueError) as error:
+            raise ValueError(f"a number is out of bounds: {error}") from None
+        count = self.partitions
+        if type(count) is not int or not 1 <= count <= limits.PARTITIONS_PER_TOPIC_MAX:
             raise ValueError(
-                f"topic.partitions is {self.partitions!r}, not a number from 1 to"
+                f"topic.partitions: {count!r} is not a number from 1 to"
                 f" {limits.PARTITIONS_PER_TOPIC_MAX}"
             )
         return self
@@ -82,7 +104,8 @@ class DefaultsConfig(BaseModel):
     def partitions(self) -> int:
         """How many partitions a new topic has."""
         count = self.topic.get("partitions", DEFAULT_PARTITIONS)
-        return int(count) if isinstance(count, str) and count.isdigit() else count
+        is_written = isinstance(count, str) and count.isascii() and count.isdigit()
+        return int(count) if is_written and len(count) < 10 else count
 
     @property
     def settings(self) -> TopicSettings:
@@ -91,27 +114,22 @@ class DefaultsConfig(BaseModel):
         return TopicSettings().changed({**topic, "delivery": self.delivery})
 
 
-class Config(BaseSettings):
+class Config(BaseModel):
     """Everything that a node can be told."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="GOQ_", env_nested_delimiter="__", extra="forbid", frozen=True
-    )
+    model_config = _STRICT
 
     broker: BrokerConfig = BrokerConfig()
     defaults: DefaultsConfig = DefaultsConfig()
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Let the environment win over what :func:`load_config` read from the file."""
-        return env_settings, init_settings
+
+class _Environment(BaseSettings):
+    """Which variables there are; :func:`load_config` reads them and checks what they say."""
+
+    model_config = SettingsConfigDict(env_prefix="GOQ_", env_nested_delimiter="__")
+
+    broker: BrokerConfig = BrokerConfig()
+    defaults: DefaultsConfig = DefaultsConfig()
 
 
 def load_config(path: Path | None, flags: Mapping[str, Any]) -> Config:
@@ -119,52 +137,76 @@ def load_config(path: Path | None, flags: Mapping[str, Any]) -> Config:
 
     Raises ``UsageError`` naming the setting and what is wrong with it.
     """
-    from_file = _read_file(path) if path is not None else {}
+    written = _read_file(path) if path is not None else {}
+    written = _laid_over(written, _read_environment())
+    for key, value in flags.items():
+        written = _laid_over(written, _nested(key, value))
     try:
-        below = Config(**from_file)
-        if not flags:
-            return below
-        merged = below.model_dump()
-        for key, value in flags.items():
-            _put(merged, key.split("."), value)
-        return Config.model_construct(
-            broker=BrokerConfig(**merged["broker"]), defaults=DefaultsConfig(**merged["defaults"])
-        )
+        return Config(**written)
     except ValidationError as error:
-        raise UsageError("; ".join(_explain(e) for e in error.errors()) + _source(path)) from None
+        found = "; ".join(_explain(e) for e in error.errors())
+        where = f"{path}, the environment or a flag" if path else "the environment or a flag"
+        raise UsageError(f"{found} (in {where})") from None
 
 
 def _read_file(path: Path) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(path.read_text())
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise UsageError(f"{path} is not YAML: {error}") from None
     if content is None:
         return {}
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
-        raise UsageError(f"{path} should hold the sections broker and defaults")
-    return content
+        raise UsageError(f"{path} should hold the sections {_SECTIONS}")
+    return {key: {} if section is None else section for key, section in content.items()}
 
 
-def _put(target: dict[str, Any], keys: list[str], value: Any) -> None:
-    if keys[0] not in ("broker", "defaults") or len(keys) < 2:
-        raise UsageError(
-            f"{'.'.join(keys)!r} is not a setting; settings begin with broker. or defaults."
+def _read_environment() -> dict[str, Any]:
+    for name in sorted(os.environ):
+        section, nested, _ = name.upper().removeprefix("GOQ_").partition("__")
+        if (
+            name.upper().startswith("GOQ_")
+            and nested
+            and section.lower() not in Config.model_fields
+        ):
+            raise UsageError(f"{name} is not a setting; the sections are {_SECTIONS}")
+    try:
+        return EnvSettingsSource(_Environment)()
+    except SettingsError as error:
+        detail = f": {error.__cause__}" if error.__cause__ else ""
+        raise UsageError(f"{error}{detail}") from None
+
+
+def _nested(key: str, value: Any) -> dict[str, Any]:
+    """Return a setting by its dotted name as the file would have it."""
+    section, _, rest = key.partition(".")
+    if section not in Config.model_fields or not rest:
+        raise UsageError(f"{key!r} is not a setting; settings begin with broker. or defaults.")
+    for name in reversed(key.split(".")):
+        value = {name: value}
+    return dict(value)
+
+
+def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``below`` with what ``above`` says put in or added at the end."""
+    merged = dict(below)
+    for key, value in above.items():
+        known = merged.pop(key, None)  # so that the later said comes later
+        merged[key] = (
+            _laid_over(known, value)
+            if isinstance(known, Mapping) and isinstance(value, Mapping)
+            else value
         )
-    for key in keys[:-1]:
-        inner = target.setdefault(key, {})
-        if not isinstance(inner, dict):
-            raise UsageError(f"{'.'.join(keys)!r} is not a setting")
-        target = inner
-    target[keys[-1]] = value
+    return merged
 
 
 def _explain(error: Mapping[str, Any]) -> str:
-    where = ".".join(map(str, error["loc"]))
-    return f"{where}: {error['msg'].removeprefix('Value error, ')}"
-
-
-def _source(path: Path | None) -> str:
-    return f" (in {path}, the environment or a flag)" if path else ""
+    where = [str(step) for step in error["loc"]]
+    message = error["msg"].removeprefix("Value error, ")
+    if where == ["defaults"] and message.startswith(("topic.", "delivery.")):
+        return f"defaults.{message}"
+    if error["type"] == "extra_forbidden":
+        return f"{'.'.join(where)}: there is no such setting"
+    return f"{'.'.join(where)}: {message}"

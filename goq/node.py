@@ -34,6 +34,7 @@ class Node:
         self._lock: DataDirLock | None = None
         self._broker: Broker | None = None
         self._server: HttpServer | None = None
+        self._api: Api | None = None
 
     @property
     def url(self) -> str:
@@ -45,15 +46,24 @@ class Node:
     async def start(self) -> None:
         """Recover the data folder, then listen.
 
-        Raises ``DataDirLocked``, ``DamagedData`` or ``UsageError`` when that cannot be.
+        Raises ``DataDirLocked``, ``DamagedData`` or ``UsageError`` when that cannot be; then
+        everything is let go of again.
         """
-        config = self.config.broker
+        try:
+            await self._start()
+        except BaseException:
+            await self._release()
+            raise
+
+    async def _start(self) -> None:
+        config, defaults = self.config.broker, self.config.defaults
         try:
             config.data_dir.mkdir(parents=True, exist_ok=True)
             self._lock = DataDirLock(config.data_dir)
         except OSError as error:
-            raise UsageError(f"cannot use {config.data_dir}: {error.strerror}") from None
-        defaults = self.config.defaults
+            raise UsageError(
+                f"cannot use {config.data_dir}: {error.strerror}", field="broker.data_dir"
+            ) from None
         self._broker = Broker(
             config.data_dir / "topics",
             LocalMetadata(config.data_dir),
@@ -64,12 +74,15 @@ class Node:
             auto_create=config.auto_create_topics,
         )
         await self._broker.start()
-        self._server = self._assemble(self._broker)
+        server = self._assemble(self._broker)
         try:
-            await self._server.start(config.host, config.port)
+            await server.start(config.host, config.port)
         except OSError as error:
-            await self._broker.close()
-            raise UsageError(f"cannot listen on {config.listen}: {error.strerror}") from None
+            raise UsageError(
+                f"cannot listen on {config.listen}: {error.strerror or error}",
+                field="broker.listen",
+            ) from None
+        self._server = server
 
     def _assemble(self, broker: Broker) -> HttpServer:
         stats = HttpStats()
@@ -79,25 +92,37 @@ class Node:
             *MessageRoutes(broker).routes(),
             *GroupRoutes(broker).routes(),
         ]
-        api: Api
         server = HttpServer(lambda request: api.handle(request), problem_response)
         operations = OperationRoutes(
             broker, node_id, Metrics(broker, stats, server), lambda: self._draining
         )
         routes += operations.routes()
         operations.describe(routes)
-        api = Api(routes, stats)
+        api = self._api = Api(routes, stats)
         return server
 
     async def stop(self) -> None:
-        """Finish what is in flight, make everything durable, let go of the folder."""
+        """Finish what is in flight, make everything durable, let go of the folder.
+
+        Who waits for messages is told at once; who publishes gets the answer.
+        """
         self._draining = True
+        if self._api is not None:
+            self._api.stop_waiting()
         if self._server is not None:
             await self._server.drain(limits.DRAIN_TIMEOUT_MS)
-        if self._broker is not None:
-            await self._broker.close()
-        if self._lock is not None:
-            self._lock.release()
+            self._server = None
+        await self._release()
+
+    async def _release(self) -> None:
+        broker, lock = self._broker, self._lock
+        self._broker = self._lock = None
+        try:
+            if broker is not None:
+                await broker.close()
+        finally:
+            if lock is not None:
+                lock.release()
 
 
 async def _run(config: Config, on_ready: Callable[[str], None]) -> None:
@@ -107,9 +132,11 @@ async def _run(config: Config, on_ready: Callable[[str], None]) -> None:
         loop.add_signal_handler(name, stopping.set)
     node = Node(config)
     await node.start()
-    on_ready(node.url)
-    await stopping.wait()
-    await node.stop()
+    try:
+        on_ready(node.url)
+        await stopping.wait()
+    finally:
+        await node.stop()
 
 
 def run(config: Config, on_ready: Callable[[str], None]) -> None:

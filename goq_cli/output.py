@@ -36,7 +36,9 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in columns:
-        numeric = all(cell.replace(",", "").isdigit() for cell in (r[len(table.columns)] for r in cells))
+        numeric = all(
+            cell.replace(",", "").isdigit() for cell in (r[len(table.columns)] for r in cells)
+        )
         table.add_column(name, justify="right" if numeric and cells else "left")
     for row in cells:
         table.add_row(*row)

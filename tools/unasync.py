@@ -24,6 +24,8 @@ RULES = [
         (r"\bawait ", ""),
         (r"\b_async\b", "_sync"),
         (r"\bAsyncGenerator\[(.+), None\]", r"Generator[\1, None, None]"),
+        (r"\bAwaitable\[(\w+)\]", r"\1"),
+        (r"(?<=[ (])Awaitable,\s+", ""),
         (r"\bAsyncByteStream\b", "SyncByteStream"),
         (r"\bAsync(?=[A-Z])", ""),
         (r"\bhandle_async_request\b", "handle_request"),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Sequence
+from typing import cast
 
 from goq.api.metrics import HttpStats
 from goq.api.problems import problem_response
 from goq.api.route import Route, Router
-from goq.errors import GoqError
+from goq.errors import GoqError, MethodNotAllowed, ShuttingDown
 from goq.http.message import Request, Response
 
 _UNMATCHED = "(none)"
@@ -20,32 +22,63 @@ class Api:
     def __init__(self, routes: Sequence[Route], stats: HttpStats) -> None:
         self._router = Router(routes)
         self._stats = stats
+        self._waiting: set[asyncio.Task[object]] = set()
+        self._interrupted: set[asyncio.Task[object]] = set()
 
     def handle(self, request: Request) -> Response | Awaitable[Response]:
         """Return the answer, or what to await for it; every error becomes a problem."""
         began = time.perf_counter()
+        path = _UNMATCHED
         try:
             route, values = self._router.match(request)
+            path = route.path
             request.outlives_eof = not route.waits
-            answer = route.handler(request, *values)
+            if request.query_string:
+                route.check_query(request)
+            if route.is_async:
+                return self._run(request, route, values, began)
+            response = cast(Response, route.handler(request, *values))
         except GoqError as error:
             response = problem_response(error)
-            self._count(request, _UNMATCHED, response, began)
-            return response
-        if isinstance(answer, Response):
-            self._count(request, route.path, answer, began)
-            return answer
-        return self._finish(request, route, answer, began)
+            if isinstance(error, MethodNotAllowed):
+                response.headers["Allow"] = ", ".join(self._router.allowed(request))
+        self._count(request, path, response, began)
+        return response
 
-    async def _finish(
-        self, request: Request, route: Route, answer: Awaitable[Response], began: float
+    async def _run(
+        self, request: Request, route: Route, values: list[str], began: float
     ) -> Response:
         try:
-            response = await answer
+            answer = cast(Awaitable[Response], route.handler(request, *values))
+            response = await (self._interruptible(answer) if route.waits else answer)
         except GoqError as error:
             response = problem_response(error)
         self._count(request, route.path, response, began)
         return response
+
+    async def _interruptible(self, answer: Awaitable[Response]) -> Response:
+        """Await an answer that :meth:`stop_waiting` may cut short."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._waiting.add(task)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if task not in self._interrupted:
+                raise
+            task.uncancel()
+            raise ShuttingDown(
+                "the node is stopping; ask another, or this one later", retry_after_ms=1000
+            ) from None
+        finally:
+            self._waiting.discard(task)
+            self._interrupted.discard(task)
+
+    def stop_waiting(self) -> None:
+        """Answer every request that waits for messages now: the node is stopping."""
+        self._interrupted.update(self._waiting)
+        for task in self._interrupted:
+            task.cancel()
 
     def _count(self, request: Request, path: str, response: Response, began: float) -> None:
         self._stats.count(request.method, path, response.status, time.perf_counter() - began)

@@ -5,10 +5,13 @@ Unknown fields are refused: a misspelt ``delay`` must not publish at once.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
+
+from goq import limits
+from goq.errors import TooLarge
 
 
 class Input(msgspec.Struct, forbid_unknown_fields=True):
@@ -42,6 +45,19 @@ class HeaderIn(Input):
     value_base64: str | UnsetType = UNSET
 
 
+HeadersIn = dict[str, str] | list[HeaderIn]
+"""Headers as an object, or as a list where names repeat or values are not text."""
+
+_HEADERS_SCHEMA = {
+    "anyOf": [
+        {"type": "null"},
+        {"type": "object", "additionalProperties": {"type": "string"}},
+        {"type": "array", "items": {"$ref": "#/components/schemas/HeaderIn"}},
+    ]
+}
+_messages_left = [0]
+
+
 class NewMessage(Input):
     """A message to publish: its value as text or base64; ``"value": null`` is a tombstone."""
 
@@ -49,8 +65,23 @@ class NewMessage(Input):
     value_base64: str | UnsetType = UNSET
     key: str | None = None
     key_base64: str | None = None
-    headers: dict[str, str] | list[HeaderIn] | None = None
+    headers: Annotated[msgspec.Raw, Meta(extra_json_schema=_HEADERS_SCHEMA)] | UnsetType = UNSET
     partition: int | None = None
+
+    def __post_init__(self) -> None:
+        """Stop at one too many: millions of empty messages are a small body."""
+        _messages_left[0] -= 1
+        if _messages_left[0] < 0:
+            raise TooLarge(
+                f"there are more than {limits.JSON_MESSAGES_PER_REQUEST_MAX} messages, the limit"
+                " of a request",
+                field="messages",
+            )
+
+
+def expect_messages() -> None:
+    """Begin to count messages: the body decoded next may hold as many as a request may bring."""
+    _messages_left[0] = limits.JSON_MESSAGES_PER_REQUEST_MAX
 
 
 class Publish(Input):

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from goq import limits
 from goq.api.bodies import (
     GroupOut,
     GroupPartitionOut,
     MemberOut,
-    MessageOut,
     MessagesOut,
     ResetPartitionOut,
 )
-from goq.api.messages_out import messages_json
+from goq.api.log_reading import read_log
+from goq.api.messages_out import JsonMessages, messages_json
+from goq.api.reading import time_us
 from goq.broker.partition import Partition
 from goq.broker.topic import Topic
 from goq.clock import Clock
 from goq.delivery.group import Group
 from goq.delivery.parts import Part
-from goq.errors import DamagedData, InvalidInput
+from goq.errors import InvalidInput
 from goq.model import MessageId
-from goq.units import format_time_us, parse_time_us
+from goq.units import format_time_us
 
 _STATES = ("ready", "leased", "retry")
 
@@ -29,7 +31,7 @@ class GroupViews:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
 
-    def group(self, topic: Topic, name: str) -> GroupOut:
+    async def group(self, topic: Topic, name: str) -> GroupOut:
         """Return a group's progress in total and by partition."""
         now_ms = self._clock.wall_ms()
         partitions = [self._partition(p, p.state.group(name), now_ms) for p in topic.partitions]
@@ -44,7 +46,7 @@ class GroupViews:
             ready=sum(p.ready for p in partitions),
             leased=sum(p.leased for p in partitions),
             retry=sum(p.retry for p in partitions),
-            oldest_ready_age_ms=self._oldest_age_ms(topic, name, now_ms),
+            oldest_ready_age_ms=await self._oldest_age_ms(topic, name, now_ms),
             members=[MemberOut(consumer, held) for consumer, held in sorted(holders.items())],
             partitions=partitions,
         )
@@ -67,16 +69,13 @@ class GroupViews:
             retry=waiting - due,
         )
 
-    def _oldest_age_ms(self, topic: Topic, name: str, now_ms: int) -> int | None:
-        oldest_us: int | None = None
-        for partition in topic.partitions:
+    async def _oldest_age_ms(self, topic: Topic, name: str, now_ms: int) -> int | None:
+        times_us: list[int] = []
+        for partition in list(topic.partitions):
             for start, _end, _attempt in partition.state.candidates(name, now_ms, 1):
-                try:
-                    time_us = partition.messages.reader.time_of(start)
-                except DamagedData:
-                    continue
-                oldest_us = time_us if oldest_us is None else min(oldest_us, time_us)
-        return None if oldest_us is None else max(0, now_ms - oldest_us // 1000)
+                reading = await read_log(partition, start, start + 1)
+                times_us += [view.header.append_time_us for view in reading.frames]
+        return max(0, now_ms - min(times_us) // 1000) if times_us else None
 
     def reset(self, partition: Partition, name: str, offset: int) -> ResetPartitionOut:
         """Return what going on from ``offset`` means for what was done and what was not."""
@@ -90,35 +89,39 @@ class GroupViews:
             voids=group.leased_count,
         )
 
-    def peek(
+    async def peek(
         self, topic: Topic, name: str, state: str, limit: int, after: str | None
     ) -> MessagesOut:
-        """Return messages in one state, and the id to go on behind."""
+        """Return messages in one state, and the id to go on behind if there are more."""
         if state not in _STATES:
             raise InvalidInput(
                 f"{state[:50]!r} is not a state; there are {', '.join(_STATES)}", field="state"
             )
-        behind = (-1, -1) if after is None else MessageId.parse(after)[1:]
-        messages: list[MessageOut] = []
-        for partition in topic.partitions:
+        after_partition, after_offset = _position(after, topic.name)
+        found = JsonMessages(limits.READ_BYTES_MAX)
+        for partition in topic.partitions[max(0, after_partition) :]:
             number = partition.identity.number
-            for start, end, attempt, time_ms in self._runs(partition, name, state):
-                first = max(start, behind[1] + 1) if number == behind[0] else start
-                if number < behind[0] or first >= end:
-                    continue
-                room = limit - len(messages)
-                if room <= 0:
-                    return MessagesOut(messages, messages[-1].id if messages else after)
-                end = min(end, first + room)
-                reading = partition.read(first, messages_max=end - first)
-                for out in messages_json(topic.name, number, reading.frames, first, end):
-                    out.state, out.attempt = state, attempt
-                    if state == "leased":
-                        out.lease_until = format_time_us(time_ms * 1000)
-                    elif state == "retry":
-                        out.due = format_time_us(time_ms * 1000)
-                    messages.append(out)
-        return MessagesOut(messages)
+            behind = after_offset if number == after_partition else -1
+            for run in self._runs(partition, name, state):
+                first = max(run.start, behind + 1)
+                while first < run.end:
+                    if len(found) >= limit:
+                        return MessagesOut(found.messages, found.last_id)
+                    last = min(run.end, first + limit - len(found))
+                    reading = await read_log(partition, first, last)
+                    last = min(last, reading.next_offset)
+                    for out in messages_json(topic.name, number, reading.frames, first, last):
+                        out.state, out.attempt = state, run.attempt
+                        if state == "leased":
+                            out.lease_until = format_time_us(run.time_ms * 1000)
+                        elif state == "retry":
+                            out.due = format_time_us(run.time_ms * 1000)
+                        if not found.add(out):
+                            return MessagesOut(found.messages, found.last_id)
+                    if last <= first:
+                        break  # the log was cut meanwhile
+                    first = last
+        return MessagesOut(found.messages)
 
     def _runs(self, partition: Partition, name: str, state: str) -> list[Part]:
         """Return the offsets in a state, in order; attempts are those already made."""
@@ -131,6 +134,20 @@ class GroupViews:
         return sorted(Part(start, end, attempt - 1, now_ms) for start, end, attempt in spans)
 
 
+def _position(after: str | None, topic: str) -> tuple[int, int]:
+    """Return the partition and offset to go on behind."""
+    if after is None:
+        return -1, -1
+    try:
+        message_id = MessageId.parse(after)
+    except InvalidInput as error:
+        error.field = "after"
+        raise
+    if message_id.topic != topic:
+        raise InvalidInput(f"{after[:300]} is not in topic {topic}", field="after")
+    return message_id.partition, message_id.offset
+
+
 def reset_target(partition: Partition, to: str | int, now_us: int) -> int:
     """Return the offset that ``to`` means in a partition, within what it holds."""
     start, end = partition.messages.start_offset, partition.state.end_offset
@@ -138,11 +155,10 @@ def reset_target(partition: Partition, to: str | int, now_us: int) -> int:
         return start
     if to == "latest":
         return end
-    if isinstance(to, str) and to.isascii() and to.isdigit() and len(to) < 19:
-        to = int(to)
+    if isinstance(to, str) and to.isascii() and to.isdigit():
+        to = int(to) if len(to) < 20 else -1
     if isinstance(to, int):
-        if to < 0:
-            raise InvalidInput(f"{to} is no offset", field="to")
+        if not 0 <= to < 2**63:
+            raise InvalidInput("an offset is a number from 0 on", field="to")
         return min(max(to, start), end)
-    time_us = parse_time_us(to, now_us=now_us, field="to")
-    return partition.messages.reader.find_time(time_us, end)
+    return partition.messages.reader.find_time(time_us(to, "to", now_us), end)

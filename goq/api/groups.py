@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
 
 from goq import limits
 from goq.api.bodies import (
@@ -20,20 +22,20 @@ from goq.api.bodies import (
     SettledOut,
 )
 from goq.api.group_views import GroupViews, reset_target
-from goq.api.messages_out import deliveries_frames, delivery_json, json_response
-from goq.api.reading import (
-    duration_ms,
-    json_body,
-    known_parameters,
-    query_int,
-    receipts_of,
-    wants_frames,
+from goq.api.messages_out import (
+    JsonMessages,
+    deliveries_frames,
+    delivery_json,
+    json_response,
 )
+from goq.api.reading import duration_ms, json_body, query_int, receipts_of, wants_frames
 from goq.api.route import Parameter, Route
 from goq.broker.broker import Broker
+from goq.broker.partition import Delivery
 from goq.broker.topic import ReceiveOptions, Topic
+from goq.delivery.events import Nacked, Span
 from goq.delivery.partition import PartitionState, Settled
-from goq.errors import GroupNotFound, InvalidInput, LeaseLost, TooLarge
+from goq.errors import GoqError, GroupNotFound, InvalidInput, LeaseLost, TooLarge
 from goq.http.message import Request, Response
 from goq.model import Receipt, check_name
 
@@ -59,7 +61,7 @@ class GroupRoutes:
                 body=Receive,
                 answer=ReceivedOut,
                 errors=("topic_not_found", "too_many_requests"),
-                has_frames_form=True,
+                gives_frames=True,
                 waits=True,
             ),
             Route("POST", f"{_GROUP}/ack", self.ack, "Mark as done", Settle, SettledOut),
@@ -123,8 +125,40 @@ class GroupRoutes:
         deliveries = await topic.receive(group, options)
         if wants_frames(request):
             return deliveries_frames(deliveries)
-        messages = [m for delivery in deliveries for m in delivery_json(name, delivery)]
-        return json_response(ReceivedOut(messages))
+        return json_response(self._received(topic, group, deliveries))
+
+    def _received(self, topic: Topic, group: str, deliveries: Sequence[Delivery]) -> ReceivedOut:
+        """Return deliveries as JSON; what an answer has no room for is ready again."""
+        found = JsonMessages(limits.RECEIVE_BYTES_MAX)
+        is_full = False
+        for delivery in deliveries:
+            if is_full:
+                self._give_back(topic, group, delivery, delivery.spans)
+                continue
+            for out in delivery_json(topic.name, delivery):
+                if not found.add(out):
+                    is_full = True
+                    self._give_back(topic, group, delivery, _rest(delivery.spans, out.offset))
+                    break
+        if is_full:
+            topic.wake()
+        return ReceivedOut(found.messages)
+
+    def _give_back(
+        self, topic: Topic, group: str, delivery: Delivery, spans: Sequence[Span]
+    ) -> None:
+        """Give back messages that were leased and not handed over: it counts as no attempt."""
+        now_ms = self._broker.clock.wall_ms()
+
+        def decide(state: PartitionState) -> Settled:
+            lease = state.group(group).leases.get(delivery.token)
+            held = [p for s, e, _ in spans for p in lease.parts.within(s, e)] if lease else []
+            back = sorted((p.start, p.end, p.attempt - 1) for p in held)
+            nacked = Nacked(group, delivery.token, back, now_ms, "no room in the answer")
+            return Settled([nacked] if back else [], 0, [])
+
+        with contextlib.suppress(GoqError):  # then the lease's end gives them back
+            topic.partitions[delivery.partition].settle(decide)
 
     async def ack(self, request: Request, name: str, group: str) -> Response:
         """Mark leased messages as done."""
@@ -166,18 +200,19 @@ class GroupRoutes:
         )
         return json_response(answer)
 
-    async def list(self, request: Request, name: str) -> Response:
+    async def list(self, _request: Request, name: str) -> Response:
         """List the groups of a topic by name."""
-        known_parameters(request)
         topic = self._broker.topic(name)
-        groups = [self._views.group(topic, group) for group in sorted(topic.groups)]
+        groups: list[GroupOut] = []
+        for group in sorted(topic.groups):
+            groups.append(await self._views.group(topic, group))
+            await asyncio.sleep(0)  # there may be thousands: let others have their turn
         return json_response(GroupsOut(groups))
 
-    async def show(self, request: Request, name: str, group: str) -> Response:
+    async def show(self, _request: Request, name: str, group: str) -> Response:
         """Show a group."""
-        known_parameters(request)
         topic = self._known(name, group)
-        return json_response(self._views.group(topic, group))
+        return json_response(await self._views.group(topic, group))
 
     async def delete(self, _request: Request, name: str, group: str) -> Response:
         """Delete a group and its progress."""
@@ -195,19 +230,15 @@ class GroupRoutes:
         plan = [self._views.reset(partition, group, offset) for partition, offset in targets]
         if not asked.dry_run:
             await self._broker.remember_group(topic, group)
-            for partition, offset in targets:
-                await partition.reset(group, offset)
+            await asyncio.gather(*(p.reset(group, offset) for p, offset in targets))
         return json_response(ResetOut(group, asked.dry_run, plan))
 
     async def peek(self, request: Request, name: str, group: str) -> Response:
         """Look at a group's messages in one state."""
-        known_parameters(request, "state", "limit", "after")
         topic = self._known(name, group)
-        limit = query_int(request, "limit", 10, maximum=limits.READ_MESSAGES_MAX) or 0
-        state = request.query.get("state", "ready")
-        return json_response(
-            self._views.peek(topic, group, state, limit, request.query.get("after"))
-        )
+        limit = query_int(request, "limit", 10, minimum=1, maximum=limits.READ_MESSAGES_MAX)
+        state, after = request.query.get("state", "ready"), request.query.get("after")
+        return json_response(await self._views.peek(topic, group, state, limit, after))
 
     def _known(self, name: str, group: str) -> Topic:
         topic = self._broker.topic(name)
@@ -217,6 +248,13 @@ class GroupRoutes:
                 field="group",
             )
         return topic
+
+
+def _rest(spans: Sequence[Span], offset: int) -> list[Span]:
+    """Return what follows in ``spans`` from ``offset`` on, which lies in one of them."""
+    number = next(n for n, (start, end, _) in enumerate(spans) if start <= offset < end)
+    _, end, attempt = spans[number]
+    return [(offset, end, attempt), *spans[number + 1 :]]
 
 
 async def _settle(

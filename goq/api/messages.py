@@ -4,27 +4,20 @@ from __future__ import annotations
 
 from goq import limits
 from goq.api.bodies import MessageOut, MessagesOut, Publish, PublishedOut, PublishOut
+from goq.api.log_reading import read_log
 from goq.api.messages_in import frames_of, messages_of
-from goq.api.messages_out import frames_response, json_response, messages_json
-from goq.api.reading import (
-    duration_ms,
-    json_body,
-    known_parameters,
-    media_type,
-    query_int,
-    wants_frames,
-)
+from goq.api.messages_out import JsonMessages, frames_response, json_response, messages_json
+from goq.api.reading import duration_ms, media_type, query_int, time_us, wants_frames
 from goq.api.route import FRAMES, Parameter, Route
 from goq.broker.broker import Broker
 from goq.broker.partition import Partition
-from goq.broker.topic import Stored
+from goq.broker.topic import Stored, Topic
 from goq.errors import DamagedData, InvalidInput, MessageNotFound
 from goq.frame.view import slice_frame
 from goq.http.message import Request, Response
-from goq.model import MessageId
-from goq.storage.files import NotCached
+from goq.model import MessageId, check_name
 from goq.storage.reader import Reading
-from goq.units import format_time_us, parse_time_us
+from goq.units import format_time_us
 
 _READ_PARAMETERS = (
     Parameter("partition", "which partition to read", "integer", required=True),
@@ -60,7 +53,7 @@ class MessageRoutes:
                     "producer_fenced",
                     "storage_full",
                 ),
-                has_frames_form=True,
+                takes_frames=True,
             ),
             Route(
                 "GET",
@@ -70,7 +63,7 @@ class MessageRoutes:
                 answer=MessagesOut,
                 parameters=_READ_PARAMETERS,
                 errors=("topic_not_found", "partition_not_found"),
-                has_frames_form=True,
+                gives_frames=True,
                 waits=True,
             ),
             Route(
@@ -87,53 +80,55 @@ class MessageRoutes:
         """Publish messages, given as JSON or as frames."""
         if media_type(request) == FRAMES:
             frames = frames_of(request.body)
-            topic = await self._broker.topic_for_publish(name)
+            topic = await self._topic(name)
             results = [_frame_result(stored) for stored in await topic.publish_frames(frames)]
         else:
-            placed = messages_of(json_body(request, Publish))
-            topic = await self._broker.topic_for_publish(name)
+            placed = messages_of(request)
+            topic = await self._topic(name)
             stored = await topic.publish_messages(placed)
             results = [_message_result(name, each) for each in stored]
         return json_response(PublishOut(results, topic.settings.fsync))
 
+    async def _topic(self, name: str) -> Topic:
+        if name not in self._broker.topics:
+            check_name(name, "topic")
+        return await self._broker.topic_for_publish(name)
+
     async def read(self, request: Request, name: str) -> Response:
         """Read messages of a partition in order."""
-        known_parameters(request, *(p.name for p in _READ_PARAMETERS))
         topic = self._broker.topic(name)
-        number = query_int(request, "partition", maximum=limits.PARTITIONS_PER_TOPIC_MAX)
-        if number is None:
+        if "partition" not in request.query:
             raise InvalidInput("say which partition to read", field="partition")
+        number = query_int(request, "partition", 0)
         partition = topic.partition(number)
+        limit = query_int(request, "limit", 100, minimum=1, maximum=limits.READ_MESSAGES_MAX)
+        wait_ms = duration_ms(request.query.get("wait", "0"), "wait", limits.WAIT_MS_MAX)
         start, end = self._range(request, partition)
-        limit = query_int(request, "limit", 100, maximum=limits.READ_MESSAGES_MAX) or 0
-        wait = request.query.get("wait")
-        if wait is not None and "to_time" not in request.query:
-            await topic.wait_for_append(
-                number, start, duration_ms(wait, "wait", limits.WAIT_MS_MAX)
-            )
+        if wait_ms and "to_time" not in request.query:
+            await topic.wait_for_append(number, start, wait_ms)
             partition = topic.partition(number)
             end = partition.state.end_offset
-        reading = await _read(partition, start, min(end, start + limit))
+        reading = await read_log(partition, start, min(end, start + limit))
         stop = max(start, min(reading.next_offset, end, start + limit))
-        damaged = [
-            {"partition": number, "start_offset": d.start_offset, "end_offset": d.end_offset}
-            for d in reading.damage
-        ]
         if wants_frames(request):
-            preface = {
-                "next": stop,
-                "start": partition.messages.start_offset,
-                "end": partition.state.end_offset,
-                "damaged": damaged,
-            }
             parts = [
                 (number, slice_frame(view, start, stop))
                 for view in reading.frames
                 if view.header.base_offset < stop
             ]
+            preface = {
+                "next": stop,
+                "start": partition.messages.start_offset,
+                "end": partition.state.end_offset,
+                "damaged": _damaged(number, reading, stop),
+            }
             return frames_response(preface, parts)
-        messages = list(messages_json(name, number, reading.frames, start, stop))
-        return json_response(MessagesOut(messages, stop, damaged))
+        found = JsonMessages(limits.READ_BYTES_MAX)
+        for out in messages_json(name, number, reading.frames, start, stop):
+            if not found.add(out):
+                stop = out.offset
+                break
+        return json_response(MessagesOut(found.messages, stop, _damaged(number, reading, stop)))
 
     def _range(self, request: Request, partition: Partition) -> tuple[int, int]:
         """Return the offsets asked for, within what the partition holds."""
@@ -143,18 +138,16 @@ class MessageRoutes:
         if "offset" in query and "from_time" in query:
             raise InvalidInput("give offset or from_time, not both", field="offset")
         if "from_time" in query:
-            time_us = parse_time_us(query["from_time"], now_us=now_us, field="from_time")
-            start = log.reader.find_time(time_us, end)
+            from_us = time_us(query["from_time"], "from_time", now_us)
+            start = log.reader.find_time(from_us, end)
         elif "offset" in query:
-            start = max(start, query_int(request, "offset") or 0)
+            start = max(start, query_int(request, "offset", 0))
         if "to_time" in query:
-            time_us = parse_time_us(query["to_time"], now_us=now_us, field="to_time")
-            end = log.reader.find_time(time_us, end)
+            end = log.reader.find_time(time_us(query["to_time"], "to_time", now_us), end)
         return start, end
 
     async def show(self, request: Request, text: str) -> Response:
         """Show one message."""
-        known_parameters(request)
         message_id = MessageId.parse(text)
         topic = self._broker.topic(message_id.topic)
         partition = topic.partition(message_id.partition)
@@ -167,24 +160,23 @@ class MessageRoutes:
                 f" offset {partition.messages.start_offset} on",
                 field="id",
             )
-        reading = await _read(partition, offset, offset + 1)
+        reading = await read_log(partition, offset, offset + 1)
         found = list(
             messages_json(topic.name, message_id.partition, reading.frames, offset, offset + 1)
         )
+        if not found and not reading.damage:
+            raise MessageNotFound(f"{text} is gone", field="id")
         if not found:
             raise DamagedData(f"{text} cannot be read: {reading.damage[0].reason}", field="id")
         return json_response(found[0])
 
 
-async def _read(partition: Partition, start: int, end: int) -> Reading:
-    """Read what is in memory at once, what is not in a thread."""
-    if start >= end:
-        return Reading(next_offset=start)
-    try:
-        return partition.read(start, messages_max=end - start, wait=False)
-    except NotCached:
-        await partition.warm(start, end - start)
-        return partition.read(start, messages_max=end - start)
+def _damaged(number: int, reading: Reading, stop: int) -> list[dict[str, int]]:
+    return [
+        {"partition": number, "start_offset": d.start_offset, "end_offset": d.end_offset}
+        for d in reading.damage
+        if d.start_offset < stop
+    ]
 
 
 def _frame_result(stored: Stored) -> PublishedOut:

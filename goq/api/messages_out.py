@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import base64
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from goq.api.bodies import MessageOut
 from goq.api.route import FRAMES
 from goq.broker.partition import Delivery
+from goq.delivery.events import Span
 from goq.frame.view import FrameView, slice_frame
 from goq.http.message import Response
 from goq.model import Header, MessageId, Receipt
@@ -36,27 +38,72 @@ def frames_response(preface: dict[str, Any], frames: Iterable[tuple[int, memoryv
 def messages_json(
     topic: str, partition: int, frames: Sequence[FrameView], start: int, end: int
 ) -> Iterator[MessageOut]:
-    """Yield the messages from offset ``start`` up to ``end`` that lie in ``frames``."""
-    for view in frames:
-        base = view.header.base_offset
-        first, last = max(start, base), min(end, view.header.end_offset)
-        if first >= last:
-            continue
-        timestamp = format_time_us(view.header.append_time_us)
-        messages = view.messages(first - base, last - base)
-        for offset, message in zip(range(first, last), messages, strict=True):
-            out = MessageOut(
-                id=str(MessageId(topic, partition, offset)),
-                partition=partition,
-                offset=offset,
-                timestamp=timestamp,
-            )
-            _put_value(out, message.value)
-            if message.key is not None:
-                _put_key(out, message.key)
-            if message.headers:
-                out.headers = headers_json(message.headers)
-            yield out
+    """Yield the messages from offset ``start`` up to ``end`` that lie in ``frames``.
+
+    The frames are in order of offset.
+    """
+    number = max(0, bisect_right(frames, start, key=_base_offset) - 1)
+    while number < len(frames) and frames[number].header.base_offset < end:
+        yield from _frame_json(topic, partition, frames[number], start, end)
+        number += 1
+
+
+def _base_offset(view: FrameView) -> int:
+    return view.header.base_offset
+
+
+def _frame_json(
+    topic: str, partition: int, view: FrameView, start: int, end: int
+) -> Iterator[MessageOut]:
+    base = view.header.base_offset
+    first, last = max(start, base), min(end, view.header.end_offset)
+    if first >= last:
+        return
+    timestamp = format_time_us(view.header.append_time_us)
+    messages = view.messages(first - base, last - base)
+    for offset, message in zip(range(first, last), messages, strict=True):
+        out = MessageOut(
+            id=str(MessageId(topic, partition, offset)),
+            partition=partition,
+            offset=offset,
+            timestamp=timestamp,
+        )
+        _put_value(out, message.value)
+        if message.key is not None:
+            _put_key(out, message.key)
+        if message.headers:
+            out.headers = headers_json(message.headers)
+        yield out
+
+
+class JsonMessages:
+    """Messages of one answer, encoded as they come, up to a bound in bytes.
+
+    Compressed frames and escaped text grow; so what counts is what goes out.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self.last_id: str | None = None
+        self._encoded: list[msgspec.Raw] = []
+        self._bytes_left = bytes_max
+
+    def __len__(self) -> int:
+        return len(self._encoded)
+
+    def add(self, out: MessageOut) -> bool:
+        """Add a message if there is room; there always is for the first."""
+        encoded = _encoder.encode(out)
+        if len(encoded) > self._bytes_left and self._encoded:
+            return False
+        self._bytes_left -= len(encoded)
+        self._encoded.append(msgspec.Raw(encoded))
+        self.last_id = out.id
+        return True
+
+    @property
+    def messages(self) -> list[MessageOut]:
+        """The messages as an answer takes them; they are encoded, and only look so."""
+        return cast(list[MessageOut], self._encoded)
 
 
 def _put_value(out: MessageOut, value: bytes | None) -> None:
@@ -93,10 +140,11 @@ def _header_json(name: str, value: bytes) -> dict[str, str]:
 
 
 def delivery_json(topic: str, delivery: Delivery) -> Iterator[MessageOut]:
-    """Yield the leased messages of a delivery, each with its receipt."""
+    """Yield the leased messages of a delivery, each with its receipt, in the order of its spans."""
     lease_until = format_time_us(delivery.deadline_ms * 1000)
+    frames = sorted(delivery.frames, key=_base_offset)
     for start, end, attempt in delivery.spans:
-        for out in messages_json(topic, delivery.partition, delivery.frames, start, end):
+        for out in messages_json(topic, delivery.partition, frames, start, end):
             receipt = Receipt(delivery.partition, delivery.token, out.offset, out.offset + 1)
             out.receipt = str(receipt)
             out.attempt = attempt
@@ -109,7 +157,8 @@ def deliveries_frames(deliveries: Sequence[Delivery]) -> Response:
     prefaces = []
     frames: list[tuple[int, memoryview]] = []
     for delivery in deliveries:
-        parts = [part for view in delivery.frames if (part := _leased_part(view, delivery))]
+        spans = sorted(delivery.spans)
+        parts = [part for view in delivery.frames if (part := _leased_part(view, spans))]
         prefaces.append(
             {
                 "partition": delivery.partition,
@@ -123,9 +172,17 @@ def deliveries_frames(deliveries: Sequence[Delivery]) -> Response:
     return frames_response({"deliveries": prefaces}, frames)
 
 
-def _leased_part(view: FrameView, delivery: Delivery) -> memoryview | None:
+def _leased_part(view: FrameView, spans: Sequence[Span]) -> memoryview | None:
+    """Return the frame from the first to the last message in it that lies in ``spans``."""
     base, end = view.header.base_offset, view.header.end_offset
-    inside = [s for s in delivery.spans if s[0] < end and s[1] > base]
-    if not inside:
-        return None
-    return slice_frame(view, min(s[0] for s in inside), max(s[1] for s in inside))
+    first = bisect_right(spans, base, key=_span_end)  # the first that ends behind the base
+    last = bisect_left(spans, end, key=_span_start)  # the first that starts at or behind the end
+    return slice_frame(view, spans[first][0], spans[last - 1][1]) if first < last else None
+
+
+def _span_start(span: Span) -> int:
+    return span[0]
+
+
+def _span_end(span: Span) -> int:
+    return span[1]

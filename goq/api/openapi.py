@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from goq import __version__
+from goq.api.bodies import HeaderIn
 from goq.api.problems import Problem
 from goq.api.route import FRAMES, JSON, Route
 from goq.errors import BY_CODE
@@ -19,8 +21,7 @@ _REF = "#/components/schemas/{name}"
 def openapi(routes: Sequence[Route]) -> dict[str, Any]:
     """Return the OpenAPI document of ``routes``."""
     shapes = [s for route in routes for s in (route.body, route.answer) if s is not None]
-    shapes.append(Problem)
-    unique = list(dict.fromkeys(shapes))
+    unique = list(dict.fromkeys([*shapes, HeaderIn, Problem]))
     schemas, components = msgspec.json.schema_components(unique, ref_template=_REF)
     references = dict(zip(unique, schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
@@ -37,7 +38,7 @@ def openapi(routes: Sequence[Route]) -> dict[str, Any]:
 def _operation(route: Route, references: dict[Any, Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "summary": route.summary,
-        "operationId": f"{route.method.lower()}{route.path.replace('/', '_')}",
+        "operationId": _operation_id(route),
         "parameters": [
             *(
                 {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
@@ -57,31 +58,51 @@ def _operation(route: Route, references: dict[Any, Any]) -> dict[str, Any]:
         "responses": _responses(route, references),
     }
     if route.body is not None:
+        fields = msgspec.structs.fields(route.body)
         content = {JSON: {"schema": references[route.body]}}
-        if route.has_frames_form and route.method == "POST" and route.path.endswith("/messages"):
+        if route.takes_frames:
             content[FRAMES] = _binary()
-        operation["requestBody"] = {"content": content}
+        operation["requestBody"] = {
+            "required": any(field.required for field in fields),
+            "content": content,
+        }
     return operation
+
+
+def _operation_id(route: Route) -> str:
+    return f"{route.method.lower()}_{'_'.join(re.findall(r'[a-z0-9]+', route.path))}"
 
 
 def _responses(route: Route, references: dict[Any, Any]) -> dict[str, Any]:
     done: dict[str, Any] = {"description": "Done"}
     if route.answer is not None:
         done["content"] = {JSON: {"schema": references[route.answer]}}
-        if route.has_frames_form and not route.path.endswith("}/messages"):
+        if route.gives_frames:
             done["content"][FRAMES] = _binary()
     elif route.status == 200:
         done["content"] = {route.answer_type: {"schema": {"type": "string"}}}
-    responses = {str(route.status): done}
-    for code in route.errors:
-        status = str(BY_CODE[code].http_status)
-        known = responses.get(status)
-        description = code if known is None else f"{known['description']}, {code}"
-        responses[status] = {
-            "description": description,
-            "content": {"application/problem+json": {"schema": references[Problem]}},
-        }
-    return responses
+    problem = {"application/problem+json": {"schema": references[Problem]}}
+    codes: dict[str, list[str]] = {}
+    for code in error_codes(route):
+        codes.setdefault(str(BY_CODE[code].http_status), []).append(code)
+    return {
+        str(route.status): done,
+        **{
+            status: {"description": ", ".join(some), "content": problem}
+            for status, some in sorted(codes.items())
+        },
+        "default": {"description": "Any other problem", "content": problem},
+    }
+
+
+def error_codes(route: Route) -> list[str]:
+    """Return the codes that a route may answer with: its own, and those of what it takes."""
+    codes = list(route.errors)
+    if route.parameters or route.body is not None or _path_parameters(route):
+        codes.append("invalid_input")
+    if route.body is not None:
+        codes += ("too_large", "unsupported_media_type")
+    return list(dict.fromkeys(codes))
 
 
 def _path_parameters(route: Route) -> list[str]:
@@ -97,7 +118,7 @@ def docs_page(routes: Sequence[Route]) -> str:
     rows = "\n".join(
         f"<tr><td><b>{route.method}</b></td><td><code>{html.escape(route.path)}</code></td>"
         f"<td>{html.escape(route.summary)}</td><td>{_fields(route)}</td>"
-        f"<td>{', '.join(f'<code>{code}</code>' for code in route.errors)}</td></tr>"
+        f"<td>{', '.join(f'<code>{code}</code>' for code in error_codes(route))}</td></tr>"
         for route in routes
     )
     return f"""<!doctype html>

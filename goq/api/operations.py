@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -11,7 +12,7 @@ from goq import __version__
 from goq.api.messages_out import json_response
 from goq.api.metrics import CONTENT_TYPE, Metrics
 from goq.api.openapi import docs_page, openapi
-from goq.api.route import Route
+from goq.api.route import JSON, Handler, Route
 from goq.broker.broker import Broker
 from goq.http.message import Request, Response
 
@@ -56,13 +57,13 @@ class OperationRoutes:
         """Return the declarations."""
         text, page = "text/plain", "text/html"
         return [
-            Route("GET", "/healthz", self.health, "How the node is", answer=HealthOut),
-            Route("GET", "/livez", self.live, "Whether the process answers", answer_type=text),
-            Route("GET", "/readyz", self.ready, "Whether to send traffic here", answer=HealthOut),
-            Route("GET", "/version", self.version, "What runs here", answer=VersionOut),
-            Route("GET", "/metrics", self.metrics, "For Prometheus", answer_type=text),
-            Route("GET", "/openapi.json", self.openapi, "This API, described", answer=dict),
-            Route("GET", "/docs", self.docs, "This API, to read", answer_type=page),
+            _route("/healthz", self.health, "How the node is", answer=HealthOut),
+            _route("/livez", self.live, "Whether the process answers", answer_type=text),
+            _route("/readyz", self.ready, "Whether to send traffic here", answer=HealthOut),
+            _route("/version", self.version, "What runs here", answer=VersionOut),
+            _route("/metrics", self.metrics, "For Prometheus", answer_type=text),
+            _route("/openapi.json", self.openapi, "This API, described", answer=dict[str, Any]),
+            _route("/docs", self.docs, "This API, to read", answer_type=page),
         ]
 
     def health(self, _request: Request) -> Response:
@@ -108,3 +109,17 @@ class OperationRoutes:
                 if partition.messages.damage or partition.events.damage:
                     damaged.append(name)
         return offline, damaged
+
+
+def _route(
+    path: str, handler: Handler, summary: str, *, answer: Any = None, answer_type: str = JSON
+) -> Route:
+    return Route(
+        "GET",
+        path,
+        handler,
+        summary,
+        answer=answer,
+        answer_type=answer_type,
+        ignores_query=True,
+    )

@@ -7,6 +7,9 @@ import msgspec
 from goq.errors import GoqError
 from goq.http.message import Response
 
+_DETAIL_CHARS_MAX = 1000
+_FIELD_CHARS_MAX = 300
+
 
 class Problem(msgspec.Struct, omit_defaults=True, rename={"kind": "type"}):
     """What went wrong, where, and what to do. ``code`` is stable; ``detail`` is for people."""
@@ -21,16 +24,23 @@ class Problem(msgspec.Struct, omit_defaults=True, rename={"kind": "type"}):
 
 
 def problem_of(error: GoqError) -> Problem:
-    """Return an error as the problem that clients see."""
+    """Return an error as the problem that clients see.
+
+    What it quotes of the input is cut where it is long: an answer is not an echo.
+    """
     return Problem(
         kind=f"urn:goq:problem:{error.code}",
         title=error.code.replace("_", " ").capitalize(),
         status=error.http_status,
         code=error.code,
-        detail=error.detail,
-        field=error.field,
+        detail=_cut(error.detail, _DETAIL_CHARS_MAX),
+        field=None if error.field is None else _cut(error.field, _FIELD_CHARS_MAX),
         retry_after_ms=error.retry_after_ms,
     )
+
+
+def _cut(text: str, chars_max: int) -> str:
+    return text if len(text) <= chars_max else f"{text[: chars_max - 1]}…"
 
 
 def problem_response(error: GoqError) -> Response:

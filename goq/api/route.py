@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from goq.errors import MethodNotAllowed, RouteNotFound
+from goq.errors import InvalidInput, MethodNotAllowed, RouteNotFound
 from goq.http.message import Request, Response
 
 Handler = Callable[..., Response | Awaitable[Response]]
@@ -37,10 +38,32 @@ class Route:
     status: int = 200
     parameters: Sequence[Parameter] = field(default=())
     errors: Sequence[str] = field(default=())
-    has_frames_form: bool = False
+    """The codes of its own; what any request can meet (``invalid_input``) goes without saying."""
+    takes_frames: bool = False
+    gives_frames: bool = False
     waits: bool = False
     """Whether the answer may wait for messages: then it ends with the client's connection."""
     answer_type: str = JSON
+    ignores_query: bool = False
+    """Whether unknown query parameters pass, as monitoring systems may add some."""
+
+    is_async: bool = field(init=False)
+    """Whether the handler is a coroutine function, else it answers at once."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.handler))
+
+    def check_query(self, request: Request) -> None:
+        """Raise ``InvalidInput`` for a query parameter that the route does not have."""
+        if self.ignores_query:
+            return
+        names = [parameter.name for parameter in self.parameters]
+        for name in request.query:
+            if name not in names:
+                raise InvalidInput(
+                    f"unknown parameter {name[:50]!r}; there are {', '.join(names) or 'none'}",
+                    field=name[:50],
+                )
 
 
 class _Node:
@@ -73,6 +96,20 @@ class Router:
 
         Raises ``RouteNotFound``, or ``MethodNotAllowed`` where the path has other methods.
         """
+        node, values = self._find(request)
+        route = node.methods.get("GET" if request.method == "HEAD" else request.method)
+        if route is None:
+            allowed = ", ".join(_allowed(node))
+            raise MethodNotAllowed(
+                f"{request.path[:200]} takes {allowed}, not {request.method}", field="method"
+            )
+        return route, values
+
+    def allowed(self, request: Request) -> list[str]:
+        """Return the methods that the request's path takes."""
+        return _allowed(self._find(request)[0])
+
+    def _find(self, request: Request) -> tuple[_Node, list[str]]:
         node, values = self._root, []
         for segment in request.path.split("/")[1:]:
             child = node.children.get(segment)
@@ -82,13 +119,13 @@ class Router:
                     raise _no_route(request)
                 values.append(segment)
             node = child
-        route = node.methods.get("GET" if request.method == "HEAD" else request.method)
-        if route is None:
-            if not node.methods:
-                raise _no_route(request)
-            allowed = ", ".join(sorted(node.methods))
-            raise MethodNotAllowed(f"{request.path} takes {allowed}, not {request.method}")
-        return route, values
+        if not node.methods:
+            raise _no_route(request)
+        return node, values
+
+
+def _allowed(node: _Node) -> list[str]:
+    return sorted({*node.methods, *(["HEAD"] if "GET" in node.methods else [])})
 
 
 def _no_route(request: Request) -> RouteNotFound:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from goq.api.bodies import NewTopic, PartitionOut, TopicChange, TopicOut, TopicsOut
 from goq.api.messages_out import json_response
-from goq.api.reading import json_body, known_parameters
+from goq.api.reading import json_body, settings_of
 from goq.api.route import Route
 from goq.broker.broker import Broker
 from goq.broker.partition import Partition
 from goq.broker.topic import Topic
 from goq.http.message import Request, Response
+from goq.model import check_name
 
 
 class TopicRoutes:
@@ -72,28 +73,30 @@ class TopicRoutes:
     async def create(self, request: Request) -> Response:
         """Create a topic."""
         new = json_body(request, NewTopic)
-        topic = await self._broker.create_topic(new.name, new.partitions, new.settings)
+        topic = await self._broker.create_topic(new.name, new.partitions, settings_of(new.settings))
         return json_response(self._topic(topic), 201)
 
-    async def list(self, request: Request) -> Response:
+    async def list(self, _request: Request) -> Response:
         """List topics by name."""
-        known_parameters(request)
         topics = [self._topic(topic) for _, topic in sorted(self._broker.topics.items())]
         return json_response(TopicsOut(topics))
 
-    async def show(self, request: Request, name: str) -> Response:
+    async def show(self, _request: Request, name: str) -> Response:
         """Show a topic."""
-        known_parameters(request)
         return json_response(self._topic(self._broker.topic(name)))
 
     async def use(self, _request: Request, name: str) -> Response:
         """Show a topic that is about to be published to."""
+        if name not in self._broker.topics:
+            check_name(name, "topic")
         return json_response(self._topic(await self._broker.topic_for_publish(name)))
 
     async def alter(self, request: Request, name: str) -> Response:
         """Change settings, or add partitions."""
         change = json_body(request, TopicChange)
-        topic = await self._broker.alter_topic(name, change.settings, change.partitions)
+        topic = await self._broker.alter_topic(
+            name, settings_of(change.settings), change.partitions
+        )
         return json_response(self._topic(topic))
 
     async def delete(self, _request: Request, name: str) -> Response:

@@ -16,7 +16,7 @@ from goq.broker.stats import Histogram
 from goq.broker.tasks import Tasks
 from goq.broker.topic import Topic
 from goq.clock import Clock
-from goq.errors import GoqError, InvalidInput, TooManyRequests, TopicExists, TopicNotFound
+from goq.errors import InvalidInput, ShuttingDown, TooManyRequests, TopicExists, TopicNotFound
 from goq.model import check_name
 from goq.settings import TopicSettings
 from goq.storage.files import Disk
@@ -52,6 +52,8 @@ class Broker:
         self._auto_create = auto_create
         self._executor = ThreadPoolExecutor(limits.COMMIT_THREADS, thread_name_prefix="goq-disk")
         self._tasks = Tasks()
+        self._keeper: asyncio.Task[None] | None = None
+        self._half_deleted: set[str] = set()
         self.write_seconds = Histogram()
         self._machinery: Machinery | None = None
         self._changing = asyncio.Lock()
@@ -67,15 +69,23 @@ class Broker:
         for name in [row.name for row in rows.values() if row.deleting]:
             await self._finish_deletion(rows.pop(name).name)
         for name in self._disk.names(self._topics_dir):
-            if name not in rows:
-                rows[name] = await self._adopt(name)
+            if name not in rows and (partitions := self._partitions_in(name)):
+                rows[name] = await self._adopt(name, partitions)
         await asyncio.gather(*(self._open(row) for row in rows.values()))
-        self._tasks.start(self._keep_in_bounds())
+        self._keeper = self._tasks.start(self._keep_in_bounds())
 
-    async def _adopt(self, name: str) -> TopicRow:
+    def _partitions_in(self, name: str) -> int:
+        """Return how many partitions a topic's folder holds, 0 if it is no such folder."""
+        try:
+            check_name(name, "topic")
+            names = self._disk.names(self._topics_dir / name)
+        except (InvalidInput, NotADirectoryError):
+            return 0
+        return 1 + max((int(n) for n in names if n.isascii() and n.isdecimal()), default=-1)
+
+    async def _adopt(self, name: str, partitions: int) -> TopicRow:
         """Take up a topic's folder that the database does not know: data is never just dropped."""
-        numbers = [int(n) for n in self._disk.names(self._topics_dir / name) if n.isdigit()]
-        row = TopicRow(name, max(numbers, default=0) + 1, self._defaults.written())
+        row = TopicRow(name, partitions, self._defaults.written())
         _log.warning(
             "topic %s has a folder but no entry in node.db: taken up with default settings", name
         )
@@ -128,6 +138,8 @@ class Broker:
                 raise TopicExists(f"topic {name} exists already", field="name")
             if len(self.topics) >= limits.TOPICS_MAX:
                 raise TooManyRequests(f"a node holds at most {limits.TOPICS_MAX} topics")
+            if name in self._half_deleted:
+                await self._finish_deletion(name)
             row = TopicRow(name, count, chosen.written())
             await self.metadata.put_topic(row)
             return await self._open(row)
@@ -159,7 +171,8 @@ class Broker:
             row = TopicRow(name, len(topic.partitions), topic.settings.written(), deleting=True)
             await self.metadata.put_topic(row)
             del self.topics[name]
-            await topic.close()
+            self._half_deleted.add(name)
+            await topic.close(TopicNotFound(f"topic {name} was deleted", field="topic"))
             await self._finish_deletion(name)
 
     async def _finish_deletion(self, name: str) -> None:
@@ -168,6 +181,7 @@ class Broker:
             self._executor, self._disk.remove_dir, directory
         )
         await self.metadata.delete_topic(name)
+        self._half_deleted.discard(name)
 
     async def remember_group(self, topic: Topic, group: str) -> None:
         """Note a group that is used for the first time."""
@@ -197,24 +211,25 @@ class Broker:
             for partition in topic.partitions:
                 try:
                     await self._apply_retention(topic, partition)
-                except (GoqError, OSError):
-                    _log.exception("retention failed in %s", partition.identity)
+                except Exception:  # whatever it is, the others are still to be kept in bounds
+                    if partition.is_online:
+                        _log.exception("retention failed in %s", partition.identity)
 
     async def _apply_retention(self, topic: Topic, partition: Partition) -> None:
         if not partition.is_online:
             return
-        log, now_us = partition.messages, self.clock.wall_us()
+        messages, now_us = partition.messages, self.clock.wall_us()
         loop = asyncio.get_running_loop()
         first_us = await loop.run_in_executor(
-            self._executor, log.active.read_first_time, self._disk
+            self._executor, messages.active.read_first_time, self._disk
         )
         if first_us is not None and now_us - first_us >= topic.settings.segment_age_ms * 1000:
             await partition.roll()
-        segments = list(log.segments)
+        segments = list(messages.segments)
         await loop.run_in_executor(self._executor, self._load_indexes, segments)
         deleted = await partition.trim(keep_from(segments, topic.settings, now_us))
         await self.metadata.delete_segments(
-            [(topic.name, partition.identity.number, "messages", s.base_offset) for s in deleted]
+            [(topic.name, partition.identity.number, log, s.base_offset) for log, s in deleted]
         )
 
     def _load_indexes(self, segments: list[Segment]) -> None:
@@ -235,8 +250,11 @@ class Broker:
 
     async def close(self) -> None:
         """Make everything durable and let go of it."""
-        await self._tasks.stop()
-        await asyncio.gather(*(topic.close() for topic in self.topics.values()))
+        if self._keeper is not None:
+            self._keeper.cancel()
+        reason = ShuttingDown("the node is stopping; try another or later")
+        await asyncio.gather(*(topic.close(reason) for topic in self.topics.values()))
+        await self._tasks.finish()
         await self.metadata.close()
         self._executor.shutdown()
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from goq import limits
 from goq.broker.stats import Histogram
@@ -25,6 +25,8 @@ from goq.settings import Fsync
 from goq.storage.batch import Batch
 from goq.storage.log import Log
 from goq.storage.segment import Segment
+
+T = TypeVar("T")
 
 
 class Appended(NamedTuple):
@@ -42,18 +44,26 @@ class _Waiting(NamedTuple):
     begins_segment: bool
 
 
+class _Alone(NamedTuple):
+    work: Callable[[], None]
+    done: asyncio.Future[None]
+
+
 class _Written(NamedTuple):
     header: FrameHeader
     appended: Appended
     done: asyncio.Future[Appended]
 
 
+Committed = Sequence[tuple[FrameHeader, Appended]]
+
+
 class GroupCommit:
     """The one writer of a log.
 
     ``find_duplicate`` says where a frame already lies, or raises why it may not be appended;
-    ``on_commit`` hears of every frame that became durable, in order; ``on_seal`` of every segment
-    that was sealed; ``on_failure`` once, when the log failed or an append was lost.
+    ``on_commit`` hears of the frames that became durable, in order; ``on_seal`` of every segment
+    that was sealed; ``on_failure`` of every failure: appends were lost, or the log itself.
     """
 
     def __init__(
@@ -63,7 +73,7 @@ class GroupCommit:
         clock: Clock,
         epoch: int,
         *,
-        on_commit: Callable[[FrameHeader, Appended], None],
+        on_commit: Callable[[Committed], None],
         on_seal: Callable[[Segment], None],
         on_failure: Callable[[GoqError], None] = lambda _error: None,
         find_duplicate: Callable[[FrameHeader], Appended | None] = lambda _header: None,
@@ -79,40 +89,37 @@ class GroupCommit:
         self._find_duplicate = find_duplicate
         self._write_seconds = write_seconds
         self._loop = asyncio.get_running_loop()
-        self._queue: deque[_Waiting] = deque()
+        self._queue: deque[_Waiting | _Alone] = deque()
         self._queued_bytes = 0
         self._busy = False
         self._idle = asyncio.Event()
         self._idle.set()
         self._closed: GoqError | None = None
+        self._released = False
         self._sync_wanted = False
         self._sync_armed = False
 
-    @property
-    def is_writing(self) -> bool:
-        """Whether a write is under way: a frame appended now shares the next."""
-        return self._busy
-
-    def append(
-        self, view: FrameView, *, begins_segment: bool = False, bounded: bool = True
-    ) -> asyncio.Future[Appended]:
-        """Queue a frame; the future is done when it is durable, or says why it is not stored.
-
-        Raises ``TooManyRequests`` when too much is queued, unless the node itself, which must
-        not stop half-way, asks with ``bounded=False``.
-        """
+    def check_room(self, frame_bytes: int) -> None:
+        """Raise ``TooManyRequests`` when too much is queued, or why the log is closed."""
         if self._closed is not None:
             raise self._closed
-        body = view.body
-        queued_bytes = self._queued_bytes + len(body)
-        if bounded and self._queue and queued_bytes > limits.COMMIT_QUEUE_BYTES_MAX:
+        if self._queue and self._queued_bytes + frame_bytes > limits.COMMIT_QUEUE_BYTES_MAX:
             raise TooManyRequests(
                 "the disk cannot keep up: too many bytes wait to be written; send again shortly",
                 retry_after_ms=100,
             )
+
+    def append(self, view: FrameView, *, begins_segment: bool = False) -> asyncio.Future[Appended]:
+        """Queue a frame; the future is done when it is durable, or says why it is not stored.
+
+        Whoever may be told to come again later calls :meth:`check_room` before.
+        """
+        if self._closed is not None:
+            raise self._closed
         done: asyncio.Future[Appended] = self._loop.create_future()
+        body = view.body
         self._queue.append(_Waiting(view.header, body, done, begins_segment))
-        self._queued_bytes = queued_bytes
+        self._queued_bytes += len(body)
         self._wake()
         return done
 
@@ -123,90 +130,105 @@ class GroupCommit:
             self._loop.call_soon(self._start)  # whoever else comes in this turn joins the batch
 
     def _start(self) -> None:
-        """Begin the next write, or rest."""
-        if self._sync_wanted:
-            self._sync_wanted = False
-            self._run(self.log.sync, self._synced)
-            return
+        """Begin the next piece of work, or rest."""
+        written: list[_Written] = []
         try:
-            batch, written = self._fill()
-        except GoqError as error:
-            self._fail([], error)
+            batch = self._fill(written)
+        except Exception as raised:
+            self._fail(written, self._as_known(raised))
             return
-        if batch is not None and written:
+        if batch is not None:
             began_s = self._loop.time()
             write = partial(self.log.write, batch)
             self._run(write, lambda error: self._finish(batch, written, began_s, error))
+        elif self._sync_wanted:
+            self._sync_wanted = False
+            self._run(self.log.sync, self._synced)
+        elif self._queue:
+            alone = self._queue.popleft()
+            assert isinstance(alone, _Alone)
+            self._run(alone.work, lambda error: self._finish_alone(alone, error))
         else:
             self._busy = False
             self._idle.set()
 
-    def _fill(self) -> tuple[Batch | None, list[_Written]]:
-        queue, written = self._queue, list[_Written]()
-        if not queue:
-            return None, written
-        now_us = self._clock.wall_us()
-        batch = self.log.begin(now_us, roll=queue[0].begins_segment)
+    def _fill(self, written: list[_Written]) -> Batch | None:
+        """Take frames off the queue into a batch, None if there is nothing to write."""
+        queue, batch = self._queue, None
         producers: set[int] = set()
-        while queue and batch.takes(HEADER_BYTES + len(queue[0].body)):
-            header = queue[0].header
-            if header.producer_id in producers or (queue[0].begins_segment and written):
+        while queue and not self._sync_wanted and not isinstance(waiting := queue[0], _Alone):
+            header, body, done, begins_segment = waiting
+            if header.producer_id in producers or (begins_segment and written):
                 break  # its turn comes when what is before it has been committed
-            waiting = queue.popleft()
-            self._queued_bytes -= len(waiting.body)
+            if batch is None:
+                batch = self.log.begin(self._clock.wall_us(), roll=begins_segment)
+            if not batch.takes(HEADER_BYTES + len(body)):
+                break
+            queue.popleft()
+            self._queued_bytes -= len(body)
             try:
                 found = self._find_duplicate(header)
             except GoqError as error:
-                _reject(waiting.done, error)
+                _reject(done, error)
                 continue
             if found is not None:
-                _resolve(waiting.done, found)
+                _resolve(done, found)
                 continue
             if header.producer_id:
                 producers.add(header.producer_id)
             now_us = self._clock.wall_us()
-            offset = batch.add(
-                header, waiting.body, append_time_us=now_us, leader_epoch=self._epoch
-            )
-            written.append(_Written(header, Appended(offset, now_us), waiting.done))
-        return batch, written
+            offset = batch.add(header, body, append_time_us=now_us, leader_epoch=self._epoch)
+            written.append(_Written(header, Appended(offset, now_us), done))
+        return batch if written else None
 
-    def _run(
-        self,
-        work: Callable[[], None],
-        then: Callable[[GoqError | None], None],
-    ) -> None:
+    def _run(self, work: Callable[[], None], then: Callable[[Exception | None], None]) -> None:
         def job() -> None:
-            error: GoqError | None = None
+            error: Exception | None = None
             try:
                 work()
-            except GoqError as raised:
+            except Exception as raised:  # even a bug must not leave the waiters hanging
                 error = raised
-            except Exception as raised:  # a bug must not leave the waiters hanging
-                error = LogFailed(f"writing to {self.log.directory} failed: {raised!r}")
-                error.__cause__ = raised
             with contextlib.suppress(RuntimeError):  # the loop is gone: nobody waits any more
                 self._loop.call_soon_threadsafe(then, error)
 
         self._executor.submit(job)
 
+    def _as_known(self, error: Exception) -> GoqError:
+        if isinstance(error, GoqError):
+            return error
+        known = LogFailed(f"writing to {self.log.directory} failed: {error!r}")
+        known.__cause__ = error
+        return known
+
     def _finish(
-        self, batch: Batch, written: list[_Written], began_s: float, error: GoqError | None
+        self, batch: Batch, written: list[_Written], began_s: float, error: Exception | None
     ) -> None:
         self._write_seconds.observe(self._loop.time() - began_s)
         if error is not None:
-            self._fail(written, error)
+            self._fail(written, self._as_known(error))
             return
         sealed = self.log.commit(batch)
-        for header, appended, done in written:
-            self._on_commit(header, appended)
+        for _, appended, done in written:
             _resolve(done, appended)
-        if sealed is not None:
-            self._on_seal(sealed)
-        if self.log.config.fsync is Fsync.INTERVAL and not self._sync_armed:
-            self._sync_armed = True
-            self._loop.call_later(limits.FSYNC_INTERVAL_MS / 1000, self._want_sync)
-        self._start()
+        try:
+            self._on_commit([(header, appended) for header, appended, _ in written])
+            if sealed is not None:
+                self._on_seal(sealed)
+        finally:
+            if self.log.config.fsync is Fsync.INTERVAL and not self._sync_armed:
+                self._sync_armed = True
+                self._loop.call_later(limits.FSYNC_INTERVAL_MS / 1000, self._want_sync)
+            self._start()
+
+    def _finish_alone(self, alone: _Alone, error: Exception | None) -> None:
+        if error is None:
+            _resolve(alone.done, None)
+        else:
+            _reject(alone.done, error)
+        if self.log.failed:
+            self._fail([], self._as_known(error or LogFailed(self.log.failed)))
+        else:
+            self._start()
 
     def _want_sync(self) -> None:
         self._sync_armed = False
@@ -214,9 +236,9 @@ class GroupCommit:
             self._sync_wanted = True
             self._wake()
 
-    def _synced(self, error: GoqError | None) -> None:
+    def _synced(self, error: Exception | None) -> None:
         if error is not None:
-            self._fail([], error)
+            self._fail([], self._as_known(error))
         else:
             self._start()
 
@@ -231,33 +253,35 @@ class GroupCommit:
             _reject(done, error)
         self._busy = False
         self._idle.set()
+        if self._sync_wanted and not self.log.failed:
+            self._wake()
         self._on_failure(error)
 
     async def run_alone(self, work: Callable[[], None]) -> None:
-        """Run disk work on the log in a thread while nothing is written."""
-        while self._busy:
-            await self._idle.wait()
-        self._busy = True
-        self._idle.clear()
-        try:
-            await self._loop.run_in_executor(self._executor, work)
-        finally:
-            self._start()
+        """Run disk work on the log in a thread, after what is queued and before what comes."""
+        if self._closed is not None:
+            raise self._closed
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._queue.append(_Alone(work, done))
+        self._wake()
+        await done
 
     async def close(self) -> None:
-        """Let everything queued become durable, then close the log."""
+        """Take nothing more, let everything queued become durable, then close the log."""
+        self._closed = self._closed or ShuttingDown("the node is stopping; try another or later")
         while self._busy:
             await self._idle.wait()
-        self._closed = self._closed or ShuttingDown("the node is stopping; try another or later")
-        await self._loop.run_in_executor(self._executor, self.log.close)
+        if not self._released:
+            self._released = True
+            await self._loop.run_in_executor(self._executor, self.log.close)
 
 
-def _resolve(done: asyncio.Future[Appended], appended: Appended) -> None:
+def _resolve(done: asyncio.Future[T], result: T) -> None:
     if not done.done():
-        done.set_result(appended)
+        done.set_result(result)
 
 
-def _reject(done: asyncio.Future[Appended], error: GoqError) -> None:
+def _reject(done: asyncio.Future[Any], error: Exception) -> None:
     if not done.done():
         done.set_exception(error)
         done.exception()  # a waiter that has gone must not make the loop complain

@@ -21,18 +21,19 @@ from goq.delivery.events import (
     SnapshotProducers,
     SnapshotStarted,
     Trimmed,
+    Truncated,
     decode_events,
     encode_events,
 )
 from goq.delivery.partition import PartitionState
-from goq.errors import InvalidFrame
+from goq.errors import InvalidFrame, LogFailed
 from goq.frame.encode import seal
 from goq.frame.header import Attribute, padding_bytes
 from goq.frame.view import FrameView
 from goq.storage.log import Log
 
 _LENGTH_BYTES = 8
-_SNAPSHOT_FRAME_WEIGHT = 20_000
+_SNAPSHOT_FRAME_WEIGHT = 5_000
 
 
 class StoredEvent(NamedTuple):
@@ -98,15 +99,23 @@ def read_events(log: Log, sequence: int) -> Iterator[StoredEvent | None]:
             expected = view.header.end_offset
         if reading.next_offset != expected:
             yield None
+        if reading.next_offset <= sequence:
+            raise LogFailed(f"{log.directory} cannot be read from event {sequence} on")
         sequence = reading.next_offset
 
 
 class Rebuilt(NamedTuple):
-    """A state rebuilt from its events."""
+    """A state rebuilt from its events.
+
+    ``sequence`` is the first event that it took, ``messages_offset`` how far into the messages
+    its producers reach. ``repairs`` are the events that the log lacks for the state to agree with
+    the messages there are; they have been applied.
+    """
 
     state: PartitionState
+    sequence: int
     messages_offset: int
-    events_applied: int
+    repairs: list[AnyEvent]
 
 
 def rebuild(log: Log, *, start_offset: int, end_offset: int) -> Rebuilt:
@@ -116,43 +125,56 @@ def rebuild(log: Log, *, start_offset: int, end_offset: int) -> Rebuilt:
     that holds a whole snapshot; where none does, at the beginning.
     """
     for segment in reversed(log.segments):
-        rebuilt = _rebuild_from(log, segment.base_offset, start_offset, end_offset)
-        if rebuilt is not None:
-            return rebuilt
-    raise AssertionError("a log has at least one segment, and the first always rebuilds")
+        state = PartitionState(start_offset)
+        state.extend_to(end_offset)
+        messages_offset = _replay(log, segment.base_offset, state)
+        if messages_offset is not None:
+            break
+    else:
+        raise AssertionError("a log has at least one segment, and the first always rebuilds")
+    repairs = _repairs(state, start_offset, end_offset)
+    for event in repairs:
+        state.apply(event, 0, 0)
+    messages_offset = min(max(messages_offset, start_offset), end_offset)
+    return Rebuilt(state, segment.base_offset, messages_offset, repairs)
 
 
-def _rebuild_from(log: Log, sequence: int, start_offset: int, end_offset: int) -> Rebuilt | None:
-    """Rebuild from ``sequence`` on, None if no snapshot stands there and it is not the first."""
-    state = PartitionState(start_offset)
-    state.extend_to(end_offset)
-    applied, messages_offset = 0, start_offset
+def _replay(log: Log, sequence: int, state: PartitionState) -> int | None:
+    """Apply the events from ``sequence`` on; return how far into the messages producers reach.
+
+    None if ``sequence`` is neither the head of a whole snapshot nor the first of the log: the
+    state is then not to be used.
+    """
+    messages_offset = 0
     complete = sequence == log.start_offset
-    snapshot: list[StoredEvent] | None = None
+    snapshot: list[StoredEvent] = []
     for stored in read_events(log, sequence):
         if stored is None:
-            snapshot = None
-            continue
-        if isinstance(stored.event, SnapshotStarted):
             snapshot = []
-        if snapshot is not None:
-            snapshot.append(stored)
-            if not isinstance(stored.event, SnapshotEnded):
-                continue
-            ready, snapshot, complete = snapshot, None, True
-            if isinstance(ready[0].event, SnapshotStarted):
-                messages_offset = ready[0].event.messages_offset
-        elif isinstance(stored.event, SnapshotGroup | SnapshotProducers | SnapshotEnded):
-            continue  # left over from a snapshot that is damaged
+        elif isinstance(stored.event, SnapshotStarted):
+            snapshot = [stored]
+        elif isinstance(stored.event, SnapshotGroup | SnapshotProducers):
+            if snapshot:  # else left over from one that is damaged
+                snapshot.append(stored)
+        elif isinstance(stored.event, SnapshotEnded):
+            for each in snapshot:
+                state.apply(each.event, each.sequence, each.epoch)
+                complete = True
+                if isinstance(each.event, SnapshotStarted):
+                    messages_offset = each.event.messages_offset
+            snapshot = []
         elif complete:
-            ready = [stored]
+            snapshot = []  # a crash cut it short: what follows happened to the state before it
+            state.apply(stored.event, stored.sequence, stored.epoch)
         else:
             return None
-        for each in ready:
-            state.apply(each.event, each.sequence, each.epoch)
-        applied += len(ready)
-    if not complete:
-        return None
+    return messages_offset if complete else None
+
+
+def _repairs(state: PartitionState, start_offset: int, end_offset: int) -> list[AnyEvent]:
+    repairs: list[AnyEvent] = []
+    if state.reach() > end_offset:
+        repairs.append(Truncated(end_offset))
     if state.start_offset < start_offset:
-        state.apply(Trimmed(start_offset), 0, 0)
-    return Rebuilt(state, max(messages_offset, start_offset), applied)
+        repairs.append(Trimmed(start_offset))
+    return repairs

@@ -17,12 +17,14 @@ class FrameSet:
         self._sorted: list[FrameView] = []
 
     def add(self, views: Sequence[FrameView]) -> None:
-        """Add frames that are not here yet."""
+        """Add those of the frames that are not here yet."""
         for view in views:
+            place = bisect_right(self._sorted, view.header.base_offset, key=_base_offset)
+            if place and self._sorted[place - 1].header.base_offset == view.header.base_offset:
+                continue
+            self._sorted.insert(place, view)
             self.views.append(view)
             self.size_bytes += view.header.frame_bytes
-            place = bisect_right(self._sorted, view.header.base_offset, key=_base_offset)
-            self._sorted.insert(place, view)
 
     def held_from(self, offset: int) -> int:
         """Return the first offset from ``offset`` on that no frame here holds."""

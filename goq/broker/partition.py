@@ -9,14 +9,16 @@ offline and :meth:`Partition.open` builds it anew from what the disk has.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from goq import limits
-from goq.broker.commit import Appended, GroupCommit
+from goq.broker.commit import Appended, Committed, GroupCommit
 from goq.broker.eventlog import encode_event_frame, rebuild, snapshot_frames
 from goq.broker.frameset import FrameSet
 from goq.broker.stats import Histogram, TopicStats
@@ -25,10 +27,12 @@ from goq.delivery.events import (
     AnyEvent,
     Corrupted,
     Expired,
+    Extended,
     GroupDeleted,
     Leased,
     Nacked,
     Reset,
+    SnapshotGroup,
     Span,
     Trimmed,
     token_of,
@@ -39,12 +43,16 @@ from goq.frame.header import FrameHeader
 from goq.frame.view import FrameView
 from goq.model import OffsetRange
 from goq.settings import TopicSettings
+from goq.storage.damage import Damage
 from goq.storage.files import Disk, NotCached
 from goq.storage.log import Log, LogConfig
 from goq.storage.reader import Reading
 from goq.storage.segment import Segment
 
 _TIMER_MS_MAX = 30_000  # a wall clock that is set forward is noticed within this
+_EXPIRE_AT_ONCE_MAX = 256  # leases, before others get a turn
+_EVENTS_PER_FRAME_MAX = 2_000  # with reasons as long as they may be, well within a frame
+_SNAPSHOT_COST_BYTES = limits.KIB  # of new messages that an entry of a snapshot has to wait for
 
 
 class PartitionId(NamedTuple):
@@ -64,6 +72,11 @@ class Delivery(NamedTuple):
     spans: list[Span]
     frames: list[FrameView]
 
+    @property
+    def message_count(self) -> int:
+        """How many messages were leased."""
+        return sum(end - start for start, end, _ in self.spans)
+
 
 @dataclass(frozen=True, slots=True)
 class Machinery:
@@ -78,29 +91,55 @@ class Machinery:
 
 
 class Opened(NamedTuple):
-    """A partition's logs and state as recovery left them."""
+    """A partition's logs and state as recovery left them.
+
+    ``snapshot_sequence`` is where the events begin that the state is rebuilt from.
+    """
 
     messages: Log
     events: Log
     state: PartitionState
+    snapshot_sequence: int
 
 
-def open_logs(directory: Path, disk: Disk, settings: TopicSettings) -> Opened:
+def open_logs(directory: Path, machinery: Machinery, settings: TopicSettings) -> Opened:
     """Recover both logs and the state; blocks on the disk, so run it in a thread."""
-    messages = Log.open(directory / "messages", disk, messages_config(settings))
-    events = Log.open(directory / "events", disk, _events_config(settings))
-    state, messages_offset, _ = rebuild(
-        events, start_offset=messages.start_offset, end_offset=messages.end_offset
-    )
-    while messages_offset < messages.end_offset:
+    with contextlib.ExitStack() as on_error:
+        disk = machinery.disk
+        messages = Log.open(directory / "messages", disk, messages_config(settings))
+        on_error.callback(_release, messages)
+        events = Log.open(directory / "events", disk, _events_config(settings))
+        on_error.callback(_release, events)
+        opened = _rebuild(messages, events, machinery)
+        on_error.pop_all()
+    return opened
+
+
+def _rebuild(messages: Log, events: Log, machinery: Machinery) -> Opened:
+    rebuilt = rebuild(events, start_offset=messages.start_offset, end_offset=messages.end_offset)
+    if rebuilt.repairs:  # durable before an offset that was lost is given to another message
+        view = encode_event_frame(rebuilt.repairs)
+        now_us = machinery.clock.wall_us()
+        batch = events.begin(now_us)
+        batch.add(view.header, view.body, append_time_us=now_us, leader_epoch=machinery.epoch)
+        events.write(batch)
+        events.commit(batch)
+        events.sync()
+    state, offset = rebuilt.state, rebuilt.messages_offset
+    while offset < messages.end_offset:
         reading = messages.reader.read(
-            messages_offset, messages.end_offset, messages_max=2**62, bytes_max=8 * limits.MIB
+            offset, messages.end_offset, messages_max=2**62, bytes_max=8 * limits.MIB
         )
         for view in reading.frames:
             header = view.header
             state.producers.add(header, header.base_offset, header.append_time_us)
-        messages_offset = reading.next_offset
-    return Opened(messages, events, state)
+        offset = reading.next_offset
+    return Opened(messages, events, state, rebuilt.sequence)
+
+
+def _release(log: Log) -> None:
+    with contextlib.suppress(GoqError, OSError):
+        log.close()
 
 
 def messages_config(settings: TopicSettings) -> LogConfig:
@@ -123,7 +162,7 @@ class Partition:
         machinery: Machinery,
         *,
         on_ready: Callable[[], None],
-        on_failure: Callable[[GoqError], None],
+        on_failure: Callable[[], None],
         stats: TopicStats,
     ) -> None:
         self.identity = identity
@@ -139,7 +178,9 @@ class Partition:
         self._timer: asyncio.TimerHandle | None = None
         self._next_sequence = opened.events.end_offset
         self._snapshot_sequence = opened.events.end_offset
+        self._snapshot_weight = 0
         self._bytes_since_snapshot = 0
+        self._rebuilds_from = opened.snapshot_sequence
         self._publisher = GroupCommit(
             opened.messages,
             machinery.executor,
@@ -156,24 +197,24 @@ class Partition:
             machinery.executor,
             machinery.clock,
             machinery.epoch,
-            on_commit=lambda _header, _appended: None,
+            on_commit=lambda _committed: None,
             on_seal=lambda segment: machinery.on_seal(identity, "events", segment),
             on_failure=self._recording_failed,
             write_seconds=machinery.write_seconds,
         )
-        self._arm_timer()
+        self._arm_timer(self.state.next_timer_ms())
 
     @property
     def is_online(self) -> bool:
         """Whether the partition can be used."""
         return self._offline is None
 
-    @property
-    def is_writing(self) -> bool:
-        """Whether a write of messages is under way."""
-        return self._publisher.is_writing
-
     # Publishing
+
+    def check_publish(self, frame_bytes: int) -> None:
+        """Raise why a frame cannot be taken now."""
+        self._check_online()
+        self._publisher.check_room(frame_bytes)
 
     def publish(self, view: FrameView) -> asyncio.Future[Appended]:
         """Queue a checked frame; the future is done when it is durable as the topic promises."""
@@ -185,15 +226,17 @@ class Partition:
         self._stats.duplicate_frames += found is not None
         return Appended(found.offset, found.time_us, duplicate=True) if found else None
 
-    def _published(self, header: FrameHeader, appended: Appended) -> None:
-        self.state.producers.add(header, appended.offset, appended.time_us)
-        self._stats.published_messages += header.message_count
-        self._stats.published_bytes += header.frame_bytes
-        self.state.extend_to(appended.offset + header.message_count)
+    def _published(self, committed: Committed) -> None:
+        for header, appended in committed:
+            self.state.producers.add(header, appended.offset, appended.time_us)
+            self._stats.published_messages += header.message_count
+            self._stats.published_bytes += header.frame_bytes
+            self._bytes_since_snapshot += header.frame_bytes
+            self.state.extend_to(appended.offset + header.message_count)
         self._on_ready()
-        self._bytes_since_snapshot += header.frame_bytes
-        if self._bytes_since_snapshot > limits.CHECKPOINT_INTERVAL_BYTES and self.is_online:
-            self._record_snapshot(begins_segment=False)
+        enough = limits.CHECKPOINT_INTERVAL_BYTES + _SNAPSHOT_COST_BYTES * self._snapshot_weight
+        if self._bytes_since_snapshot > enough and self.is_online:
+            self._record_snapshot(begins_segment=self._events_are_full())
 
     def _publishing_failed(self, error: GoqError) -> None:
         if self.messages.failed:
@@ -212,12 +255,12 @@ class Partition:
 
     async def warm(self, offset: int, messages_max: int) -> None:
         """Bring into memory, in a thread, what :meth:`read` would have had to wait for."""
-        await self._loop.run_in_executor(
-            self._machinery.executor,
-            lambda: self.messages.reader.read(
-                offset, self.state.end_offset, messages_max=messages_max
-            ),
-        )
+
+        def read() -> None:
+            self.messages.reader.read(offset, self.state.end_offset, messages_max=messages_max)
+
+        with contextlib.suppress(OSError, IndexError):  # trimmed meanwhile, or the next read fails
+            await self._loop.run_in_executor(self._machinery.executor, read)
 
     def _record_corruption(self, start: int, end: int, reason: str) -> None:
         known = self.state.corrupt
@@ -227,27 +270,24 @@ class Partition:
     # Delivery
 
     def receive(
-        self, group: str, consumer: str, messages_max: int, visibility_ms: int, *, bytes_max: int
+        self,
+        group: str,
+        consumer: str,
+        messages_max: int,
+        visibility_ms: int,
+        *,
+        bytes_max: int,
+        wait: bool = False,
     ) -> tuple[Delivery, asyncio.Future[Appended]] | None:
         """Lease what is ready; None when nothing is.
 
         The delivery may leave the node when the future is done. Raises ``NotCached`` with
-        nothing changed when the messages have to be fetched from the disk first.
+        nothing leased when the messages have to be fetched from the disk first, and ``wait`` does
+        not allow that here.
         """
-        self._check_online()
+        self.check_room()
         now_ms = self._machinery.clock.wall_ms()
-        spans: list[Span] = []
-        frames = FrameSet()
-        for start, end, attempt in self.state.candidates(group, now_ms, messages_max):
-            held_to = frames.held_from(start)
-            if held_to < end:
-                reading = self._read_span(held_to, end, bytes_max - frames.size_bytes)
-                frames.add(reading.frames)
-                spans.extend(_readable_spans(start, end, attempt, reading))
-            else:
-                spans.append((start, end, attempt))
-            if frames.size_bytes >= bytes_max or (held_to < end and reading.next_offset < end):
-                break
+        spans, frames = self._readable(group, now_ms, messages_max, bytes_max, wait)
         if not spans:
             return None
         deadline_ms = now_ms + visibility_ms
@@ -256,10 +296,41 @@ class Partition:
         number = self.identity.number
         return Delivery(number, token, consumer, deadline_ms, spans, frames.views), done
 
-    def _read_span(self, start: int, end: int, bytes_max: int) -> Reading:
+    def _readable(
+        self, group: str, now_ms: int, messages_max: int, bytes_max: int, wait: bool
+    ) -> tuple[list[Span], FrameSet]:
+        """Return what can be read of what the group should get next.
+
+        Damage met is recorded and passed over: if there was nothing else, what is behind it.
+        """
+        corrupt = None
+        spans: list[Span] = []
+        frames = FrameSet()
+        while not spans and corrupt != self.state.corrupt:
+            corrupt = self.state.corrupt
+            for start, end, attempt in self.state.candidates(group, now_ms, messages_max):
+                held_to = min(frames.held_from(start), end)
+                damage: list[Damage] = []
+                if held_to < end and frames.size_bytes < bytes_max:
+                    try:
+                        room = bytes_max - frames.size_bytes
+                        reading = self._read_span(held_to, end, room, wait)
+                    except NotCached:
+                        if not spans and held_to == start:
+                            raise
+                    else:
+                        frames.add(reading.frames)
+                        held_to = min(reading.next_offset, end)
+                        damage = reading.damage
+                spans.extend(_readable_spans(start, held_to, attempt, damage))
+                if held_to < end:
+                    break  # hand over what is at hand
+        return spans, frames
+
+    def _read_span(self, start: int, end: int, bytes_max: int, wait: bool) -> Reading:
         try:
             reading = self.messages.reader.read(
-                start, end, messages_max=end - start, bytes_max=bytes_max, wait=False
+                start, end, messages_max=end - start, bytes_max=bytes_max, wait=wait
             )
         except NotCached:
             raise NotCached((start, end - start)) from None
@@ -274,20 +345,26 @@ class Partition:
             if lease is not None:
                 spans = [(p.start, p.end, p.attempt - 1) for p in lease.parts]
                 now_ms = self._machinery.clock.wall_ms()
-                self._record(
-                    [Nacked(group, delivery.token, spans, now_ms, "consumer gone")], bounded=False
-                )
+                self._record([Nacked(group, delivery.token, spans, now_ms, "consumer gone")])
                 self._on_ready()
+
+    def check_room(self) -> None:
+        """Raise why no event can be taken now."""
+        self._check_online()
+        self._recorder.check_room(0)
 
     def settle(self, decide: Callable[[PartitionState], Settled]) -> tuple[Settled, Settling]:
         """Take a settling decision; what it says holds when the future, if any, is done."""
         self._check_online()
         settled = decide(self.state)
-        return settled, self._record(settled.events) if settled.events else None
+        recorded = None
+        for first in range(0, len(settled.events), _EVENTS_PER_FRAME_MAX):
+            recorded = self._record(settled.events[first : first + _EVENTS_PER_FRAME_MAX])
+        return settled, recorded
 
     async def reset(self, group: str, offset: int) -> None:
         """Let a group go on from ``offset``."""
-        self._check_online()
+        self.check_room()
         done = self._record([Reset(group, offset)])
         self._on_ready()
         await done
@@ -300,29 +377,42 @@ class Partition:
 
     # Events
 
-    def _record(
-        self, events: Sequence[AnyEvent], *, bounded: bool = True
-    ) -> asyncio.Future[Appended]:
+    def _record(self, events: Sequence[AnyEvent]) -> asyncio.Future[Appended]:
         """Apply events and queue them for the log; the future is done when they are durable."""
-        done = self._recorder.append(encode_event_frame(events), bounded=bounded)
+        done = self._recorder.append(encode_event_frame(events))
         for event in events:
             self.state.apply(event, self._next_sequence, self._machinery.epoch)
             self._next_sequence += 1
-        self._arm_timer()
-        if self.events.active.size_bytes >= limits.EVENT_SEGMENT_BYTES and (
-            self._next_sequence - self._snapshot_sequence >= limits.SNAPSHOT_EVENTS_MIN
-        ):
+            if isinstance(event, Leased | Nacked | Expired | Extended):
+                self._arm_timer(self.state.next_timer_ms(event.group))
+        enough = max(limits.SNAPSHOT_EVENTS_MIN, self._snapshot_weight)
+        if self._events_are_full() and self._next_sequence - self._snapshot_sequence >= enough:
             self._record_snapshot(begins_segment=True)
         return done
 
+    def _events_are_full(self) -> bool:
+        return self.events.active.size_bytes >= limits.EVENT_SEGMENT_BYTES
+
     def _record_snapshot(self, *, begins_segment: bool) -> None:
         events = self.state.snapshot(self.state.end_offset)
-        for view in snapshot_frames(events):
-            self._recorder.append(view, begins_segment=begins_segment, bounded=False)
-            begins_segment = False
+        first, *others = snapshot_frames(events)
+        done = self._recorder.append(first, begins_segment=begins_segment)
+        for view in others:
+            done = self._recorder.append(view)
+        if begins_segment:
+            sequence = self._next_sequence
+            done.add_done_callback(lambda last: self._snapshot_done(last, sequence))
         self._next_sequence += len(events)
         self._snapshot_sequence = self._next_sequence
+        self._snapshot_weight = sum(
+            len(e.leases) + len(e.retries) for e in events if isinstance(e, SnapshotGroup)
+        )
         self._bytes_since_snapshot = 0
+
+    def _snapshot_done(self, last: asyncio.Future[Appended], sequence: int) -> None:
+        """A segment that begins with a whole snapshot is all that a rebuild needs."""
+        if not last.cancelled() and last.exception() is None:
+            self._rebuilds_from = sequence
 
     def _recording_failed(self, error: GoqError) -> None:
         """The state is ahead of its log: it must be built anew before it is used again."""
@@ -330,8 +420,7 @@ class Partition:
 
     # Timers
 
-    def _arm_timer(self) -> None:
-        due_ms = self.state.next_timer_ms()
+    def _arm_timer(self, due_ms: int | None) -> None:
         if due_ms is None:
             return
         delay_ms = min(max(0, due_ms - self._machinery.clock.wall_ms()), _TIMER_MS_MAX)
@@ -340,57 +429,66 @@ class Partition:
             if self._timer.when() <= at:
                 return
             self._timer.cancel()
-        self._timer = self._loop.call_at(at, self._expire)
+        self._timer = self._loop.call_at(at, self._on_time)
 
-    def _expire(self) -> None:
+    def _on_time(self) -> None:
+        """Expire leases and let retries become ready, as far as their time has come."""
         self._timer = None
         if not self.is_online:
             return
-        expired = False
-        for event in self.state.expire(self._machinery.clock.wall_ms()):
-            self._record([event], bounded=False)
-            if isinstance(event, Expired):
-                self._stats.expired_messages += sum(end - start for start, end, _ in event.spans)
-            expired = True
-        if expired:
+        now_ms = self._machinery.clock.wall_ms()
+        for event in islice(self.state.expire(now_ms), _EXPIRE_AT_ONCE_MAX):
+            self._record([event])
+            self._stats.expired_messages += sum(end - start for start, end, _ in event.spans)
+        if self.state.ripen(now_ms):
             self._on_ready()
-        self._arm_timer()
+        self._arm_timer(self.state.next_timer_ms())
 
     # Keeping
 
-    async def trim(self, offset: int) -> list[Segment]:
-        """Delete the whole segments before ``offset``, and events that speak of nothing else."""
+    async def trim(self, offset: int) -> list[tuple[str, Segment]]:
+        """Delete the whole segments before ``offset``, and events that speak of nothing else.
+
+        Returns what was deleted, each with the name of its log.
+        """
         end = _last_sealed_end(self.messages, offset)
         if end <= self.messages.start_offset or not self.is_online:
             return []
         await self._record([Trimmed(end)])
         deleted = self.messages.detach_before(end)
         await self._publisher.run_alone(lambda: self.messages.remove(deleted))
-        await self._trim_events()
-        return deleted
+        return [("messages", s) for s in deleted] + [
+            ("events", s) for s in await self._trim_events()
+        ]
 
-    async def _trim_events(self) -> None:
-        """Delete segments of events older than every message: an event is never older than that."""
+    async def _trim_events(self) -> list[Segment]:
+        """Delete segments of events older than every message: an event is never older than that.
+
+        Those that a rebuild would begin with stay.
+        """
+        old = [s for s in self.events.segments[:-1] if s.end_offset <= self._rebuilds_from]
+        first = self.messages.segments[0]
         disk = self._machinery.disk
-        first_us = await self._loop.run_in_executor(
-            self._machinery.executor, self.messages.segments[0].read_first_time, disk
-        )
-        if first_us is None:
-            return
-        end = self.events.start_offset
-        for segment in self.events.segments[:-1]:
-            segment.load_index(disk)
-            if segment.time_us >= first_us:
-                break
-            end = segment.end_offset
+
+        def find_end() -> int:
+            end, first_us = self.events.start_offset, first.read_first_time(disk)
+            for segment in old:
+                segment.load_index(disk)
+                if first_us is None or segment.time_us >= first_us:
+                    break
+                end = segment.end_offset
+            return end
+
+        end = await self._loop.run_in_executor(self._machinery.executor, find_end)
         deleted = self.events.detach_before(end)
         await self._recorder.run_alone(lambda: self.events.remove(deleted))
+        return deleted
 
     async def roll(self) -> None:
         """Seal the active segment of messages."""
         sealed: list[Segment | None] = []
         await self._publisher.run_alone(lambda: sealed.append(self.messages.roll()))
-        if sealed[0] is not None:
+        if sealed[0]:
             self._machinery.on_seal(self.identity, "messages", sealed[0])
 
     def configure(self, settings: TopicSettings) -> None:
@@ -411,7 +509,7 @@ class Partition:
         self._offline = PartitionOffline(
             f"partition {number} of {topic} is offline: {error.detail}", retry_after_ms=1000
         )
-        self._on_failure(error)
+        self._on_failure()
 
     async def close(self) -> None:
         """Write what is queued, note the state so that opening is quick, close the logs."""
@@ -432,16 +530,15 @@ class Partition:
 Settling = asyncio.Future[Appended] | None
 
 
-def _readable_spans(start: int, end: int, attempt: int, reading: Reading) -> list[Span]:
-    """Return what of a span was read: up to where reading stopped, without what is damaged."""
+def _readable_spans(start: int, end: int, attempt: int, damage: list[Damage]) -> list[Span]:
+    """Return what of a span is not damaged."""
     spans: list[Span] = []
-    stop = min(end, reading.next_offset)
-    for gap in sorted(OffsetRange(d.start_offset, d.end_offset) for d in reading.damage):
-        if start < min(gap.start, stop):
-            spans.append((start, min(gap.start, stop), attempt))
+    for gap in sorted(OffsetRange(d.start_offset, d.end_offset) for d in damage):
+        if start < min(gap.start, end):
+            spans.append((start, min(gap.start, end), attempt))
         start = max(start, gap.end)
-    if start < stop:
-        spans.append((start, stop, attempt))
+    if start < end:
+        spans.append((start, end, attempt))
     return spans
 
 

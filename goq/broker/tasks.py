@@ -11,25 +11,24 @@ _log = logging.getLogger("goq.broker")
 
 
 class Tasks:
-    """Tasks that are kept alive, whose failures are logged, and that end with their owner."""
+    """Tasks that are kept alive, and whose failures are logged."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run ``work`` in the background."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
+        return task
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("background work failed", exc_info=error)
 
-    async def stop(self) -> None:
-        """Cancel what still runs and wait for it."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async def finish(self) -> None:
+        """Wait for what still runs."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)

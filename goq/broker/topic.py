@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from goq.broker.stats import TopicStats
 from goq.broker.tasks import Tasks
 from goq.broker.waiters import Waiters
 from goq.delivery.partition import PartitionState, Settled
-from goq.errors import GoqError, InvalidInput, PartitionNotFound, TopicNotFound
+from goq.errors import GoqError, InvalidInput, PartitionNotFound
 from goq.frame.encode import columns_of, encode_frame
 from goq.frame.header import Attribute
 from goq.frame.keys import partition_of
@@ -30,6 +31,7 @@ from goq.model import Message, Receipt
 from goq.settings import TopicSettings
 from goq.storage.files import NotCached
 
+_log = logging.getLogger("goq.broker")
 _REOPEN_DELAY_S = 1.0
 
 ANY_PARTITION = 0xFFFF_FFFF
@@ -87,7 +89,9 @@ class Topic:
         self._tasks = tasks
         self._sticky = 0
         self._turn = 0
-        self._closed = False
+        self._closed: GoqError | None = None
+        self._closing = asyncio.Event()
+        self._reopening: list[asyncio.Task[None]] = []
 
     async def open(self, partitions: int) -> None:
         """Recover and open partitions until there are so many; more can be added later."""
@@ -100,7 +104,7 @@ class Topic:
             machinery.executor,
             open_logs,
             self.directory / str(number),
-            machinery.disk,
+            machinery,
             self.settings,
         )
 
@@ -110,7 +114,7 @@ class Topic:
             opened,
             self._machinery,
             on_ready=lambda: self._ready(number),
-            on_failure=lambda error: self._failed(number, error),
+            on_failure=lambda: self._failed(number),
             stats=self.stats,
         )
 
@@ -130,10 +134,14 @@ class Topic:
         chosen: dict[int, list[int]] = {}
         for number, (partition, message) in enumerate(placed):
             chosen.setdefault(self._place(partition, message), []).append(number)
-        pending = []
-        for partition, numbers in chosen.items():
-            frame = encode_frame(columns_of([placed[n].content for n in numbers]))
-            pending.append(self.partition(partition).publish(FrameView.parse(frame)))
+        frames = [
+            (
+                partition,
+                FrameView.parse(encode_frame(columns_of([placed[n].content for n in some]))),
+            )
+            for partition, some in chosen.items()
+        ]
+        pending = self._publish(frames)
         results: dict[int, Stored] = {}
         for (partition, numbers), appended in zip(chosen.items(), await _all(pending), strict=True):
             for index, number in enumerate(numbers):
@@ -145,10 +153,7 @@ class Topic:
     async def publish_frames(self, frames: Sequence[tuple[int, FrameView]]) -> list[Stored]:
         """Store checked frames; return where each lies."""
         targets = [self._place_frame(partition, view) for partition, view in frames]
-        pending = [
-            self.partition(target).publish(view)
-            for target, (_, view) in zip(targets, frames, strict=True)
-        ]
+        pending = self._publish([(n, view) for n, (_, view) in zip(targets, frames, strict=True)])
         return [
             Stored(
                 target,
@@ -161,6 +166,12 @@ class Topic:
                 targets, frames, await _all(pending), strict=True
             )
         ]
+
+    def _publish(self, frames: Sequence[tuple[int, FrameView]]) -> list[asyncio.Future[Appended]]:
+        """Queue all frames, or raise before any of them is."""
+        for number, view in frames:
+            self.partition(number).check_publish(len(view.buffer))
+        return [self.partition(number).publish(view) for number, view in frames]
 
     def _place(self, partition: int | None, message: Message) -> int:
         if partition is not None:
@@ -197,79 +208,103 @@ class Topic:
         """Lease what is ready in any partition, waiting for it as long as asked."""
         loop = asyncio.get_running_loop()
         until = loop.time() + options.wait_ms / 1000
+        has_waited = False
         while True:
             try:
-                leased = self._lease(group, options)
-            except _Fetch as fetch:
-                await self.partitions[fetch.partition].warm(fetch.offset, fetch.messages)
-                continue
+                leased = await self._lease_fetched(group, options)
+            except BaseException:
+                self.waiters.wake(group)  # what woke this one is for another
+                raise
             if leased:
                 return await self._handed_over(group, leased)
             left_s = until - loop.time()
             if left_s <= 0:
                 return []
-            if self._closed:
-                raise TopicNotFound(f"topic {self.name} is gone")
-            await self.waiters.wait(group, min(left_s, self._retry_in_s(group)))
+            if self._closed is not None:
+                raise self._closed
+            await self.waiters.wait(group, left_s, in_front=has_waited)
+            has_waited = True
+
+    async def _lease_fetched(
+        self, group: str, options: ReceiveOptions
+    ) -> list[tuple[Delivery, asyncio.Future[Appended]]]:
+        """Lease, with messages that are not in memory fetched in a thread before."""
+        fetched: int | None = None
+        while True:
+            try:
+                return self._lease(group, options, fetched)
+            except _Fetch as fetch:
+                fetched = fetch.partition
+                await self.partitions[fetched].warm(fetch.offset, fetch.messages)
 
     def _lease(
-        self, group: str, options: ReceiveOptions
+        self, group: str, options: ReceiveOptions, fetched: int | None
     ) -> list[tuple[Delivery, asyncio.Future[Appended]]]:
         messages, size_bytes = options.messages_max, options.bytes_max
         visibility_ms = options.visibility_ms or self.settings.visibility_timeout_ms
         leased: list[tuple[Delivery, asyncio.Future[Appended]]] = []
-        self._turn = (self._turn + 1) % len(self.partitions)
-        for partition in self.partitions[self._turn :] + self.partitions[: self._turn]:
+        failed: GoqError | OSError | None = None
+        for partition in self._in_turn(fetched):
             if messages <= 0 or size_bytes <= 0:
                 break
             if not partition.is_online:
                 continue
             try:
                 found = partition.receive(
-                    group, options.consumer, messages, visibility_ms, bytes_max=size_bytes
+                    group,
+                    options.consumer,
+                    messages,
+                    visibility_ms,
+                    bytes_max=size_bytes,
+                    wait=partition.identity.number == fetched,
                 )
             except NotCached as error:
                 if leased:
                     break  # hand over what is at hand; the next call fetches the rest
                 raise _Fetch(partition.identity.number, *error.args[0]) from None
+            except (GoqError, OSError) as error:
+                failed = error  # the others may have something
+                continue
             if found is not None:
                 leased.append(found)
-                count = sum(end - start for start, end, _ in found[0].spans)
-                messages -= count
-                self.stats.delivered_messages += count
+                messages -= found[0].message_count
                 size_bytes -= sum(view.header.frame_bytes for view in found[0].frames)
+        if failed is not None and not leased:
+            raise failed
         if leased:
             self.waiters.wake(group)  # there may be more; who finds nothing waits again
         return leased
+
+    def _in_turn(self, first: int | None) -> list[Partition]:
+        """Return all partitions, beginning with the next in turn, or with ``first``."""
+        if first is None:
+            self._turn = first = (self._turn + 1) % len(self.partitions)
+        return self.partitions[first:] + self.partitions[:first]
 
     async def _handed_over(
         self, group: str, leased: list[tuple[Delivery, asyncio.Future[Appended]]]
     ) -> list[Delivery]:
         """Return deliveries once their leases are durable; give them back if nobody waits."""
         try:
-            await _all([done for _, done in leased])
+            results = await asyncio.gather(*(done for _, done in leased), return_exceptions=True)
         except asyncio.CancelledError:
             for delivery, _ in leased:
                 self.partitions[delivery.partition].undo_receive(group, delivery)
             raise
-        return [delivery for delivery, _ in leased]
-
-    def _retry_in_s(self, group: str) -> float:
-        """Return how long until a retry of the group may be due."""
-        now_ms = self._machinery.clock.wall_ms()
-        earliest_s = float("inf")
-        for partition in self.partitions:
-            known = partition.state.groups.get(group)
-            due_ms = known.next_retry_ms() if known else None
-            if due_ms is not None:
-                earliest_s = min(earliest_s, max(0.001, (due_ms - now_ms) / 1000))
-        return earliest_s
+        durable = []
+        for (delivery, _), result in zip(leased, results, strict=True):
+            if not isinstance(result, BaseException):
+                durable.append(delivery)
+                self.stats.delivered_messages += delivery.message_count
+        if not durable and isinstance(results[0], BaseException):
+            raise results[0]
+        return durable
 
     async def wait_for_append(self, number: int, offset: int, wait_ms: int) -> None:
         """Return when a partition holds a message at ``offset``, or after ``wait_ms``."""
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_ms / 1000
-        while not self._closed and self.partition(number).state.end_offset <= offset:
+        while self._closed is None and self.partition(number).state.end_offset <= offset:
             left_s = until - loop.time()
             if left_s <= 0:
                 return
@@ -285,10 +320,12 @@ class Topic:
         done, lost, pending = 0, [], []
         for receipt in receipts:
             by_partition.setdefault(receipt.partition, []).append(receipt)
-        for number, some in by_partition.items():
+        for number in list(by_partition):
             if number >= len(self.partitions):
-                lost.extend(some)
-                continue
+                lost.extend(by_partition.pop(number))
+            else:
+                self.partitions[number].check_room()
+        for number, some in by_partition.items():
             settled, recorded = self.partitions[number].settle(
                 lambda state, some=some: decide(state, some)  # type: ignore[misc]
             )
@@ -312,23 +349,30 @@ class Topic:
         if number == self._sticky:  # its write is done: spread the load
             self._sticky = (number + 1) % len(self.partitions)
 
-    def _failed(self, number: int, error: GoqError) -> None:
-        if not self._closed and not self.partitions[number].messages.failed:
-            self._tasks.start(self._reopen(number))
+    def _failed(self, number: int) -> None:
+        if self._closed is None and not self.partitions[number].messages.failed:
+            self._reopening = [task for task in self._reopening if not task.done()]
+            self._reopening.append(self._tasks.start(self._reopen(number)))
 
     async def _reopen(self, number: int) -> None:
         """Build a partition anew from the disk after events were lost, until that works."""
-        failed = self.partitions[number]
-        await failed.close()
-        while not self._closed:
-            await asyncio.sleep(_REOPEN_DELAY_S)
+        await self.partitions[number].close()
+        while not await self._closes_within(_REOPEN_DELAY_S):
             try:
                 opened = await self._open_logs(number)
-            except (GoqError, OSError):
+            except (GoqError, OSError) as error:
+                _log.warning("partition %d of %s stays offline: %s", number, self.name, error)
                 continue
             self.partitions[number] = self._partition(number, opened)
             self.wake()
             return
+
+    async def _closes_within(self, delay_s: float) -> bool:
+        try:
+            await asyncio.wait_for(self._closing.wait(), delay_s)
+        except TimeoutError:
+            return False
+        return True
 
     def configure(self, settings: TopicSettings) -> None:
         """Take over changed settings."""
@@ -336,11 +380,13 @@ class Topic:
         for partition in self.partitions:
             partition.configure(settings)
 
-    async def close(self) -> None:
-        """Make everything durable and close the partitions."""
-        self._closed = True
+    async def close(self, reason: GoqError) -> None:
+        """Make everything durable and close the partitions; who waits is told ``reason``."""
+        self._closed = reason
+        self._closing.set()
         self.waiters.wake_all()
         self.readers.wake_all()
+        await asyncio.gather(*self._reopening, return_exceptions=True)
         await asyncio.gather(*(partition.close() for partition in self.partitions))
 
 

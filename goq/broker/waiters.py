@@ -1,23 +1,26 @@
 """Consumers that wait for messages, first come first served.
 
 One message wakes one of them; whoever is woken and leaves more behind wakes the next. A waiter
-that has gone (its time ran out, its connection closed) passes its wake-up on.
+that has gone (its time ran out, its connection closed) passes its wake-up on; one that was woken
+in vain goes back to the front.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
 
 from goq import limits
 from goq.errors import TooManyRequests
+
+_Queue = OrderedDict[asyncio.Future[None], None]
 
 
 class Waiters:
     """The waiting receives of each group of a topic."""
 
     def __init__(self) -> None:
-        self._groups: dict[str, deque[asyncio.Future[bool]]] = {}
+        self._groups: dict[str, _Queue] = {}
 
     @property
     def groups(self) -> list[str]:
@@ -28,21 +31,23 @@ class Waiters:
         """Return how many wait in a group."""
         return len(self._groups.get(group, ()))
 
-    async def wait(self, group: str, timeout_s: float) -> None:
-        """Return when woken, or after ``timeout_s``."""
-        queue = self._groups.setdefault(group, deque())
-        if len(queue) >= limits.WAITERS_PER_GROUP_MAX:
+    async def wait(self, group: str, timeout_s: float, *, in_front: bool = False) -> None:
+        """Return when woken, or after ``timeout_s``; ``in_front`` for one that waited before."""
+        if self.count(group) >= limits.WAITERS_PER_GROUP_MAX:
             raise TooManyRequests(
-                f"{len(queue)} receives already wait in group {group}", retry_after_ms=1000
+                f"{self.count(group)} receives already wait in group {group}", retry_after_ms=1000
             )
         loop = asyncio.get_running_loop()
-        woken: asyncio.Future[bool] = loop.create_future()
-        queue.append(woken)
-        timer = loop.call_later(timeout_s, _time_out, woken)
+        woken: asyncio.Future[None] = loop.create_future()
+        queue = self._groups.setdefault(group, OrderedDict())
+        queue[woken] = None
+        if in_front:
+            queue.move_to_end(woken, last=False)
+        timer = loop.call_later(timeout_s, _finish, woken)
         try:
             await woken
         except asyncio.CancelledError:
-            if woken.done() and not woken.cancelled():
+            if not woken.cancelled():
                 self.wake(group)
             raise
         finally:
@@ -51,36 +56,31 @@ class Waiters:
 
     def wake(self, group: str) -> None:
         """Wake the one in the group that has waited longest."""
-        queue = self._groups.get(group)
-        while queue:
-            woken = queue.popleft()
+        queue = self._groups.get(group, ())
+        for woken in queue:
             if not woken.done():
-                woken.set_result(True)
+                self._leave(group, woken)
+                woken.set_result(None)
                 return
 
     def wake_group(self, group: str) -> None:
         """Wake everybody in a group."""
-        for woken in self._groups.get(group, ()):
-            if not woken.done():
-                woken.set_result(True)
+        for woken in self._groups.pop(group, ()):
+            _finish(woken)
 
     def wake_all(self) -> None:
         """Wake everybody: the topic is going away."""
-        for group in self._groups:
+        for group in self.groups:
             self.wake_group(group)
 
-    def _leave(self, group: str, woken: asyncio.Future[bool]) -> None:
+    def _leave(self, group: str, woken: asyncio.Future[None]) -> None:
         queue = self._groups.get(group)
-        if queue is None:
-            return
-        try:
-            queue.remove(woken)
-        except ValueError:
-            pass  # it was woken, not timed out
-        if not queue:
-            del self._groups[group]
+        if queue is not None:
+            queue.pop(woken, None)
+            if not queue:
+                del self._groups[group]
 
 
-def _time_out(woken: asyncio.Future[bool]) -> None:
+def _finish(woken: asyncio.Future[None]) -> None:
     if not woken.done():
-        woken.set_result(False)
+        woken.set_result(None)

@@ -1,4 +1,4 @@
-"""Times with something to do at each, earliest first.
+"""When leases end, earliest first.
 
 A heap whose entries are never removed, only outlived: the owner says which are still meant when
 they come up. So that a long visibility timeout cannot fill memory with entries of settled leases,
@@ -14,7 +14,7 @@ _SMALL = 64
 
 
 class Deadlines:
-    """Pairs of a time and a number (a lease's token, a retry's offset)."""
+    """Pairs of a time and a lease's token."""
 
     __slots__ = ("_heap", "_living")
 
@@ -22,17 +22,17 @@ class Deadlines:
         self._living = living
         self._heap: list[tuple[int, int]] = []
 
-    def add(self, time_ms: int, number: int, *, living_count: int) -> None:
+    def add(self, time_ms: int, token: int, *, living_count: int) -> None:
         """Add an entry; ``living_count`` is how many the owner has."""
         if len(self._heap) > 2 * living_count + _SMALL:
             self._heap = list(self._living())
             heapq.heapify(self._heap)
-        heapq.heappush(self._heap, (time_ms, number))
+        heapq.heappush(self._heap, (time_ms, token))
 
-    def pop_due(self, now_ms: int) -> tuple[int, int] | None:
-        """Remove and return the earliest entry if its time has come."""
+    def pop_due(self, now_ms: int) -> int | None:
+        """Remove the earliest entry if its time has come, and return its token."""
         if self._heap and self._heap[0][0] <= now_ms:
-            return heapq.heappop(self._heap)
+            return heapq.heappop(self._heap)[1]
         return None
 
     def next_ms(self) -> int | None:

@@ -133,6 +133,12 @@ class SnapshotEnded(Event, frozen=True, tag=13):
     """The snapshot is complete."""
 
 
+class Truncated(Event, frozen=True, tag=14):
+    """The messages from an offset on were lost; their offsets will be given to others."""
+
+    end_offset: int
+
+
 AnyEvent = (
     Leased
     | Acked
@@ -143,6 +149,7 @@ AnyEvent = (
     | GroupDeleted
     | Corrupted
     | Trimmed
+    | Truncated
     | SnapshotStarted
     | SnapshotGroup
     | SnapshotProducers

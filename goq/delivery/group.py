@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from goq.delivery.deadlines import Deadlines
 from goq.delivery.events import Range, SnapshotGroup, Span, TimedSpan
 from goq.delivery.parts import Part, Parts
+from goq.delivery.retries import Retries
 
-_SNAPSHOT_PARTS_MAX = 50_000
+_SNAPSHOT_PARTS_MAX = 5_000  # with names as long as they may be, well within a frame
 
 
 @dataclass(slots=True)
@@ -35,19 +36,17 @@ class Group:
         self.name = name
         self.cursor = cursor
         self.leases: dict[int, Lease] = {}
-        self.retries = Parts()
+        self.retries = Retries()
         self.leased_count = 0
         self._deadlines = Deadlines(self._living_deadlines)
-        self._dues = Deadlines(lambda: ((part.time_ms, part.start) for part in self.retries))
 
     def lease(self, token: int, consumer: str, deadline_ms: int, spans: Iterable[Span]) -> None:
         """Put messages into a consumer's hands; those at or past the cursor are fresh."""
         lease = Lease(token, consumer)
         for start, end, attempt in spans:
-            if start >= self.cursor:
-                self.cursor = end
-            else:
-                self._take_retries(start, end)
+            if start < self.cursor:
+                self.retries.take(start, end)
+            self.cursor = max(self.cursor, end)
             self._hold(lease, Part(start, end, attempt, deadline_ms))
         self.leases[token] = lease
         self._deadlines.add(deadline_ms, token, living_count=len(self.leases))
@@ -64,7 +63,7 @@ class Group:
         lease = self.leases[token]
         for start, end, attempt in spans:
             self._take(lease, start, end)
-            self.add_retry(Part(start, end, attempt, due_ms))
+            self.retries.add(Part(start, end, attempt, due_ms))
         self._drop_if_empty(lease)
 
     def extend(self, token: int, ranges: Iterable[Range], deadline_ms: int) -> None:
@@ -74,11 +73,6 @@ class Group:
             for part in lease.parts.take(start, end):
                 lease.parts.add(part._replace(time_ms=deadline_ms))
         self._deadlines.add(deadline_ms, token, living_count=len(self.leases))
-
-    def add_retry(self, part: Part) -> None:
-        """Let messages wait for another attempt until the part's time."""
-        self.retries.add(part)
-        self._dues.add(part.time_ms, part.start, living_count=len(self.retries))
 
     def add_lease(self, token: int, consumer: str, spans: Iterable[TimedSpan]) -> None:
         """Put a lease, or more of one, back as a snapshot has it."""
@@ -93,40 +87,45 @@ class Group:
         self.cursor = cursor
         self.leases.clear()
         self.leased_count = 0
-        self.retries = Parts()
+        self.retries = Retries()
         self._deadlines.clear()
-        self._dues.clear()
 
     def forget(self, start: int, end: int) -> None:
         """Let go of messages that are no longer there to be delivered."""
+        self.release(start, end)
+        self.retries.take(start, end)
+
+    def release(self, start: int, end: int) -> int:
+        """Take messages out of every lease; return how many were in one."""
+        before = self.leased_count
         for lease in list(self.leases.values()):
             self._take(lease, start, end)
             self._drop_if_empty(lease)
-        self._take_retries(start, end)
+        return before - self.leased_count
 
-    def due_retries(self, now_ms: int, messages_max: int) -> list[Part]:
-        """Return retries whose time has come, longest due first; they stay where they are."""
-        due: list[tuple[int, int]] = []
-        found: list[Part] = []
-        wanted = messages_max
-        while wanted > 0 and (entry := self._dues.pop_due(now_ms)) is not None:
-            part = self.retries.at(entry[1])
-            if part is None or (part.time_ms, part.start) != entry:
-                continue
-            due.append(entry)
-            found.append(part._replace(end=min(part.end, part.start + wanted)))
-            wanted -= part.end - part.start
-        for time_ms, start in due:
-            self._dues.add(time_ms, start, living_count=len(self.retries))
-        return found
+    def waiting_count(self, start: int, end: int) -> int:
+        """Return how many of these messages wait for a retry."""
+        return sum(part.end - part.start for part in self.retries.within(start, end))
+
+    def let_wait(self, start: int, end: int) -> None:
+        """Let messages that count as done, or as fresh, wait for a first attempt."""
+        outstanding = [*self.retries.within(start, end)]
+        for lease in self.leases.values():
+            outstanding += lease.parts.within(start, end)
+        for part in sorted(outstanding):
+            if start < part.start:
+                self.retries.add(Part(start, part.start, 0, 0))
+            start = part.end
+        if start < end:
+            self.retries.add(Part(start, end, 0, 0))
 
     def expired(self, now_ms: int) -> Iterator[tuple[int, list[Span]]]:
         """Yield the tokens and spans of leases whose deadline has passed.
 
         The caller applies the expiry of one before it asks for the next.
         """
-        while (entry := self._deadlines.pop_due(now_ms)) is not None:
-            lease = self.leases.get(entry[1])
+        while (token := self._deadlines.pop_due(now_ms)) is not None:
+            lease = self.leases.get(token)
             if lease is None:
                 continue
             spans = [(p.start, p.end, p.attempt) for p in lease.parts if p.time_ms <= now_ms]
@@ -136,13 +135,10 @@ class Group:
             if spans:
                 yield lease.token, spans
 
-    def next_deadline_ms(self) -> int | None:
-        """Return when the next lease may expire."""
-        return self._deadlines.next_ms()
-
-    def next_retry_ms(self) -> int | None:
-        """Return when the next retry may be due."""
-        return self._dues.next_ms()
+    def next_timer_ms(self) -> int | None:
+        """Return when the next lease may expire or the next retry be due."""
+        times = (self._deadlines.next_ms(), self.retries.next_ms())
+        return min((time_ms for time_ms in times if time_ms is not None), default=None)
 
     def snapshot(self) -> list[SnapshotGroup]:
         """Return the state as events, several where it is large."""
@@ -160,12 +156,6 @@ class Group:
             part = retries[first : first + _SNAPSHOT_PARTS_MAX]
             events.append(SnapshotGroup(self.name, self.cursor, [], part))
         return events
-
-    def _take_retries(self, start: int, end: int) -> None:
-        self.retries.take(start, end)
-        rest = self.retries.at(end)
-        if rest is not None and rest.start == end:  # cut off what had the entry: give it its own
-            self._dues.add(rest.time_ms, end, living_count=len(self.retries))
 
     def _hold(self, lease: Lease, part: Part) -> None:
         lease.parts.add(part)

@@ -28,6 +28,7 @@ from goq.delivery.events import (
     SnapshotStarted,
     Span,
     Trimmed,
+    Truncated,
     token_of,
 )
 from goq.delivery.group import Group
@@ -68,7 +69,7 @@ class PartitionState:
         """Return what the group should get next: due retries, then fresh messages in order."""
         group = self.group(group_name)
         spans: list[Span] = []
-        for part in group.due_retries(now_ms, messages_max):
+        for part in group.retries.due(now_ms, messages_max):
             spans.append((part.start, part.end, part.attempt + 1))
             messages_max -= part.end - part.start
         for start, end in self._readable(max(group.cursor, self.start_offset)):
@@ -143,15 +144,26 @@ class PartitionState:
                 done += sum(part.end - part.start for part in merged)
         return Settled(events, done, lost)
 
-    def expire(self, now_ms: int) -> Iterator[AnyEvent]:
+    def expire(self, now_ms: int) -> Iterator[Expired]:
         """Yield the expiry of every lease that is due; each is applied before the next is taken."""
         for group in list(self.groups.values()):
             for token, spans in group.expired(now_ms):
                 yield Expired(group.name, token, spans, now_ms)
 
-    def next_timer_ms(self) -> int | None:
-        """Return when a lease may expire next, None if none is out."""
-        return min(filter(None, (g.next_deadline_ms() for g in self.groups.values())), default=None)
+    def ripen(self, now_ms: int) -> bool:
+        """Return whether retries of any group have become due since this was asked last."""
+        return sum(group.retries.ripen(now_ms) for group in self.groups.values()) > 0
+
+    def next_timer_ms(self, group_name: str | None = None) -> int | None:
+        """Return when to ask :meth:`expire` and :meth:`ripen` next, None if not before a change.
+
+        With a name, what that one group needs.
+        """
+        if group_name is not None:
+            group = self.groups.get(group_name)
+            return group.next_timer_ms() if group else None
+        times = [group.next_timer_ms() for group in self.groups.values()]
+        return min((time_ms for time_ms in times if time_ms is not None), default=None)
 
     # Transitions
 
@@ -172,7 +184,9 @@ class PartitionState:
         cursor = group.cursor
         for start, end, _ in event.spans:
             if start > cursor:
-                self._requeue(group, cursor, start)
+                self._let_wait(group, cursor, start)
+            elif start < cursor:
+                self._check_waiting(group, start, min(end, cursor), cursor)
             cursor = max(cursor, end)
         group.lease(token, event.consumer, event.deadline_ms, event.spans)
 
@@ -195,15 +209,25 @@ class PartitionState:
             self._leased(Leased(name, "", 0, spans), token)
         return group
 
-    def _requeue(self, group: Group, gap_start: int, gap_end: int) -> None:
-        """Put back what lies between the cursor and a lease beyond it.
+    def _check_waiting(self, group: Group, start: int, end: int, cursor: int) -> None:
+        """Make up for a damaged event if what is leased again does not wait for a retry.
+
+        If it is in another lease, that one ended. If it is done, the group was set back, and all
+        from there on is to be delivered again.
+        """
+        missing = end - start - group.waiting_count(start, end)
+        if missing and missing > group.release(start, end):
+            self._let_wait(group, start, cursor)
+
+    def _let_wait(self, group: Group, start: int, end: int) -> None:
+        """Put back what lies between the cursor and a lease beyond it, or was skipped otherwise.
 
         Only damage leaves such a gap: corrupt messages, which stay held back, or a damaged event
         that would have moved the cursor; delivering its messages again is safe, skipping is not.
         """
-        for start, end in self._readable(gap_start):
-            if start < gap_end:
-                group.add_retry(Part(start, min(end, gap_end), 0, 0))
+        for readable_start, readable_end in self._readable(start):
+            if readable_start < end:
+                group.let_wait(readable_start, min(readable_end, end))
 
     def _reset(self, event: Reset) -> None:
         self._grown(event.group).reset(event.offset)
@@ -212,8 +236,7 @@ class PartitionState:
         self.groups.pop(event.group, None)
 
     def _corrupted(self, event: Corrupted) -> None:
-        self.corrupt.append(OffsetRange(event.start, event.end))
-        self.corrupt.sort()
+        self.corrupt = _joined([*self.corrupt, OffsetRange(event.start, event.end)])
         for group in self.groups.values():
             group.forget(event.start, event.end)
 
@@ -223,6 +246,17 @@ class PartitionState:
         for group in self.groups.values():
             group.cursor = max(group.cursor, event.start_offset)
             group.forget(0, event.start_offset)
+
+    def _truncated(self, event: Truncated) -> None:
+        end = event.end_offset
+        self.start_offset = min(self.start_offset, end)
+        self.corrupt = [
+            OffsetRange(r.start, min(r.end, end)) for r in self.corrupt if r.start < end
+        ]
+        self.producers.truncate(end)
+        for group in self.groups.values():
+            group.forget(end, max(end, group.cursor))
+            group.cursor = min(group.cursor, end)
 
     def _snapshot_started(self, event: SnapshotStarted) -> None:
         self.groups.clear()
@@ -235,7 +269,12 @@ class PartitionState:
         for token, consumer, spans in event.leases:
             group.add_lease(token, consumer, spans)
         for span in event.retries:
-            group.add_retry(Part(*span))
+            group.retries.add(Part(*span))
+
+    def reach(self) -> int:
+        """Return the offset that everything known here lies before."""
+        ends = [group.cursor for group in self.groups.values()] + [r.end for r in self.corrupt]
+        return max(self.start_offset, self.producers.reach(), *ends)
 
     def snapshot(self, messages_offset: int) -> list[AnyEvent]:
         """Return events that rebuild this state from nothing.
@@ -252,11 +291,22 @@ class PartitionState:
     def _readable(self, cursor: int) -> Iterator[OffsetRange]:
         """Yield the ranges from ``cursor`` to the end that are not held back as corrupt."""
         for start, end in self.corrupt:
-            if cursor < start < self.end_offset:
-                yield OffsetRange(cursor, start)
+            if cursor < min(start, self.end_offset):
+                yield OffsetRange(cursor, min(start, self.end_offset))
             cursor = max(cursor, end)
         if cursor < self.end_offset:
             yield OffsetRange(cursor, self.end_offset)
+
+
+def _joined(ranges: list[OffsetRange]) -> list[OffsetRange]:
+    """Return ranges in order, those that touch or overlap as one."""
+    joined: list[OffsetRange] = []
+    for each in sorted(ranges):
+        if joined and each.start <= joined[-1].end:
+            joined[-1] = joined[-1]._replace(end=max(joined[-1].end, each.end))
+        else:
+            joined.append(each)
+    return joined
 
 
 def _merged(parts: dict[int, Part]) -> list[Part]:
@@ -282,6 +332,7 @@ _TRANSITIONS: dict[type[Event], Callable[[PartitionState, Any], None]] = {
     GroupDeleted: PartitionState._group_deleted,
     Corrupted: PartitionState._corrupted,
     Trimmed: PartitionState._trimmed,
+    Truncated: PartitionState._truncated,
     SnapshotStarted: PartitionState._snapshot_started,
     SnapshotGroup: PartitionState._snapshot_group,
     SnapshotProducers: lambda state, event: state.producers.restore(event),

@@ -25,6 +25,11 @@ class Remembered(NamedTuple):
     offset: int
     time_us: int
 
+    @property
+    def end_offset(self) -> int:
+        """The offset after the batch."""
+        return self.offset + self.message_count
+
 
 class _Producer(NamedTuple):
     epoch: int
@@ -81,6 +86,18 @@ class ProducerTable:
                 self._producers.popitem(last=False)
         known.batches.append(batch)
         self._producers.move_to_end(producer_id)
+
+    def truncate(self, end_offset: int) -> None:
+        """Forget batches that are no longer before ``end_offset``: they come again as new."""
+        for producer_id, known in list(self._producers.items()):
+            while known.batches and known.batches[-1].end_offset > end_offset:
+                known.batches.pop()
+            if not known.batches:
+                del self._producers[producer_id]
+
+    def reach(self) -> int:
+        """Return the end offset of the batch furthest on."""
+        return max((known.batches[-1].end_offset for known in self._producers.values()), default=0)
 
     def snapshot(self) -> SnapshotProducers:
         """Return the table as an event, the producer that wrote longest ago first."""

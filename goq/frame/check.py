@@ -20,6 +20,7 @@ from goq.frame.header import Attribute, FrameHeader
 from goq.frame.view import BytesColumn, FrameView, Payload
 
 _SHORT_COLUMN = 32
+_SEQUENCE_MAX = 2**63 - 1
 
 
 def check_body_crc(view: FrameView) -> None:
@@ -38,6 +39,8 @@ def check_frame(view: FrameView) -> None:
         raise InvalidFrame("a frame without keys has no empty ones to mark")
     if bool(header.attributes & Attribute.KEYS) != bool(header.attributes & Attribute.KEY_HASH):
         raise InvalidFrame("keys and their hashes come together")
+    if header.first_sequence + header.message_count > _SEQUENCE_MAX:
+        raise InvalidFrame(f"a producer never counts to {header.first_sequence}")
     try:
         payload = view.payload
     except (ValueError, IndexError) as error:
@@ -61,12 +64,12 @@ def _check_headers(payload: Payload, counts: memoryview, header: FrameHeader) ->
         raise InvalidFrame("a header's name is empty")
     _check_text(names, "a header's name")
     bounds = np.frombuffer(counts, np.int32)
-    for column_offsets in (names.offsets, payload.header_values.offsets):
-        ends = np.frombuffer(column_offsets, np.int32)[bounds]
-        if len(ends) > 1 and int(np.diff(ends).max()) > limits.HEADERS_BYTES_MAX:
-            raise TooLarge(
-                f"a message's headers are over the limit of {limits.HEADERS_BYTES_MAX} bytes"
-            )
+    name_ends = np.frombuffer(names.offsets, np.int32)[bounds]
+    value_ends = np.frombuffer(payload.header_values.offsets, np.int32)[bounds]
+    if int(np.diff(name_ends + value_ends).max()) > limits.HEADERS_BYTES_MAX:
+        raise TooLarge(
+            f"a message's headers are over the limit of {limits.HEADERS_BYTES_MAX} bytes"
+        )
 
 
 def _check_text(column: BytesColumn, what: str) -> None:
@@ -85,11 +88,13 @@ def _check_text(column: BytesColumn, what: str) -> None:
 
 
 def _check_tenants(view: FrameView) -> None:
-    column = view.column(Attribute.TENANT)
-    if column is None:
+    column, dictionary = view.column(Attribute.TENANT), view.tenants
+    if column is None or dictionary is None:
         return
+    _check_column(dictionary, limits.FRAME_BYTES_MAX, "tenant name")
+    _check_text(dictionary, "a tenant's name")
     numbers = np.frombuffer(column, np.uint16)
-    known = (numbers < len(view.tenant_names)) | (numbers == NO_TENANT)
+    known = (numbers < len(dictionary.offsets) - 1) | (numbers == NO_TENANT)
     if not known.all():
         raise InvalidFrame("a tenant's number points outside of the frame's dictionary")
 

@@ -25,6 +25,7 @@ if sys.byteorder != "little":  # the format is little-endian and read without co
     raise ImportError("goq's frames need a little-endian machine")
 
 NO_TENANT = 0xFFFF
+_LENGTHS_BYTES = 8
 _PADDING = [bytes(count) for count in range(8)]
 
 
@@ -76,7 +77,8 @@ def encode_frame(
 ) -> bytes:
     """Return the frame of a batch, stamped with offset, time and epoch 0.
 
-    Raises ``TooLarge`` when the batch has too many messages or bytes for one frame.
+    Raises ``TooLarge`` when the batch has too many messages for one frame, or too many bytes
+    before compression: any part of a frame must be a frame again without it.
     """
     count = len(columns.values)
     if not 1 <= count <= limits.FRAME_MESSAGES_MAX:
@@ -95,11 +97,7 @@ def seal(
 ) -> bytes:
     """Return the parts of ``body``, together a multiple of 8 bytes, behind their header."""
     frame_bytes = HEADER_BYTES + sum(map(len, body))
-    if frame_bytes > limits.FRAME_BYTES_MAX:
-        raise TooLarge(
-            f"a frame of {frame_bytes} bytes is over the limit of {limits.FRAME_BYTES_MAX};"
-            " use smaller batches"
-        )
+    _check_frame_bytes(frame_bytes)
     header = FrameHeader(
         magic=MAGIC,
         frame_bytes=frame_bytes,
@@ -114,6 +112,14 @@ def seal(
         body_crc32c=reduce(lambda crc, part: crc32c(part, crc), body, 0),
     )
     return b"".join((header.pack(), *body))
+
+
+def _check_frame_bytes(frame_bytes: int) -> None:
+    if frame_bytes > limits.FRAME_BYTES_MAX:
+        raise TooLarge(
+            f"a frame of {frame_bytes} bytes, uncompressed, is over the limit of"
+            f" {limits.FRAME_BYTES_MAX}; use smaller batches"
+        )
 
 
 def _add_fixed_columns(parts: list[bytes], columns: Columns) -> Attribute:
@@ -182,6 +188,7 @@ def _add_stored(parts: list[bytes], payload: list[bytes], *, compress: bool) -> 
     if compress:
         import zstandard  # only producers that compress pay for the import
 
+        _check_frame_bytes(HEADER_BYTES + sum(map(len, parts)) + _LENGTHS_BYTES + raw_bytes)
         packed = zstandard.ZstdCompressor(level=1).compress(b"".join(payload))
         if len(packed) < raw_bytes:
             stored_bytes, attribute = len(packed), Attribute.ZSTD

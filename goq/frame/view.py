@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from goq import limits
-from goq.errors import InvalidFrame
+from goq.errors import InvalidFrame, TooLarge
 from goq.frame.encode import NO_TENANT, Columns, ProducerMark, encode_frame
 from goq.frame.header import (
     HEADER_BYTES,
@@ -131,24 +131,20 @@ class FrameView:
         return self.buffer[HEADER_BYTES:]
 
     @cached_property
-    def _sections(self) -> tuple[dict[Attribute, memoryview], list[str], memoryview]:
+    def _sections(self) -> tuple[dict[Attribute, memoryview], BytesColumn | None, memoryview]:
         """The fixed columns, the tenant dictionary, and the payload as stored."""
         header, cursor = self.header, _Cursor(self.body)
         columns: dict[Attribute, memoryview] = {}
         for attribute, width_bytes in _WIDTH_BYTES.items():
             if header.attributes & attribute:
                 columns[attribute] = cursor.take(width_bytes * header.message_count)
-        tenants: list[str] = []
+        tenants: BytesColumn | None = None
         if header.attributes & Attribute.TENANT:
             columns[Attribute.TENANT] = cursor.take(2 * header.message_count)
             names = int.from_bytes(cursor.take(8), "little")
             if names > limits.TENANTS_PER_FRAME_MAX:
                 raise InvalidFrame(f"a frame cannot name {names} tenants")
-            dictionary = cursor.take_bytes_column(names)
-            try:
-                tenants = [name.decode() for name in dictionary.slice(0, names)]
-            except UnicodeDecodeError:
-                raise InvalidFrame("a tenant's name is not UTF-8") from None
+            tenants = cursor.take_bytes_column(names)
         if header.attributes & Attribute.LANE:
             columns[Attribute.LANE] = cursor.take(header.message_count)
         lengths = cursor.take(8)
@@ -160,11 +156,14 @@ class FrameView:
 
     @cached_property
     def payload(self) -> Payload:
-        """The payload, decompressed if need be within the limit of a frame."""
+        """The payload, decompressed if need be: the whole is then within the limit of a frame."""
         stored = self._sections[2]
-        if self.raw_bytes > limits.FRAME_BYTES_MAX:
-            raise InvalidFrame(
-                f"a payload of {self.raw_bytes} bytes is over the limit of {limits.FRAME_BYTES_MAX}"
+        stored_bytes = len(stored) + padding_bytes(len(stored))
+        unpacked_bytes = self.header.frame_bytes - stored_bytes + self.raw_bytes
+        if unpacked_bytes > limits.FRAME_BYTES_MAX:
+            raise TooLarge(
+                f"a frame of {unpacked_bytes} bytes, uncompressed, is over the limit of"
+                f" {limits.FRAME_BYTES_MAX}"
             )
         if self.header.attributes & Attribute.ZSTD:
             stored = memoryview(_decompress(stored, self.raw_bytes))
@@ -175,9 +174,17 @@ class FrameView:
         return Payload(stored, self.header)
 
     @property
-    def tenant_names(self) -> list[str]:
-        """The dictionary that tenant numbers point into."""
+    def tenants(self) -> BytesColumn | None:
+        """The dictionary that tenant numbers point into, None where the frame names no tenants."""
         return self._sections[1]
+
+    @property
+    def tenant_names(self) -> list[str]:
+        """The names in that dictionary."""
+        dictionary = self.tenants
+        if dictionary is None:
+            return []
+        return [name.decode() for name in dictionary.slice(0, len(dictionary.offsets) - 1)]
 
     def column(self, attribute: Attribute) -> memoryview | None:
         """Return a fixed column's raw bytes, or None where the frame has none."""

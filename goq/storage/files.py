@@ -24,6 +24,11 @@ class NotCached(Exception):
     """The bytes are on the disk but not in memory: reading them now would wait."""
 
 
+def is_full(error: OSError) -> bool:
+    """Whether an operation failed for want of room, and may succeed once there is some."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 class File(Protocol):
     """A file open for writing."""
 
@@ -144,11 +149,14 @@ class RealDisk:
 
     def open(self, path: Path) -> File:
         """Open for appending, creating the file durably."""
-        created = not path.exists()
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-        if created:
-            _sync_dir(path.parent)
-        return _RealFile(path, fd)
+        file = _RealFile(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640))
+        if not file.size_bytes:  # new, or left by a process killed before this line
+            try:
+                _sync_dir(path.parent)
+            except OSError:
+                file.close()
+                raise
+        return file
 
     def read(self, path: Path, position: int, size_bytes: int, *, wait: bool = True) -> memoryview:
         """Return bytes of a file; see :class:`Disk`."""
@@ -180,22 +188,26 @@ class RealDisk:
     def replace(self, path: Path, data: bytes) -> None:
         """Give ``path`` new content at once and durably."""
         aside = path.with_name(path.name + ".new")
-        fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
         try:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(fd, rest) :]
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        aside.rename(path)
+            fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+            try:
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[os.write(fd, rest) :]
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            aside.rename(path)
+        except OSError:
+            aside.unlink(missing_ok=True)  # on a full disk it would hold the room that is left
+            raise
+        self._forget(path)
         _sync_dir(path.parent)
 
     def remove(self, path: Path) -> None:
         """Remove a file, durably."""
-        with self._lock:
-            self._readers.pop(path, None)
         path.unlink(missing_ok=True)
+        self._forget(path)
         _sync_dir(path.parent)
 
     def names(self, directory: Path) -> list[str]:
@@ -207,11 +219,12 @@ class RealDisk:
 
     def make_dir(self, directory: Path) -> None:
         """Create a directory and its parents, durably."""
-        if directory.is_dir():
+        if directory.is_dir() and any(directory.iterdir()):
             return
-        self.make_dir(directory.parent)
-        directory.mkdir(mode=0o750, exist_ok=True)
-        _sync_dir(directory.parent)
+        if not directory.is_dir():
+            self.make_dir(directory.parent)
+            directory.mkdir(mode=0o750, exist_ok=True)
+        _sync_dir(directory.parent)  # also when a process was killed before it came to this
 
     def remove_dir(self, directory: Path) -> None:
         """Remove a directory with everything in it."""
@@ -220,12 +233,19 @@ class RealDisk:
             if path.is_dir() and not path.is_symlink():
                 self.remove_dir(path)
             else:
-                with self._lock:
-                    self._readers.pop(path, None)
                 path.unlink(missing_ok=True)
+                self._forget(path)
         if directory.is_dir():
             directory.rmdir()
             _sync_dir(directory.parent)
+
+    def _forget(self, path: Path) -> None:
+        """Let go of the descriptor of a file that the name no longer means.
+
+        Called after the name has changed, so that no other thread brings it back.
+        """
+        with self._lock:
+            self._readers.pop(path, None)
 
     def _reader(self, path: Path) -> _Reader:
         with self._lock:

@@ -54,6 +54,14 @@ class SparseIndex:
         self._positions.append(entry.position)
         self._offsets.append(entry.offset)  # last: a reader in another thread counts by offsets
 
+    def raise_times(self, time_us: int) -> None:
+        """Let no entry's time be below ``time_us``, the maximum before the segment."""
+        self._times = array("q", [max(time_us, t) for t in self._times])
+
+    def first(self) -> IndexEntry:
+        """Return the entry of the segment's beginning."""
+        return self._entry(0)
+
     def last(self) -> IndexEntry:
         """Return the entry furthest on."""
         return self._entry(len(self) - 1)

@@ -10,6 +10,7 @@ holds is not known: no retry, no acknowledgement, until the log is opened again.
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from goq.errors import LogFailed, StorageFull
 from goq.settings import Fsync
 from goq.storage.batch import Batch
 from goq.storage.damage import Damage
-from goq.storage.files import Disk, File
+from goq.storage.files import Disk, File, is_full
 from goq.storage.index import IndexEntry
 from goq.storage.reader import LogReader
 from goq.storage.recovery import Recovered, recover
@@ -41,24 +42,37 @@ class Log:
     def __init__(self, directory: Path, disk: Disk, config: LogConfig, found: Recovered) -> None:
         self.directory = directory
         self.config = config
-        self.segments = found.segments
         self.truncated_bytes = found.truncated_bytes
         self.scanned_bytes = found.scanned_bytes
         self.failed: str | None = None
         self._disk = disk
         self._watermark = found.watermark
-        self._file: File = disk.open(self.active.path)
         self._bytes_since_checkpoint = 0
         self._rolled: Segment | None = None  # begun on the disk, but its first write failed
-        self._reader = LogReader(disk, self.segments, found.damage)
+        self._reader = LogReader(disk, found.segments, found.damage)
+        self._file: File = disk.open(self.active.path)
 
     @classmethod
     def open(
         cls, directory: Path, disk: Disk, config: LogConfig | None = None, *, base_offset: int = 0
     ) -> Log:
-        """Recover the log in ``directory``, or begin one there at ``base_offset``."""
-        found = recover(disk, directory, base_offset=base_offset)
-        return cls(directory, disk, config or LogConfig(), found)
+        """Recover the log in ``directory``, or begin one there at ``base_offset``.
+
+        Raises ``LogFailed`` when it cannot be read or its files contradict each other,
+        ``StorageFull`` when there is no room for what has to be written.
+        """
+        try:
+            found = recover(disk, directory, base_offset=base_offset)
+            return cls(directory, disk, config or LogConfig(), found)
+        except OSError as error:
+            if is_full(error):
+                raise _no_room(directory, error) from error
+            raise LogFailed(f"{directory} cannot be opened: {error}") from error
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        """The segments in order, as they are now; the list is never changed in place."""
+        return self._reader.segments
 
     @property
     def active(self) -> Segment:
@@ -121,39 +135,50 @@ class Log:
         Raises ``StorageFull`` with the log unchanged when there is no room, ``LogFailed`` when
         the disk failed.
         """
+        if self.failed:
+            raise LogFailed(self.failed)
         try:
             if batch.rolls_from is not None:
                 self._roll(batch)
-            self._file.append(batch.buffers)
+            self._append(batch)
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise StorageFull(
-                    f"no room on the disk of {self.directory}: {error.strerror}; free some space,"
-                    " then send again",
-                    retry_after_ms=1000,
-                ) from error
+            if is_full(error):
+                raise _no_room(self.directory, error) from error
             raise self._fail(error) from error
         if self.config.fsync is Fsync.ALWAYS:
             self._sync(Durable(batch.segment.base_offset, batch.end_position, batch.end_offset))
         self._bytes_since_checkpoint += batch.size_bytes
         if self._bytes_since_checkpoint >= limits.CHECKPOINT_INTERVAL_BYTES:
+            if self.config.fsync is not Fsync.ALWAYS:  # a checkpoint speaks of durable bytes only
+                self._sync(Durable(batch.segment.base_offset, batch.end_position, batch.end_offset))
             self._checkpoint(batch.segment, batch.start_position, batch.start_offset)
 
+    def _append(self, batch: Batch) -> None:
+        if self._file.size_bytes != batch.start_position:
+            raise OSError(errno.EIO, "the file does not end where the log does")
+        self._file.append(batch.buffers)
+
     def _roll(self, batch: Batch) -> None:
-        """Seal the active segment, all of it durable, and begin the batch's."""
-        sealed = batch.rolls_from
+        """Seal the active segment, all of it durable, and begin the batch's.
+
+        What a full disk may refuse comes first and changes nothing here.
+        """
+        sealed, segment = batch.rolls_from, batch.segment
         assert sealed is not None
         self._sync(Durable(sealed.base_offset, sealed.size_bytes, sealed.end_offset))
         self._save_index(sealed, sealed.size_bytes, sealed.end_offset)
-        file = self._disk.open(batch.segment.path)
+        file = self._disk.open(segment.path)
         self._file.close()
         self._file = file
-        batch.segment.load_index(self._disk, time_before_us=sealed.time_us)
-        place = (batch.segment.base_offset, 0, batch.start_offset)
-        self._watermark.durable = Durable(*place)
-        self._watermark.take_checkpoint(Checkpoint(*place, sealed.time_us))
+        try:
+            place = (segment.base_offset, 0, segment.base_offset)
+            self._watermark.durable = Durable(*place)
+            self._watermark.take_checkpoint(Checkpoint(*place, sealed.time_us))
+        except OSError as error:
+            raise self._fail(error) from error
+        segment.index = segment.index_up_to(self._disk, 0, time_before_us=sealed.time_us)
         self._bytes_since_checkpoint = 0
-        self._rolled = batch.segment
+        self._rolled = segment
 
     def _sync(self, durable: Durable) -> None:
         try:
@@ -170,11 +195,14 @@ class Log:
         return LogFailed(self.failed)
 
     def _checkpoint(self, segment: Segment, position: int, offset: int) -> None:
+        """Let recovery begin at a durable place; without room for that it stays where it was."""
         try:
             self._save_index(segment, position, offset)
             place = (segment.base_offset, position, offset)
             self._watermark.take_checkpoint(Checkpoint(*place, segment.time_us))
         except OSError as error:
+            if is_full(error):
+                return
             raise self._fail(error) from error
         self._bytes_since_checkpoint = 0
 
@@ -188,7 +216,7 @@ class Log:
         segment, sealed = batch.segment, None
         if segment is not self.active:
             sealed, self._rolled = self.active, None
-            self.segments.append(segment)
+            self._reader.segments = [*self.segments, segment]
         assert segment.index is not None
         for entry in batch.entries:
             segment.index.add(entry)
@@ -202,22 +230,21 @@ class Log:
     def roll(self) -> Segment | None:
         """Seal the active segment without a write, so that retention can reach an idle log.
 
-        Blocks on the disk; return the sealed segment, None if the active one is empty.
+        Blocks on the disk; return the sealed segment, None if the active one is empty. Raises
+        ``StorageFull`` with nothing changed, or ``LogFailed``.
         """
-        if not self.active.size_bytes or self._rolled or self.failed:
+        if not self.active.size_bytes or self.failed:
             return None
-        batch = self._begin_rolled()
-        try:
-            self._roll(batch)
-        except OSError as error:
-            raise self._fail(error) from error
+        batch = self.begin(0, roll=True)
+        self.write(batch)
         return self.commit(batch)
 
     def sync(self) -> None:
         """Make everything committed durable, whatever the setting; blocks on the disk."""
-        if not self.failed:
-            active = self.active
-            self._sync(Durable(active.base_offset, active.size_bytes, active.end_offset))
+        if self.failed:
+            raise LogFailed(self.failed)
+        active = self.active
+        self._sync(Durable(active.base_offset, active.size_bytes, active.end_offset))
 
     def detach_before(self, offset: int) -> list[Segment]:
         """Take the sealed segments that end at or before ``offset`` out of the log (memory only).
@@ -227,8 +254,8 @@ class Log:
         count = 0
         while count < len(self.segments) - 1 and self.segments[count].end_offset <= offset:
             count += 1
-        detached = self.segments[:count]
-        del self.segments[:count]
+        detached = list(self.segments[:count])
+        self._reader.segments = self.segments[count:]
         return detached
 
     def remove(self, detached: list[Segment]) -> None:
@@ -245,19 +272,28 @@ class Log:
         if offset >= self.end_offset:
             return self.end_offset
         segment, position, end_offset = self._reader.place_of(max(offset, self.start_offset))
-        index = segment.load_index(self._disk)
+        number = self.segments.index(segment)
+        dropped = [*self.segments[number + 1 :], *([self._rolled] if self._rolled else [])]
+        time_before_us = self._reader.time_before(segment)
+        index = segment.index_up_to(self._disk, position, time_before_us=time_before_us)
         place = (segment.base_offset, position, end_offset)
-        self._watermark.durable = Durable(*place)
-        self._watermark.take_checkpoint(Checkpoint(*place, index.before_offset(end_offset).time_us))
-        while self.active is not segment:
-            self.segments.pop().remove(self._disk)
-        self._file.close()
-        self._file = self._disk.open(segment.path)
-        self._file.truncate(position)
+        try:
+            self._watermark.durable = Durable(*place)
+            self._watermark.take_checkpoint(Checkpoint(*place, index.last().time_us))
+            for after in reversed(dropped):
+                after.remove(self._disk)
+            self._file.close()
+            self._file = self._disk.open(segment.path)
+            self._file.truncate(position)
+        except OSError as error:
+            raise self._fail(error) from error
+        self._rolled = None
+        self._reader.segments = self.segments[: number + 1]
         segment.size_bytes = position
         segment.end_offset = end_offset
-        segment.index = segment.index_up_to(self._disk, position, time_before_us=0)
-        segment.time_us = segment.index.last().time_us
+        segment.index, segment.time_us = index, index.last().time_us
+        if not position:
+            segment.first_time_us = None
         self._checkpoint(segment, position, end_offset)
         return end_offset
 
@@ -270,3 +306,10 @@ class Log:
         finally:
             self._file.close()
             self._watermark.close()
+
+
+def _no_room(directory: Path, error: OSError) -> StorageFull:
+    return StorageFull(
+        f"no room on the disk of {directory}: {error.strerror}; free some space, then send again",
+        retry_after_ms=1000,
+    )

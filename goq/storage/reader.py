@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from goq import limits
 from goq.errors import DamagedData
 from goq.frame.view import FrameView
 from goq.storage.damage import Damage
-from goq.storage.files import Disk
+from goq.storage.files import Disk, NotCached
+from goq.storage.index import SparseIndex
 from goq.storage.scan import BadRegion, FramePlace, Scan
 from goq.storage.segment import Segment
 
@@ -25,12 +27,17 @@ class Reading:
 
 
 class LogReader:
-    """Reads the committed part of a log; shares the list of segments with its writer."""
+    """Reads the committed part of a log, from any thread.
 
-    def __init__(self, disk: Disk, segments: list[Segment], damage: list[Damage]) -> None:
+    ``segments`` is never changed in place: the writer puts another in its place, so that whoever
+    reads meanwhile goes on with what it took. A segment deleted under a reading is passed over.
+    """
+
+    def __init__(self, disk: Disk, segments: Sequence[Segment], damage: list[Damage]) -> None:
         self._disk = disk
-        self._segments = segments
+        self.segments = segments
         self.damage = damage
+        self._noting = threading.Lock()
 
     def read(
         self,
@@ -47,14 +54,14 @@ class LogReader:
         Damage met on the way is noted and passed over. ``wait=False`` raises ``NotCached``
         instead of waiting for the device.
         """
-        offset = max(offset, self._segments[0].base_offset)
+        offset = max(offset, self.segments[0].base_offset)
         reading = Reading(next_offset=offset)
         messages = size_bytes = 0
         while reading.next_offset < end_offset and messages < messages_max:
-            segment = self._segment_of(reading.next_offset)
-            before = reading.next_offset
-            chunk_bytes = self._chunk_bytes(segment, messages_max - messages)
-            for found in self._places(segment, before, chunk_bytes, wait):
+            segments, before = self.segments, reading.next_offset
+            number = _number_of(segments, before)
+            chunk_bytes = _chunk_bytes(segments[number], messages_max - messages)
+            for found in self._places(segments, number, before, chunk_bytes, wait):
                 if isinstance(found, Damage):
                     reading.damage.append(found)
                     reading.next_offset = found.end_offset
@@ -71,7 +78,10 @@ class LogReader:
                 if messages >= messages_max or reading.next_offset >= end_offset:
                     return reading
             if reading.next_offset == before:
-                break
+                start_offset = self.segments[0].base_offset
+                if start_offset <= before:
+                    break
+                reading.next_offset = start_offset  # what was to be read has been deleted since
         return reading
 
     def find_time(self, time_us: int, end_offset: int) -> int:
@@ -80,26 +90,33 @@ class LogReader:
         That is ``end_offset`` where none is. With a clock that was set back, it is the first in
         the order of the log: later ones may again be earlier than ``time_us``.
         """
-        low, high = 0, len(self._segments) - 1
+        while True:
+            segments = self.segments
+            try:
+                return min(self._find_time(segments, time_us, end_offset), end_offset)
+            except FileNotFoundError:
+                if segments is self.segments:
+                    raise DamagedData(f"a segment of {segments[0].path.parent} is gone") from None
+
+    def _find_time(self, segments: Sequence[Segment], time_us: int, end_offset: int) -> int:
+        low, high = 0, len(segments) - 1
         while low < high:  # the first segment whose running maximum reaches the time
             middle = (low + high) // 2
-            if self._time_of(middle) >= time_us:
+            if self._time_of(segments, middle) >= time_us:
                 high = middle
             else:
                 low = middle + 1
-        for number in range(low, len(self._segments)):
-            segment = self._segments[number]
-            self._time_of(number)
+        for segment in segments[low:]:
             entry = segment.load_index(self._disk).before_time(time_us)
             scan = Scan(self._disk, segment.path, segment.size_bytes)
             for place in scan.frames(entry.position, entry.offset):
                 if isinstance(place, FramePlace) and place.view.header.append_time_us >= time_us:
-                    return min(place.view.header.base_offset, end_offset)
+                    return place.view.header.base_offset
         return end_offset
 
     def time_of(self, offset: int) -> int:
         """Return when the message at ``offset`` was appended; raises ``DamagedData``."""
-        for place in self._places(self._segment_of(offset), offset, limits.READ_CHUNK_BYTES, True):
+        for place in self._places_of(offset):
             if isinstance(place, Damage):
                 raise DamagedData(f"offset {offset} is damaged: {place}")
             return place.view.header.append_time_us
@@ -110,69 +127,105 @@ class LogReader:
 
         Raises ``DamagedData`` where that frame cannot be read.
         """
-        segment = self._segment_of(offset)
-        for place in self._places(segment, offset, limits.READ_CHUNK_BYTES, wait=True):
+        segment = self.segments[_number_of(self.segments, offset)]
+        for place in self._places_of(offset):
             if isinstance(place, Damage):
                 raise DamagedData(f"offset {offset} is damaged: {place}")
             return segment, place.position, place.view.header.base_offset
         return segment, segment.size_bytes, segment.end_offset
 
-    def _segment_of(self, offset: int) -> Segment:
-        number = bisect_right(self._segments, offset, key=lambda s: s.base_offset) - 1
-        return self._segments[max(0, number)]
+    def time_before(self, segment: Segment) -> int:
+        """Return the running maximum of append times over everything before a segment."""
+        segments = self.segments
+        number = segments.index(segment)
+        return self._time_of(segments, number - 1) if number else 0
 
-    def _time_of(self, number: int) -> int:
+    def _places_of(self, offset: int) -> Iterator[FramePlace | Damage]:
+        segments = self.segments
+        number = _number_of(segments, offset)
+        return self._places(segments, number, offset, limits.READ_CHUNK_BYTES, wait=True)
+
+    def _time_of(self, segments: Sequence[Segment], number: int) -> int:
         """Return the running maximum at a segment's end, making indexes anew where they lack."""
         first = number
-        while first > 0 and not self._segments[first].has_index(self._disk):
+        while first > 0 and not self._knows_time(segments[first]):
             first -= 1
         time_us = 0
-        for segment in self._segments[first : number + 1]:
-            segment.load_index(self._disk, time_before_us=time_us)
+        for segment in segments[first : number + 1]:
+            segment.load_index(self._disk)
+            segment.settle_times(self._disk, time_us)
             time_us = segment.time_us
         return time_us
 
-    def _chunk_bytes(self, segment: Segment, messages: int) -> int:
-        """Guess what to read at once for so many messages, from the segment's own average."""
-        average = segment.size_bytes // max(1, segment.message_count) + 1
-        guess = average * messages + limits.INDEX_INTERVAL_BYTES
-        return min(max(guess, 2 * limits.INDEX_INTERVAL_BYTES), limits.MIB)
+    def _knows_time(self, segment: Segment) -> bool:
+        return segment.has_index(self._disk) and not segment.times_are_own
+
+    def _index(self, segments: Sequence[Segment], number: int) -> SparseIndex:
+        """Return a segment's index; one made anew is finished if that costs nothing more."""
+        segment = segments[number]
+        index = segment.load_index(self._disk)
+        if segment.times_are_own:
+            before = segments[number - 1] if number else None
+            if before is None or self._knows_time(before):
+                segment.settle_times(self._disk, before.time_us if before else 0)
+        return index
 
     def _places(
-        self, segment: Segment, offset: int, chunk_bytes: int, wait: bool
+        self, segments: Sequence[Segment], number: int, offset: int, chunk_bytes: int, wait: bool
     ) -> Iterator[FramePlace | Damage]:
         """Yield the frames from the one with ``offset`` to the segment's end, and what is bad."""
-        entry = segment.load_index(self._disk).before_offset(offset)
-        scan = Scan(
-            self._disk, segment.path, segment.size_bytes, chunk_bytes=chunk_bytes, wait=wait
-        )
-        end_offset, size_bytes = segment.end_offset, segment.size_bytes
-        for place in scan.frames(entry.position, entry.offset, skip_to=offset):
-            if isinstance(place, FramePlace):
-                yield place
-            else:
-                damage = self._note(segment, place, end_offset)
-                if damage.end_offset > offset:
-                    yield damage
-                if place.end_offset is None:
-                    return
-        if scan.offset < end_offset:
-            gap = BadRegion(size_bytes, size_bytes, scan.offset, None, "messages are missing here")
+        segment = segments[number]
+        if segment.index is None and not wait:
+            raise NotCached
+        end_offset = segment.end_offset  # before the size, which a commit sets before it
+        size_bytes, reached = segment.size_bytes, offset
+        try:
+            entry = self._index(segments, number).before_offset(offset)
+            scan = Scan(self._disk, segment.path, size_bytes, chunk_bytes=chunk_bytes, wait=wait)
+            for place in scan.frames(entry.position, entry.offset, skip_to=offset):
+                if isinstance(place, FramePlace):
+                    yield place
+                else:
+                    damage = self._note(segment, place, end_offset)
+                    if damage.end_offset > offset:
+                        yield damage
+                    if place.end_offset is None:
+                        return
+                reached = scan.offset
+            reached = scan.offset
+        except FileNotFoundError:
+            if segment not in self.segments:
+                return
+        if reached < end_offset:
+            gap = BadRegion(size_bytes, size_bytes, reached, None, "messages are missing here")
             yield self._note(segment, gap, end_offset)
 
     def _note(self, segment: Segment, region: BadRegion, segment_end_offset: int) -> Damage:
         """Remember damage met in reading; the same offsets are remembered once."""
         end_offset = segment_end_offset if region.end_offset is None else region.end_offset
-        for known in self.damage:
-            if (known.start_offset, known.end_offset) == (region.start_offset, end_offset):
-                return known
-        damage = Damage(
-            segment.path,
-            region.position,
-            region.end_position,
-            region.start_offset,
-            end_offset,
-            region.reason,
-        )
-        self.damage.append(damage)
+        with self._noting:
+            for known in self.damage:
+                if (known.start_offset, known.end_offset) == (region.start_offset, end_offset):
+                    return known
+            damage = Damage(
+                segment.path,
+                region.position,
+                region.end_position,
+                region.start_offset,
+                end_offset,
+                region.reason,
+            )
+            self.damage.append(damage)
         return damage
+
+
+def _number_of(segments: Sequence[Segment], offset: int) -> int:
+    """Return which segment holds ``offset``: the last that begins at or before it."""
+    return max(0, bisect_right(segments, offset, key=lambda s: s.base_offset) - 1)
+
+
+def _chunk_bytes(segment: Segment, messages: int) -> int:
+    """Guess what to read at once for so many messages, from the segment's own average."""
+    average = segment.size_bytes // max(1, segment.message_count) + 1
+    guess = average * messages + limits.INDEX_INTERVAL_BYTES
+    return min(max(guess, 2 * limits.INDEX_INTERVAL_BYTES), limits.MIB)

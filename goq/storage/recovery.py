@@ -7,6 +7,7 @@ on after them, and their offsets are never given to another message.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from goq import limits
 from goq.errors import LogFailed
 from goq.frame.header import HEADER_BYTES
 from goq.storage.damage import Damage
-from goq.storage.files import Disk
+from goq.storage.files import Disk, is_full
 from goq.storage.index import IndexEntry
 from goq.storage.scan import BadRegion, Scan
 from goq.storage.segment import Segment, list_segments
@@ -76,19 +77,20 @@ class _Recovery:
         self._offset = watermark.checkpoint.offset
         self._time_us = watermark.checkpoint.time_us
         self._tail_is_damaged = False
-        self._changed = False
+        self._changed = not end_is_known
         self._result = Recovered(segments, watermark)
 
     def run(self) -> Recovered:
-        result, checkpoint = self._result, self._result.watermark.checkpoint
-        todo = [s for s in result.segments if s.base_offset >= checkpoint.segment]
+        result = self._result
+        todo, position = self._from_checkpoint()
         for number, segment in enumerate(todo):
             after = todo[number + 1] if number + 1 < len(todo) else None
-            position = checkpoint.position if segment.base_offset == checkpoint.segment else 0
-            sound = self._follows(segment, position) and self._scan(segment, position, after)
+            before = todo[number - 1] if number else None
+            sound = self._follows(segment, before) and self._scan(segment, position, after)
             if not sound:
                 self._drop(todo[number + 1 :])
                 break
+            position = 0
         self._find_missing_tail()
         if self._tail_is_damaged or not result.segments:
             self._begin_segment()
@@ -96,9 +98,23 @@ class _Recovery:
             self._take_checkpoint()
         return result
 
-    def _follows(self, segment: Segment, position: int) -> bool:
+    def _from_checkpoint(self) -> tuple[list[Segment], int]:
+        """Return the segments to check, and from which position in the first of them."""
+        segments, checkpoint = self._result.segments, self._result.watermark.checkpoint
+        number = bisect_left(segments, checkpoint.segment, key=lambda s: s.base_offset)
+        if number == len(segments):  # it was the newest and is gone: what was before it?
+            self._changed = True
+            number = max(0, number - 1)
+            self._offset = segments[number].base_offset if segments else checkpoint.segment
+        elif segments[number].base_offset == checkpoint.segment:
+            return segments[number:], checkpoint.position
+        else:  # an older slot of the watermark speaks of a segment deleted by retention
+            self._offset = segments[number].base_offset
+        return segments[number:], 0
+
+    def _follows(self, segment: Segment, before: Segment | None) -> bool:
         """Whether a segment continues the log; one that cannot and was never durable goes."""
-        if position == 0 and segment.base_offset != self._offset:
+        if before is not None and segment.base_offset != self._offset:
             if segment.base_offset < self._offset:
                 raise LogFailed(
                     f"{segment.path} begins before offset {self._offset}, where the segment before"
@@ -110,15 +126,15 @@ class _Recovery:
             self._add_damage(
                 segment.path, 0, 0, segment.base_offset, "the segment before this one is missing"
             )
+            before.end_offset = segment.base_offset
         return True
 
     def _scan(self, segment: Segment, position: int, after: Segment | None) -> bool:
         """Check a segment from ``position`` on; False where the log ends in it."""
+        before_us = self._time_us if not position else self._time_before(segment)
         if position > segment.size_bytes:  # shorter than the checkpoint: find out from where
-            position, self._offset, self._time_us = 0, segment.base_offset, 0
-        segment.index = index = segment.index_up_to(
-            self._disk, position, time_before_us=self._time_us
-        )
+            position, self._offset, self._time_us = 0, segment.base_offset, before_us
+        segment.index = index = segment.index_up_to(self._disk, position, time_before_us=before_us)
         self._result.scanned_bytes += segment.size_bytes - position
         self._tail_is_damaged = False
         scan = Scan(self._disk, segment.path, segment.size_bytes, chunk_bytes=limits.MIB)
@@ -135,6 +151,12 @@ class _Recovery:
         segment.end_offset = self._offset
         segment.time_us = self._time_us
         return True
+
+    def _time_before(self, segment: Segment) -> int:
+        """Return the running maximum before a segment, or a bound below it that serves as well."""
+        number = self._result.segments.index(segment)
+        before = self._result.segments[number - 1] if number else None
+        return before.time_us if before is not None and before.has_index(self._disk) else 0
 
     def _is_durable(self, segment: Segment, position: int) -> bool:
         return (segment.base_offset, position) < (self._durable.segment, self._durable.position)
@@ -194,12 +216,32 @@ class _Recovery:
     def _take_checkpoint(self) -> None:
         active = self._result.segments[-1]
         watermark = self._result.watermark
-        file = self._disk.open(active.path)
-        file.sync()  # what was found sound above the durable place is durable from here on
-        file.close()
+        self._make_durable(active)
         place = (active.base_offset, active.size_bytes, self._offset)
         watermark.durable = Durable(*place)
         end = IndexEntry(self._offset, active.size_bytes, self._time_us)
         assert active.index is not None
-        self._disk.replace(active.index_path, active.index.pack(end))
+        try:
+            self._disk.replace(active.index_path, active.index.pack(end))
+        except OSError as error:
+            if not is_full(error):  # reading and deleting must be possible on a full disk
+                raise
         watermark.take_checkpoint(Checkpoint(*place, self._time_us))
+
+    def _make_durable(self, active: Segment) -> None:
+        """Write what was found sound above the durable place once more, and sync it.
+
+        After a failed sync the system may hold bytes in memory that it takes for written and that
+        no later sync would write.
+        """
+        durable = self._result.watermark.durable
+        position = durable.position if durable.segment == active.base_offset else 0
+        file = self._disk.open(active.path)
+        try:
+            while position < active.size_bytes:
+                some = self._disk.read(active.path, position, limits.MIB)
+                file.write_at(bytes(some), position)
+                position += len(some)
+            file.sync()
+        finally:
+            file.close()

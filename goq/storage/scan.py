@@ -27,9 +27,9 @@ class FramePlace(NamedTuple):
 
 
 class BadRegion(NamedTuple):
-    """Bytes that are no sound frame, up to the next that is.
+    """Bytes that are no sound frame, up to where the next may begin.
 
-    ``end_offset`` is None where no sound frame follows in the file.
+    ``end_offset`` is None where nothing in the file tells how many messages are lost.
     """
 
     position: int
@@ -40,7 +40,13 @@ class BadRegion(NamedTuple):
 
 
 class Scan:
-    """Reads a segment's frames in order from a known place, a chunk at a time."""
+    """Reads a segment's frames in order from a known place, a chunk at a time.
+
+    A frame whose header is sound and whose body is not is passed by its length. Past a damaged
+    header the next frame is searched for, and because a message may itself hold the bytes of a
+    frame, one is believed only if it ends where the file does or where a frame that continues it
+    begins. (So a lone sound frame between two damaged headers is given up with them.)
+    """
 
     def __init__(
         self,
@@ -71,33 +77,40 @@ class Scan:
         """
         self.offset = offset
         while position < self._size_bytes:
-            try:
-                header = self._header(position, self.offset)
-                view = self._frame(position, header) if header.end_offset > skip_to else None
-            except InvalidFrame as error:
-                region = self._bad_region(position, self.offset, error.detail)
-                if region.end_offset is not None:
-                    self.offset = region.end_offset
-                yield region
-                position = region.end_position
-            else:
-                self.offset = header.end_offset
-                if view is not None:
-                    yield FramePlace(position, view)
-                position += header.frame_bytes
+            found = self._at(position, self.offset, skip_to)
+            if isinstance(found, FrameHeader):
+                self.offset = found.end_offset
+                position += found.frame_bytes
+                continue
+            if isinstance(found, FramePlace):
+                self.offset = found.view.header.end_offset
+            elif found.end_offset is not None:
+                self.offset = found.end_offset
+            position = found.end_position
+            yield found
 
-    def _header(self, position: int, offset: int) -> FrameHeader:
-        header = parse_header(self._bytes(position, HEADER_BYTES))
-        if header.base_offset != offset:
-            raise InvalidFrame(
-                f"offset {offset} expected, the frame begins at {header.base_offset}"
-            )
-        if position + header.frame_bytes > self._size_bytes:
-            raise InvalidFrame(
-                f"the frame is cut off: {header.frame_bytes} bytes at {position} of a file of"
-                f" {self._size_bytes}"
-            )
-        return header
+    def _at(self, position: int, offset: int, skip_to: int) -> FramePlace | BadRegion | FrameHeader:
+        """Return what lies at ``position``: only its header for a frame to be passed over."""
+        try:
+            header = parse_header(self._bytes(position, HEADER_BYTES))
+        except InvalidFrame as error:
+            return self._search(position, offset, error.detail)
+        end_position, end_offset = position + header.frame_bytes, header.end_offset
+        if header.base_offset > offset:
+            reason = f"offset {offset} expected, the frame begins at {header.base_offset}"
+            return BadRegion(position, position, offset, header.base_offset, reason)
+        if header.base_offset < offset:
+            reason = f"the frame's offset {header.base_offset} was there before"
+            return self._search(position, offset, reason)
+        if end_position > self._size_bytes:
+            reason = f"the frame is cut off: {header.frame_bytes} bytes, {self._size_bytes} in all"
+            return BadRegion(position, self._size_bytes, offset, None, reason)
+        if end_offset <= skip_to:
+            return header
+        try:
+            return FramePlace(position, self._frame(position, header))
+        except InvalidFrame as error:
+            return BadRegion(position, end_position, offset, end_offset, error.detail)
 
     def _frame(self, position: int, header: FrameHeader) -> FrameView:
         view = FrameView(header, self._bytes(position, header.frame_bytes))
@@ -115,8 +128,8 @@ class Scan:
             self._chunk_position, start = position, 0
         return self._chunk[start : start + size_bytes]
 
-    def _bad_region(self, position: int, offset: int, reason: str) -> BadRegion:
-        """Find the first sound frame behind ``position`` whose offset can follow."""
+    def _search(self, position: int, offset: int, reason: str) -> BadRegion:
+        """Return the region up to the first frame behind ``position`` that can come next."""
         overlap = HEADER_BYTES - 1
         start = position + ALIGNMENT_BYTES
         while start < self._size_bytes:
@@ -124,19 +137,25 @@ class Scan:
             found = chunk.find(MAGIC)
             while 0 <= found < limits.MIB:
                 candidate = start + found
-                if candidate % ALIGNMENT_BYTES == 0 and self._is_sound(candidate, offset):
+                if candidate % ALIGNMENT_BYTES == 0 and self._is_next(candidate, offset):
                     next_offset = parse_header(self._bytes(candidate, HEADER_BYTES)).base_offset
                     return BadRegion(position, candidate, offset, next_offset, reason)
                 found = chunk.find(MAGIC, found + 1)
             start += limits.MIB
         return BadRegion(position, self._size_bytes, offset, None, reason)
 
-    def _is_sound(self, position: int, offset_min: int) -> bool:
+    def _is_next(self, position: int, damaged_offset: int) -> bool:
+        """Whether the frame at ``position`` can be the one after that at ``damaged_offset``."""
         try:
             header = parse_header(self._bytes(position, HEADER_BYTES))
-            if header.base_offset < offset_min:
-                return False
-            self._frame(position, self._header(position, header.base_offset))
+            end_position = position + header.frame_bytes
+            if header.base_offset <= damaged_offset or end_position > self._size_bytes:
+                return False  # the damaged frame held at least one message
+            if end_position < self._size_bytes:
+                after = parse_header(self._bytes(end_position, HEADER_BYTES))
+                if after.base_offset != header.end_offset:
+                    return False
+            self._frame(position, header)
         except InvalidFrame:
             return False
         return True

@@ -6,6 +6,8 @@ last segment of a log grows; the others are sealed and never change but by being
 
 from __future__ import annotations
 
+import re
+import threading
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,12 +18,15 @@ from goq.storage.scan import FramePlace, Scan
 SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 _NAME_DIGITS = 20
+_NAME = re.compile(rf"[0-9]{{{_NAME_DIGITS}}}\{SUFFIX}")
+_OFFSET_MAX = 2**63 - 1
 
 
 class Segment:
     """What is known of one segment.
 
-    ``time_us`` is the running maximum of append times over the log up to this segment's end.
+    ``time_us`` is the running maximum of append times over the log up to this segment's end; over
+    the segment alone as long as ``times_are_own``, which only an index made anew can leave.
     """
 
     def __init__(self, directory: Path, base_offset: int) -> None:
@@ -33,6 +38,8 @@ class Segment:
         self.index: SparseIndex | None = None
         self.first_time_us: int | None = None
         self.time_us = 0
+        self.times_are_own = False
+        self._loading = threading.Lock()
 
     @property
     def message_count(self) -> int:
@@ -41,6 +48,10 @@ class Segment:
 
     def has_index(self, disk: Disk) -> bool:
         """Whether the index is in memory, loading it from its file if that is sound."""
+        with self._loading:
+            return self._has_index(disk)
+
+    def _has_index(self, disk: Disk) -> bool:
         if self.index is None:
             index = self._stored_index(disk)
             if index is None or index.last().position != self.size_bytes:
@@ -48,21 +59,31 @@ class Segment:
             self._use(index)
         return True
 
-    def load_index(self, disk: Disk, *, time_before_us: int = 0) -> SparseIndex:
-        """Return the index, made anew where its file is not sound.
+    def load_index(self, disk: Disk) -> SparseIndex:
+        """Return the index, made anew in memory where its file is not sound; from any thread."""
+        with self._loading:
+            if not self._has_index(disk):
+                self.times_are_own = True
+                self._use(self._rebuilt_index(disk, 0))
+            assert self.index is not None
+            return self.index
 
-        ``time_before_us`` is the running maximum of append times before this segment.
-        """
-        if not self.has_index(disk):
-            index = self._rebuilt_index(disk, time_before_us)
-            disk.replace(self.index_path, index.pack(index.last()))
-            self._use(index)
-        assert self.index is not None
-        return self.index
+    def settle_times(self, disk: Disk, time_before_us: int) -> None:
+        """Finish an index made anew, once the running maximum before the segment is known."""
+        with self._loading:
+            if self.index is None or not self.times_are_own:
+                return
+            self.index.raise_times(time_before_us)
+            self._use(self.index)
+            self.times_are_own = False
+            try:
+                disk.replace(self.index_path, self.index.pack(self.index.last()))
+            except OSError:
+                return  # kept in memory; whoever opens the log next makes it again
 
     def _use(self, index: SparseIndex) -> None:
-        self.index = index
         self.time_us = index.last().time_us
+        self.index = index
 
     def _stored_index(self, disk: Disk) -> SparseIndex | None:
         try:
@@ -72,7 +93,8 @@ class Segment:
             return None
         if index is None or index.last().position > self.size_bytes:
             return None
-        return index
+        begins_here = index.first()[:2] == (self.base_offset, 0)
+        return index if begins_here else None
 
     def index_up_to(self, disk: Disk, position: int, *, time_before_us: int) -> SparseIndex:
         """Return an index of the frames before ``position``, the place of a checkpoint."""
@@ -100,26 +122,29 @@ class Segment:
         return index
 
     def read_first_time(self, disk: Disk) -> int | None:
-        """Return when the first frame was appended, None for an empty or damaged segment."""
+        """Return when the first sound frame was appended, None where there is none."""
         if self.first_time_us is None and self.size_bytes:
-            place = next(Scan(disk, self.path, self.size_bytes).frames(0, self.base_offset))
-            if isinstance(place, FramePlace):
-                self.first_time_us = place.view.header.append_time_us
+            for place in Scan(disk, self.path, self.size_bytes).frames(0, self.base_offset):
+                if isinstance(place, FramePlace):
+                    self.first_time_us = place.view.header.append_time_us
+                    break
         return self.first_time_us
 
     def remove(self, disk: Disk) -> None:
-        """Delete the segment's files, the log first: an index without log is nothing."""
-        disk.remove(self.path)
+        """Delete the segment's files, the index first: one without its log could only mislead."""
         disk.remove(self.index_path)
+        disk.remove(self.path)
 
 
 def list_segments(disk: Disk, directory: Path) -> list[Segment]:
-    """Return the segments in a directory by base offset, with their sizes as the disk has them."""
+    """Return the segments in a directory by base offset, with their sizes as the disk has them.
+
+    Files of other names are none of the log's.
+    """
     segments = []
     for name in disk.names(directory):
-        stem, dot, suffix = name.rpartition(".")
-        if dot + suffix == SUFFIX and stem.isdigit():
-            segment = Segment(directory, int(stem))
+        if _NAME.fullmatch(name) and int(name.removesuffix(SUFFIX)) <= _OFFSET_MAX:
+            segment = Segment(directory, int(name.removesuffix(SUFFIX)))
             segment.size_bytes = disk.size(segment.path)
             segments.append(segment)
     for segment, after in pairwise(segments):

@@ -59,12 +59,10 @@ class Watermark:
 
     @classmethod
     def create(cls, disk: Disk, directory: Path, base_offset: int) -> Watermark:
-        """Begin a log that is empty at ``base_offset``."""
+        """Begin at ``base_offset``; nothing is written before the log's real end is known."""
         checkpoint = Checkpoint(base_offset, 0, base_offset, 0)
         durable = Durable(base_offset, 0, base_offset)
-        mark = cls(disk.open(directory / FILE_NAME), 0, checkpoint, durable)
-        mark.sync()
-        return mark
+        return cls(disk.open(directory / FILE_NAME), 0, checkpoint, durable)
 
     @classmethod
     def load(cls, disk: Disk, directory: Path) -> Watermark | None:

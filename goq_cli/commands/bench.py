@@ -34,7 +34,11 @@ def command(
         notice(f"measuring in topic {topic}")
         try:
             results = [
-                ("publish, one at a time", singles, _publish_singles(client, topic, value, singles)),
+                (
+                    "publish, one at a time",
+                    singles,
+                    _publish_singles(client, topic, value, singles),
+                ),
                 (
                     f"publish, batches of {batch}",
                     messages,

@@ -66,7 +66,9 @@ def command(
     raw: Annotated[
         bool, typer.Option("--raw", help="Values as they were, a line each, nothing else.")
     ] = False,
-    null: Annotated[bool, typer.Option("--null", "-0", help="With --raw: NUL ends a value.")] = False,
+    null: Annotated[
+        bool, typer.Option("--null", "-0", help="With --raw: NUL ends a value.")
+    ] = False,
     execute: Annotated[
         str | None,
         typer.Option("--exec", metavar="CMD", help="Run CMD for each; exit 0 acks, else nack."),

@@ -40,7 +40,9 @@ def _check_node() -> bool:
         health, version = client.health(), client.version()
     troubles = [f"offline: {name}" for name in health.get("offline", ())]
     troubles += [f"damaged: {name}" for name in health.get("damaged", ())]
-    text = "\n".join([f"node {version['node']}, goq {version['version']}: {health['status']}", *troubles])
+    text = "\n".join(
+        [f"node {version['node']}, goq {version['version']}: {health['status']}", *troubles]
+    )
     print_answer({**version, **health}, text)
     return health["status"] == "ok"
 

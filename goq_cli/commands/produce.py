@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -54,7 +53,9 @@ def command(
     delimiter: Annotated[
         str, typer.Option(metavar="S", help=r"Ends a message; \n, \t, \0, \xHH are understood.")
     ] = r"\n",
-    null: Annotated[bool, typer.Option("--null", "-0", help="The same as --delimiter '\\0'.")] = False,
+    null: Annotated[
+        bool, typer.Option("--null", "-0", help="The same as --delimiter '\\0'.")
+    ] = False,
     key: Annotated[str | None, typer.Option(metavar="K", help="The key of every message.")] = None,
     key_sep: Annotated[
         str | None, typer.Option(metavar="S", help="What stands before S is the key.")
@@ -91,18 +92,17 @@ def command(
         headers=tuple((name, text.encode()) for name, text in parse_settings(header).items()),
     )
     report = Report(print_ids)
-    with SESSION.client() as client, report.progress(files):
-        with client.producer(
-            topic,
-            batch=batch,
-            linger=linger,
-            compress=compress is not None,
-            partition=partition,
-            on_published=report.published,
-        ) as producer:
-            for name in files or [STDIN]:
-                with opened(name) as fd:
-                    feed(producer, fd, name, form)
+    with SESSION.client() as client, report.progress(files), client.producer(
+        topic,
+        batch=batch,
+        linger=linger,
+        compress=compress is not None,
+        partition=partition,
+        on_published=report.published,
+    ) as producer:
+        for name in files or [STDIN]:
+            with opened(name) as fd:
+                feed(producer, fd, name, form)
     report.finish()
 
 
@@ -225,7 +225,11 @@ class Report:
         from rich.console import Console
         from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-        columns = (SpinnerColumn(), TextColumn("{task.completed:,.0f} messages"), TimeElapsedColumn())
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.completed:,.0f} messages"),
+            TimeElapsedColumn(),
+        )
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task("", total=None)
             self._advance = lambda count: bar.advance(task, count)

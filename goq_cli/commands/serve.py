@@ -32,7 +32,9 @@ def command(
     from goq.node import run
 
     logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+        stream=sys.stderr,
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     flags: dict[str, object] = dict(parse_settings(settings))
     if data_dir is not None:

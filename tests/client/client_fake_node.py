@@ -276,7 +276,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._answer()
 
-    do_POST = do_PATCH = do_DELETE = do_GET
+    do_POST = do_PUT = do_PATCH = do_DELETE = do_GET
 
     def _answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -307,7 +307,7 @@ class _Handler(BaseHTTPRequestHandler):
         if parts[:2] != ["v1", "topics"]:
             return {"path": self.path}
         topic = parts[2]
-        if topic not in self.fake.topics and self.fake.creates_topics and self.command == "POST":
+        if topic not in self.fake.topics and self.fake.creates_topics and self.command == "PUT":
             self.fake.create(topic, 5)
         if topic not in self.fake.topics:
             raise Refused(404, "topic_not_found")

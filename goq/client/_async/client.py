@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Sequence,
+)
 from types import TracebackType
 
 from goq import limits
@@ -197,13 +204,15 @@ class AsyncClient(AsyncAdmin):
         until_empty: bool = False,
         timeout: Duration | None = None,
         auto_extend: bool = False,
-    ) -> AsyncIterator[AsyncReceivedMessage]:
+        before_wait: Callable[[], Awaitable[None]] | None = None,
+    ) -> AsyncGenerator[AsyncReceivedMessage, None]:
         """Yield messages of a group as they become ready, ``batch`` at a time at most.
 
         Each is yours until its visibility timeout: ``ack`` it, or it comes again. The loop ends
         after ``max`` messages, when none is ready (``until_empty``), or when none has come for
         ``timeout``. When it is left early, what was not yielded yet is given back at once.
         ``auto_extend`` renews the leases of what is not settled for as long as the loop lasts.
+        ``before_wait`` is called when all that came was passed on, the moment to settle it.
         """
         names = [topics] if isinstance(topics, str) else list(topics)
         if not names:
@@ -214,6 +223,7 @@ class AsyncClient(AsyncAdmin):
             until_empty,
             None if timeout is None else parse_duration_ms(timeout, field="timeout"),
             auto_extend,
+            before_wait,
         )
         if options.receive.wait_ms == 0 and not until_empty:
             raise InvalidInput("a loop that does not wait asks without pause", field="wait")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from goq.client._async.backend import Lock, Worker
@@ -27,7 +27,8 @@ class ConsumeOptions:
     """When the loop ends, and what it does meanwhile.
 
     ``max`` counts messages, ``until_empty`` ends the loop when no message is ready, and
-    ``timeout_ms`` when none has come for so long.
+    ``timeout_ms`` when none has come for so long. ``before_wait`` is called when all that
+    came has been passed on.
     """
 
     receive: ReceiveOptions
@@ -35,6 +36,7 @@ class ConsumeOptions:
     until_empty: bool
     timeout_ms: int | None
     auto_extend: bool
+    before_wait: Callable[[], Awaitable[None]] | None
 
 
 class Consumption:
@@ -70,7 +72,9 @@ class Consumption:
         self._workers_http: Http | None = None
         self._running = 0
 
-    async def messages(self, open_ones: set[Consumption]) -> AsyncIterator[AsyncReceivedMessage]:
+    async def messages(
+        self, open_ones: set[Consumption]
+    ) -> AsyncGenerator[AsyncReceivedMessage, None]:
         """Yield messages; among ``open_ones`` until the loop is left."""
         open_ones.add(self)
         self._last_s = time.monotonic()
@@ -108,6 +112,8 @@ class Consumption:
 
     async def _fill(self) -> bool:
         """Get messages into ``_held``, perhaps none yet; return False when the loop is to end."""
+        if self._options.before_wait is not None:
+            await self._options.before_wait()
         wait_ms = self._wait_ms()
         if wait_ms is None:
             return False

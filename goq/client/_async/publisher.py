@@ -13,14 +13,13 @@ from dataclasses import dataclass
 
 import msgspec
 
-from goq import limits
 from goq.client import routes, wire
 from goq.client._async.http import Http
 from goq.client.batch import Batch, Share
 from goq.client.messages import PublishedBatch, PublishedRun
 from goq.client.problems import unreadable
-from goq.errors import InvalidFrame, PartitionNotFound, TopicNotFound
-from goq.frame.encode import Columns, ProducerMark, encode_frame
+from goq.errors import InvalidFrame, PartitionNotFound
+from goq.frame.encode import ProducerMark, encode_frame
 from goq.units import parse_time_us
 
 
@@ -54,13 +53,13 @@ class Publisher:
         self._sequences: dict[int, int] = {}
 
     async def partitions(self, *, anew: bool = False) -> int:
-        """Return how many partitions the topic has; asked once, or ``anew``."""
+        """Return how many partitions the topic has; asked once, or ``anew``.
+
+        The node makes the topic if it makes those that are published to.
+        """
         if self._count is None or anew:
-            try:
-                self._count = await self._ask()
-            except TopicNotFound:
-                await self._provoke()
-                self._count = await self._ask()
+            found = await self._http.call("PUT", routes.topic(self.topic), repeatable=True)
+            self._count = len(found["partitions"])
         return self._count
 
     async def prepare(self, batch: Batch, *, compress: bool = False) -> Job:
@@ -98,28 +97,6 @@ class Publisher:
         divided = await self.prepare(job.batch)
         job.shares, job.body = divided.shares, divided.body
         return await self._post(job)
-
-    async def _ask(self) -> int:
-        found = await self._http.call("GET", routes.topic(self.topic))
-        return len(found["partitions"])
-
-    async def _provoke(self) -> None:
-        """Let the node make the topic, if it makes topics that are published to.
-
-        How many partitions it will have must be known before a keyed message can be placed. So
-        this publishes to a partition that no topic has: nothing is stored.
-        """
-        nowhere = wire.place(limits.PARTITIONS_PER_TOPIC_MAX, encode_frame(Columns([b""])))
-        try:
-            await self._http.request(
-                "POST",
-                routes.messages(self.topic),
-                b"".join(nowhere),
-                content_type=routes.FRAMES,
-                repeatable=True,
-            )
-        except PartitionNotFound:
-            pass  # the topic is there now
 
     async def _post(self, job: Job) -> PublishedBatch:
         answer = await self._http.request(

@@ -5,7 +5,13 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator, Callable, Iterable, Sequence
+from collections.abc import (
+    Generator,
+    Iterator,
+    Callable,
+    Iterable,
+    Sequence,
+)
 from types import TracebackType
 
 from goq import limits
@@ -198,13 +204,15 @@ class Client(Admin):
         until_empty: bool = False,
         timeout: Duration | None = None,
         auto_extend: bool = False,
-    ) -> Iterator[ReceivedMessage]:
+        before_wait: Callable[[], None] | None = None,
+    ) -> Generator[ReceivedMessage, None, None]:
         """Yield messages of a group as they become ready, ``batch`` at a time at most.
 
         Each is yours until its visibility timeout: ``ack`` it, or it comes again. The loop ends
         after ``max`` messages, when none is ready (``until_empty``), or when none has come for
         ``timeout``. When it is left early, what was not yielded yet is given back at once.
         ``auto_extend`` renews the leases of what is not settled for as long as the loop lasts.
+        ``before_wait`` is called when all that came was passed on, the moment to settle it.
         """
         names = [topics] if isinstance(topics, str) else list(topics)
         if not names:
@@ -215,6 +223,7 @@ class Client(Admin):
             until_empty,
             None if timeout is None else parse_duration_ms(timeout, field="timeout"),
             auto_extend,
+            before_wait,
         )
         if options.receive.wait_ms == 0 and not until_empty:
             raise InvalidInput("a loop that does not wait asks without pause", field="wait")

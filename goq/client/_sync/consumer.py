@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from goq.client._sync.backend import Lock, Worker
@@ -28,7 +28,8 @@ class ConsumeOptions:
     """When the loop ends, and what it does meanwhile.
 
     ``max`` counts messages, ``until_empty`` ends the loop when no message is ready, and
-    ``timeout_ms`` when none has come for so long.
+    ``timeout_ms`` when none has come for so long. ``before_wait`` is called when all that
+    came has been passed on.
     """
 
     receive: ReceiveOptions
@@ -36,6 +37,7 @@ class ConsumeOptions:
     until_empty: bool
     timeout_ms: int | None
     auto_extend: bool
+    before_wait: Callable[[], None] | None
 
 
 class Consumption:
@@ -71,7 +73,9 @@ class Consumption:
         self._workers_http: Http | None = None
         self._running = 0
 
-    def messages(self, open_ones: set[Consumption]) -> Iterator[ReceivedMessage]:
+    def messages(
+        self, open_ones: set[Consumption]
+    ) -> Generator[ReceivedMessage, None, None]:
         """Yield messages; among ``open_ones`` until the loop is left."""
         open_ones.add(self)
         self._last_s = time.monotonic()
@@ -109,6 +113,8 @@ class Consumption:
 
     def _fill(self) -> bool:
         """Get messages into ``_held``, perhaps none yet; return False when the loop is to end."""
+        if self._options.before_wait is not None:
+            self._options.before_wait()
         wait_ms = self._wait_ms()
         if wait_ms is None:
             return False
