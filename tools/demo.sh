@@ -25,7 +25,6 @@ say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 run() { printf '$ %s\n' "$*"; eval "$*"; }
 
 cd "$work"
-python3 -m pydoc -b < /dev/null > /dev/null 2>&1 || true
 find "$(python3 -c 'import os; print(os.path.dirname(os.__file__))')" -maxdepth 1 -name '*.py' \
     -exec cat {} + | head -n 200000 > lines.txt
 
