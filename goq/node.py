@@ -32,9 +32,9 @@ class Node:
         self.config = config
         self._draining = False
         self._lock: DataDirLock | None = None
-        self._broker: Broker | None = None
+        self.broker: Broker | None = None
         self._server: HttpServer | None = None
-        self._api: Api | None = None
+        self.api: Api | None = None
 
     @property
     def url(self) -> str:
@@ -64,7 +64,7 @@ class Node:
             raise UsageError(
                 f"cannot use {config.data_dir}: {error.strerror}", field="broker.data_dir"
             ) from None
-        self._broker = Broker(
+        self.broker = Broker(
             config.data_dir / "topics",
             LocalMetadata(config.data_dir),
             RealDisk(),
@@ -73,8 +73,8 @@ class Node:
             partitions=defaults.partitions,
             auto_create=config.auto_create_topics,
         )
-        await self._broker.start()
-        server = self._assemble(self._broker)
+        await self.broker.start()
+        server = self._assemble(self.broker)
         try:
             await server.start(config.host, config.port)
         except OSError as error:
@@ -98,7 +98,7 @@ class Node:
         )
         routes += operations.routes()
         operations.describe(routes)
-        api = self._api = Api(routes, stats)
+        api = self.api = Api(routes, stats)
         return server
 
     async def stop(self) -> None:
@@ -107,16 +107,16 @@ class Node:
         Who waits for messages is told at once; who publishes gets the answer.
         """
         self._draining = True
-        if self._api is not None:
-            self._api.stop_waiting()
+        if self.api is not None:
+            self.api.stop_waiting()
         if self._server is not None:
             await self._server.drain(limits.DRAIN_TIMEOUT_MS)
             self._server = None
         await self._release()
 
     async def _release(self) -> None:
-        broker, lock = self._broker, self._lock
-        self._broker = self._lock = None
+        broker, lock = self.broker, self._lock
+        self.broker = self._lock = None
         try:
             if broker is not None:
                 await broker.close()

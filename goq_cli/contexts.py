@@ -31,7 +31,7 @@ def contexts_path() -> Path:
 
 
 def load_contexts() -> Contexts:
-    """Return what is remembered, nothing if there is no file; raise ``UsageError`` if unreadable."""
+    """Return what is remembered; raise ``UsageError`` for a file that cannot be read."""
     path = contexts_path()
     try:
         return msgspec.json.decode(path.read_bytes(), type=Contexts)

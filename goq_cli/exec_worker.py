@@ -46,7 +46,10 @@ class ExecWorker:
         """Hear of the commands that have ended; the others go on."""
         self._reap({future for future in self._running if future.done()})
 
-    def close(self) -> None:
+    def __enter__(self) -> ExecWorker:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
         """Let the running commands end, and settle their messages."""
         self._reap(wait(self._running).done)
         self._pool.shutdown()

@@ -16,6 +16,7 @@ from typing import NoReturn
 import typer
 
 from goq.errors import GoqError
+from goq_cli.interrupts import Terminated
 from goq_cli.session import SESSION, take_global_options
 
 COMMANDS = {
@@ -37,10 +38,6 @@ _EPILOG = (
     " GOQ_SERVER, the current context, http://127.0.0.1:8080."
 )
 _HELP = "A message queue on a durable log."
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM arrived: end as for Ctrl-C."""
 
 
 def build_app(names: list[str]) -> typer.Typer:
@@ -91,10 +88,9 @@ def _run(arguments: list[str]) -> int:
     except GoqError as error:
         _complain(error)
         return error.exit_code
-    except Terminated:
-        return EXIT_TERMINATED
-    except (KeyboardInterrupt, typer.Abort):
-        return EXIT_INTERRUPTED
+    except (KeyboardInterrupt, typer.Abort) as stop:
+        ended = isinstance(stop, Terminated) or isinstance(stop.__cause__, Terminated)
+        return EXIT_TERMINATED if ended else EXIT_INTERRUPTED
     except typer.Exit as stop:
         return stop.exit_code
     except Exception as error:

@@ -55,11 +55,13 @@ class BytesWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Return when everything has left this process."""
-        rest = memoryview(b"".join(self._parts))
-        self._parts, self._size_bytes = [], 0
+        """Return when everything has left this process; what has not is kept for another try."""
+        rest = b"".join(self._parts)
+        self._parts = [rest]
         while rest:
             rest = rest[os.write(sys.stdout.fileno(), rest) :]
+            self._parts = [rest]
+        self._size_bytes = 0
         self._flushed_s = time.monotonic()
 
 

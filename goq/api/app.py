@@ -20,6 +20,7 @@ class Api:
     """Answers requests by the routes it was given."""
 
     def __init__(self, routes: Sequence[Route], stats: HttpStats) -> None:
+        self.routes = routes
         self._router = Router(routes)
         self._stats = stats
         self._waiting: set[asyncio.Task[object]] = set()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from goq.delivery.deadlines import Deadlines
 from goq.delivery.events import Range, SnapshotGroup, Span, TimedSpan
-from goq.delivery.parts import Part, Parts
+from goq.delivery.parts import Part, Parts, gaps
 from goq.delivery.retries import Retries
 
 _SNAPSHOT_PARTS_MAX = 5_000  # with names as long as they may be, well within a frame
@@ -42,13 +42,12 @@ class Group:
 
     def lease(self, token: int, consumer: str, deadline_ms: int, spans: Iterable[Span]) -> None:
         """Put messages into a consumer's hands; those at or past the cursor are fresh."""
-        lease = Lease(token, consumer)
+        lease = self.leases.setdefault(token, Lease(token, consumer))
         for start, end, attempt in spans:
             if start < self.cursor:
                 self.retries.take(start, end)
             self.cursor = max(self.cursor, end)
             self._hold(lease, Part(start, end, attempt, deadline_ms))
-        self.leases[token] = lease
         self._deadlines.add(deadline_ms, token, living_count=len(self.leases))
 
     def finish(self, token: int, ranges: Iterable[Range]) -> None:
@@ -112,12 +111,8 @@ class Group:
         outstanding = [*self.retries.within(start, end)]
         for lease in self.leases.values():
             outstanding += lease.parts.within(start, end)
-        for part in sorted(outstanding):
-            if start < part.start:
-                self.retries.add(Part(start, part.start, 0, 0))
-            start = part.end
-        if start < end:
-            self.retries.add(Part(start, end, 0, 0))
+        for gap_start, gap_end in gaps(start, end, outstanding):
+            self.retries.add(Part(gap_start, gap_end, 0, 0))
 
     def expired(self, now_ms: int) -> Iterator[tuple[int, list[Span]]]:
         """Yield the tokens and spans of leases whose deadline has passed.

@@ -32,7 +32,7 @@ from goq.delivery.events import (
     token_of,
 )
 from goq.delivery.group import Group
-from goq.delivery.parts import Part
+from goq.delivery.parts import Part, gaps
 from goq.delivery.producers import ProducerTable
 from goq.model import OffsetRange, Receipt
 
@@ -205,8 +205,15 @@ class PartitionState:
     def _holder(self, name: str, token: int, spans: list[Span]) -> Group:
         """Return the group, holding the lease even if the event that gave it was damaged."""
         group = self._grown(name)
-        if token not in group.leases:
-            self._leased(Leased(name, "", 0, spans), token)
+        lease = group.leases.get(token)
+        missing: list[Span] = []
+        for start, end, attempt in spans:
+            held = lease.parts.within(start, end) if lease else []
+            missing += [
+                (gap_start, gap_end, attempt) for gap_start, gap_end in gaps(start, end, held)
+            ]
+        if missing:
+            self._leased(Leased(name, "", 0, missing), token)
         return group
 
     def _check_waiting(self, group: Group, start: int, end: int, cursor: int) -> None:

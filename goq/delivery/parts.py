@@ -7,7 +7,7 @@ with the number of runs, not of messages: a lease of a thousand messages in orde
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 
@@ -85,6 +85,16 @@ class Parts:
     def earliest_ms(self) -> int | None:
         """Return the smallest time, None when empty."""
         return min((part.time_ms for part in self._parts), default=None)
+
+
+def gaps(start: int, end: int, parts: Iterable[Part]) -> Iterator[tuple[int, int]]:
+    """Yield what lies from ``start`` up to ``end`` and in none of ``parts``, which are disjoint."""
+    for part in sorted(parts):
+        if start < part.start:
+            yield start, min(part.start, end)
+        start = max(start, part.end)
+    if start < end:
+        yield start, end
 
 
 def _start(part: Part) -> int:

@@ -271,6 +271,7 @@ class Log:
         """
         if offset >= self.end_offset:
             return self.end_offset
+        self.sync()  # the new durable mark may lie behind bytes that were never synced
         segment, position, end_offset = self._reader.place_of(max(offset, self.start_offset))
         number = self.segments.index(segment)
         dropped = [*self.segments[number + 1 :], *([self._rolled] if self._rolled else [])]

@@ -13,15 +13,18 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import wraps
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import sqlite_utils
 
-from goq.errors import DamagedData
+from goq.errors import DamagedData, GoqError, StorageFull, Unavailable
 
 FILE_NAME = "node.db"
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 class TopicRow(NamedTuple):
@@ -45,21 +48,60 @@ class SegmentRow(NamedTuple):
     sealed_at_us: int
 
 
-class NodeDb:
-    """The node's database. Not safe for use from several threads at once."""
+def _explained(
+    method: Callable[Concatenate[NodeDb, _P], _T],
+) -> Callable[Concatenate[NodeDb, _P], _T]:
+    """Turn what SQLite raises into what it means for the node."""
 
-    def __init__(self, data_dir: Path) -> None:
-        path = data_dir / FILE_NAME
+    @wraps(method)
+    def run(self: NodeDb, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         try:
-            self._db = sqlite_utils.Database(sqlite3.connect(path, check_same_thread=False))
+            return method(self, *args, **kwargs)
+        except sqlite3.DatabaseError as error:
+            raise _explanation(self.path, error) from error
+
+    return run
+
+
+def _explanation(path: Path, error: sqlite3.DatabaseError) -> GoqError:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code == sqlite3.SQLITE_FULL:
+        return StorageFull(f"no room on the disk of {path}; free some space, then send again")
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return Unavailable(f"another process is writing to {path}; try again")
+    return DamagedData(
+        f"{path} cannot be used: {error}; restore it from a backup, or move it away: the"
+        " topics are then taken up again from their folders, with default settings"
+    )
+
+
+class NodeDb:
+    """The node's database. Not safe for use from several threads at once.
+
+    With ``read_only`` it may also be opened beside a running node. Every call raises
+    ``DamagedData``, ``StorageFull`` or ``Unavailable`` for what SQLite cannot do.
+    """
+
+    def __init__(self, data_dir: Path, *, read_only: bool = False) -> None:
+        self.path = data_dir / FILE_NAME
+        try:
+            self._open("ro" if read_only else "rwc")
+        except sqlite3.DatabaseError as error:
+            raise _explanation(self.path, error) from error
+
+    def _open(self, mode: str) -> None:
+        uri = f"{self.path.absolute().as_uri()}?mode={mode}"
+        connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
+        try:
+            self._db = sqlite_utils.Database(connection)
+            if mode == "ro":
+                return
             self._db.enable_wal()
             self._db.execute("PRAGMA synchronous=FULL")
             self._create_tables()
-        except sqlite3.DatabaseError as error:
-            raise DamagedData(
-                f"{path} cannot be used: {error}; restore it from a backup, or move it away: the"
-                " topics are then taken up again from their folders, with default settings"
-            ) from error
+        except BaseException:
+            connection.close()
+            raise
 
     def _create_tables(self) -> None:
         tables: list[tuple[str, dict[str, type], Any]] = [
@@ -87,6 +129,7 @@ class NodeDb:
         for name, columns, key in tables:
             self._db.table(name).create(columns, pk=key, if_not_exists=True)
 
+    @_explained
     def next_epoch(self) -> int:
         """Count a start of the node and return its number, 1 for the first."""
         rows = list(self._db.table("node").rows_where("key = ?", ["epoch"]))
@@ -94,6 +137,7 @@ class NodeDb:
         self._db.table("node").upsert({"key": "epoch", "value": epoch}, pk="key")
         return int(epoch)
 
+    @_explained
     def topics(self) -> list[TopicRow]:
         """Return all topics by name."""
         return [
@@ -103,11 +147,13 @@ class NodeDb:
             for row in self._db.table("topics").rows_where(order_by="name")
         ]
 
+    @_explained
     def put_topic(self, topic: TopicRow) -> None:
         """Insert or replace a topic."""
         row = topic._asdict() | {"settings": json.dumps(topic.settings)}
         self._db.table("topics").upsert(row, pk="name")
 
+    @_explained
     def delete_topic(self, name: str) -> None:
         """Forget a topic and everything that belongs to it."""
         with self._db.conn:
@@ -115,24 +161,29 @@ class NodeDb:
             self._db.table("groups").delete_where("topic = ?", [name])
             self._db.table("topics").delete_where("name = ?", [name])
 
+    @_explained
     def groups(self, topic: str) -> list[str]:
         """Return a topic's groups by name."""
         rows = self._db.table("groups").rows_where("topic = ?", [topic], order_by="name")
         return [row["name"] for row in rows]
 
+    @_explained
     def put_group(self, topic: str, name: str) -> None:
         """Remember a group."""
         self._db.table("groups").upsert({"topic": topic, "name": name}, pk=("topic", "name"))
 
+    @_explained
     def delete_group(self, topic: str, name: str) -> None:
         """Forget a group."""
         self._db.table("groups").delete_where("topic = ? and name = ?", [topic, name])
 
+    @_explained
     def put_segment(self, segment: SegmentRow) -> None:
         """Add a sealed segment to the manifest."""
         key = ("topic", "partition", "log", "base_offset")
         self._db.table("segments").upsert(segment._asdict(), pk=key)
 
+    @_explained
     def delete_segments(self, keys: Iterable[tuple[str, int, str, int]]) -> None:
         """Take segments out of the manifest, by topic, partition, log and base offset."""
         with self._db.conn:
@@ -141,6 +192,7 @@ class NodeDb:
                     "topic = ? and partition = ? and log = ? and base_offset = ?", key
                 )
 
+    @_explained
     def segments(self) -> list[SegmentRow]:
         """Return the manifest."""
         order = "topic, partition, log, base_offset"

@@ -67,15 +67,8 @@ class Watermark:
     @classmethod
     def load(cls, disk: Disk, directory: Path) -> Watermark | None:
         """Return the newest sound slot, or None when the file holds none."""
-        path = directory / FILE_NAME
-        if FILE_NAME not in disk.names(directory):
-            return None
-        data = bytes(disk.read(path, 0, 2 * _SLOT_BYTES))
-        found = [slot for slot in map(_unpack, (data, data[_SLOT_BYTES:])) if slot is not None]
-        if not found:
-            return None
-        sequence, checkpoint, durable = max(found)
-        return cls(disk.open(path), sequence, checkpoint, durable)
+        found = _read(disk, directory)
+        return None if found is None else cls(disk.open(directory / FILE_NAME), *found)
 
     def advance(self, durable: Durable) -> None:
         """Record what has just been synced."""
@@ -101,6 +94,21 @@ class Watermark:
         fields = _SLOT.pack(self._sequence, *self.checkpoint, *self.durable)
         slot = fields + _CRC.pack(crc32c(fields))
         self._file.write_at(slot, _SLOT_BYTES * (self._sequence % 2))
+
+
+def read_durable(disk: Disk, directory: Path) -> Durable | None:
+    """Return how far a log is durable, changing nothing; None where no file says so."""
+    found = _read(disk, directory)
+    return None if found is None else found[2]
+
+
+def _read(disk: Disk, directory: Path) -> tuple[int, Checkpoint, Durable] | None:
+    try:
+        data = bytes(disk.read(directory / FILE_NAME, 0, 2 * _SLOT_BYTES))
+    except FileNotFoundError:
+        return None
+    slots = [slot for slot in map(_unpack, (data, data[_SLOT_BYTES:])) if slot is not None]
+    return max(slots, default=None)
 
 
 def _unpack(data: bytes) -> tuple[int, Checkpoint, Durable] | None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from goq.errors import UsageError
+from goq_cli.interrupts import Interrupts
 from goq_cli.message_format import DEFAULT_FORMAT, Writer, make_writer
 from goq_cli.session import SESSION
 
 if TYPE_CHECKING:
     from goq.client import Client, DamagedRange, LogMessage, ReceivedMessage
+    from goq_cli.exec_worker import ExecWorker
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,36 +102,42 @@ def command(
     with SESSION.client() as client:
         if group is None:
             writer = make_writer(form, raw, b"\0" if null else b"\n")
-            messages = _log(client, topics, where, batch, timeout)
+            messages = _log(client, topics, where, writer, timeout)
             _print(writer, messages, maximum)
             return
+        taker: ExecWorker | Acker
+        if execute:
+            from goq_cli.exec_worker import ExecWorker as Worker
+
+            taker, batch = Worker(client, execute, jobs, retry_delay), min(batch, 2 * jobs)
+        else:
+            writer = make_writer(form, raw, b"\0" if null else b"\n")
+            taker = Acker(client, writer, batch, ack=not no_ack)
+        interrupts = Interrupts()
+
+        def before_wait() -> None:
+            taker.settle()
+            interrupts.wait()
+
         received = client.consume(
             topics,
             group=group,
-            batch=min(batch, 2 * jobs) if execute else batch,
+            batch=batch,
             max=maximum,
             visibility=visibility,
             until_empty=until_empty,
             timeout=timeout,
             auto_extend=execute is not None,
-            before_wait=lambda: printer.settle(),
+            before_wait=before_wait,
         )
-        if execute:
-            from goq_cli.exec_worker import ExecWorker
-
-            printer: ExecWorker | _Acker = ExecWorker(client, execute, jobs, retry_delay)
-        else:
-            writer = make_writer(form, raw, b"\0" if null else b"\n")
-            printer = _Acker(client, writer, batch, ack=not no_ack)
-        try:
+        with interrupts.held_back(), taker, closing(received):
             for message in received:
-                printer.take(message)
-        finally:
-            received.close()
-            printer.close()
+                interrupts.work()
+                taker.take(message)
+                interrupts.check()
 
 
-class _Acker:
+class Acker:
     """Prints messages and acknowledges them once they have left this process."""
 
     def __init__(self, client: Client, writer: Writer, batch: int, *, ack: bool) -> None:
@@ -137,6 +146,19 @@ class _Acker:
         self._batch = batch
         self._ack = ack
         self._printed: list[ReceivedMessage] = []
+
+    def __enter__(self) -> Acker:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Acknowledge what was printed; give back what could not be."""
+        try:
+            self.settle()
+        except OSError:
+            if self._ack:
+                for message in self._printed:
+                    message.nack()
+            raise
 
     def take(self, message: ReceivedMessage) -> None:
         """Print a message; acknowledge it with its like."""
@@ -148,22 +170,18 @@ class _Acker:
     def settle(self) -> None:
         """Let what is printed go out, then acknowledge it."""
         self._writer.flush()
-        printed, self._printed = self._printed, []
-        if self._ack and printed:
-            settled = self._client.ack_many(printed)
+        if self._ack and self._printed:
+            settled = self._client.ack_many(self._printed)
             if settled.failed:
                 sys.stderr.write(
                     f"goq: {len(settled.failed)} leases had ended before their messages were"
                     " acknowledged; they come again (see --visibility)\n"
                 )
-
-    def close(self) -> None:
-        """Acknowledge what was printed."""
-        self.settle()
+        self._printed = []
 
 
 def _log(
-    client: Client, topics: list[str], where: Where, batch: int, timeout: str | None
+    client: Client, topics: list[str], where: Where, writer: Writer, timeout: str | None
 ) -> Iterator[LogMessage]:
     if where.follow and len(topics) > 1:
         raise UsageError("--follow reads one topic; give several to a --group")
@@ -181,6 +199,7 @@ def _log(
             to_time=where.to_time,
             follow=where.follow,
             on_damage=_tell_damage,
+            before_wait=writer.flush,
         )
 
 

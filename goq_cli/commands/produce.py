@@ -92,14 +92,18 @@ def command(
         headers=tuple((name, text.encode()) for name, text in parse_settings(header).items()),
     )
     report = Report(print_ids)
-    with SESSION.client() as client, report.progress(files), client.producer(
-        topic,
-        batch=batch,
-        linger=linger,
-        compress=compress is not None,
-        partition=partition,
-        on_published=report.published,
-    ) as producer:
+    with (
+        SESSION.client() as client,
+        report.progress(files),
+        client.producer(
+            topic,
+            batch=batch,
+            linger=linger,
+            compress=compress is not None,
+            partition=partition,
+            on_published=report.published,
+        ) as producer,
+    ):
         for name in files or [STDIN]:
             with opened(name) as fd:
                 feed(producer, fd, name, form)

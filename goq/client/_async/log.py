@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -128,6 +128,7 @@ class Log:
         *,
         follow: bool,
         on_damage: OnDamage | None,
+        before_wait: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         if follow and span.to_time is not None:
             raise InvalidInput("following has no end: leave out to_time", field="to_time")
@@ -138,6 +139,7 @@ class Log:
         self._span = span
         self._follow = follow
         self._on_damage = on_damage
+        self._before_wait = before_wait
 
     async def messages(self) -> AsyncIterator[LogMessage]:
         """Yield messages, to the end or for ever."""
@@ -193,6 +195,8 @@ class Log:
         try:
             while True:
                 frames: list[_Found] = []
+                if self._before_wait is not None:
+                    await self._before_wait()
                 for items in await channel.take():
                     for item in items:
                         if isinstance(item, DamagedRange):

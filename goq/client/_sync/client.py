@@ -180,15 +180,25 @@ class Client(Admin):
         to_time: Time | None = None,
         follow: bool = False,
         on_damage: OnDamage | None = None,
+        before_wait: Callable[[], None] | None = None,
     ) -> Iterator[LogMessage]:
         """Yield the messages of all partitions, or of one, merged by append time.
 
         From the beginning of the log where nothing else is said, to its end as it is now, or
         with ``follow`` for ever: see :class:`~goq.client._sync.log.Log` for the order then.
-        Damaged messages go to ``on_damage``, or raise ``DamagedData``.
+        Damaged messages go to ``on_damage``, or raise ``DamagedData``. ``before_wait`` is called
+        when all that came was passed on.
         """
         span = self._span(from_offset, from_time, to_time)
-        log = Log(self._http, topic, partition, span, follow=follow, on_damage=on_damage)
+        log = Log(
+            self._http,
+            topic,
+            partition,
+            span,
+            follow=follow,
+            on_damage=on_damage,
+            before_wait=before_wait,
+        )
         return log.messages()
 
     def consume(

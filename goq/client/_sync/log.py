@@ -129,6 +129,7 @@ class Log:
         *,
         follow: bool,
         on_damage: OnDamage | None,
+        before_wait: Callable[[], None] | None = None,
     ) -> None:
         if follow and span.to_time is not None:
             raise InvalidInput("following has no end: leave out to_time", field="to_time")
@@ -139,6 +140,7 @@ class Log:
         self._span = span
         self._follow = follow
         self._on_damage = on_damage
+        self._before_wait = before_wait
 
     def messages(self) -> Iterator[LogMessage]:
         """Yield messages, to the end or for ever."""
@@ -194,6 +196,8 @@ class Log:
         try:
             while True:
                 frames: list[_Found] = []
+                if self._before_wait is not None:
+                    self._before_wait()
                 for items in channel.take():
                     for item in items:
                         if isinstance(item, DamagedRange):

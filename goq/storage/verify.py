@@ -1,0 +1,213 @@
+"""Checking every stored byte: one pass over the segments, a chunk in memory at a time.
+
+Nothing is changed and nothing is locked, so a node may be running. What it has not made durable
+yet, and what retention deletes meanwhile, is no damage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+from goq import limits
+from goq.errors import GoqError
+from goq.storage.damage import Damage
+from goq.storage.files import Disk
+from goq.storage.nodedb import FILE_NAME, NodeDb, SegmentRow, TopicRow
+from goq.storage.scan import FramePlace, Scan
+from goq.storage.segment import Segment, list_segments
+from goq.storage.watermark import Durable, read_durable
+
+TOPICS_DIR = "topics"
+LOG_NAMES = ("messages", "events")
+
+
+@dataclass(slots=True)
+class LogReport:
+    """What a log holds that is sound and durable, and what is damaged."""
+
+    frames: int = 0
+    messages: int = 0
+    bytes: int = 0
+    damage: list[Damage] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedLog:
+    """One log of a data folder; ``log`` is ``messages`` or ``events``."""
+
+    topic: str
+    partition: int
+    log: str
+    report: LogReport
+
+
+@dataclass(slots=True)
+class DirReport:
+    """All logs of a data folder, and what is wrong with it besides them."""
+
+    logs: list[VerifiedLog] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def bytes(self) -> int:
+        """Sound bytes in all logs."""
+        return sum(log.report.bytes for log in self.logs)
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing at all is wrong."""
+        return not self.problems and not any(log.report.damage for log in self.logs)
+
+
+def verify_log(disk: Disk, directory: Path) -> LogReport:
+    """Read and check every durable frame of a log."""
+    report = LogReport()
+    durable = read_durable(disk, directory)  # before the listing, which then reaches this far
+    segments = list_segments(disk, directory)
+    if durable is not None:
+        segments = [s for s in segments if s.base_offset <= durable.segment]
+    for segment, after in pairwise([*segments, None]):
+        assert segment is not None
+        end_position, end_offset = segment.size_bytes, after.base_offset if after else None
+        if durable is not None and after is None:
+            end_offset = durable.offset
+            if segment.base_offset == durable.segment:
+                end_position = min(end_position, durable.position)
+        try:
+            _verify_segment(disk, segment, end_position, end_offset, report)
+        except FileNotFoundError:
+            if any(s.base_offset < segment.base_offset for s in list_segments(disk, directory)):
+                lost = (segment.base_offset, max(segment.base_offset + 1, end_offset or 0))
+                report.damage.append(Damage(segment.path, 0, 0, *lost, "the segment is missing"))
+            # else retention deleted it, which takes the oldest first
+    if durable is not None and not segments:
+        _note_lost(directory, durable, report)
+    return report
+
+
+def _note_lost(directory: Path, durable: Durable, report: LogReport) -> None:
+    if durable.segment < durable.offset:
+        reason = "every segment is missing"
+        report.damage.append(Damage(directory, 0, 0, durable.segment, durable.offset, reason))
+
+
+def _verify_segment(
+    disk: Disk, segment: Segment, end_position: int, end_offset: int | None, report: LogReport
+) -> None:
+    scan = Scan(disk, segment.path, end_position, chunk_bytes=limits.MIB)
+    lost_from: int | None = segment.base_offset
+    for place in scan.frames(0, segment.base_offset):
+        if isinstance(place, FramePlace):
+            header = place.view.header
+            report.frames += 1
+            report.messages += header.message_count
+            report.bytes += header.frame_bytes
+            continue
+        lost_to = place.end_offset
+        if lost_to is None:
+            lost_to = max(scan.offset + 1, end_offset or 0)
+        report.damage.append(
+            Damage(
+                segment.path,
+                place.position,
+                place.end_position,
+                place.start_offset,
+                lost_to,
+                place.reason,
+            )
+        )
+        lost_from = None if place.end_offset is None else lost_from
+    if lost_from is not None and end_offset is not None and scan.offset != end_offset:
+        reason = "messages are missing here" if scan.offset < end_offset else "segments overlap"
+        first, last = sorted((scan.offset, end_offset))
+        report.damage.append(Damage(segment.path, end_position, end_position, first, last, reason))
+
+
+def verify_data_dir(disk: Disk, data_dir: Path) -> DirReport:
+    """Check every log of a data folder, and that what ``node.db`` lists is there."""
+    result = DirReport()
+    reports: dict[tuple[str, int, str], LogReport] = {}
+    for topic, partition, log in _logs_in(disk, data_dir):
+        directory = _log_dir(data_dir, topic, partition, log)
+        report = reports[topic, partition, log] = verify_log(disk, directory)
+        result.logs.append(VerifiedLog(topic, partition, log, report))
+    try:
+        missing = _missing(disk, data_dir, _read_manifest(data_dir)[1])
+        topics, rows = _read_manifest(data_dir)  # again: retention may have been between the two
+    except GoqError as error:
+        result.problems.append(error.detail)
+        return result
+    still, present = set(rows), set(reports)
+    for row, reason in missing:
+        if row in still:
+            _note_missing(result, reports, data_dir, row, reason)
+    for topic_row in topics:
+        for partition in range(0 if topic_row.deleting else topic_row.partitions):
+            if (topic_row.name, partition, "messages") not in present:
+                result.problems.append(f"partition {partition} of {topic_row.name} has no folder")
+    return result
+
+
+def _logs_in(disk: Disk, data_dir: Path) -> Iterator[tuple[str, int, str]]:
+    topics_dir = data_dir / TOPICS_DIR
+    for topic in disk.names(topics_dir):
+        for partition in disk.names(topics_dir / topic):
+            if not (partition.isascii() and partition.isdigit()):
+                continue
+            for log in LOG_NAMES:
+                if disk.names(_log_dir(data_dir, topic, int(partition), log)):
+                    yield topic, int(partition), log
+
+
+def _log_dir(data_dir: Path, topic: str, partition: int, log: str) -> Path:
+    return data_dir / TOPICS_DIR / topic / str(partition) / log
+
+
+def _read_manifest(data_dir: Path) -> tuple[list[TopicRow], list[SegmentRow]]:
+    if not (data_dir / FILE_NAME).exists():
+        return [], []
+    db = NodeDb(data_dir, read_only=True)
+    try:
+        topics = db.topics()
+        deleting = {topic.name for topic in topics if topic.deleting}
+        return topics, [row for row in db.segments() if row.topic not in deleting]
+    finally:
+        db.close()
+
+
+def _missing(
+    disk: Disk, data_dir: Path, rows: Iterable[SegmentRow]
+) -> list[tuple[SegmentRow, str]]:
+    found = []
+    for row in rows:
+        segment = Segment(_log_dir(data_dir, row.topic, row.partition, row.log), row.base_offset)
+        try:
+            size_bytes = disk.size(segment.path)
+        except FileNotFoundError:
+            found.append((row, "the segment is missing; node.db lists it"))
+            continue
+        if size_bytes != row.size_bytes:
+            found.append((row, f"{size_bytes} bytes; node.db lists {row.size_bytes}"))
+    return found
+
+
+def _note_missing(
+    result: DirReport,
+    reports: dict[tuple[str, int, str], LogReport],
+    data_dir: Path,
+    row: SegmentRow,
+    reason: str,
+) -> None:
+    key = (row.topic, row.partition, row.log)
+    if key not in reports:
+        reports[key] = LogReport()
+        result.logs.append(VerifiedLog(*key, reports[key]))
+    report = reports[key]
+    if not any(
+        d.start_offset < row.end_offset and row.base_offset < d.end_offset for d in report.damage
+    ):
+        path = Segment(_log_dir(data_dir, *key), row.base_offset).path
+        report.damage.append(Damage(path, 0, 0, row.base_offset, row.end_offset, reason))

@@ -1,0 +1,290 @@
+"""A broker over a disk that tests can hold, fill and break, and what they do to it."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from goq.broker.broker import Broker
+from goq.broker.partition import Delivery, Machinery, Opened, Partition, open_logs
+from goq.broker.stats import Histogram
+from goq.broker.topic import Placed, ReceiveOptions, Topic
+from goq.clock import ManualClock
+from goq.frame.encode import Columns, ProducerMark, encode_frame
+from goq.frame.view import FrameView
+from goq.model import Message, Receipt
+from goq.settings import TopicSettings
+from goq.storage.files import Disk, File, NotCached, RealDisk
+from goq.storage.nodedb import SegmentRow, TopicRow
+
+T = TypeVar("T")
+_PATIENCE_S = 20.0
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a test's coroutine, and let nothing hang."""
+
+    async def bounded() -> T:
+        return await asyncio.wait_for(work, _PATIENCE_S)
+
+    return asyncio.run(bounded())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop and its threads work until a condition holds."""
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+class BrokenDisk(RealDisk):
+    """The machine's filesystem with a hook before every operation.
+
+    ``fault`` names the error that an operation (``open``, ``append``, ``sync``, ``read``,
+    ``replace`` …) on a path fails with; ``held`` lists path endings whose syncs wait for
+    ``release``; ``cold`` is how often a read that may not wait is refused.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fault: Callable[[str, Path], int | None] = lambda _operation, _path: None
+        self.operations: list[tuple[str, Path]] = []
+        self.cold = 0
+        self._gate = threading.Event()
+        self._gate.set()
+        self._held = ""
+        self.holding = threading.Event()
+
+    def hold(self, part: str) -> None:
+        """Let syncs of files whose path has ``part`` in it wait."""
+        self.holding.clear()
+        self._held = part
+        self._gate.clear()
+
+    def release(self) -> None:
+        self._gate.set()
+
+    def fail(self, operation: str, part: str, code: int = errno.ENOSPC) -> None:
+        self.fault = lambda o, path: code if o == operation and part in str(path) else None
+
+    def heal(self) -> None:
+        self.fault = lambda _operation, _path: None
+
+    def count(self, operation: str, part: str) -> int:
+        return sum(o == operation and part in str(path) for o, path in self.operations)
+
+    def enter(self, operation: str, path: Path) -> None:
+        self.operations.append((operation, path))
+        code = self.fault(operation, path)
+        if code is not None:
+            raise OSError(code, os.strerror(code), str(path))
+        if operation == "sync" and self._held in str(path) and not self._gate.is_set():
+            self.holding.set()
+            assert self._gate.wait(_PATIENCE_S)
+
+    def open(self, path: Path) -> File:
+        self.enter("open", path)
+        return _HookedFile(self, path, super().open(path))
+
+    def read(self, path: Path, position: int, size_bytes: int, *, wait: bool = True) -> memoryview:
+        self.enter("read", path)
+        if not wait and self.cold:
+            self.cold -= 1
+            raise NotCached
+        return super().read(path, position, size_bytes, wait=wait)
+
+    def replace(self, path: Path, data: bytes) -> None:
+        self.enter("replace", path)
+        super().replace(path, data)
+
+    def remove(self, path: Path) -> None:
+        self.enter("remove", path)
+        super().remove(path)
+
+    def remove_dir(self, directory: Path) -> None:
+        self.enter("remove_dir", directory)
+        super().remove_dir(directory)
+
+
+class _HookedFile:
+    def __init__(self, disk: BrokenDisk, path: Path, file: File) -> None:
+        self._disk, self._path, self._file = disk, path, file
+
+    @property
+    def size_bytes(self) -> int:
+        return self._file.size_bytes
+
+    @size_bytes.setter
+    def size_bytes(self, size_bytes: int) -> None:
+        self._file.size_bytes = size_bytes
+
+    def append(self, buffers: Sequence[bytes | memoryview]) -> None:
+        self._disk.enter("append", self._path)
+        self._file.append(buffers)
+
+    def write_at(self, data: bytes, position: int) -> None:
+        self._disk.enter("write_at", self._path)
+        self._file.write_at(data, position)
+
+    def sync(self) -> None:
+        self._disk.enter("sync", self._path)
+        self._file.sync()
+
+    def truncate(self, size_bytes: int) -> None:
+        self._file.truncate(size_bytes)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class MemoryMetadata:
+    """A metadata store that outlives the brokers that use it, with a hook before each change."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.rows: dict[str, TopicRow] = {}
+        self.group_names: set[tuple[str, str]] = set()
+        self.segment_keys: set[tuple[str, int, str, int]] = set()
+        self.before: Callable[[str], None] = lambda _change: None
+
+    async def next_epoch(self) -> int:
+        self.epoch += 1
+        return self.epoch
+
+    async def topics(self) -> list[TopicRow]:
+        return list(self.rows.values())
+
+    async def put_topic(self, topic: TopicRow) -> None:
+        self.before("put_topic")
+        self.rows[topic.name] = topic
+
+    async def delete_topic(self, name: str) -> None:
+        self.before("delete_topic")
+        del self.rows[name]
+        self.group_names = {key for key in self.group_names if key[0] != name}
+        self.segment_keys = {key for key in self.segment_keys if key[0] != name}
+
+    async def groups(self, topic: str) -> list[str]:
+        return sorted(name for of, name in self.group_names if of == topic)
+
+    async def put_group(self, topic: str, name: str) -> None:
+        self.group_names.add((topic, name))
+
+    async def delete_group(self, topic: str, name: str) -> None:
+        self.group_names.discard((topic, name))
+
+    async def put_segment(self, segment: SegmentRow) -> None:
+        self.segment_keys.add((segment.topic, segment.partition, segment.log, segment.base_offset))
+
+    async def delete_segments(self, keys: Sequence[tuple[str, int, str, int]]) -> None:
+        self.segment_keys -= set(keys)
+
+    async def close(self) -> None:
+        return
+
+
+@asynccontextmanager
+async def broker_on(
+    path: Path,
+    *,
+    disk: Disk | None = None,
+    metadata: MemoryMetadata | None = None,
+    clock: ManualClock | None = None,
+    partitions: int = 1,
+    **settings: str | int,
+) -> AsyncIterator[Broker]:
+    """Run a broker whose topics lie under ``path``; settings as people write them."""
+    broker = Broker(
+        path / "topics",
+        metadata or MemoryMetadata(),
+        disk or BrokenDisk(),
+        clock or ManualClock(),
+        defaults=TopicSettings().changed({k.replace("__", "."): v for k, v in settings.items()}),
+        partitions=partitions,
+        auto_create=True,
+    )
+    await broker.start()
+    try:
+        yield broker
+    finally:
+        await broker.close()
+
+
+def frame(*values: bytes, mark: ProducerMark | None = None) -> FrameView:
+    """Return a frame of messages."""
+    columns = Columns(list(values))
+    data = encode_frame(columns, producer=mark) if mark else encode_frame(columns)
+    return FrameView.parse(data)
+
+
+async def publish(topic: Topic, *values: bytes, partition: int = 0) -> list[int]:
+    """Publish values; return their offsets."""
+    stored = await topic.publish_messages([Placed(partition, Message(v)) for v in values])
+    return [s.offset for s in stored]
+
+
+def options(
+    count: int = 10, *, wait_ms: int = 0, visibility_ms: int | None = None, bytes_max: int = 2**23
+) -> ReceiveOptions:
+    return ReceiveOptions("c", count, bytes_max, wait_ms, visibility_ms)
+
+
+def leased(deliveries: Sequence[Delivery]) -> list[tuple[int, int, bytes]]:
+    """Return the offset, attempt and value of every message handed over."""
+    found = []
+    for delivery in deliveries:
+        seen = [view.header.base_offset for view in delivery.frames]
+        assert len(set(seen)) == len(seen), "a frame is sent once"
+        for start, end, attempt in delivery.spans:
+            for offset in range(start, end):
+                (view,) = [
+                    v
+                    for v in delivery.frames
+                    if v.header.base_offset <= offset < v.header.end_offset
+                ]
+                index = offset - view.header.base_offset
+                (message,) = view.messages(index, index + 1)
+                found.append((offset, attempt, message.value or b""))
+    return found
+
+
+def receipts(deliveries: Sequence[Delivery]) -> list[Receipt]:
+    return [Receipt(d.partition, d.token, s, e) for d in deliveries for s, e, _ in d.spans]
+
+
+async def ack(topic: Topic, group: str, deliveries: Sequence[Delivery]) -> int:
+    done, lost = await topic.settle(
+        receipts(deliveries), lambda state, some: state.acknowledge(group, some)
+    )
+    assert not lost
+    return done
+
+
+async def nack(topic: Topic, group: str, deliveries: Sequence[Delivery], due_ms: int) -> int:
+    done, _ = await topic.settle(
+        receipts(deliveries), lambda state, some: state.give_back(group, some, due_ms, "busy")
+    )
+    return done
+
+
+async def quiet(partition: Partition) -> None:
+    """Wait until nothing is on its way to the disk."""
+    await until(lambda: not partition._recorder._busy and not partition._publisher._busy)
+
+
+def reopened(directory: Path, *, disk: Disk | None = None, epoch: int = 99) -> Opened:
+    """Open a partition's logs, as a node would that starts on this folder."""
+    with ThreadPoolExecutor(1) as executor:
+        machinery = Machinery(
+            disk or RealDisk(), executor, ManualClock(), epoch, lambda *_: None, Histogram()
+        )
+        opened = open_logs(directory, machinery, TopicSettings())
+        opened.messages.close()
+        opened.events.close()
+    return opened

@@ -1,0 +1,218 @@
+"""A real ``goq serve`` process for a test to hurt: killed, stopped, paused, started again.
+
+The port is reserved for as long as the node is used, so that it is still free when the node comes
+back: nobody else gets it, and no client that knocks meanwhile is connected to itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+GOQ = (sys.executable, "-m", "goq_cli")
+READY_S_MAX = 30.0
+_POLL_S = 0.005
+_READY = re.compile(rb"goq (\S+) ready on (http://\S+), data in (.+)\n")
+
+
+def wait_until(condition: Callable[[], object], what: str, *, seconds: float = 20.0) -> None:
+    """Return when the condition holds; fail if it does not within ``seconds``."""
+    deadline_s = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline_s:
+            raise AssertionError(f"not within {seconds:g} s: {what}")
+        time.sleep(_POLL_S)
+
+
+def clean_environment(home: Path) -> dict[str, str]:
+    """Return an environment without any setting of goq's, and with no context remembered."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GOQ_")}
+    return {**kept, "HOME": str(home), "XDG_CONFIG_HOME": str(home / "config")}
+
+
+class Serving:
+    """A node on a folder. What it says on stderr is kept beside the folder."""
+
+    def __init__(self, folder: Path, *, settings: Sequence[str] = ()) -> None:
+        self.folder = folder
+        self.log = folder.parent / f"{folder.name}.stderr"
+        self.process: subprocess.Popen[bytes] | None = None
+        self._settings = [word for setting in settings for word in ("--set", setting)]
+        self._reservation = socket.socket()
+        # bound but not listening: the node may bind it too, nobody else is given it
+        self._reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._reservation.bind(("127.0.0.1", 0))
+        self.port: int = self._reservation.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Serving:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None and self.log.exists():
+            error.add_note(f"the node said:\n{self.log.read_text()[-4000:]}")
+        self.close()
+
+    @property
+    def pid(self) -> int:
+        """The process that was started last."""
+        assert self.process is not None
+        return self.process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process is there."""
+        return self.process is not None and self.process.poll() is None
+
+    def start(self) -> Serving:
+        """Start the node; return when it is ready."""
+        self.launch()
+        self.wait_ready()
+        return self
+
+    def launch(self) -> None:
+        """Start the node; do not wait for it."""
+        assert not self.is_running, "the node is running already"
+        self._forget()
+        where = ["--data-dir", str(self.folder), "--listen", f"127.0.0.1:{self.port}"]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [*GOQ, "serve", *where, *self._settings],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=clean_environment(self.folder.parent),
+            )
+
+    def wait_ready(self) -> None:
+        """Read the line that says that the node is ready."""
+        process = self.process
+        assert process is not None
+        assert process.stdout is not None
+        line = b""
+        deadline_s = time.monotonic() + READY_S_MAX
+        while not line.endswith(b"\n"):
+            left_s = max(0.0, deadline_s - time.monotonic())
+            if not select.select([process.stdout], [], [], left_s)[0]:
+                raise AssertionError(f"the node was not ready within {READY_S_MAX:g} s")
+            piece = os.read(process.stdout.fileno(), 4096)
+            if not piece:
+                code = process.wait(READY_S_MAX)
+                raise AssertionError(f"the node ended with {code} before it was ready")
+            line += piece
+        found = _READY.fullmatch(line)
+        assert found, f"not a ready line: {line!r}"
+        assert found[2].decode() == self.url
+        assert Path(found[3].decode()) == self.folder.resolve()
+
+    def kill(self) -> None:
+        """End the node as a power switch would end the process."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(READY_S_MAX)
+        self._forget()
+
+    def terminate(self) -> None:
+        """Ask the node to drain and end; do not wait for it."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+
+    def stop(self, *, seconds: float = 15.0) -> int:
+        """Ask the node to drain and end; return its exit code."""
+        self.terminate()
+        assert self.process is not None
+        code = self.process.wait(seconds)
+        self._forget()
+        return code
+
+    def pause(self) -> None:
+        """Let the node stand still; return when it does."""
+        os.kill(self.pid, signal.SIGSTOP)
+        wait_until(lambda: _state_of(self.pid) == "T", "the node stands still")
+
+    def resume(self) -> None:
+        """Let the node go on."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Let the node stand still inside a ``with``."""
+        self.pause()
+        try:
+            yield
+        finally:
+            self.resume()
+
+    def restart(self) -> None:
+        """Kill the node and start it again on the same folder and port."""
+        self.kill()
+        self.start()
+
+    def memory_bytes_max(self) -> int:
+        """Return how much memory the process has held at most."""
+        return memory_bytes_max(self.pid)
+
+    def close(self) -> None:
+        """End the node, if it runs, and let go of the port."""
+        if self.is_running:
+            self.kill()
+        self._forget()
+        self._reservation.close()
+
+    def _forget(self) -> None:
+        if self.process is not None and self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+def memory_bytes_max(pid: int) -> int:
+    """Return how much memory a running process has held at most."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError(f"process {pid} has no memory of its own: it has ended")
+
+
+def _state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+@contextlib.contextmanager
+def running_goq(
+    node: Serving, *arguments: str, **streams: Any
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run ``goq`` against a node; end it, whatever it does, when the ``with`` is left."""
+    process = subprocess.Popen(
+        [*GOQ, *arguments, "--server", node.url],
+        env=clean_environment(node.folder.parent),
+        **streams,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            process.wait()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
