@@ -67,7 +67,8 @@ def appending(folder: Path) -> None:
         log.close()
         disk.remove_dir(directory)
         print(
-            f"append, {frames_a_batch} frames of {messages} a sync: {frames / seconds:,.0f} frames/s"
+            f"append, {frames_a_batch} frames of {messages} a sync:"
+            f" {frames / seconds:,.0f} frames/s"
             f" {log.end_offset / seconds:,.0f} messages/s {size_bytes / seconds / 1e6:,.0f} MB/s"
         )
 

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from types import FrameType
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM arrived: end as for Ctrl-C."""
+class Terminated(BaseException):
+    """SIGTERM arrived: end as for Ctrl-C. The option parser knows that one, and not this."""
 
 
 class Interrupts:
@@ -20,7 +20,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self._waiting = False
-        self._pending: type[KeyboardInterrupt] | None = None
+        self._pending: type[BaseException] | None = None
 
     @contextmanager
     def held_back(self) -> Iterator[None]:
@@ -51,7 +51,7 @@ class Interrupts:
             raise self._pending
 
     def _arrived(self, number: int, _frame: FrameType | None) -> None:
-        kind = Terminated if number == signal.SIGTERM else KeyboardInterrupt
+        kind: type[BaseException] = Terminated if number == signal.SIGTERM else KeyboardInterrupt
         if self._waiting or self._pending is not None:
             raise kind
         self._pending = kind

@@ -88,9 +88,14 @@ def _run(arguments: list[str]) -> int:
     except GoqError as error:
         _complain(error)
         return error.exit_code
-    except (KeyboardInterrupt, typer.Abort) as stop:
-        ended = isinstance(stop, Terminated) or isinstance(stop.__cause__, Terminated)
-        return EXIT_TERMINATED if ended else EXIT_INTERRUPTED
+    except Terminated:
+        return EXIT_TERMINATED
+    except (KeyboardInterrupt, typer.Abort):
+        return EXIT_INTERRUPTED
+    except SystemExit as stop:  # what the option parser makes of a closed pipe
+        if isinstance(stop.__context__, BrokenPipeError):
+            raise stop.__context__ from None
+        raise
     except typer.Exit as stop:
         return stop.exit_code
     except Exception as error:

@@ -18,6 +18,7 @@ from goq.http.message import Response
 from goq.model import Header, MessageId, Receipt
 from goq.units import format_time_us
 
+_CUT_SAVES_BYTES_MIN = 1024  # by message that is kept: about what building it anew costs
 _encoder = msgspec.json.Encoder()
 
 
@@ -153,7 +154,7 @@ def delivery_json(topic: str, delivery: Delivery) -> Iterator[MessageOut]:
 
 
 def deliveries_frames(deliveries: Sequence[Delivery]) -> Response:
-    """Return deliveries in the fast form; frames that are leased in part are cut to that part."""
+    """Return deliveries in the fast form; large frames are cut to what was leased of them."""
     prefaces = []
     frames: list[tuple[int, memoryview]] = []
     for delivery in deliveries:
@@ -173,11 +174,21 @@ def deliveries_frames(deliveries: Sequence[Delivery]) -> Response:
 
 
 def _leased_part(view: FrameView, spans: Sequence[Span]) -> memoryview | None:
-    """Return the frame from the first to the last message in it that lies in ``spans``."""
+    """Return the frame from the first to the last message in it that lies in ``spans``.
+
+    Cutting builds a frame anew, message by message; so where that would save little, the frame
+    goes out whole.
+    """
     base, end = view.header.base_offset, view.header.end_offset
     first = bisect_right(spans, base, key=_span_end)  # the first that ends behind the base
     last = bisect_left(spans, end, key=_span_start)  # the first that starts at or behind the end
-    return slice_frame(view, spans[first][0], spans[last - 1][1]) if first < last else None
+    if first >= last:
+        return None
+    start, stop = max(base, spans[first][0]), min(end, spans[last - 1][1])
+    spare_bytes = view.header.frame_bytes * (end - base - stop + start) // (end - base)
+    if spare_bytes <= (stop - start) * _CUT_SAVES_BYTES_MIN:
+        return view.buffer
+    return slice_frame(view, start, stop)
 
 
 def _span_start(span: Span) -> int:

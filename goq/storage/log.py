@@ -63,7 +63,12 @@ class Log:
         """
         try:
             found = recover(disk, directory, base_offset=base_offset)
-            return cls(directory, disk, config or LogConfig(), found)
+            try:
+                found.segments[-1].read_first_time(disk)  # so that begin() never needs the disk
+                return cls(directory, disk, config or LogConfig(), found)
+            except BaseException:
+                found.watermark.close()
+                raise
         except OSError as error:
             if is_full(error):
                 raise _no_room(directory, error) from error

@@ -41,12 +41,20 @@ def recover(disk: Disk, directory: Path, *, base_offset: int = 0) -> Recovered:
     disk.make_dir(directory)
     segments = list_segments(disk, directory)
     watermark = Watermark.load(disk, directory)
-    if watermark is not None:
-        return _Recovery(disk, directory, segments, watermark, watermark.durable).run()
-    first = segments[0].base_offset if segments else base_offset
-    watermark = Watermark.create(disk, directory, first)
-    durable = _everything(segments[-1]) if segments else watermark.durable
-    return _Recovery(disk, directory, segments, watermark, durable, end_is_known=False).run()
+    end_is_known = watermark is not None
+    if watermark is None:
+        first = segments[0].base_offset if segments else base_offset
+        watermark = Watermark.create(disk, directory, first)
+    durable = watermark.durable
+    if not end_is_known and segments:
+        durable = _everything(segments[-1])
+    try:
+        return _Recovery(
+            disk, directory, segments, watermark, durable, end_is_known=end_is_known
+        ).run()
+    except BaseException:
+        watermark.close()
+        raise
 
 
 def _everything(last: Segment) -> Durable:
@@ -68,7 +76,7 @@ class _Recovery:
         watermark: Watermark,
         durable: Durable,
         *,
-        end_is_known: bool = True,
+        end_is_known: bool,
     ) -> None:
         self._disk = disk
         self._directory = directory
@@ -165,8 +173,10 @@ class _Recovery:
         self._changed = True
         self._result.truncated_bytes += segment.size_bytes - position
         file = self._disk.open(segment.path)
-        file.truncate(position)
-        file.close()
+        try:
+            file.truncate(position)
+        finally:
+            file.close()
         segment.size_bytes = position
         segment.end_offset = self._offset
         segment.time_us = self._time_us

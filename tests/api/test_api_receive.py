@@ -10,6 +10,7 @@ from api_calls import eventually, group_of, publish, receive, settle, values, wa
 from support.running_node import RunningNode
 
 from goq import limits
+from goq.frame.check import check_frame
 
 MIB = limits.MIB
 NOTHING = {"done": 0, "failed": []}
@@ -145,38 +146,40 @@ def test_an_extended_lease_ends_later(node: RunningNode, topic: str) -> None:
     assert settle(node, topic, "ack", message["receipt"])["done"] == 1
 
 
-def test_frames_of_a_receive_hold_what_was_leased_and_no_more(
+def receive_frames(node: RunningNode, topic: str, messages_max: int) -> Any:
+    path = f"/v1/topics/{topic}/groups/g/receive"
+    answer = node.request("POST", path, {"max": messages_max}, f.ACCEPT_FRAMES)
+    assert answer.headers["content-type"] == "application/vnd.goq.frames"
+    return f.answered(answer.body)
+
+
+def test_a_large_frame_of_a_receive_is_cut_to_what_was_leased(
     node: RunningNode, topic: str
 ) -> None:
-    publish(node, topic, *"abcdef", partition=1)
-    answer = node.request(
-        "POST", f"/v1/topics/{topic}/groups/g/receive", {"max": 4}, f.ACCEPT_FRAMES
-    )
-    preface, frames = f.answered(answer.body)
+    large = [letter * 10_000 for letter in "abcdef"]
+    publish(node, topic, *large, partition=1)
+    receive(node, topic, max=1)
+    preface, frames = receive_frames(node, topic, 3)
     (delivery,) = preface["deliveries"]
-    assert (delivery["partition"], delivery["ranges"], delivery["frames"]) == (1, [[0, 4, 1]], 1)
+    assert (delivery["partition"], delivery["ranges"], delivery["frames"]) == (1, [[1, 4, 1]], 1)
     ((partition, view),) = frames
-    assert partition == 1
-    assert [m.value for m in view.messages(0, view.header.message_count)] == [
-        b"a",
-        b"b",
-        b"c",
-        b"d",
-    ]
-    receipt = f"1:{delivery['token']}:0+4"
-    assert settle(node, topic, "ack", receipt) == {"done": 4, "failed": []}
+    check_frame(view)
+    assert (partition, view.header.base_offset) == (1, 1)
+    assert [m.value for m in view.messages(0, 3)] == [v.encode() for v in large[1:4]]
+    assert view.header.message_count == 3
+    receipt = f"1:{delivery['token']}:1+3"
+    assert settle(node, topic, "ack", receipt) == {"done": 3, "failed": []}
 
 
-def test_frames_with_holes_carry_the_ranges(node: RunningNode, topic: str) -> None:
+def test_a_small_frame_of_a_receive_goes_out_as_it_is_and_the_ranges_say_what_was_leased(
+    node: RunningNode, topic: str
+) -> None:
     publish(node, topic, *"abcdefgh", partition=0)
     first = receive(node, topic)[0]["receipt"].rsplit(":", 1)[0]
     settle(node, topic, "nack", f"{first}:1", f"{first}:4+2")
-    answer = node.request(
-        "POST", f"/v1/topics/{topic}/groups/g/receive", {"max": 9}, f.ACCEPT_FRAMES
-    )
-    preface, ((_, view),) = f.answered(answer.body)
+    preface, ((_, view),) = receive_frames(node, topic, 9)
     assert sorted(preface["deliveries"][0]["ranges"]) == [[1, 2, 2], [4, 6, 2]]
-    assert (view.header.base_offset, view.header.end_offset) == (1, 6)
+    assert (view.header.base_offset, view.header.end_offset) == (0, 8)
 
 
 def test_an_empty_receive_of_frames_is_a_preface(node: RunningNode, topic: str) -> None:

@@ -152,7 +152,7 @@ def test_a_closed_pipe_ends_quietly_and_loses_nothing(
     environment: dict[str, str], topic: str, goq: Run
 ) -> None:
     lines = publish(goq, topic, 50_000)
-    line = f"{sys.executable} -m goq_cli consume {topic} --group g --visibility 10m | head -n 1"
+    line = f"{sys.executable} -P -m goq_cli consume {topic} --group g --visibility 10m | head -n 1"
     done = subprocess.run(
         ["bash", "-c", f"{line}; echo ${{PIPESTATUS[0]}}"],
         env=environment,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
-from support.delivery_twin import Pair, skipped
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from support.delivery_twin import Pair, skipped
 
 from goq.delivery.events import (
     Acked,

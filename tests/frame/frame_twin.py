@@ -1,4 +1,4 @@
-"""A second reader of frames, written from docs/format.md alone: slow, plain, one field at a time."""
+"""A second reader of frames, written from docs/format.md alone: slow and plain."""
 
 from __future__ import annotations
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.disk import SimulatedCrash, SimulatedDisk
+from support.logs import DIRECTORY, START_US, Held, append, frame_of, read_all
 
 from goq import limits
 from goq.errors import DamagedData, LogFailed
 from goq.storage.files import NotCached
 from goq.storage.log import Log, LogConfig
-from support.disk import SimulatedCrash, SimulatedDisk
-from support.logs import DIRECTORY, START_US, Held, append, frame_of, read_all
 
 SEGMENT = DIRECTORY / "00000000000000000000.log"
 INDEX = SEGMENT.with_suffix(".index")
@@ -53,7 +53,7 @@ def check_offers(disk: SimulatedDisk, stored: Held, end_offset: int) -> Held:
     log = Log.open(DIRECTORY, disk)
     held = read_all(log)
     assert held.frames.items() <= stored.frames.items()
-    missing = {o for o in range(end_offset)} - offsets(held)
+    missing = set(range(end_offset)) - offsets(held)
     assert held.damaged_offsets | damaged(log) == missing
     assert not offsets(held) & held.damaged_offsets
     assert log.end_offset == end_offset
@@ -405,8 +405,10 @@ def test_a_segment_deleted_under_a_running_node_is_reported(
 
 def test_files_of_other_names_are_left_alone(segments: tuple[SimulatedDisk, Held]) -> None:
     disk, stored = segments
-    names = ["notes.txt", "5.log", "٥.log", "².log", "9" * 20 + ".log", ".log", "0" * 20 + ".log.bak",
-             "0" * 20 + ".index.new", "1" * 21 + ".log", "watermark.new"]  # fmt: skip
+    digits = "\N{ARABIC-INDIC DIGIT FIVE}" * 20
+    names = ["notes.txt", "5.log", f"{digits}.log", "\N{SUPERSCRIPT TWO}.log", "9" * 20 + ".log",
+             ".log", "0" * 20 + ".log.bak", "0" * 20 + ".index.new", "1" * 21 + ".log",
+             "watermark.new"]  # fmt: skip
     for name in names:
         disk.put(DIRECTORY / name, b"junk")
     check_equals(disk, stored)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.disk import SimulatedCrash, SimulatedDisk
 
 from goq import limits
 from goq.errors import LogFailed
@@ -22,7 +23,6 @@ from goq.frame.header import HEADER_BYTES, FrameHeader, parse_header
 from goq.frame.view import FrameView
 from goq.settings import Fsync
 from goq.storage.log import Log, LogConfig
-from support.disk import SimulatedCrash, SimulatedDisk
 
 DIRECTORY = Path("/data/messages")
 
@@ -199,9 +199,7 @@ class Case:
 
 def _stored(view: FrameView) -> Stored:
     header = view.header
-    return Stored(
-        header.base_offset, header.message_count, header.append_time_us, bytes(view.body)
-    )
+    return Stored(header.base_offset, header.message_count, header.append_time_us, bytes(view.body))
 
 
 _STEPS = ["append"] * 6 + ["crash_soon"] * 2 + [
@@ -234,15 +232,27 @@ def test_the_log_is_the_list_whatever_ends_the_process(
     Case(seed, config).run(steps)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("first_seed", range(0, 40_000, 1000))
-def test_the_log_is_the_list_in_many_long_lives(first_seed: int) -> None:
-    for seed in range(first_seed, first_seed + 1000):
-        random = Random(seed)
-        config = LogConfig(
-            random.choice([300, 3000, 30_000]),
-            random.choice([86_400_000, 0]),
-            random.choice([Fsync.ALWAYS, Fsync.NEVER]),
-        )
-        steps = [(random.choice(_STEPS), random.randrange(2**20)) for _ in range(120)]
+def live(seed: int, length: int) -> None:
+    random = Random(seed)
+    config = LogConfig(
+        random.choice([300, 3000, 30_000]),
+        random.choice([86_400_000, 0]),
+        random.choice([Fsync.ALWAYS, Fsync.NEVER]),
+    )
+    steps = [(random.choice(_STEPS), random.randrange(2**20)) for _ in range(length)]
+    try:
         Case(seed, config).run(steps)
+    except Exception as error:
+        raise AssertionError(f"seed {seed}, {length} steps") from error
+
+
+def test_the_log_is_the_list_in_long_lives() -> None:
+    for seed in range(300):
+        live(seed, 60)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first_seed", range(1000, 11_000, 1000))
+def test_the_log_is_the_list_in_many_longer_lives(first_seed: int) -> None:
+    for seed in range(first_seed, first_seed + 1000):
+        live(seed, 120)

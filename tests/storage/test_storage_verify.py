@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.disk import SimulatedDisk
+from support.logs import DIRECTORY, append, frame_of, read_all
 
 from goq.settings import Fsync
 from goq.storage.files import RealDisk
@@ -12,8 +14,6 @@ from goq.storage.log import Log, LogConfig
 from goq.storage.nodedb import NodeDb, SegmentRow, TopicRow
 from goq.storage.segment import Segment
 from goq.storage.verify import DirReport, LogReport, verify_data_dir, verify_log
-from support.disk import SimulatedDisk
-from support.logs import DIRECTORY, append, frame_of, read_all
 
 FRAME = frame_of([b"a message"] * 3)
 SEGMENT = DIRECTORY / "00000000000000000000.log"
@@ -168,7 +168,9 @@ def folder(tmp_path: Path) -> Folder:
 
 
 def damage_of(report: DirReport) -> dict[tuple[str, int, str], set[int]]:
-    return {(v.topic, v.partition, v.log): offsets(v.report) for v in report.logs if v.report.damage}
+    return {
+        (v.topic, v.partition, v.log): offsets(v.report) for v in report.logs if v.report.damage
+    }
 
 
 def test_a_sound_folder_has_every_log_verified(folder: Folder) -> None:

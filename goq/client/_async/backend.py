@@ -55,6 +55,10 @@ class Worker:
         """Wait until the work has returned of itself."""
         await self._task
 
+    async def wait(self, timeout: float) -> None:
+        """Wait until the work has returned of itself, for ``timeout`` seconds at most."""
+        await asyncio.wait([self._task], timeout=timeout)
+
     async def stop(self) -> None:
         """End the work where it waits."""
         self._task.cancel()

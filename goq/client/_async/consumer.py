@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from goq.client._async.backend import Lock, Worker
 from goq.client._async.channel import Channel
@@ -20,6 +21,8 @@ from goq.client._async.settle import (
     receipts_of,
 )
 from goq.errors import GoqError
+
+_LAST_ANSWER_S_MAX: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +45,9 @@ class ConsumeOptions:
 class Consumption:
     """One loop, and what it was given but has not passed on.
 
-    One topic is asked by the loop itself. Several topics have a worker each, which waits for
-    messages on connections that end with the loop: what a node hands over in the moment when the
-    loop is left comes again after its visibility timeout.
+    Each topic has a worker, which waits for messages on connections that end with the loop. So
+    the loop may be left at any moment, by Ctrl-C too: a worker that is waiting then tells the node
+    that it will ask no more, and hears whether it was handed something, which goes back at once.
     """
 
     def __init__(
@@ -69,7 +72,7 @@ class Consumption:
         # a worker rings when there is more (True), and when there will be none (False)
         self._channel = Channel[bool](len(topics))
         self._workers: list[Worker] = []
-        self._workers_http: Http | None = None
+        self._receiving: Http | None = None
         self._running = 0
 
     async def messages(
@@ -92,8 +95,12 @@ class Consumption:
         """Stop, and give back what was not passed on: nothing waits for its visibility timeout."""
         async with self._closing:
             self._channel.close()
-            if self._workers_http is not None:
-                await self._workers_http.aclose()
+            if self._receiving is not None:
+                self._receiving.finish()
+                give_up_at_s = time.monotonic() + _LAST_ANSWER_S_MAX
+                for worker in self._workers:
+                    await worker.wait(max(0.0, give_up_at_s - time.monotonic()))
+                await self._receiving.aclose()
             for worker in self._workers:
                 await worker.stop()
             await self._extender.stop()
@@ -117,21 +124,19 @@ class Consumption:
         wait_ms = self._wait_ms()
         if wait_ms is None:
             return False
-        if len(self._topics) == 1:
-            await self._receive(self._http, self._topics[0], wait_ms)
-            return bool(self._held) or not self._options.until_empty
         if not self._workers:
             self._start_workers()
-        bells = await self._channel.take(wait_ms / 1000)
+        bells = await self._channel.take(wait_ms / 1000 if wait_ms else None)
         self._running -= bells.count(False)
         return bool(self._held) or self._running > 0
 
-    async def _receive(self, http: Http, topic: str, wait_ms: int) -> bool:
+    async def _receive(self, http: Http, topic: str) -> bool:
         options = self._options.receive
         if self._options.max is not None:
             left = self._options.max - self._passed_on - len(self._held)
             options = replace(options, max=max(1, min(options.max, left)))
-        options = replace(options, wait_ms=0 if self._options.until_empty else wait_ms)
+        if self._options.until_empty:
+            options = replace(options, wait_ms=0)
         batch = await receive(http, self._settler, topic, self._group, options)
         messages = list(batch.messages())
         if self._options.auto_extend:
@@ -140,7 +145,7 @@ class Consumption:
         return bool(messages)
 
     def _start_workers(self) -> None:
-        self._workers_http = http = self._http.fork(len(self._topics))
+        self._receiving = http = self._http.fork(len(self._topics))
         self._running = len(self._topics)
         self._workers = [Worker(self._fetch, http, topic) for topic in self._topics]
 
@@ -148,7 +153,7 @@ class Consumption:
         """Receive from one topic until the loop ends, and only while the loop has nothing."""
         try:
             while not self._channel.closed:
-                found = await self._receive(http, topic, self._options.receive.wait_ms)
+                found = await self._receive(http, topic)
                 if found:
                     await self._channel.put(True, until_done=True)
                 elif self._options.until_empty:

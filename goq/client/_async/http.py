@@ -14,7 +14,7 @@ import msgspec
 from goq import __version__, limits
 from goq.client import routes
 from goq.client._async.backend import sleep
-from goq.client._async.transport import open_transport
+from goq.client._async.transport import PlainTransport, open_transport
 from goq.client.http1 import CONNECTIONS_MAX
 from goq.client.problems import Answer, error_of_answer, failure_of_transport, unreadable
 from goq.client.retry import Attempts, Failure, RetryPolicy, answered
@@ -58,6 +58,13 @@ class Http:
     def fork(self, connections_max: int) -> Http:
         """Return another one for the same servers, with connections of its own."""
         return Http(self._options, connections_max)
+
+    def finish(self) -> None:
+        """Ask no more, but hear what is under way to its end: a node then ends its waiting."""
+        self._closed = True
+        for transport in self._transports.values():
+            if isinstance(transport, PlainTransport):
+                transport.finish()
 
     async def aclose(self) -> None:
         """Close all connections."""

@@ -27,6 +27,10 @@ class Worker:
         """Wait until the work has returned of itself."""
         self._thread.join()
 
+    def wait(self, timeout: float) -> None:
+        """Wait until the work has returned of itself, for ``timeout`` seconds at most."""
+        self._thread.join(timeout)
+
     def stop(self) -> None:
         """Wait for the end of work whose waits have been ended before: none can be from here."""
         self._thread.join()

@@ -1,0 +1,125 @@
+"""Rows of whole processes: ``goq produce``, short commands, and a node that has nothing to do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from bench.rows import Place, Row
+from bench.servers import GOQ
+from bench.topics import fresh_topic
+
+LINES = 1_000_000
+LINES_REDIS = 150_000
+IDLE_S = 10.0
+
+
+class Ran(NamedTuple):
+    """What a process took."""
+
+    wall_s: float
+    cpu_s: float
+    rss_mb: float
+
+
+def run(command: list[str], environment: dict[str, str], stdin: Path | None = None) -> Ran:
+    """Run a command to its end; raise ``RuntimeError`` unless it succeeds."""
+    with open(stdin or os.devnull, "rb") as source:
+        began_s = time.perf_counter()
+        process = subprocess.Popen(
+            command, env=environment, stdin=source, stdout=subprocess.DEVNULL
+        )
+        _, status, usage = os.wait4(process.pid, 0)
+        wall_s = time.perf_counter() - began_s
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}")
+    return Ran(wall_s, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
+
+
+def _lines(place: Place, count: int) -> Path:
+    path = place.folder / f"lines-{count}"
+    if not path.exists():
+        with path.open("w") as file:
+            file.writelines(
+                f"line {number} of a short log, as they come\n" for number in range(count)
+            )
+    return path
+
+
+def _produce(place: Place) -> Ran:
+    count = place.scaled(LINES, 20_000)
+    command = [GOQ, "produce", fresh_topic(place.goq), str(_lines(place, count))]
+    return run(command, place.goq.environment())
+
+
+def _lines_per_second(place: Place) -> float:
+    count = place.scaled(LINES, 20_000)
+    return count / _produce(place).wall_s
+
+
+def _lines_per_second_redis(place: Place) -> float:
+    assert place.redis is not None
+    count = place.scaled(LINES_REDIS, 20_000)
+    path = _lines(place, count)
+    command = [sys.executable, "-m", "bench.redis_lines", str(place.redis.port), str(path)]
+    return count / run(command, dict(os.environ)).wall_s
+
+
+def _version_ms(place: Place) -> float:
+    return 1000 * run([GOQ, "version"], place.goq.environment()).cpu_s
+
+
+def _one_line_ms(place: Place) -> float:
+    topic, line = fresh_topic(place.goq), place.folder / "line"
+    line.write_text("one line\n")
+    return 1000 * run([GOQ, "produce", topic], place.goq.environment(), line).cpu_s
+
+
+def _idle_percent(place: Place) -> float:
+    fresh_topic(place.goq)
+    time.sleep(2.0)
+    idle_s = IDLE_S * min(1.0, place.scale * 3)
+    before_s = place.goq.cpu_s()
+    time.sleep(idle_s)
+    return 100 * (place.goq.cpu_s() - before_s) / idle_s
+
+
+def _idle_mb(place: Place) -> float:
+    fresh_topic(place.goq)
+    time.sleep(0.5)
+    return place.goq.rss_mb()
+
+
+ROWS = [
+    Row(
+        "produce",
+        "goq produce of 1,000,000 short lines from a file, whole process",
+        "lines/s",
+        _lines_per_second,
+        _lines_per_second_redis,
+        target=250_000,
+    ),
+    Row(
+        "produce-cpu",
+        "the same: CPU of the process",
+        "s",
+        lambda place: _produce(place).cpu_s,
+    ),
+    Row(
+        "produce-rss",
+        "the same: peak memory of the process",
+        "MB",
+        lambda place: _produce(place).rss_mb,
+        target=150,
+        at_most=True,
+    ),
+    Row("idle-cpu", "idle node: CPU", "% core", _idle_percent, target=0.3, at_most=True),
+    Row("idle-rss", "idle node: resident memory", "MB", _idle_mb, target=80, at_most=True),
+    Row("version", "goq version: CPU", "ms", _version_ms, target=150, at_most=True),
+    Row("one-line", "goq produce of one line: CPU", "ms", _one_line_ms, target=150, at_most=True),
+]

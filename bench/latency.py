@@ -1,0 +1,161 @@
+"""From publish to delivered: messages sent by a timetable, a consumer that waits for them.
+
+Each message carries the moment that it was due to be sent, not the moment that it was: a sender
+that falls behind, or a node that stops for a while, is seen in every message that it held up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from bench import resp
+from bench.rows import Measure, Place, Row
+from bench.topics import fresh_topic
+from goq.client import AsyncClient
+
+RATE = 1000
+_PADDING = bytes(992)
+_LEAD_S = 0.5  # before the first: everything is connected, the consumer waits
+
+Publish = Callable[[bytes], Awaitable[object]]
+
+
+async def publish_by_timetable(publish: Publish, count: int) -> None:
+    """Send ``count`` values, each at its due moment or as soon after as the loop can."""
+    began_s = time.monotonic() + _LEAD_S
+    tasks: set[asyncio.Task[Any]] = set()
+    for number in range(count):
+        due_s = began_s + number / RATE
+        delay_s = due_s - time.monotonic()
+        if delay_s > 0:
+            await asyncio.sleep(delay_s)
+        value = int(due_s * 1e9).to_bytes(8, "little") + _PADDING
+        task = asyncio.ensure_future(publish(value))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+    await asyncio.gather(*tasks)
+
+
+def _publish_goq(url: str, topic: str, count: int) -> None:
+    async def main() -> None:
+        async with AsyncClient(url) as client:
+            await client.publish(topic, b"0" * 1000)
+            await publish_by_timetable(lambda value: client.publish(topic, value), count)
+
+    asyncio.run(main())
+
+
+def _publish_redis(port: int, count: int) -> None:
+    import redis.asyncio
+
+    async def main() -> None:
+        async with redis.asyncio.Redis(port=port) as client:
+            await client.xadd(resp.STREAM, {"v": b"0" * 1000})
+            await publish_by_timetable(lambda value: client.xadd(resp.STREAM, {"v": value}), count)
+
+    asyncio.run(main())
+
+
+def _beside(work: Callable[..., None], *arguments: object) -> multiprocessing.Process:
+    process = multiprocessing.get_context("spawn").Process(target=work, args=arguments)
+    process.start()
+    return process
+
+
+def _lateness_ms(value: bytes) -> float:
+    return (time.monotonic_ns() - int.from_bytes(value[:8], "little")) / 1e6
+
+
+def _at(share: float, late_ms: list[float]) -> float:
+    return sorted(late_ms)[int(share * (len(late_ms) - 1))]
+
+
+async def _receive_goq(url: str, topic: str, count: int) -> list[float]:
+    """Receive with a request always waiting: acks go beside it."""
+    late_ms: list[float] = []
+    acks: set[asyncio.Task[Any]] = set()
+    async with AsyncClient(url) as client:
+        while len(late_ms) < count + 1:
+            batch = await client.receive_batch(topic, "bench", wait="10s")
+            late_ms += [_lateness_ms(value) for value in batch.values() if value]
+            ack = asyncio.ensure_future(batch.ack())
+            acks.add(ack)
+            ack.add_done_callback(acks.discard)
+        await asyncio.gather(*acks)
+    return late_ms[1:]
+
+
+async def _receive_redis(port: int, count: int) -> list[float]:
+    import redis.asyncio
+
+    late_ms: list[float] = []
+    acks: set[asyncio.Task[Any]] = set()
+    group = secrets.token_hex(4)
+    async with redis.asyncio.Redis(port=port) as client:
+        await client.xgroup_create(resp.STREAM, group, id="$", mkstream=True)
+        while len(late_ms) < count + 1:
+            found = await client.xreadgroup(
+                group, "c", {resp.STREAM: ">"}, count=1000, block=10_000
+            )
+            entries = found[0][1] if found else []
+            late_ms += [_lateness_ms(fields[b"v"]) for _, fields in entries]
+            if entries:
+                ids = [entry_id for entry_id, _ in entries]
+                ack = asyncio.ensure_future(client.xack(resp.STREAM, group, *ids))
+                acks.add(ack)
+                ack.add_done_callback(acks.discard)
+        await asyncio.gather(*acks)
+    return late_ms[1:]
+
+
+def latency(share: float) -> Measure:
+    """Return the quantile ``share`` in milliseconds."""
+
+    def measure(place: Place) -> float:
+        topic, count = fresh_topic(place.goq), place.scaled(10_000, 1000)
+        sender = _beside(_publish_goq, place.goq.url, topic, count)
+        late_ms = asyncio.run(_receive_goq(place.goq.url, topic, count))
+        sender.join()
+        return _at(share, late_ms)
+
+    return measure
+
+
+def latency_redis(share: float) -> Measure:
+    """The same on a stream."""
+
+    def measure(place: Place) -> float:
+        assert place.redis is not None
+        count = place.scaled(10_000, 1000)
+
+        async def main(port: int) -> list[float]:
+            receiving = asyncio.ensure_future(_receive_redis(port, count))
+            await asyncio.sleep(0.3)  # the group exists before the first message
+            sender = _beside(_publish_redis, port, count)
+            late_ms = await receiving
+            sender.join()
+            return late_ms
+
+        return _at(share, asyncio.run(main(place.redis.port)))
+
+    return measure
+
+
+def _row(name: str, share: float, target_ms: float) -> Row:
+    return Row(
+        name,
+        f"publish to delivered, waiting consumer, {RATE:,} msg/s: {name.partition('-')[2]}",
+        "ms",
+        latency(share),
+        latency_redis(share),
+        target=target_ms,
+        at_most=True,
+    )
+
+
+ROWS = [_row("latency-p50", 0.5, 1.5), _row("latency-p99", 0.99, 10.0)]

@@ -1,0 +1,201 @@
+"""Rows that publish one message a request."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+from bench import frames, resp
+from bench.disk import append_rate
+from bench.loader import http_answer_length, load
+from bench.rows import Place, Row, Skipped
+from bench.topics import fresh_topic
+from goq.client import AsyncClient, Client
+
+VALUE = frames.values(1, 1000)
+CONNECTIONS = 64
+_LUA = """
+local file = io.open("%s", "rb")
+wrk.body = file:read("*a")
+wrk.method = "POST"
+wrk.headers["Content-Type"] = "%s"
+"""
+
+
+def _disk_small(place: Place) -> float:
+    return append_rate(place.folder, 1100, place.scaled(5000, 500))
+
+
+def _disk_large(place: Place) -> float:
+    return append_rate(place.folder, 1 << 20, place.scaled(500, 100))
+
+
+def _one_by_one_client(place: Place) -> float:
+    topic, count = fresh_topic(place.goq), place.scaled(5000, 500)
+    with Client(place.goq.url) as client:
+        client.publish(topic, VALUE[0])
+        began_s = time.perf_counter()
+        for _ in range(count):
+            client.publish(topic, VALUE[0])
+        return count / (time.perf_counter() - began_s)
+
+
+def _one_by_one_redis(place: Place) -> float:
+    import redis
+
+    assert place.redis is not None
+    count = place.scaled(5000, 500)
+    with redis.Redis(port=place.redis.port) as client:
+        client.xadd(resp.STREAM, {"v": VALUE[0]})
+        began_s = time.perf_counter()
+        for _ in range(count):
+            client.xadd(resp.STREAM, {"v": VALUE[0]})
+        return count / (time.perf_counter() - began_s)
+
+
+def _raw(place: Place, connections: int, count: int) -> float:
+    topic = fresh_topic(place.goq)
+    body = frames.anonymous_body(VALUE)
+    request = (frames.request_head(topic, len(body)) + body,)
+    callers = [itertools.repeat(request)] * connections
+    return count / load(place.goq.port, callers, count, http_answer_length)
+
+
+def _raw_redis(place: Place, connections: int, count: int) -> float:
+    assert place.redis is not None
+    callers = [itertools.repeat((resp.xadd(VALUE[0]),))] * connections
+    return count / load(place.redis.port, callers, count, resp.answers_length(1))
+
+
+def _wrk(place: Place, body: bytes, content_type: str) -> float:
+    """Return the rate of wrk, or of the raw loader where wrk is missing."""
+    topic = fresh_topic(place.goq)
+    seconds = place.scaled(8, 2)
+    if shutil.which("wrk") is None:
+        head = frames.request_head(topic, len(body), content_type)
+        count = place.scaled(80_000, 4000)
+        callers = [itertools.repeat((head + body,))] * CONNECTIONS
+        return count / load(place.goq.port, callers, count, http_answer_length)
+    content, script = place.folder / "body", place.folder / "wrk.lua"
+    content.write_bytes(body)
+    script.write_text(_LUA % (content, content_type))
+    url = f"{place.goq.url}/v1/topics/{topic}/messages"
+    output = _run_wrk(script, url, seconds)
+    if "Non-2xx" in output or "Requests/sec" not in output:
+        raise RuntimeError(output)
+    return float(output.partition("Requests/sec:")[2].split()[0])
+
+
+def _run_wrk(script: Path, url: str, seconds: int) -> str:
+    command = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s", "-s", str(script), url]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def _wrk_json(place: Place) -> float:
+    body = json.dumps({"messages": [{"value": "x" * 1000}]}).encode()
+    return _wrk(place, body, "application/json")
+
+
+def _wrk_frames(place: Place) -> float:
+    return _wrk(place, frames.anonymous_body(VALUE), frames.FRAMES)
+
+
+def _redis_benchmark(place: Place) -> float:
+    assert place.redis is not None
+    if shutil.which("redis-benchmark") is None:
+        raise Skipped("redis-benchmark is not installed")
+    command = ["redis-benchmark", "-p", str(place.redis.port), "-c", str(CONNECTIONS), "--csv"]
+    command += ["-n", str(place.scaled(150_000, 5000)), "XADD", resp.STREAM, "*", "v", "x" * 1000]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return float(output.splitlines()[-1].rsplit('","', 7)[1])
+
+
+def _tasks(place: Place) -> float:
+    topic, each = fresh_topic(place.goq), place.scaled(800, 30)
+
+    async def main() -> float:
+        async with AsyncClient(place.goq.url) as client:
+            await client.publish(topic, VALUE[0])
+
+            async def publish() -> None:
+                for _ in range(each):
+                    await client.publish(topic, VALUE[0])
+
+            began_s = time.perf_counter()
+            await asyncio.gather(*(publish() for _ in range(CONNECTIONS)))
+            return CONNECTIONS * each / (time.perf_counter() - began_s)
+
+    return asyncio.run(main())
+
+
+def _tasks_redis(place: Place) -> float:
+    import redis.asyncio
+
+    assert place.redis is not None
+    port, each = place.redis.port, place.scaled(400, 30)
+
+    async def main() -> float:
+        async with redis.asyncio.Redis(port=port) as client:
+
+            async def publish(count: int) -> None:
+                for _ in range(count):
+                    await client.xadd(resp.STREAM, {"v": VALUE[0]})
+
+            await asyncio.gather(*(publish(1) for _ in range(CONNECTIONS)))
+            began_s = time.perf_counter()
+            await asyncio.gather(*(publish(each) for _ in range(CONNECTIONS)))
+            return CONNECTIONS * each / (time.perf_counter() - began_s)
+
+    return asyncio.run(main())
+
+
+ROWS = [
+    Row("disk", "the machine: append 1.1 KB, fdatasync", "appends/s", _disk_small),
+    Row("disk-1mb", "the machine: append 1 MiB, fdatasync", "appends/s", _disk_large),
+    Row(
+        "one-client",
+        "publish one at a time, each awaiting its ack: goq.Client",
+        "msg/s",
+        _one_by_one_client,
+        _one_by_one_redis,
+        target=0.5,
+        target_of="disk",
+    ),
+    Row(
+        "one-raw",
+        "publish one at a time, each awaiting its ack: raw socket",
+        "msg/s",
+        lambda place: _raw(place, 1, place.scaled(6000, 500)),
+        lambda place: _raw_redis(place, 1, place.scaled(6000, 500)),
+        target=0.5,
+        target_of="disk",
+    ),
+    Row(
+        "singles-json",
+        "64 connections, single messages, JSON: wrk",
+        "msg/s",
+        _wrk_json,
+        _redis_benchmark,
+        target=25_000,
+    ),
+    Row(
+        "singles-frames",
+        "64 connections, single messages, frames: wrk",
+        "msg/s",
+        _wrk_frames,
+        _redis_benchmark,
+        target=25_000,
+    ),
+    Row(
+        "singles-client",
+        "64 tasks, single messages: AsyncClient",
+        "msg/s",
+        _tasks,
+        _tasks_redis,
+    ),
+]
