@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 from pathlib import Path
 
 from bench import batches, commands, consuming, latency, singles
 from bench.machine import facts
-from bench.report import save, set_targets, table
-from bench.rows import Row, measure
+from bench.report import line, save, table
+from bench.rows import Result, Work, measure
 from bench.servers import RedisServer
 
-ROWS: list[Row] = [
-    *singles.ROWS,
-    *batches.ROWS,
-    *consuming.ROWS,
-    *latency.ROWS,
-    *commands.ROWS,
+WORKS: list[Work] = [
+    *singles.WORKS,
+    *batches.WORKS,
+    *consuming.WORKS,
+    *latency.WORKS,
+    *commands.WORKS,
 ]
 QUICK_SCALE = 0.1
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the work, one repetition")
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure this machine.")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the work")
+    parser.add_argument("--repetitions", metavar="N", type=int, default=3, help="default 3")
     parser.add_argument(
         "--only", metavar="NAME", action="append", help="rows whose name begins so; repeatable"
     )
@@ -33,38 +35,35 @@ def main() -> None:
     parser.add_argument("--no-redis", action="store_true", help="measure goq alone")
     parser.add_argument("--list", action="store_true", help="print the names of the rows")
     arguments = parser.parse_args()
-    rows = [row for row in ROWS if _is_wanted(row, arguments.only)]
+    works = [work for work in WORKS if _is_wanted(work, arguments.only)]
     if arguments.list:
-        print("\n".join(f"{row.name:18} {row.work}" for row in rows))
-        return
+        print("\n".join(f"{row.name:22} {row.text}" for work in works for row in work.rows))
+        return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers are stopped
     with_redis = not arguments.no_redis and RedisServer.is_installed()
-    results = []
+    results: list[Result] = []
     with tempfile.TemporaryDirectory(prefix=".goq-bench-", dir=Path.cwd()) as name:
-        folder = Path(name)
-        machine = facts(folder)
-        for row in rows:
-            print(f"{row.name} …", file=sys.stderr, flush=True)
-            results.append(
-                measure(
-                    row,
-                    folder / row.name,
-                    scale=QUICK_SCALE if arguments.quick else 1.0,
-                    repetitions=1 if arguments.quick else 3,
-                    redis=with_redis,
-                )
+        machine = facts(Path(name))
+        for number, work in enumerate(works):
+            measured = measure(
+                work,
+                Path(name) / str(number),
+                scale=QUICK_SCALE if arguments.quick else 1.0,
+                repetitions=arguments.repetitions,
+                redis=with_redis,
             )
-    set_targets(results)
-    for fact, value in machine.items():
-        print(f"{fact}: {value}")
-    print()
-    print(table(results))
+            results.extend(measured)
+            print("\n".join(map(line, measured)), file=sys.stderr, flush=True)
+    print("\n".join(f"{fact}: {value}" for fact, value in machine.items()))
+    print(f"\n{table(results)}")
     if arguments.json is not None:
         save(arguments.json, machine, results)
+    return 1 if any(result.note for result in results) else 0
 
 
-def _is_wanted(row: Row, only: list[str] | None) -> bool:
-    return only is None or any(row.name.startswith(name) for name in only)
+def _is_wanted(work: Work, only: list[str] | None) -> bool:
+    return only is None or any(row.name.startswith(name) for row in work.rows for name in only)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from bench import frames, resp
 from bench.loader import http_answer_length, load
-from bench.rows import Measure, Place, Row
+from bench.rows import Measure, Place, Row, Work
 from bench.topics import fresh_topic, numbered_callers
 from goq.client import AsyncClient
 
@@ -111,32 +111,26 @@ def _empty(place: Place) -> None:
         client.flushall()
 
 
-def _rows(name: str, batch: int, size_bytes: int, messages: int, target: float) -> list[Row]:
+def _works(name: str, batch: int, size_bytes: int, messages: int, target: float) -> list[Work]:
     size = "1 KB" if size_bytes == 1000 else f"{size_bytes} B"
-    work = f"batches of {batch}, 8 connections, {size}"
+    text = f"batches of {batch}, {CONNECTIONS} connections, {size}"
     few = 240_000 if size_bytes == 1000 else 480_000  # Redis keeps them in memory
     return [
-        Row(
-            f"{name}-client",
-            f"{work}: AsyncClient",
-            "msg/s",
+        Work(
+            [Row(f"{name}-client", f"{text}: AsyncClient", "msg/s", target)],
             client_rate(batch, size_bytes, messages),
             client_rate_redis(batch, size_bytes, few // 2),
-            target=target,
         ),
-        Row(
-            f"{name}-raw",
-            f"{work}: raw sockets",
-            "msg/s",
+        Work(
+            [Row(f"{name}-raw", f"{text}: raw sockets", "msg/s", target)],
             raw_rate(batch, size_bytes, messages),
             raw_rate_redis(batch, size_bytes, few),
-            target=target,
         ),
     ]
 
 
-ROWS = [
-    *_rows("batch-100", 100, 1000, 1_000_000, 300_000),
-    *_rows("batch-1000", 1000, 1000, 2_000_000, 500_000),
-    *_rows("batch-1000-100b", 1000, 100, 4_000_000, 1_500_000),
+WORKS = [
+    *_works("batch-100", 100, 1000, 1_000_000, 300_000),
+    *_works("batch-1000", 1000, 1000, 2_000_000, 500_000),
+    *_works("batch-1000-100b", 1000, 100, 4_000_000, 1_500_000),
 ]

@@ -9,13 +9,12 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.rows import Place, Row
+from bench.rows import Place, Row, Work
 from bench.servers import GOQ
 from bench.topics import fresh_topic
 
 LINES = 1_000_000
 LINES_REDIS = 150_000
-IDLE_S = 10.0
 
 
 class Ran(NamedTuple):
@@ -51,18 +50,14 @@ def _lines(place: Place, count: int) -> Path:
     return path
 
 
-def _produce(place: Place) -> Ran:
+def _produce(place: Place) -> tuple[float, float, float]:
     count = place.scaled(LINES, 20_000)
     command = [GOQ, "produce", fresh_topic(place.goq), str(_lines(place, count))]
-    return run(command, place.goq.environment())
+    ran = run(command, place.goq.environment())
+    return count / ran.wall_s, ran.cpu_s, ran.rss_mb
 
 
-def _lines_per_second(place: Place) -> float:
-    count = place.scaled(LINES, 20_000)
-    return count / _produce(place).wall_s
-
-
-def _lines_per_second_redis(place: Place) -> float:
+def _produce_redis(place: Place) -> float:
     assert place.redis is not None
     count = place.scaled(LINES_REDIS, 20_000)
     path = _lines(place, count)
@@ -80,46 +75,33 @@ def _one_line_ms(place: Place) -> float:
     return 1000 * run([GOQ, "produce", topic], place.goq.environment(), line).cpu_s
 
 
-def _idle_percent(place: Place) -> float:
+def _idle(place: Place) -> tuple[float, float]:
     fresh_topic(place.goq)
     time.sleep(2.0)
-    idle_s = IDLE_S * min(1.0, place.scale * 3)
+    idle_s = place.scaled(10, 3)
     before_s = place.goq.cpu_s()
     time.sleep(idle_s)
-    return 100 * (place.goq.cpu_s() - before_s) / idle_s
+    return 100 * (place.goq.cpu_s() - before_s) / idle_s, place.goq.rss_mb()
 
 
-def _idle_mb(place: Place) -> float:
-    fresh_topic(place.goq)
-    time.sleep(0.5)
-    return place.goq.rss_mb()
-
-
-ROWS = [
-    Row(
-        "produce",
-        "goq produce of 1,000,000 short lines from a file, whole process",
-        "lines/s",
-        _lines_per_second,
-        _lines_per_second_redis,
-        target=250_000,
+_PRODUCE = "goq produce of 1,000,000 short lines from a file"
+WORKS = [
+    Work(
+        [
+            Row("produce", f"{_PRODUCE}, whole process", "lines/s", 250_000),
+            Row("produce-cpu", f"{_PRODUCE}: CPU of the process", "s"),
+            Row("produce-rss", f"{_PRODUCE}: its peak memory", "MB", 150, at_most=True),
+        ],
+        _produce,
+        _produce_redis,
     ),
-    Row(
-        "produce-cpu",
-        "the same: CPU of the process",
-        "s",
-        lambda place: _produce(place).cpu_s,
+    Work(
+        [
+            Row("idle-cpu", "idle node: CPU", "% of a core", 0.3, at_most=True),
+            Row("idle-rss", "idle node: resident memory", "MB", 80, at_most=True),
+        ],
+        _idle,
     ),
-    Row(
-        "produce-rss",
-        "the same: peak memory of the process",
-        "MB",
-        lambda place: _produce(place).rss_mb,
-        target=150,
-        at_most=True,
-    ),
-    Row("idle-cpu", "idle node: CPU", "% core", _idle_percent, target=0.3, at_most=True),
-    Row("idle-rss", "idle node: resident memory", "MB", _idle_mb, target=80, at_most=True),
-    Row("version", "goq version: CPU", "ms", _version_ms, target=150, at_most=True),
-    Row("one-line", "goq produce of one line: CPU", "ms", _one_line_ms, target=150, at_most=True),
+    Work([Row("version", "goq version: CPU", "ms", 150, at_most=True)], _version_ms),
+    Work([Row("one-line", "goq produce of one line: CPU", "ms", 150, at_most=True)], _one_line_ms),
 ]

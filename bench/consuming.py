@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from bench import frames, resp
-from bench.rows import Measure, Place, Row
+from bench.rows import Measure, Place, Row, Work
 from bench.topics import fill
 from goq.client import AsyncClient, Client
 
@@ -93,22 +93,19 @@ def rate_redis(consumers: int) -> Measure:
     return measure
 
 
-def _row(name: str, work: str, consumers: int, *, split: bool) -> Row:
-    return Row(
-        name,
-        f"receive + ack, batches of {BATCH}, {work}",
-        "msg/s",
+def _work(name: str, text: str, consumers: int, *, split: bool) -> Work:
+    return Work(
+        [Row(name, f"receive + ack, batches of {BATCH}, {text}", "msg/s", 500_000)],
         rate(consumers, split=split),
         rate_redis(consumers),
-        target=500_000,
         prepare=_fill,
         prepare_redis=_fill_redis,
     )
 
 
-ROWS = [
-    _row("receive-1", "1 consumer, unsplit", 1, split=False),
-    _row("receive-4", "4 consumers, unsplit", 4, split=False),
-    _row("receive-1-values", "1 consumer, each value as bytes", 1, split=True),
-    _row("receive-4-values", "4 consumers, each value as bytes", 4, split=True),
+WORKS = [
+    _work("receive-1", "1 consumer, unsplit", 1, split=False),
+    _work("receive-4", "4 consumers, unsplit", 4, split=False),
+    _work("receive-1-values", "1 consumer, each value as bytes", 1, split=True),
+    _work("receive-4-values", "4 consumers, each value as bytes", 4, split=True),
 ]

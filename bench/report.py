@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 from bench.rows import Result
 
 _HEAD = ("work", "figure", "target", "to target", "Redis", "to Redis")
-
-
-def set_targets(results: list[Result]) -> None:
-    """Give each result its target, which may be a share of another row's figure."""
-    figures = {result.row.name: result.figure for result in results}
-    for result in results:
-        target, other = result.row.target, result.row.target_of
-        if target is not None and other is not None:
-            figure = figures.get(other)
-            target = None if figure is None else target * figure
-        result.target = target
 
 
 def table(results: list[Result]) -> str:
@@ -28,6 +18,16 @@ def table(results: list[Result]) -> str:
     rule = "|".join(["", "-" * (widths[0] + 2), *("-" * (w + 1) + ":" for w in widths[1:]), ""])
     lines = [_line(row, widths) for row in cells]
     return "\n".join([lines[0], rule, *lines[1:]])
+
+
+def line(result: Result) -> str:
+    """Return a result in one line, for who waits for the table."""
+    to_target, to_redis = _ratio(result.to_target), _ratio(result.to_redis)
+    figures = " ".join(_number(figure) for figure in result.goq)
+    return (
+        f"{result.row.name:22} {figures} {result.row.unit}"
+        f"  to target {to_target or '-'}  to Redis {to_redis or '-'}  {result.note}"
+    )
 
 
 def _line(row: tuple[str, ...], widths: list[int]) -> str:
@@ -42,7 +42,7 @@ def _cells(result: Result) -> tuple[str, ...]:
     if result.target is not None:
         target = f"{'under' if row.at_most else 'from'} {_number(result.target)}"
     return (
-        row.work,
+        row.text,
         result.note or f"{_number(result.figure)} {row.unit}",
         target,
         _ratio(result.to_target),
@@ -60,7 +60,11 @@ def _number(figure: float | None) -> str:
 
 
 def _ratio(ratio: float | None) -> str:
-    return "" if ratio is None else f"{ratio:.2f}"
+    return "" if ratio is None or math.isinf(ratio) else f"{ratio:.2f}"
+
+
+def _finite(ratio: float | None) -> float | None:
+    return None if ratio is None or math.isinf(ratio) else ratio
 
 
 def save(path: Path, machine: dict[str, str], results: list[Result]) -> None:
@@ -68,11 +72,11 @@ def save(path: Path, machine: dict[str, str], results: list[Result]) -> None:
     rows = [
         {
             "name": result.row.name,
-            "work": result.row.work,
+            "work": result.row.text,
             "unit": result.row.unit,
             "figure": result.figure,
             "target": result.target,
-            "to_target": result.to_target,
+            "to_target": _finite(result.to_target),
             "redis": result.redis_figure,
             "to_redis": result.to_redis,
             "repetitions": result.goq,

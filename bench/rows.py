@@ -1,19 +1,15 @@
-"""What a row of the table is: a work, its target, and how it is measured on either server."""
+"""What is measured: a work, its rows in the table, and how it is done on either server."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Literal
 
 from bench.servers import GoqNode, RedisServer
-
-
-class Skipped(Exception):  # noqa: N818 - not an error: a tool is missing
-    """A row cannot be measured on this machine; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,26 +26,37 @@ class Place:
         return max(least, round(count * self.scale))
 
 
-Measure = Callable[[Place], float]
+Measure = Callable[[Place], float | Sequence[float]]
+"""Measure once; return the figure of each row of the work, in their order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One work.
+    """One line of the table.
 
-    ``target`` is in the figure's unit, or a share of the row ``target_of``. Where less is better
-    (``at_most``), the ratios are turned round, so that 1 and more is good in every row.
-    ``prepare`` runs once, before the repetitions.
+    ``target`` is in the figure's unit, or a share of the row ``target_of`` of the same work.
+    Where less is better (``at_most``), the ratios are turned round, so that 1 and more is good in
+    every row.
     """
 
     name: str
-    work: str
+    text: str
     unit: str
-    goq: Measure
-    redis: Measure | None = None
     target: float | None = None
     target_of: str | None = None
     at_most: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is measured at once, on goq and, where there is a counterpart, on Redis.
+
+    The ``prepare`` functions run once, before the repetitions.
+    """
+
+    rows: Sequence[Row]
+    goq: Measure
+    redis: Measure | None = None
     prepare: Callable[[Place], None] = lambda _place: None
     prepare_redis: Callable[[Place], None] = lambda _place: None
 
@@ -61,7 +68,7 @@ class Result:
     row: Row
     goq: list[float] = field(default_factory=list)
     redis: list[float] = field(default_factory=list)
-    target: float | None = None
+    targets: list[float] = field(default_factory=list)
     note: str = ""
 
     @property
@@ -75,41 +82,68 @@ class Result:
         return median(self.redis) if self.redis else None
 
     @property
+    def target(self) -> float | None:
+        """The target, the median of it where it was measured too."""
+        return median(self.targets) if self.targets else None
+
+    @property
     def to_target(self) -> float | None:
         """Figure by target."""
-        if self.figure is None or self.target is None:
-            return None
-        return self._ratio(self.figure, self.target)
+        return self._to(self.targets)
 
     @property
     def to_redis(self) -> float | None:
-        """The median of the ratios of the pairs: a machine that drifts drifts in both."""
-        if not self.goq or not self.redis:
-            return None
-        return median(self._ratio(ours, theirs) for ours, theirs in zip(self.goq, self.redis))
+        """Figure by that of Redis."""
+        return self._to(self.redis)
+
+    def _to(self, others: list[float]) -> float | None:
+        """Return the median of the ratios of the pairs: a machine that drifts drifts in both."""
+        pairs = list(zip(self.goq, others, strict=False))  # the last may lack its other half
+        return median(self._ratio(ours, other) for ours, other in pairs) if pairs else None
 
     def _ratio(self, ours: float, other: float) -> float:
-        return other / ours if self.row.at_most else ours / other
+        above, below = (other, ours) if self.row.at_most else (ours, other)
+        return above / below if below else math.inf
 
 
-Direction = Literal["goq", "redis"]
-
-
-def measure(row: Row, folder: Path, *, scale: float, repetitions: int, redis: bool) -> Result:
-    """Measure a row on fresh servers, goq and Redis in turn."""
-    result = Result(row)
+def measure(
+    work: Work, folder: Path, *, scale: float, repetitions: int, redis: bool
+) -> list[Result]:
+    """Measure a work on fresh servers, goq and Redis in turn; a failure ends in the notes."""
+    results = [Result(row) for row in work.rows]
     try:
-        with _place(folder, scale, redis and row.redis is not None) as place:
-            row.prepare(place)
+        with _place(folder, scale, redis and work.redis is not None) as place:
+            work.prepare(place)
             if place.redis is not None:
-                row.prepare_redis(place)
+                work.prepare_redis(place)
             for _ in range(repetitions):
-                result.goq.append(row.goq(place))
-                if place.redis is not None and row.redis is not None:
-                    result.redis.append(row.redis(place))
-    except Skipped as reason:
-        result.note = str(reason)
-    return result
+                for result, figure in zip(results, _figures(work.goq(place)), strict=True):
+                    result.goq.append(figure)
+                if place.redis is None or work.redis is None:
+                    continue
+                for result, figure in zip(results, _figures(work.redis(place)), strict=False):
+                    result.redis.append(figure)
+    except Exception as error:  # the other rows are worth having
+        for result in results:
+            result.note = f"failed: {type(error).__name__}: {error}"
+    for result in results:
+        result.targets = _targets(result, results)
+    return results
+
+
+def _targets(result: Result, results: list[Result]) -> list[float]:
+    """Return the target at each repetition."""
+    row = result.row
+    if row.target is None:
+        return []
+    if row.target_of is None:
+        return [row.target] * len(result.goq)
+    other = next(found for found in results if found.row.name == row.target_of)
+    return [row.target * figure for figure in other.goq]
+
+
+def _figures(measured: float | Sequence[float]) -> Sequence[float]:
+    return (measured,) if isinstance(measured, float) else measured
 
 
 @contextmanager

@@ -8,17 +8,22 @@ import json
 import shutil
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 
 from bench import frames, resp
 from bench.disk import append_rate
 from bench.loader import http_answer_length, load
-from bench.rows import Place, Row, Skipped
+from bench.rows import Place, Row, Work
 from bench.topics import fresh_topic
 from goq.client import AsyncClient, Client
 
 VALUE = frames.values(1, 1000)
 CONNECTIONS = 64
+_ALONE = "publish one at a time, each awaiting its ack"
+_CROWD = "64 connections, single messages"
+_TOOL = "wrk" if shutil.which("wrk") else "raw sockets (wrk is not installed)"
+_ONE = partial(Row, target=0.5, target_of="disk")
 _LUA = """
 local file = io.open("%s", "rb")
 wrk.body = file:read("*a")
@@ -27,25 +32,21 @@ wrk.headers["Content-Type"] = "%s"
 """
 
 
-def _disk_small(place: Place) -> float:
-    return append_rate(place.folder, 1100, place.scaled(5000, 500))
-
-
-def _disk_large(place: Place) -> float:
-    return append_rate(place.folder, 1 << 20, place.scaled(500, 100))
-
-
-def _one_by_one_client(place: Place) -> float:
+def _one_by_one(place: Place) -> tuple[float, float, float, float]:
+    """Measure the disk between the two: both are compared with it."""
     topic, count = fresh_topic(place.goq), place.scaled(5000, 500)
     with Client(place.goq.url) as client:
         client.publish(topic, VALUE[0])
         began_s = time.perf_counter()
         for _ in range(count):
             client.publish(topic, VALUE[0])
-        return count / (time.perf_counter() - began_s)
+        client_rate = count / (time.perf_counter() - began_s)
+    disk_rate = append_rate(place.folder, 1100, count)
+    raw_rate = _raw(place, 1, count)
+    return client_rate, raw_rate, disk_rate, append_rate(place.folder, 1 << 20, count // 10)
 
 
-def _one_by_one_redis(place: Place) -> float:
+def _one_by_one_redis(place: Place) -> tuple[float, float]:
     import redis
 
     assert place.redis is not None
@@ -55,7 +56,8 @@ def _one_by_one_redis(place: Place) -> float:
         began_s = time.perf_counter()
         for _ in range(count):
             client.xadd(resp.STREAM, {"v": VALUE[0]})
-        return count / (time.perf_counter() - began_s)
+        client_rate = count / (time.perf_counter() - began_s)
+    return client_rate, _raw_redis(place, 1, count)
 
 
 def _raw(place: Place, connections: int, count: int) -> float:
@@ -107,8 +109,6 @@ def _wrk_frames(place: Place) -> float:
 
 def _redis_benchmark(place: Place) -> float:
     assert place.redis is not None
-    if shutil.which("redis-benchmark") is None:
-        raise Skipped("redis-benchmark is not installed")
     command = ["redis-benchmark", "-p", str(place.redis.port), "-c", str(CONNECTIONS), "--csv"]
     command += ["-n", str(place.scaled(150_000, 5000)), "XADD", resp.STREAM, "*", "v", "x" * 1000]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -140,7 +140,8 @@ def _tasks_redis(place: Place) -> float:
     port, each = place.redis.port, place.scaled(400, 30)
 
     async def main() -> float:
-        async with redis.asyncio.Redis(port=port) as client:
+        pool = redis.asyncio.BlockingConnectionPool(port=port, max_connections=CONNECTIONS)
+        async with redis.asyncio.Redis(connection_pool=pool) as client:
 
             async def publish(count: int) -> None:
                 for _ in range(count):
@@ -154,47 +155,29 @@ def _tasks_redis(place: Place) -> float:
     return asyncio.run(main())
 
 
-ROWS = [
-    Row("disk", "the machine: append 1.1 KB, fdatasync", "appends/s", _disk_small),
-    Row("disk-1mb", "the machine: append 1 MiB, fdatasync", "appends/s", _disk_large),
-    Row(
-        "one-client",
-        "publish one at a time, each awaiting its ack: goq.Client",
-        "msg/s",
-        _one_by_one_client,
+WORKS = [
+    Work(
+        [
+            _ONE("one-client", f"{_ALONE}: goq.Client", "msg/s"),
+            _ONE("one-raw", f"{_ALONE}: raw socket", "msg/s"),
+            Row("disk", "the machine itself: append 1.1 KB, fdatasync", "appends/s"),
+            Row("disk-1mib", "the machine itself: append 1 MiB, fdatasync", "appends/s"),
+        ],
+        _one_by_one,
         _one_by_one_redis,
-        target=0.5,
-        target_of="disk",
     ),
-    Row(
-        "one-raw",
-        "publish one at a time, each awaiting its ack: raw socket",
-        "msg/s",
-        lambda place: _raw(place, 1, place.scaled(6000, 500)),
-        lambda place: _raw_redis(place, 1, place.scaled(6000, 500)),
-        target=0.5,
-        target_of="disk",
-    ),
-    Row(
-        "singles-json",
-        "64 connections, single messages, JSON: wrk",
-        "msg/s",
+    Work(
+        [Row("singles-json", f"{_CROWD}, JSON: {_TOOL}", "msg/s", 25_000)],
         _wrk_json,
         _redis_benchmark,
-        target=25_000,
     ),
-    Row(
-        "singles-frames",
-        "64 connections, single messages, frames: wrk",
-        "msg/s",
+    Work(
+        [Row("singles-frames", f"{_CROWD}, frames: {_TOOL}", "msg/s", 25_000)],
         _wrk_frames,
         _redis_benchmark,
-        target=25_000,
     ),
-    Row(
-        "singles-client",
-        "64 tasks, single messages: AsyncClient",
-        "msg/s",
+    Work(
+        [Row("singles-client", "64 tasks, single messages: AsyncClient", "msg/s")],
         _tasks,
         _tasks_redis,
     ),

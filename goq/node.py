@@ -26,7 +26,10 @@ from goq.storage.lock import DataDirLock
 
 
 class Node:
-    """A node from its configuration; :meth:`start` it, then :meth:`stop` it."""
+    """A node from its configuration; :meth:`start` it, then :meth:`stop` it.
+
+    ``broker`` and ``api`` are there while it runs.
+    """
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -116,7 +119,7 @@ class Node:
 
     async def _release(self) -> None:
         broker, lock = self.broker, self._lock
-        self.broker = self._lock = None
+        self.broker = self._lock = self.api = None
         try:
             if broker is not None:
                 await broker.close()

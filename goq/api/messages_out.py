@@ -18,7 +18,7 @@ from goq.http.message import Response
 from goq.model import Header, MessageId, Receipt
 from goq.units import format_time_us
 
-_CUT_SAVES_BYTES_MIN = 1024  # by message that is kept: about what building it anew costs
+_CUT_SAVES_BYTES_MIN = 2048  # by message that is kept: about what building it anew costs
 _encoder = msgspec.json.Encoder()
 
 

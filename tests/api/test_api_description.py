@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_calls import publish, receive
+from api_calls import eventually, publish, receive
 from support.running_node import RunningNode
 
 from goq.api.openapi import error_codes
@@ -169,7 +169,7 @@ def test_the_metrics_count_what_happened(node: RunningNode, topic: str) -> None:
         f'goq_group_leased_messages{{group="g",topic="{topic}"}} 1.0',
     ):
         assert line in text
-    assert "goq_http_connections 1.0" in text
+    eventually(lambda: b"goq_http_connections 1.0" in node.request("GET", "/metrics").body)
 
 
 def test_routes_are_counted_by_their_pattern_and_not_by_what_was_asked(node: RunningNode) -> None:

@@ -153,18 +153,22 @@ def test_a_partition_is_tried_until_there_is_room_to_open_it_and_leaks_nothing(
 
 def test_a_topic_deleted_while_a_partition_is_reopened_leaves_no_folder(tmp_path: Path) -> None:
     async def main() -> None:
-        for _ in range(20):
-            disk = BrokenDisk()
-            async with broker_on(tmp_path, disk=disk) as broker:
-                topic = await broker.create_topic("t")
-                await publish(topic, b"x")
-                disk.fail("append", "events")
-                with pytest.raises(StorageFull):
-                    await topic.receive("g", options())
-                disk.heal()
-                await until(lambda disk=disk: disk.count("open", "events") > 1)
-                await broker.delete_topic("t")
-                assert not (tmp_path / "topics" / "t").exists()
+        disk = BrokenDisk()
+        async with broker_on(tmp_path, disk=disk) as broker:
+            topic = await broker.create_topic("t")
+            await publish(topic, b"x")
+            disk.fail("append", "events")
+            disk.hold("t/0/messages", operation="make_dir")
+            with pytest.raises(StorageFull):
+                await topic.receive("g", options())
+            disk.heal()
+            await until(disk.holding.is_set)
+            deleting = asyncio.ensure_future(broker.delete_topic("t"))
+            for _ in range(20):
+                await asyncio.sleep(0.001)
+            disk.release()
+            await deleting
+        assert not (tmp_path / "topics" / "t").exists()
 
     run(main())
 
@@ -350,8 +354,8 @@ def test_a_frame_asked_for_by_two_spans_is_sent_once(tmp_path: Path) -> None:
                 await publish(topic, *[b"%d" % number] * 4)
             found = await topic.receive("g", options(12))
             (delivery,) = found
-            late = [Receipt(0, delivery.token, 8, 10)]
-            rest = [Receipt(0, delivery.token, 0, 8)]
+            late = [Receipt(0, delivery.token, 9, 10)]
+            rest = [Receipt(0, delivery.token, 0, 9)]
             for given, due_ms in ((late, 0), (rest, 5)):
                 await topic.settle(
                     given,
@@ -380,6 +384,24 @@ def test_a_request_with_a_frame_too_large_stores_nothing_of_it(
     run(main())
 
 
+def test_publishing_is_refused_as_a_whole_when_a_partition_is_offline(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = BrokenDisk()
+        async with broker_on(tmp_path, disk=disk, partitions=2) as broker:
+            topic = await broker.create_topic("t")
+            disk.fail("sync", "1/messages", errno.EIO)
+            with pytest.raises(LogFailed):
+                await publish(topic, b"x", partition=1)
+            with pytest.raises(PartitionOffline):
+                await topic.publish_messages([Placed(n, Message(b"x")) for n in range(2)])
+            with pytest.raises(PartitionOffline):
+                await topic.publish_frames([(n, frame(b"x")) for n in range(2)])
+            await quiet(topic.partitions[0])
+            assert topic.partitions[0].state.end_offset == 0
+
+    run(main())
+
+
 def test_settling_is_refused_as_a_whole_when_a_partition_is_offline(tmp_path: Path) -> None:
     async def main() -> None:
         disk = BrokenDisk()
@@ -387,7 +409,8 @@ def test_settling_is_refused_as_a_whole_when_a_partition_is_offline(tmp_path: Pa
             topic = await broker.create_topic("t")
             await publish(topic, b"a", partition=0)
             await publish(topic, b"b", partition=1)
-            found = await topic.receive("g", options())
+            found = sorted(await topic.receive("g", options()))
+            assert [delivery.partition for delivery in found] == [0, 1]
             disk.fail("append", "1/events")
             with pytest.raises(StorageFull):
                 await topic.partitions[1].reset("h", 0)

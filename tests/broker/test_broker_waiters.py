@@ -243,6 +243,24 @@ def test_a_retry_in_a_partition_that_is_offline_does_not_keep_the_node_busy(
     run(main())
 
 
+def test_a_receive_woken_in_vain_is_still_served_before_later_ones(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with broker_on(tmp_path) as broker:
+            topic = await broker.create_topic("t")
+            first, second = await _waiting(topic, 2)
+            topic.wake()
+            assert topic.waiters.count("g") == 1
+            await until(lambda: topic.waiters.count("g") == 2)
+            await publish(topic, b"x")
+            await asyncio.wait([first, second], return_when=asyncio.FIRST_COMPLETED)
+            assert first.done()
+            assert not second.done()
+            second.cancel()
+            await asyncio.gather(second, return_exceptions=True)
+
+    run(main())
+
+
 def test_a_consumer_that_leaves_before_its_lease_is_durable_gives_the_messages_back(
     tmp_path: Path,
 ) -> None:

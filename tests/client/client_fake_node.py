@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
@@ -57,6 +58,7 @@ class FakeNode:
         self.may_publish.set()
         self.changed = threading.Condition()
         self.stopping = False
+        self.connections: set[socket.socket] = set()
 
     def __enter__(self) -> FakeNode:
         node = self
@@ -78,6 +80,9 @@ class FakeNode:
         self.may_publish.set()
         self._server.shutdown()
         self._thread.join()
+        for connection in list(self.connections):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
         self._server.server_close()
 
     def create(self, topic: str, partitions: int = 1) -> list[FakePartition]:
@@ -263,6 +268,14 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     wbufsize = -1
+
+    def setup(self) -> None:
+        super().setup()
+        self.fake.connections.add(self.connection)
+
+    def finish(self) -> None:
+        self.fake.connections.discard(self.connection)
+        super().finish()
 
     def handle_one_request(self) -> None:
         try:

@@ -266,7 +266,6 @@ def test_giving_back_to_a_node_that_is_gone_does_not_raise() -> None:
         fill(node, client, 5)
         loop = client.consume("orders", group="workers")
         message = next(loop)
-        client._http.close()
     client.close()
     with pytest.raises(GoqError):
         message.ack()

@@ -125,7 +125,7 @@ def test_readers_in_other_threads_see_a_log_that_rolls_and_is_trimmed(tmp_path: 
     for thread in threads:
         thread.start()
     try:
-        for number in range(300):
+        for number in range(150):
             append(log, [FRAME])
             if number % 3 == 0:
                 log.remove(log.detach_before(log.end_offset - 12))

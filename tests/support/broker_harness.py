@@ -47,8 +47,8 @@ class BrokenDisk(RealDisk):
     """The machine's filesystem with a hook before every operation.
 
     ``fault`` names the error that an operation (``open``, ``append``, ``sync``, ``read``,
-    ``replace`` …) on a path fails with; ``held`` lists path endings whose syncs wait for
-    ``release``; ``cold`` is how often a read that may not wait is refused.
+    ``replace`` …) on a path fails with; after ``hold`` one kind of operation waits for ``release``,
+    and ``holding`` is set once one does; ``cold`` is how often a read that may not wait is refused.
     """
 
     def __init__(self) -> None:
@@ -58,13 +58,13 @@ class BrokenDisk(RealDisk):
         self.cold = 0
         self._gate = threading.Event()
         self._gate.set()
-        self._held = ""
+        self._held = ("sync", "")
         self.holding = threading.Event()
 
-    def hold(self, part: str) -> None:
-        """Let syncs of files whose path has ``part`` in it wait."""
+    def hold(self, part: str, *, operation: str = "sync") -> None:
+        """Let operations on files whose path has ``part`` in it wait."""
         self.holding.clear()
-        self._held = part
+        self._held = (operation, part)
         self._gate.clear()
 
     def release(self) -> None:
@@ -84,7 +84,8 @@ class BrokenDisk(RealDisk):
         code = self.fault(operation, path)
         if code is not None:
             raise OSError(code, os.strerror(code), str(path))
-        if operation == "sync" and self._held in str(path) and not self._gate.is_set():
+        held, part = self._held
+        if operation == held and part in str(path) and not self._gate.is_set():
             self.holding.set()
             assert self._gate.wait(_PATIENCE_S)
 
@@ -106,6 +107,10 @@ class BrokenDisk(RealDisk):
     def remove(self, path: Path) -> None:
         self.enter("remove", path)
         super().remove(path)
+
+    def make_dir(self, directory: Path) -> None:
+        self.enter("make_dir", directory)
+        super().make_dir(directory)
 
     def remove_dir(self, directory: Path) -> None:
         self.enter("remove_dir", directory)

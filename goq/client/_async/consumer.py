@@ -63,6 +63,7 @@ class Consumption:
         self._topics = topics
         self._group = group
         self._options = options
+        self._until_empty = options.until_empty or options.timeout_ms == 0
         self._held: deque[AsyncReceivedMessage] = deque()
         self._passed_on = 0
         self._asked = False
@@ -126,7 +127,7 @@ class Consumption:
             return False
         if not self._workers:
             self._start_workers()
-        bells = await self._channel.take(wait_ms / 1000 if wait_ms else None)
+        bells = await self._channel.take(None if self._until_empty else wait_ms / 1000)
         self._running -= bells.count(False)
         return bool(self._held) or self._running > 0
 
@@ -135,7 +136,7 @@ class Consumption:
         if self._options.max is not None:
             left = self._options.max - self._passed_on - len(self._held)
             options = replace(options, max=max(1, min(options.max, left)))
-        if self._options.until_empty:
+        if self._until_empty:
             options = replace(options, wait_ms=0)
         batch = await receive(http, self._settler, topic, self._group, options)
         messages = list(batch.messages())
@@ -156,7 +157,7 @@ class Consumption:
                 found = await self._receive(http, topic)
                 if found:
                     await self._channel.put(True, until_done=True)
-                elif self._options.until_empty:
+                elif self._until_empty:
                     await self._channel.put(False)
                     return
         except Exception as error:

@@ -14,7 +14,7 @@ import msgspec
 from goq import __version__, limits
 from goq.client import routes
 from goq.client._async.backend import sleep
-from goq.client._async.transport import PlainTransport, open_transport
+from goq.client._async.transport import finish, open_transport
 from goq.client.http1 import CONNECTIONS_MAX
 from goq.client.problems import Answer, error_of_answer, failure_of_transport, unreadable
 from goq.client.retry import Attempts, Failure, RetryPolicy, answered
@@ -63,8 +63,7 @@ class Http:
         """Ask no more, but hear what is under way to its end: a node then ends its waiting."""
         self._closed = True
         for transport in self._transports.values():
-            if isinstance(transport, PlainTransport):
-                transport.finish()
+            finish(transport)
 
     async def aclose(self) -> None:
         """Close all connections."""

@@ -36,6 +36,12 @@ def open_transport(scheme: str, connections_max: int) -> httpx.AsyncBaseTranspor
     )
 
 
+def finish(transport: httpx.AsyncBaseTransport) -> None:
+    """Let a transport begin nothing more; see :meth:`ProtocolTransport.finish`."""
+    if isinstance(transport, ProtocolTransport):
+        transport.finish()
+
+
 class _Connection(asyncio.Protocol):
     """One connection, the reader of what comes over it, and at most one task that waits on it."""
 
@@ -110,6 +116,11 @@ class _Connection(asyncio.Protocol):
         self._transport.abort()
         self._wake()
 
+    def say_end(self) -> None:
+        """Tell the other side that nothing more will be sent."""
+        if self._transport.can_write_eof() and not self._transport.is_closing():
+            self._transport.write_eof()
+
     def close(self) -> None:
         """Close the connection."""
         self._transport.abort()
@@ -171,15 +182,28 @@ class ProtocolTransport(httpx.AsyncBaseTransport):
             self._release(connection, reuse=False)
             raise
 
+    def finish(self) -> None:
+        """Close idle connections, and say on those in use that no more will be asked.
+
+        A node that made such a client wait ends that now, with an answer or without.
+        """
+        self._closed = True
+        self._close_idle()
+        for connection in self._busy:
+            connection.say_end()
+
     async def aclose(self) -> None:
         """Close idle connections, and break those in use."""
         self._closed = True
-        idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
+        self._close_idle()
         for connection in list(self._busy):
             connection.fail(httpx.ReadError("the client is closed"))
         await asyncio.sleep(0)  # let the event loop give the sockets back
+
+    def _close_idle(self) -> None:
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
 
     async def _acquire(self, timeout_s: float | None) -> None:
         if not self._free.locked():

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Generator, Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from goq.client._sync.backend import Lock, Worker
 from goq.client._sync.channel import Channel
@@ -21,6 +22,8 @@ from goq.client._sync.settle import (
     receipts_of,
 )
 from goq.errors import GoqError
+
+_LAST_ANSWER_S_MAX: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +46,9 @@ class ConsumeOptions:
 class Consumption:
     """One loop, and what it was given but has not passed on.
 
-    One topic is asked by the loop itself. Several topics have a worker each, which waits for
-    messages on connections that end with the loop: what a node hands over in the moment when the
-    loop is left comes again after its visibility timeout.
+    Each topic has a worker, which waits for messages on connections that end with the loop. So
+    the loop may be left at any moment, by Ctrl-C too: a worker that is waiting then tells the node
+    that it will ask no more, and hears whether it was handed something, which goes back at once.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class Consumption:
         self._topics = topics
         self._group = group
         self._options = options
+        self._until_empty = options.until_empty or options.timeout_ms == 0
         self._held: deque[ReceivedMessage] = deque()
         self._passed_on = 0
         self._asked = False
@@ -70,7 +74,7 @@ class Consumption:
         # a worker rings when there is more (True), and when there will be none (False)
         self._channel = Channel[bool](len(topics))
         self._workers: list[Worker] = []
-        self._workers_http: Http | None = None
+        self._receiving: Http | None = None
         self._running = 0
 
     def messages(
@@ -93,8 +97,12 @@ class Consumption:
         """Stop, and give back what was not passed on: nothing waits for its visibility timeout."""
         with self._closing:
             self._channel.close()
-            if self._workers_http is not None:
-                self._workers_http.close()
+            if self._receiving is not None:
+                self._receiving.finish()
+                give_up_at_s = time.monotonic() + _LAST_ANSWER_S_MAX
+                for worker in self._workers:
+                    worker.wait(max(0.0, give_up_at_s - time.monotonic()))
+                self._receiving.close()
             for worker in self._workers:
                 worker.stop()
             self._extender.stop()
@@ -118,21 +126,19 @@ class Consumption:
         wait_ms = self._wait_ms()
         if wait_ms is None:
             return False
-        if len(self._topics) == 1:
-            self._receive(self._http, self._topics[0], wait_ms)
-            return bool(self._held) or not self._options.until_empty
         if not self._workers:
             self._start_workers()
-        bells = self._channel.take(wait_ms / 1000)
+        bells = self._channel.take(None if self._until_empty else wait_ms / 1000)
         self._running -= bells.count(False)
         return bool(self._held) or self._running > 0
 
-    def _receive(self, http: Http, topic: str, wait_ms: int) -> bool:
+    def _receive(self, http: Http, topic: str) -> bool:
         options = self._options.receive
         if self._options.max is not None:
             left = self._options.max - self._passed_on - len(self._held)
             options = replace(options, max=max(1, min(options.max, left)))
-        options = replace(options, wait_ms=0 if self._options.until_empty else wait_ms)
+        if self._until_empty:
+            options = replace(options, wait_ms=0)
         batch = receive(http, self._settler, topic, self._group, options)
         messages = list(batch.messages())
         if self._options.auto_extend:
@@ -141,7 +147,7 @@ class Consumption:
         return bool(messages)
 
     def _start_workers(self) -> None:
-        self._workers_http = http = self._http.fork(len(self._topics))
+        self._receiving = http = self._http.fork(len(self._topics))
         self._running = len(self._topics)
         self._workers = [Worker(self._fetch, http, topic) for topic in self._topics]
 
@@ -149,10 +155,10 @@ class Consumption:
         """Receive from one topic until the loop ends, and only while the loop has nothing."""
         try:
             while not self._channel.closed:
-                found = self._receive(http, topic, self._options.receive.wait_ms)
+                found = self._receive(http, topic)
                 if found:
                     self._channel.put(True, until_done=True)
-                elif self._options.until_empty:
+                elif self._until_empty:
                     self._channel.put(False)
                     return
         except Exception as error:

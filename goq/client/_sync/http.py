@@ -15,7 +15,7 @@ import msgspec
 from goq import __version__, limits
 from goq.client import routes
 from goq.client._sync.backend import sleep
-from goq.client._sync.transport import open_transport
+from goq.client._sync.transport import finish, open_transport
 from goq.client.http1 import CONNECTIONS_MAX
 from goq.client.problems import Answer, error_of_answer, failure_of_transport, unreadable
 from goq.client.retry import Attempts, Failure, RetryPolicy, answered
@@ -59,6 +59,12 @@ class Http:
     def fork(self, connections_max: int) -> Http:
         """Return another one for the same servers, with connections of its own."""
         return Http(self._options, connections_max)
+
+    def finish(self) -> None:
+        """Ask no more, but hear what is under way to its end: a node then ends its waiting."""
+        self._closed = True
+        for transport in self._transports.values():
+            finish(transport)
 
     def close(self) -> None:
         """Close all connections."""

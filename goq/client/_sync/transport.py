@@ -39,6 +39,12 @@ def open_transport(scheme: str, connections_max: int) -> httpx.BaseTransport:
     )
 
 
+def finish(transport: httpx.BaseTransport) -> None:
+    """Let a transport begin nothing more; see :meth:`SocketTransport.finish`."""
+    if isinstance(transport, SocketTransport):
+        transport.finish()
+
+
 class _Connection:
     """One socket and the reader of what comes over it."""
 
@@ -84,10 +90,10 @@ class _Connection:
         """Whether a connection that was idle can carry a request: a readable one has ended."""
         return time.monotonic() - self.idle_since_s < IDLE_S_MAX and not _readable(self._socket)
 
-    def interrupt(self) -> None:
-        """Wake a thread that waits on the socket; its wait fails."""
+    def shut_down(self, how: int) -> None:
+        """End one direction or both; a thread that waits on the socket then hears of it."""
         try:
-            self._socket.shutdown(socket.SHUT_RDWR)
+            self._socket.shutdown(how)
         except OSError:
             pass  # it has ended already
 
@@ -137,13 +143,23 @@ class SocketTransport(httpx.BaseTransport):
             self._release(connection, reuse=False)
             raise
 
+    def finish(self) -> None:
+        """Close idle connections, and say on those in use that no more will be asked.
+
+        A node that made such a client wait ends that now, with an answer or without.
+        """
+        self._end(socket.SHUT_WR)
+
     def close(self) -> None:
         """Close idle connections, and break those in use."""
+        self._end(socket.SHUT_RDWR)
+
+    def _end(self, how: int) -> None:
         with self._guard:
             self._closed = True
             idle, self._idle = self._idle, []
             for connection in self._busy:
-                connection.interrupt()
+                connection.shut_down(how)
         for connection in idle:
             connection.close()
 
