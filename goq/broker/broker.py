@@ -11,7 +11,8 @@ from typing import Any
 
 from goq import limits
 from goq.broker.metadata import MetadataStore
-from goq.broker.partition import Machinery, Partition, PartitionId
+from goq.broker.opening import Machinery, PartitionId
+from goq.broker.partition import Partition
 from goq.broker.stats import Histogram
 from goq.broker.tasks import Tasks
 from goq.broker.topic import Topic

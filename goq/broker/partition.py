@@ -3,7 +3,7 @@
 Everything runs on the event loop but the writes. A decision is applied to the state at once, so
 that nobody else gets the same message, and told to the client only when its event is durable.
 When events were lost to the disk, the state in memory is ahead of the log: the partition goes
-offline and :meth:`Partition.open` builds it anew from what the disk has.
+offline, and its topic builds it anew from what the disk has.
 """
 
 from __future__ import annotations
@@ -11,18 +11,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
-from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import NamedTuple
 
 from goq import limits
 from goq.broker.commit import Appended, Committed, GroupCommit
-from goq.broker.eventlog import encode_event_frame, rebuild, snapshot_frames
+from goq.broker.eventlog import encode_event_frame, snapshot_frames
 from goq.broker.frameset import FrameSet
-from goq.broker.stats import Histogram, TopicStats
-from goq.clock import Clock
+from goq.broker.opening import (
+    Machinery,
+    Opened,
+    PartitionId,
+    events_config,
+    messages_config,
+)
+from goq.broker.stats import TopicStats
 from goq.delivery.events import (
     AnyEvent,
     Corrupted,
@@ -44,8 +47,8 @@ from goq.frame.view import FrameView
 from goq.model import OffsetRange
 from goq.settings import TopicSettings
 from goq.storage.damage import Damage
-from goq.storage.files import Disk, NotCached
-from goq.storage.log import Log, LogConfig
+from goq.storage.files import NotCached
+from goq.storage.log import Log
 from goq.storage.reader import Reading
 from goq.storage.segment import Segment
 
@@ -53,13 +56,6 @@ _TIMER_MS_MAX = 30_000  # a wall clock that is set forward is noticed within thi
 _EXPIRE_AT_ONCE_MAX = 256  # leases, before others get a turn
 _EVENTS_PER_FRAME_MAX = 2_000  # with reasons as long as they may be, well within a frame
 _SNAPSHOT_COST_BYTES = limits.KIB  # of new messages that an entry of a snapshot has to wait for
-
-
-class PartitionId(NamedTuple):
-    """Which partition of which topic."""
-
-    topic: str
-    number: int
 
 
 class Delivery(NamedTuple):
@@ -76,80 +72,6 @@ class Delivery(NamedTuple):
     def message_count(self) -> int:
         """How many messages were leased."""
         return sum(end - start for start, end, _ in self.spans)
-
-
-@dataclass(frozen=True, slots=True)
-class Machinery:
-    """What every partition of a node shares."""
-
-    disk: Disk
-    executor: Executor
-    clock: Clock
-    epoch: int
-    on_seal: Callable[[PartitionId, str, Segment], None]
-    write_seconds: Histogram
-
-
-class Opened(NamedTuple):
-    """A partition's logs and state as recovery left them.
-
-    ``snapshot_sequence`` is where the events begin that the state is rebuilt from.
-    """
-
-    messages: Log
-    events: Log
-    state: PartitionState
-    snapshot_sequence: int
-
-
-def open_logs(directory: Path, machinery: Machinery, settings: TopicSettings) -> Opened:
-    """Recover both logs and the state; blocks on the disk, so run it in a thread."""
-    with contextlib.ExitStack() as on_error:
-        disk = machinery.disk
-        messages = Log.open(directory / "messages", disk, messages_config(settings))
-        on_error.callback(_release, messages)
-        events = Log.open(directory / "events", disk, _events_config(settings))
-        on_error.callback(_release, events)
-        opened = _rebuild(messages, events, machinery)
-        on_error.pop_all()
-    return opened
-
-
-def _rebuild(messages: Log, events: Log, machinery: Machinery) -> Opened:
-    rebuilt = rebuild(events, start_offset=messages.start_offset, end_offset=messages.end_offset)
-    if rebuilt.repairs:  # durable before an offset that was lost is given to another message
-        view = encode_event_frame(rebuilt.repairs)
-        now_us = machinery.clock.wall_us()
-        batch = events.begin(now_us)
-        batch.add(view.header, view.body, append_time_us=now_us, leader_epoch=machinery.epoch)
-        events.write(batch)
-        events.commit(batch)
-        events.sync()
-    state, offset = rebuilt.state, rebuilt.messages_offset
-    while offset < messages.end_offset:
-        reading = messages.reader.read(
-            offset, messages.end_offset, messages_max=2**62, bytes_max=8 * limits.MIB
-        )
-        for view in reading.frames:
-            header = view.header
-            state.producers.add(header, header.base_offset, header.append_time_us)
-        offset = reading.next_offset
-    return Opened(messages, events, state, rebuilt.sequence)
-
-
-def _release(log: Log) -> None:
-    with contextlib.suppress(GoqError, OSError):
-        log.close()
-
-
-def messages_config(settings: TopicSettings) -> LogConfig:
-    """Return how a topic's settings want its messages kept."""
-    return LogConfig(settings.segment_bytes, settings.segment_age_ms, settings.fsync)
-
-
-def _events_config(settings: TopicSettings) -> LogConfig:
-    never_by_itself = 2**62  # a segment of events begins with a snapshot, so only one begins it
-    return LogConfig(never_by_itself, never_by_itself, settings.fsync)
 
 
 class Partition:
@@ -494,7 +416,7 @@ class Partition:
     def configure(self, settings: TopicSettings) -> None:
         """Take over changed settings; what is written from now on follows them."""
         self.messages.config = messages_config(settings)
-        self.events.config = _events_config(settings)
+        self.events.config = events_config(settings)
 
     def _check_online(self) -> None:
         if self._offline is not None:

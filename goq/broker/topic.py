@@ -10,14 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from goq.broker.commit import Appended
-from goq.broker.partition import (
-    Delivery,
-    Machinery,
-    Opened,
-    Partition,
-    PartitionId,
-    open_logs,
-)
+from goq.broker.opening import Machinery, Opened, PartitionId, open_logs
+from goq.broker.partition import Delivery, Partition
 from goq.broker.stats import TopicStats
 from goq.broker.tasks import Tasks
 from goq.broker.waiters import Waiters

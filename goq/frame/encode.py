@@ -83,7 +83,7 @@ def encode_frame(
     count = len(columns.values)
     if not 1 <= count <= limits.FRAME_MESSAGES_MAX:
         raise TooLarge(f"a frame holds 1 to {limits.FRAME_MESSAGES_MAX} messages, not {count}")
-    attributes = Attribute(0)
+    attributes = 0
     parts: list[bytes] = []
     attributes |= _add_fixed_columns(parts, columns)
     payload: list[bytes] = []
@@ -105,7 +105,7 @@ def seal(
         append_time_us=0,
         leader_epoch=0,
         message_count=count,
-        attributes=int(attributes),
+        attributes=attributes,
         producer_epoch=producer.epoch,
         producer_id=producer.producer_id,
         first_sequence=producer.first_sequence,
@@ -122,8 +122,8 @@ def _check_frame_bytes(frame_bytes: int) -> None:
         )
 
 
-def _add_fixed_columns(parts: list[bytes], columns: Columns) -> Attribute:
-    present = Attribute(0)
+def _add_fixed_columns(parts: list[bytes], columns: Columns) -> int:
+    present = 0
     for attribute, code, column in (
         (Attribute.DELIVER_AT, "q", columns.deliver_at_ms),
         (Attribute.EXPIRES_AT, "q", columns.expires_at_ms),
@@ -160,8 +160,8 @@ def _add_tenants(parts: list[bytes], tenants: Sequence[str | None]) -> None:
     _add_bytes_column(parts, [name.encode() for name in names])
 
 
-def _add_payload(parts: list[bytes], columns: Columns) -> Attribute:
-    present = Attribute(0)
+def _add_payload(parts: list[bytes], columns: Columns) -> int:
+    present = 0
     if None in columns.values:
         present |= Attribute.VALUE_NULLS
         _add_validity(parts, columns.values)
@@ -181,10 +181,10 @@ def _add_payload(parts: list[bytes], columns: Columns) -> Attribute:
     return present
 
 
-def _add_stored(parts: list[bytes], payload: list[bytes], *, compress: bool) -> Attribute:
+def _add_stored(parts: list[bytes], payload: list[bytes], *, compress: bool) -> int:
     """Add the payload behind its raw and stored lengths, compressed where that is asked for."""
     raw_bytes = stored_bytes = sum(map(len, payload))
-    attribute = Attribute(0)
+    attribute = 0
     if compress:
         import zstandard  # only producers that compress pay for the import
 

@@ -131,10 +131,10 @@ class FrameView:
         return self.buffer[HEADER_BYTES:]
 
     @cached_property
-    def _sections(self) -> tuple[dict[Attribute, memoryview], BytesColumn | None, memoryview]:
+    def _sections(self) -> tuple[dict[int, memoryview], BytesColumn | None, memoryview]:
         """The fixed columns, the tenant dictionary, and the payload as stored."""
         header, cursor = self.header, _Cursor(self.body)
-        columns: dict[Attribute, memoryview] = {}
+        columns: dict[int, memoryview] = {}
         for attribute, width_bytes in _WIDTH_BYTES.items():
             if header.attributes & attribute:
                 columns[attribute] = cursor.take(width_bytes * header.message_count)
@@ -186,7 +186,7 @@ class FrameView:
             return []
         return [name.decode() for name in dictionary.slice(0, len(dictionary.offsets) - 1)]
 
-    def column(self, attribute: Attribute) -> memoryview | None:
+    def column(self, attribute: int) -> memoryview | None:
         """Return a fixed column's raw bytes, or None where the frame has none."""
         return self._sections[0].get(attribute)
 
@@ -244,7 +244,7 @@ class FrameView:
             lanes=None if (lanes := self.column(Attribute.LANE)) is None else lanes[start:end],
         )
 
-    def _integers(self, attribute: Attribute, start: int, end: int) -> list[int] | None:
+    def _integers(self, attribute: int, start: int, end: int) -> list[int] | None:
         column = self.column(attribute)
         return None if column is None else column.cast("q")[start:end].tolist()
 

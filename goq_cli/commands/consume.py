@@ -129,10 +129,10 @@ def command(
             timeout=timeout,
             auto_extend=execute is not None,
             before_wait=before_wait,
+            after_wait=interrupts.work,
         )
         with interrupts.held_back(), taker, closing(received):
             for message in received:
-                interrupts.work()
                 taker.take(message)
                 interrupts.check()
 

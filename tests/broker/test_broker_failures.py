@@ -437,6 +437,7 @@ def test_settling_very_many_leases_with_long_reasons_fits_into_frames(tmp_path: 
                 receipts(found), lambda state, some: state.give_back("g", some, 10**15, reason)
             )
             assert (done, lost) == (count, [])
+            assert topic.partitions[0].state.groups["g"].retries.message_count == count
             await quiet(topic.partitions[0])
             state = canonical(topic.partitions[0].state)
         assert canonical(reopened(tmp_path / "topics/t/0").state) == state

@@ -402,6 +402,52 @@ def test_events_after_a_snapshot_that_a_crash_cut_short_are_not_lost(
     run(main())
 
 
+def test_retention_keeps_the_events_that_a_rebuild_begins_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest segment of events begins with a snapshot that a crash cut short."""
+    monkeypatch.setattr("goq.broker.eventlog._SNAPSHOT_FRAME_WEIGHT", 1)
+
+    async def main() -> None:
+        metadata, clock = MemoryMetadata(), ManualClock()
+        async with broker_on(tmp_path, metadata=metadata, clock=clock) as broker:
+            topic = await broker.create_topic("t")
+            partition = _small_segments(topic, 100)
+            for _ in range(6):
+                await publish(topic, b"x" * 100)
+            await ack(topic, "g", await topic.receive("g", options(5)))
+            partition._record_snapshot(begins_segment=True)
+            await quiet(partition)
+            partition._snapshot_sequence = partition._next_sequence  # none at close
+            partition._bytes_since_snapshot = 0
+        newest = sorted((tmp_path / "topics/t/0/events").glob("*.log"))[-1]
+        size = int.from_bytes(newest.read_bytes()[4:8], "little")
+        with newest.open("r+b") as file:
+            file.truncate(size)  # only the first frame of the snapshot
+        (tmp_path / "topics/t/0/events/watermark").unlink()
+        clock.advance_ms(10**6)
+        async with broker_on(tmp_path, metadata=metadata, clock=clock) as broker:
+            topic = broker.topic("t")
+            partition = _small_segments(topic, 100)
+            assert partition.events.start_offset == 0
+            assert len(partition.events.segments) == 2
+            await publish(topic, b"y" * 100)
+            await partition.roll()
+            await publish(topic, b"y" * 100)
+            await partition.trim(6)
+            assert partition.messages.start_offset == 6
+            assert partition.events.start_offset == 0
+            await _check_copy(topic, tmp_path)
+            partition._record_snapshot(begins_segment=True)
+            await quiet(partition)
+            await partition.roll()
+            await partition.trim(7)
+            assert partition.events.start_offset > 0
+            await _check_copy(topic, tmp_path)
+
+    run(main())
+
+
 @pytest.mark.usefixtures("_small_event_segments")
 def test_much_publishing_and_few_events_still_begin_new_segments_of_events(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from goq.broker.broker import Broker
-from goq.broker.partition import Delivery, Machinery, Opened, Partition, open_logs
+from goq.broker.opening import Machinery, Opened, open_logs
+from goq.broker.partition import Delivery, Partition
 from goq.broker.stats import Histogram
 from goq.broker.topic import Placed, ReceiveOptions, Topic
 from goq.clock import ManualClock

@@ -185,11 +185,11 @@ class Serving:
 
 
 def memory_bytes_max(pid: int) -> int:
-    """Return how much memory a running process has held at most."""
+    """Return how much memory a process has held at most; ``ProcessLookupError`` once it ended."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
-    raise AssertionError(f"process {pid} has no memory of its own: it has ended")
+    raise ProcessLookupError(f"process {pid} has ended")
 
 
 def _state_of(pid: int) -> str:

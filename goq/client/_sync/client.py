@@ -215,6 +215,7 @@ class Client(Admin):
         timeout: Duration | None = None,
         auto_extend: bool = False,
         before_wait: Callable[[], None] | None = None,
+        after_wait: Callable[[], None] | None = None,
     ) -> Generator[ReceivedMessage, None, None]:
         """Yield messages of a group as they become ready, ``batch`` at a time at most.
 
@@ -222,7 +223,8 @@ class Client(Admin):
         after ``max`` messages, when none is ready (``until_empty``), or when none has come for
         ``timeout``. When it is left early, what was not yielded yet is given back at once.
         ``auto_extend`` renews the leases of what is not settled for as long as the loop lasts.
-        ``before_wait`` is called when all that came was passed on, the moment to settle it.
+        ``before_wait`` is called when all that came was passed on, the moment to settle it, and
+        ``after_wait`` before any of what came then is.
         """
         names = [topics] if isinstance(topics, str) else list(topics)
         if not names:
@@ -234,6 +236,7 @@ class Client(Admin):
             None if timeout is None else parse_duration_ms(timeout, field="timeout"),
             auto_extend,
             before_wait,
+            after_wait,
         )
         if options.receive.wait_ms == 0 and not until_empty:
             raise InvalidInput("a loop that does not wait asks without pause", field="wait")

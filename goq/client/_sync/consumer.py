@@ -32,7 +32,7 @@ class ConsumeOptions:
 
     ``max`` counts messages, ``until_empty`` ends the loop when no message is ready, and
     ``timeout_ms`` when none has come for so long. ``before_wait`` is called when all that
-    came has been passed on.
+    came has been passed on, ``after_wait`` when more may have come and none of it is passed on.
     """
 
     receive: ReceiveOptions
@@ -41,6 +41,7 @@ class ConsumeOptions:
     timeout_ms: int | None
     auto_extend: bool
     before_wait: Callable[[], None] | None
+    after_wait: Callable[[], None] | None
 
 
 class Consumption:
@@ -129,6 +130,8 @@ class Consumption:
         if not self._workers:
             self._start_workers()
         bells = self._channel.take(None if self._until_empty else wait_ms / 1000)
+        if self._options.after_wait is not None:
+            self._options.after_wait()
         self._running -= bells.count(False)
         return bool(self._held) or self._running > 0
 

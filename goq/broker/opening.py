@@ -1,0 +1,103 @@
+"""Opening a partition: its two logs after recovery, and the state that they lead to."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from goq import limits
+from goq.broker.eventlog import encode_event_frame, rebuild
+from goq.broker.stats import Histogram
+from goq.clock import Clock
+from goq.delivery.partition import PartitionState
+from goq.errors import GoqError
+from goq.settings import TopicSettings
+from goq.storage.files import Disk
+from goq.storage.log import Log, LogConfig
+from goq.storage.segment import Segment
+
+
+class PartitionId(NamedTuple):
+    """Which partition of which topic."""
+
+    topic: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Machinery:
+    """What every partition of a node shares."""
+
+    disk: Disk
+    executor: Executor
+    clock: Clock
+    epoch: int
+    on_seal: Callable[[PartitionId, str, Segment], None]
+    write_seconds: Histogram
+
+
+class Opened(NamedTuple):
+    """A partition's logs and state as recovery left them.
+
+    ``snapshot_sequence`` is where the events begin that the state is rebuilt from.
+    """
+
+    messages: Log
+    events: Log
+    state: PartitionState
+    snapshot_sequence: int
+
+
+def open_logs(directory: Path, machinery: Machinery, settings: TopicSettings) -> Opened:
+    """Recover both logs and the state; blocks on the disk, so run it in a thread."""
+    with contextlib.ExitStack() as on_error:
+        disk = machinery.disk
+        messages = Log.open(directory / "messages", disk, messages_config(settings))
+        on_error.callback(_release, messages)
+        events = Log.open(directory / "events", disk, events_config(settings))
+        on_error.callback(_release, events)
+        opened = _rebuild(messages, events, machinery)
+        on_error.pop_all()
+    return opened
+
+
+def _rebuild(messages: Log, events: Log, machinery: Machinery) -> Opened:
+    rebuilt = rebuild(events, start_offset=messages.start_offset, end_offset=messages.end_offset)
+    if rebuilt.repairs:  # durable before an offset that was lost is given to another message
+        view = encode_event_frame(rebuilt.repairs)
+        now_us = machinery.clock.wall_us()
+        batch = events.begin(now_us)
+        batch.add(view.header, view.body, append_time_us=now_us, leader_epoch=machinery.epoch)
+        events.write(batch)
+        events.commit(batch)
+        events.sync()
+    state, offset = rebuilt.state, rebuilt.messages_offset
+    while offset < messages.end_offset:
+        reading = messages.reader.read(
+            offset, messages.end_offset, messages_max=2**62, bytes_max=8 * limits.MIB
+        )
+        for view in reading.frames:
+            header = view.header
+            state.producers.add(header, header.base_offset, header.append_time_us)
+        offset = reading.next_offset
+    return Opened(messages, events, state, rebuilt.sequence)
+
+
+def _release(log: Log) -> None:
+    with contextlib.suppress(GoqError, OSError):
+        log.close()
+
+
+def messages_config(settings: TopicSettings) -> LogConfig:
+    """Return how a topic's settings want its messages kept."""
+    return LogConfig(settings.segment_bytes, settings.segment_age_ms, settings.fsync)
+
+
+def events_config(settings: TopicSettings) -> LogConfig:
+    """Return how a topic's settings want its events kept."""
+    never_by_itself = 2**62  # a segment of events begins with a snapshot, so only one begins it
+    return LogConfig(never_by_itself, never_by_itself, settings.fsync)
