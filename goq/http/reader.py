@@ -284,7 +284,8 @@ class RequestReader:
         """Queue the request, now that it is whole."""
         if self.ended:
             return
-        request = self._request
+        request, self._request = self._request, None  # an idle connection holds no body
+        assert request is not None
         pieces = self._pieces
         if pieces:
             request.body = b"".join(pieces)  # a single piece is used as it is

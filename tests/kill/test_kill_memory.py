@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pytest
 from support.serving import Serving, memory_bytes_max, running_goq, wait_until
 
 from goq import limits
@@ -24,22 +25,27 @@ COMMAND_S_MAX = 120.0
 CHUNK_BYTES = limits.MIB
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(("--from-beginning",), id="log"),
+        pytest.param(("--group", "g", "--until-empty"), id="group", marks=pytest.mark.long),
+    ],
+)
 def test_a_million_lines_pass_a_node_and_a_reader_that_stand_still_with_flat_memory(
-    tmp_path: Path,
+    options: tuple[str, ...], tmp_path: Path
 ) -> None:
     with Serving(tmp_path / "data") as node, Client(node.url) as client:
         client.create_topic("lines", 3)
         produced_bytes_max = produce(node, client)
         assert sum(p["end_offset"] for p in client.topic("lines")["partitions"]) == LINES
         node_bytes_max = node.memory_bytes_max()
-        consumed_bytes_max = consume(node, "--from-beginning")
-        leased_bytes_max = consume(node, "--group", "g", "--until-empty")
-        assert client.group("lines", "g")["lag"] == 0
+        consumed_bytes_max = consume(node, *options)
+        assert all(group["lag"] == 0 for group in client.groups("lines"))
         held = {
             "goq produce": produced_bytes_max,
             "the node after produce": node_bytes_max,
             "goq consume": consumed_bytes_max,
-            "goq consume --group": leased_bytes_max,
             "the node": node.memory_bytes_max(),
         }
     print({name: f"{size / limits.MIB:.0f} MiB" for name, size in held.items()})
