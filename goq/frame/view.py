@@ -8,9 +8,8 @@ goes through :mod:`goq.frame.check` first, one from the log has passed its CRC.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from functools import cached_property
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from goq import limits
 from goq.errors import InvalidFrame, TooLarge
@@ -25,6 +24,7 @@ from goq.frame.header import (
 )
 from goq.model import Header, Message
 
+T = TypeVar("T")
 _WIDTH_BYTES = {
     Attribute.DELIVER_AT: 8,
     Attribute.EXPIRES_AT: 8,
@@ -80,6 +80,18 @@ class _Cursor:
         return self.position == len(self.buffer)
 
 
+class _lazy(Generic[T]):
+    """A property that is computed once: ``cached_property`` without its lock."""
+
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        self._compute = compute
+        self._name = compute.__name__
+
+    def __get__(self, instance: Any, owner: type[Any]) -> T:
+        value = instance.__dict__[self._name] = self._compute(instance)
+        return value
+
+
 class Payload:
     """The sections of an uncompressed payload."""
 
@@ -130,7 +142,7 @@ class FrameView:
         """Every byte after the header."""
         return self.buffer[HEADER_BYTES:]
 
-    @cached_property
+    @_lazy
     def _sections(self) -> tuple[dict[int, memoryview], BytesColumn | None, memoryview]:
         """The fixed columns, the tenant dictionary, and the payload as stored."""
         header, cursor = self.header, _Cursor(self.body)
@@ -154,7 +166,7 @@ class FrameView:
         self.raw_bytes = int.from_bytes(lengths[:4], "little")
         return columns, tenants, stored
 
-    @cached_property
+    @_lazy
     def payload(self) -> Payload:
         """The payload, decompressed if need be: the whole is then within the limit of a frame."""
         stored = self._sections[2]

@@ -79,6 +79,7 @@ class RequestReader:
         self._shared = shared
         self._limits: HttpLimits = shared.limits
         self._peer = peer
+        self._request: Request | None = None
         self._parser = httptools.HttpRequestParser(self)
         self._unread = memoryview(b"")
         self._bodies_held_bytes = 0
@@ -97,7 +98,7 @@ class RequestReader:
         if len(data) <= SLICE_BYTES and not self._unread:
             self._parse(data)
             return
-        self._unread = memoryview(bytes(self._unread) + data)
+        self._unread = memoryview(bytes(self._unread) + data if self._unread else data)
         self.resume()
 
     def resume(self) -> None:

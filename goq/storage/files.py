@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+
 from goq import limits
 
 _IOV_MAX = 1024
@@ -162,8 +164,7 @@ class RealDisk:
         """Return bytes of a file; see :class:`Disk`."""
         reader = self._reader(path)
         size_bytes = max(0, min(size_bytes, os.fstat(reader.fd).st_size - position))
-        buffer = bytearray(size_bytes)
-        view = memoryview(buffer)
+        view = np.empty(size_bytes, np.uint8).data  # not zeroed before it is filled
         done = 0
         while done < size_bytes:
             try:
