@@ -17,7 +17,7 @@ from goq.broker.tasks import Tasks
 from goq.broker.waiters import Waiters
 from goq.delivery.partition import PartitionState, Settled
 from goq.errors import GoqError, InvalidInput, PartitionNotFound
-from goq.frame.encode import columns_of, encode_frame
+from goq.frame.encode import columns_of, encode_frame, encode_value
 from goq.frame.header import Attribute
 from goq.frame.keys import partition_of
 from goq.frame.view import FrameView
@@ -148,7 +148,11 @@ class Topic:
 
     async def _publish_one(self, asked: int | None, message: Message) -> Stored:
         number = self._place(asked, message)
-        view = FrameView.parse(encode_frame(columns_of([message])))
+        if message.value is None or message.key is not None or message.headers:
+            frame = encode_frame(columns_of([message]))
+        else:
+            frame = encode_value(message.value)
+        view = FrameView.parse(frame)
         partition = self.partitions[number]
         partition.check_publish(len(view.buffer))
         appended = await partition.publish(view)

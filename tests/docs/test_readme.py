@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from support.running_node import running_node
 
 README = Path(__file__).parents[2] / "README.md"

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from goq.frame.check import check_body_crc, check_frame
-from goq.frame.encode import Columns, ProducerMark, columns_of, encode_frame
+from goq.frame.encode import Columns, ProducerMark, columns_of, encode_frame, encode_value
 from goq.frame.keys import key_hash, partition_of
 from goq.frame.view import FrameView, slice_frame
 from goq.model import Message
@@ -188,3 +188,8 @@ def test_a_changed_byte_of_the_body_is_noticed() -> None:
     frame[-1] ^= 1
     with pytest.raises(Exception, match="CRC32C"):
         check_body_crc(FrameView.parse(bytes(frame)))
+
+
+@given(st.binary(max_size=100))
+def test_the_short_way_for_one_value_writes_the_same_frame(value: bytes) -> None:
+    assert encode_value(value) == encode_frame(Columns([value]))
