@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import sys
 from collections.abc import Callable
@@ -145,6 +146,9 @@ async def _run(config: Config, on_ready: Callable[[str], None]) -> None:
 def run(config: Config, on_ready: Callable[[str], None]) -> None:
     """Run a node until SIGTERM or Ctrl-C; ``on_ready`` gets its URL."""
     _raise_open_files()
+    # Requests make no cycles worth looking for: the default of every 700 objects costs 6 %.
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
     if sys.platform != "win32":
         import uvloop
 

@@ -1,7 +1,7 @@
 """Write docs/cli.md from the help of every command, so that the two cannot differ.
 
-    python tools/cli_docs.py           write docs/cli.md
-    python tools/cli_docs.py --check   exit with 1 if it is not what would be written
+python tools/cli_docs.py           write docs/cli.md
+python tools/cli_docs.py --check   exit with 1 if it is not what would be written
 """
 
 from __future__ import annotations
@@ -50,9 +50,8 @@ def _section(app: typer.Typer, words: list[str]) -> str:
     if result.exit_code:
         raise SystemExit(f"goq {' '.join(words)} --help failed: {result.output}")
     lines = "\n".join(line.rstrip() for line in result.output.strip().splitlines())
-    return f"{'#' * (2 + (len(words) > 1))} `goq {' '.join(words)}`".replace(" `goq `", " `goq`") + (
-        f"\n\n```text\n{lines}\n```\n"
-    )
+    heading = f"{'###' if len(words) > 1 else '##'} `{' '.join(['goq', *words])}`"
+    return f"{heading}\n\n```text\n{lines}\n```\n"
 
 
 def main() -> int:
