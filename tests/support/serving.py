@@ -113,7 +113,9 @@ class Serving:
         deadline_s = time.monotonic() + READY_S_MAX
         while not line.endswith(b"\n"):
             left_s = max(0.0, deadline_s - time.monotonic())
-            if not select.select([process.stdout], [], [], left_s)[0]:
+            readable = select.poll()  # select() refuses descriptors from 1024 on
+            readable.register(process.stdout, select.POLLIN | select.POLLHUP)
+            if not readable.poll(left_s * 1000):
                 raise AssertionError(f"the node was not ready within {READY_S_MAX:g} s")
             piece = os.read(process.stdout.fileno(), 4096)
             if not piece:
