@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from goq import limits
 from goq.broker.commit import Appended
 from goq.broker.opening import Machinery, Opened, PartitionId, open_logs
 from goq.broker.partition import Delivery, Partition
@@ -82,6 +83,7 @@ class Topic:
         self._machinery = machinery
         self._tasks = tasks
         self._sticky = 0
+        self._sticky_bytes = 0
         self._turn = 0
         self._closed: GoqError | None = None
         self._closing = asyncio.Event()
@@ -153,9 +155,8 @@ class Topic:
         else:
             frame = encode_value(message.value)
         view = FrameView.parse(frame)
-        partition = self.partitions[number]
-        partition.check_publish(len(view.buffer))
-        appended = await partition.publish(view)
+        self.partitions[number].check_publish(len(view.buffer))
+        appended = await self._publish_to(number, view)
         return Stored(number, appended.offset, 1, appended.time_us, appended.duplicate)
 
     async def publish_frames(self, frames: Sequence[tuple[int, FrameView]]) -> list[Stored]:
@@ -179,7 +180,12 @@ class Topic:
         """Queue all frames, or raise before any of them is."""
         for number, view in frames:
             self.partition(number).check_publish(len(view.buffer))
-        return [self.partition(number).publish(view) for number, view in frames]
+        return [self._publish_to(number, view) for number, view in frames]
+
+    def _publish_to(self, number: int, view: FrameView) -> asyncio.Future[Appended]:
+        if number == self._sticky:
+            self._sticky_bytes += len(view.buffer)
+        return self.partitions[number].publish(view)
 
     def _place(self, partition: int | None, message: Message) -> int:
         if partition is not None:
@@ -190,8 +196,14 @@ class Topic:
         return self._keyless()
 
     def _keyless(self) -> int:
-        """Return the partition that keyless messages go to now: the same while it is writing."""
+        """Return the partition that keyless messages go to now.
+
+        They stay with one until it got its share and then move on, as in Kafka: so that those of
+        one moment share a write, and so do their leases and acks.
+        """
         count = len(self.partitions)
+        if self._sticky_bytes >= limits.STICKY_BYTES:
+            self._sticky, self._sticky_bytes = (self._sticky + 1) % count, 0
         for number in range(self._sticky, self._sticky + count):
             if self.partitions[number % count].is_online:
                 self._sticky = number % count
@@ -354,8 +366,6 @@ class Topic:
     def _ready(self, number: int) -> None:
         self.wake()
         self.readers.wake_group(str(number))
-        if number == self._sticky:  # its write is done: spread the load
-            self._sticky = (number + 1) % len(self.partitions)
 
     def _failed(self, number: int) -> None:
         if self._closed is None and not self.partitions[number].messages.failed:

@@ -267,11 +267,11 @@ def test_keys_stay_together_and_keyless_messages_go_round(tmp_path: Path) -> Non
                 await topic.publish_messages(placed), placed, strict=True
             ):
                 assert stored.partition == partition_of(message.key or b"", 4)
+            share = Message(b"v" * (limits.STICKY_BYTES // 2))
             keyless = [
-                (await topic.publish_messages([Placed(None, Message(b"v"))]))[0].partition
-                for _ in range(8)
+                (await topic.publish_messages([Placed(None, share)]))[0].partition for _ in range(9)
             ]
-            assert set(keyless) == {0, 1, 2, 3}
+            assert keyless == [0, 0, 1, 1, 2, 2, 3, 3, 0]
             keyed = FrameView.parse(encode_frame(Columns([b"v"], keys=[b"k"])))
             with pytest.raises(InvalidInput):
                 await topic.publish_frames([(ANY_PARTITION, keyed)])
