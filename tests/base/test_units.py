@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from goq.errors import InvalidInput
+from goq.units import (
+    format_duration_ms,
+    format_size_bytes,
+    format_time_us,
+    parse_duration_ms,
+    parse_size_bytes,
+    parse_time_us,
+)
+
+NOW_US = 1_700_000_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "duration_ms"),
+    [("250ms", 250), ("30s", 30_000), ("1h30m", 5_400_000), ("7d", 604_800_000), ("1.5s", 1500)],
+)
+def test_durations_are_read_as_people_write_them(text: str, duration_ms: int) -> None:
+    assert parse_duration_ms(text) == duration_ms
+
+
+@given(st.integers(0, 10**13))
+def test_a_duration_that_was_written_reads_the_same(duration_ms: int) -> None:
+    assert parse_duration_ms(format_duration_ms(duration_ms)) == duration_ms
+
+
+def test_a_bare_number_is_seconds_bytes_or_milliseconds() -> None:
+    assert parse_duration_ms("2") == parse_duration_ms(2) == 2000
+    assert parse_size_bytes("2") == parse_size_bytes(2) == 2
+    assert parse_time_us("1700000000000", now_us=0) == NOW_US
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"), [("64KiB", 65_536), ("10MB", 10**7), ("1GiB", 2**30), ("1.5kib", 1536)]
+)
+def test_sizes_are_read_in_both_kinds_of_unit(text: str, size_bytes: int) -> None:
+    assert parse_size_bytes(text) == size_bytes
+
+
+@given(st.integers(0, 2**50))
+def test_a_whole_size_that_was_written_reads_the_same(count: int) -> None:
+    assert parse_size_bytes(format_size_bytes(count * 2**10)) == pytest.approx(
+        count * 2**10, rel=0.05
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "shift_s"), [("now", 0), ("-15m", -900), ("+2h", 7200), ("2023-11-14T22:13:20Z", 0)]
+)
+def test_times_are_absolute_or_relative_to_now(text: str, shift_s: int) -> None:
+    assert parse_time_us(text, now_us=NOW_US) == NOW_US + shift_s * 1_000_000
+
+
+@given(st.integers(0, 4 * 10**15))
+def test_a_time_that_was_written_reads_the_same(time_us: int) -> None:
+    assert parse_time_us(format_time_us(time_us), now_us=0) == time_us
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1s", "1y", "9" * 400 + "d", "9" * 400, "٣s", "1e9"])
+def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(InvalidInput, match=r"30s|zero or more"):
+        parse_duration_ms(text)
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "1XB", "9" * 5000, "1 2"])
+def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(InvalidInput, match="64KiB"):
+        parse_size_bytes(text)
+
+
+@pytest.mark.parametrize("text", ["", "soon", "2025-13-01", "2025-01-15T10:00:00", "9" * 400])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput):
+        parse_time_us(text, now_us=NOW_US)
