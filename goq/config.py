@@ -73,14 +73,18 @@ class BrokerConfig(BaseModel):
 class DefaultsConfig(BaseModel):
     """What a new topic gets where it is not told otherwise.
 
-    ``topic`` and ``delivery`` hold topic settings, nested or dotted, and ``topic`` the count of
-    partitions besides.
+    All sections hold topic settings, nested or dotted, and ``topic`` the count of partitions
+    besides.
     """
 
     model_config = _STRICT
 
     topic: dict[str, Any] = Field(default_factory=dict)
     delivery: dict[str, Any] = Field(default_factory=dict)
+    delay: dict[str, Any] = Field(default_factory=dict)
+    priority: dict[str, Any] = Field(default_factory=dict)
+    tenants: dict[str, Any] = Field(default_factory=dict)
+    dedup: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _are_settings(self) -> DefaultsConfig:
@@ -88,7 +92,7 @@ class DefaultsConfig(BaseModel):
             _ = self.settings
         except InvalidInput as error:
             where = (error.field or "").removeprefix("settings.")
-            section = "" if where.startswith("delivery.") else "topic."
+            section = "" if where.partition(".")[0] in _OWN_SECTIONS else "topic."
             raise ValueError(f"{section}{where}: {error.detail}") from None
         except (OverflowError, ValueError) as error:
             raise ValueError(f"a number is out of bounds: {error}") from None
@@ -111,7 +115,11 @@ class DefaultsConfig(BaseModel):
     def settings(self) -> TopicSettings:
         """The topic settings, checked."""
         topic = {key: value for key, value in self.topic.items() if key != "partitions"}
-        return TopicSettings().changed({**topic, "delivery": self.delivery})
+        sections = {name: getattr(self, name) for name in _OWN_SECTIONS}
+        return TopicSettings().changed({**topic, **sections})
+
+
+_OWN_SECTIONS = tuple(name for name in DefaultsConfig.model_fields if name != "topic")
 
 
 class Config(BaseModel):
@@ -205,7 +213,7 @@ def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, 
 def _explain(error: Mapping[str, Any]) -> str:
     where = [str(step) for step in error["loc"]]
     message = error["msg"].removeprefix("Value error, ")
-    if where == ["defaults"] and message.startswith(("topic.", "delivery.")):
+    if where == ["defaults"] and message.partition(".")[0] in DefaultsConfig.model_fields:
         return f"defaults.{message}"
     if error["type"] == "extra_forbidden":
         return f"{'.'.join(where)}: there is no such setting"

@@ -1,22 +1,35 @@
-"""A topic's settings: their names, defaults, bounds, and how people write them.
+"""A topic's settings: their names, defaults and bounds.
 
 Settings are written as dotted keys (``retention.age=7d``) or as nested mappings of the same
 names; both mean the same. Unknown names and values out of bounds raise ``InvalidInput`` naming
-the key.
+the key. A group may have its own of those under ``delivery``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 from goq import limits
 from goq.errors import InvalidInput
-from goq.units import format_duration_ms, format_size_bytes, parse_duration_ms, parse_size_bytes
+from goq.setting_types import (
+    Kind,
+    choice,
+    count,
+    duration,
+    lane_weights,
+    lanes,
+    optional,
+    share,
+    size,
+    tenant_weights,
+    truth,
+)
 
-NONE = "none"
+_SECTION_OF_GROUPS = "delivery."
+_YEAR_MS = 365 * 86_400_000
 
 
 class Fsync(StrEnum):
@@ -27,9 +40,17 @@ class Fsync(StrEnum):
     NEVER = "never"
 
 
+class Ordering(StrEnum):
+    """What a group keeps in order: each key, nothing, or each whole partition."""
+
+    KEY = "key"
+    NONE = "none"
+    PARTITION = "partition"
+
+
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """What may be set on a topic. None means unlimited."""
+    """What may be set on a topic. None means unlimited, or none."""
 
     retention_age_ms: int | None = 7 * 86_400_000
     retention_bytes: int | None = 10 * limits.GIB
@@ -37,6 +58,49 @@ class TopicSettings:
     segment_age_ms: int = 86_400_000
     fsync: Fsync = Fsync.ALWAYS
     visibility_timeout_ms: int = 30_000
+    attempts_max: int | None = 4
+    backoff_initial_ms: int = 1_000
+    backoff_max_ms: int = 60_000
+    backoff_jitter: float = 0.2
+    dead_letters: bool = True
+    dead_letter_expired: bool = False
+    ordering: Ordering = Ordering.KEY
+    delay_max_ms: int = _YEAR_MS
+    lanes: tuple[str, ...] = ("high", "normal", "low")
+    """Names of lanes 0, 1, …; empty where lanes are only numbered."""
+    lane_weights: tuple[int, ...] | None = None
+    """Shares by lane number; None for strict priority."""
+    starvation_ms: int | None = None
+    tenant_weights: tuple[tuple[str, float], ...] = ()
+    tenant_in_flight_max: int | None = None
+    dedup_window_ms: int | None = 86_400_000
+
+    @property
+    def default_lane(self) -> int:
+        """The lane of a message that names none: ``normal``, or else the middle one."""
+        if "normal" in self.lanes:
+            return self.lanes.index("normal")
+        return (len(self.lanes) or limits.LANES_MAX) // 2
+
+    def lane(self, priority: str | int, *, field: str) -> int:
+        """Return the number of a lane given by name or number; raise ``InvalidInput``."""
+        if isinstance(priority, str) and priority in self.lanes:
+            return self.lanes.index(priority)
+        number = priority
+        if isinstance(number, str) and number.isascii() and number.isdigit() and len(number) < 4:
+            number = int(number)
+        lane_count = len(self.lanes) or limits.LANES_MAX
+        if isinstance(number, int) and 0 <= number < lane_count:
+            return number
+        named = f"{', '.join(self.lanes)}, or " if self.lanes else ""
+        raise InvalidInput(
+            f"there is no lane {str(priority)[:80]!r}; there are {named}0 to {lane_count - 1}",
+            field=field,
+        )
+
+    def lane_name(self, lane: int) -> str:
+        """Return how people call a lane: by its name, or its number where it has none."""
+        return self.lanes[lane] if lane < len(self.lanes) else str(lane)
 
     def changed(self, written: Mapping[str, Any]) -> TopicSettings:
         """Return these settings with the written ones parsed, checked and put in."""
@@ -48,91 +112,83 @@ class TopicSettings:
                     f"{key!r} is not a topic setting; there are {', '.join(_SETTINGS)}",
                     field=f"settings.{key}",
                 )
-            values[setting.attribute] = setting.parse(value, f"settings.{key}")
+            values[setting.attribute] = setting.kind.parse(value, f"settings.{key}")
         return replace(self, **values)
+
+    def for_group(self, written: Mapping[str, Any]) -> TopicSettings:
+        """Return these settings with those of a group, which are some of ``delivery``, put in."""
+        for key, _ in _flattened(written):
+            if _SECTION_OF_GROUPS + key not in _SETTINGS:
+                known = ", ".join(group_setting_names())
+                raise InvalidInput(
+                    f"{key!r} is not a group setting; there are {known}", field=f"settings.{key}"
+                )
+        return self.changed({_SECTION_OF_GROUPS + key: v for key, v in _flattened(written)})
 
     def written(self) -> dict[str, str]:
         """Return every setting by its dotted key, as people write it."""
         return {
-            key: setting.format(getattr(self, setting.attribute))
+            key: setting.kind.format(getattr(self, setting.attribute))
             for key, setting in _SETTINGS.items()
         }
+
+    def written_for_group(self) -> dict[str, str]:
+        """Return the settings that a group may have its own of, named as a group names them."""
+        written = self.written()
+        return {name: written[_SECTION_OF_GROUPS + name] for name in group_setting_names()}
 
 
 class _Setting(NamedTuple):
     attribute: str
-    parse: Callable[[Any, str], Any]
-    format: Callable[[Any], str]
+    kind: Kind[Any]
+
+
+def group_setting_names() -> list[str]:
+    """Return the names of what may be set on a group."""
+    return [
+        key.removeprefix(_SECTION_OF_GROUPS)
+        for key in _SETTINGS
+        if key.startswith(_SECTION_OF_GROUPS)
+    ]
 
 
 def _flattened(written: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     flat: list[tuple[str, Any]] = []
     for key, value in written.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and prefix + key not in _SETTINGS:
             flat.extend(_flattened(value, f"{prefix}{key}."))
         else:
             flat.append((prefix + key, value))
     return flat
 
 
-def _optional(
-    parse: Callable[[Any, str], int], form: Callable[[int], str]
-) -> tuple[Callable[[Any, str], int | None], Callable[[int | None], str]]:
-    return (
-        lambda value, field: None if value in (None, NONE) else parse(value, field),
-        lambda value: NONE if value is None else form(value),
-    )
-
-
-def _bounded(
-    parse: Callable[..., int], form: Callable[[int], str], low: int, high: int
-) -> Callable[[Any, str], int]:
-    def parse_bounded(value: Any, field: str) -> int:
-        if not isinstance(value, str | int | float):
-            raise InvalidInput(f"{value!r} is neither a text nor a number", field=field)
-        number = parse(value, field=field)
-        if not low <= number <= high:
-            raise InvalidInput(
-                f"{value!r} is out of bounds: allowed is {form(low)} to {form(high)}", field=field
-            )
-        return number
-
-    return parse_bounded
-
-
-def _duration(low_ms: int, high_ms: int) -> Callable[[Any, str], int]:
-    return _bounded(parse_duration_ms, format_duration_ms, low_ms, high_ms)
-
-
-def _size(low: int, high: int) -> Callable[[Any, str], int]:
-    return _bounded(parse_size_bytes, format_size_bytes, low, high)
-
-
-def _fsync(value: Any, field: str) -> Fsync:
-    try:
-        return Fsync(value)
-    except ValueError:
-        raise InvalidInput(
-            f"{value!r} is not one of always, interval, never", field=field
-        ) from None
-
-
-_YEAR_MS = 365 * 86_400_000
 _SETTINGS: dict[str, _Setting] = {
-    "retention.age": _Setting(
-        "retention_age_ms", *_optional(_duration(1000, 100 * _YEAR_MS), format_duration_ms)
-    ),
-    "retention.bytes": _Setting(
-        "retention_bytes", *_optional(_size(limits.SEGMENT_BYTES_MIN, 2**60), format_size_bytes)
-    ),
+    "retention.age": _Setting("retention_age_ms", optional(duration(1000, 100 * _YEAR_MS))),
+    "retention.bytes": _Setting("retention_bytes", optional(size(limits.SEGMENT_BYTES_MIN, 2**60))),
     "segment.bytes": _Setting(
-        "segment_bytes",
-        _size(limits.SEGMENT_BYTES_MIN, limits.SEGMENT_BYTES_MAX),
-        format_size_bytes,
+        "segment_bytes", size(limits.SEGMENT_BYTES_MIN, limits.SEGMENT_BYTES_MAX)
     ),
-    "segment.age": _Setting("segment_age_ms", _duration(1000, _YEAR_MS), format_duration_ms),
-    "fsync": _Setting("fsync", _fsync, str),
+    "segment.age": _Setting("segment_age_ms", duration(1000, _YEAR_MS)),
+    "fsync": _Setting("fsync", choice(Fsync)),
     "delivery.visibility_timeout": _Setting(
-        "visibility_timeout_ms", _duration(1, limits.VISIBILITY_MS_MAX), format_duration_ms
+        "visibility_timeout_ms", duration(1, limits.VISIBILITY_MS_MAX)
+    ),
+    "delivery.max_attempts": _Setting("attempts_max", optional(count(1, limits.ATTEMPTS_MAX))),
+    "delivery.backoff.initial": _Setting("backoff_initial_ms", duration(0, limits.BACKOFF_MS_MAX)),
+    "delivery.backoff.max": _Setting("backoff_max_ms", duration(0, limits.BACKOFF_MS_MAX)),
+    "delivery.backoff.jitter": _Setting("backoff_jitter", share(0, 1)),
+    "delivery.dead_letters": _Setting("dead_letters", truth),
+    "delivery.dead_letter_expired": _Setting("dead_letter_expired", truth),
+    "delivery.ordering": _Setting("ordering", choice(Ordering)),
+    "delay.max": _Setting("delay_max_ms", duration(0, limits.DELAY_MS_MAX)),
+    "priority.lanes": _Setting("lanes", lanes),
+    "priority.weights": _Setting("lane_weights", lane_weights),
+    "priority.starvation": _Setting("starvation_ms", optional(duration(1, _YEAR_MS))),
+    "tenants.weights": _Setting("tenant_weights", tenant_weights),
+    "tenants.in_flight": _Setting(
+        "tenant_in_flight_max", optional(count(1, limits.TENANT_IN_FLIGHT_MAX))
+    ),
+    "dedup.window": _Setting(
+        "dedup_window_ms", optional(duration(1000, limits.DEDUP_WINDOW_MS_MAX))
     ),
 }

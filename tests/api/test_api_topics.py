@@ -6,6 +6,8 @@ import pytest
 from api_calls import publish
 from support.running_node import RunningNode, running_node
 
+from goq.settings import TopicSettings
+
 
 def test_a_topic_is_created_with_what_is_asked_and_shown_as_it_is(node: RunningNode) -> None:
     asked = {
@@ -17,13 +19,12 @@ def test_a_topic_is_created_with_what_is_asked_and_shown_as_it_is(node: RunningN
     assert created.status == 201
     topic = created.json
     assert topic["name"] == "shown"
-    assert topic["settings"] == {
+    assert topic["settings"] == TopicSettings().written() | {
         "retention.age": "12h",
         "retention.bytes": "10GiB",
         "segment.bytes": "64KiB",
         "segment.age": "1d",
         "fsync": "interval",
-        "delivery.visibility_timeout": "30s",
     }
     assert topic["partitions"] == [
         {

@@ -42,8 +42,9 @@ def names_in(tree: dict[str, Any], prefix: str = "") -> set[str]:
 
 def all_settings() -> set[str]:
     broker = {f"broker.{name}" for name in type(Config().broker).model_fields}
+    own = set(type(Config().defaults).model_fields)
     topic = {
-        f"defaults.{'' if name.startswith('delivery.') else 'topic.'}{name}"
+        f"defaults.{'' if name.partition('.')[0] in own else 'topic.'}{name}"
         for name in TopicSettings().written()
     }
     return broker | topic | {"defaults.topic.partitions"}
