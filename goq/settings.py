@@ -105,7 +105,7 @@ class TopicSettings:
     def changed(self, written: Mapping[str, Any]) -> TopicSettings:
         """Return these settings with the written ones parsed, checked and put in."""
         values: dict[str, Any] = {}
-        for key, value in _flattened(written):
+        for key, value in flattened(written).items():
             setting = _SETTINGS.get(key)
             if setting is None:
                 raise InvalidInput(
@@ -117,13 +117,13 @@ class TopicSettings:
 
     def for_group(self, written: Mapping[str, Any]) -> TopicSettings:
         """Return these settings with those of a group, which are some of ``delivery``, put in."""
-        for key, _ in _flattened(written):
+        for key in flattened(written):
             if _SECTION_OF_GROUPS + key not in _SETTINGS:
                 known = ", ".join(group_setting_names())
                 raise InvalidInput(
                     f"{key!r} is not a group setting; there are {known}", field=f"settings.{key}"
                 )
-        return self.changed({_SECTION_OF_GROUPS + key: v for key, v in _flattened(written)})
+        return self.changed({_SECTION_OF_GROUPS + key: v for key, v in flattened(written).items()})
 
     def written(self) -> dict[str, str]:
         """Return every setting by its dotted key, as people write it."""
@@ -152,13 +152,14 @@ def group_setting_names() -> list[str]:
     ]
 
 
-def _flattened(written: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    flat: list[tuple[str, Any]] = []
+def flattened(written: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return settings by dotted key, however they were nested."""
+    flat: dict[str, Any] = {}
     for key, value in written.items():
         if isinstance(value, Mapping) and prefix + key not in _SETTINGS:
-            flat.extend(_flattened(value, f"{prefix}{key}."))
+            flat.update(flattened(value, f"{prefix}{key}."))
         else:
-            flat.append((prefix + key, value))
+            flat[prefix + key] = value
     return flat
 
 

@@ -106,11 +106,24 @@ class Settle(Input):
 
 
 class Nack(Input):
-    """Receipts to give back, to be tried again after ``delay``."""
+    """Receipts to give back, to be tried again after ``delay``, or the group's backoff."""
 
     receipts: list[str]
-    delay: str | float = 0
+    delay: str | float | None = None
     reason: str = ""
+
+
+class Reject(Input):
+    """Receipts whose messages are given up at once."""
+
+    receipts: list[str]
+    reason: str = ""
+
+
+class GroupSettings(Input):
+    """Settings of a group's own, over those of its topic under ``delivery``."""
+
+    settings: dict[str, Any]
 
 
 class Extend(Input):
@@ -229,6 +242,8 @@ class GroupPartitionOut(Output):
     ready: int
     leased: int
     retry: int
+    blocked: int
+    scheduled: int
 
 
 class MemberOut(Output):
@@ -239,16 +254,23 @@ class MemberOut(Output):
 
 
 class GroupOut(Output):
-    """A group: ``lag`` is what it has not done, of which so much is ready, leased, in retry."""
+    """A group: ``lag`` is what it has not done, of which so much is ready, leased, in retry.
+
+    ``blocked`` is what of the ready is known to be held back behind its key, ``scheduled`` what
+    is not due yet and not counted in the lag.
+    """
 
     group: str
     lag: int
     ready: int
     leased: int
     retry: int
+    blocked: int
+    scheduled: int
     oldest_ready_age_ms: int | None
     members: list[MemberOut]
     partitions: list[GroupPartitionOut]
+    settings: dict[str, str]
 
 
 class GroupsOut(msgspec.Struct):

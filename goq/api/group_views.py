@@ -13,16 +13,17 @@ from goq.api.bodies import (
 from goq.api.log_reading import read_log
 from goq.api.messages_out import JsonMessages, messages_json
 from goq.api.reading import time_us
+from goq.broker.counts import group_counts
 from goq.broker.partition import Partition
 from goq.broker.topic import Topic
 from goq.clock import Clock
-from goq.delivery.group import Group
-from goq.delivery.parts import Part
+from goq.delivery.parts import Part, gaps
 from goq.errors import InvalidInput
 from goq.model import MessageId
 from goq.units import format_time_us
 
 _STATES = ("ready", "leased", "retry")
+_WINDOW = 100_000  # offsets looked at in one go
 
 
 class GroupViews:
@@ -34,7 +35,14 @@ class GroupViews:
     async def group(self, topic: Topic, name: str) -> GroupOut:
         """Return a group's progress in total and by partition."""
         now_ms = self._clock.wall_ms()
-        partitions = [self._partition(p, p.state.group(name), now_ms) for p in topic.partitions]
+        partitions = [
+            GroupPartitionOut(
+                partition=p.identity.number,
+                cursor=p.state.group(name).taken.floor,
+                **group_counts(p, name, now_ms)._asdict(),
+            )
+            for p in topic.partitions
+        ]
         holders: dict[str, int] = {}
         for partition in topic.partitions:
             for lease in partition.state.group(name).leases.values():
@@ -46,46 +54,34 @@ class GroupViews:
             ready=sum(p.ready for p in partitions),
             leased=sum(p.leased for p in partitions),
             retry=sum(p.retry for p in partitions),
+            blocked=sum(p.blocked for p in partitions),
+            scheduled=sum(p.scheduled for p in partitions),
             oldest_ready_age_ms=await self._oldest_age_ms(topic, name, now_ms),
             members=[MemberOut(consumer, held) for consumer, held in sorted(holders.items())],
             partitions=partitions,
-        )
-
-    def _partition(self, partition: Partition, group: Group, now_ms: int) -> GroupPartitionOut:
-        state = partition.state
-        cursor = max(group.cursor, state.start_offset)
-        behind = max(0, state.end_offset - cursor)
-        unreadable = sum(
-            max(0, min(r.end, state.end_offset) - max(r.start, cursor)) for r in state.corrupt
-        )
-        waiting = group.retries.message_count
-        due = sum(p.end - p.start for p in group.retries if p.time_ms <= now_ms)
-        return GroupPartitionOut(
-            partition=partition.identity.number,
-            cursor=cursor,
-            lag=behind + group.leased_count + waiting,
-            ready=behind - unreadable + due,
-            leased=group.leased_count,
-            retry=waiting - due,
+            settings=topic.settings_of(name).written_for_group(),
         )
 
     async def _oldest_age_ms(self, topic: Topic, name: str, now_ms: int) -> int | None:
         times_us: list[int] = []
         for partition in list(topic.partitions):
-            for start, _end, _attempt in partition.state.candidates(name, now_ms, 1):
-                reading = await read_log(partition, start, start + 1)
+            runs = await self._ready_runs(partition, name, now_ms, -1, 1)
+            for run in runs[:1]:
+                reading = await read_log(partition, run.start, run.start + 1)
                 times_us += [view.header.append_time_us for view in reading.frames]
         return max(0, now_ms - min(times_us) // 1000) if times_us else None
 
     def reset(self, partition: Partition, name: str, offset: int) -> ResetPartitionOut:
         """Return what going on from ``offset`` means for what was done and what was not."""
-        group = partition.state.group(name)
+        state = partition.state
+        group = state.group(name)
+        before = offset - state.start_offset
         return ResetPartitionOut(
             partition=partition.identity.number,
-            cursor=group.cursor,
+            cursor=group.taken.floor,
             to=offset,
-            redelivers=max(0, group.cursor - offset),
-            skips=max(0, offset - group.cursor),
+            redelivers=group.taken.count(offset, state.end_offset),
+            skips=before - group.taken.count(state.start_offset, offset),
             voids=group.leased_count,
         )
 
@@ -102,7 +98,7 @@ class GroupViews:
         for partition in topic.partitions[max(0, after_partition) :]:
             number = partition.identity.number
             behind = after_offset if number == after_partition else -1
-            for run in self._runs(partition, name, state):
+            for run in await self._runs(partition, name, state, behind, limit):
                 first = max(run.start, behind + 1)
                 while first < run.end:
                     if len(found) >= limit:
@@ -123,15 +119,35 @@ class GroupViews:
                     first = last
         return MessagesOut(found.messages)
 
-    def _runs(self, partition: Partition, name: str, state: str) -> list[Part]:
+    async def _runs(
+        self, partition: Partition, name: str, state: str, behind: int, count: int
+    ) -> list[Part]:
         """Return the offsets in a state, in order; attempts are those already made."""
         group, now_ms = partition.state.group(name), self._clock.wall_ms()
         if state == "leased":
             return sorted(part for lease in group.leases.values() for part in lease.parts)
         if state == "retry":
             return [part for part in group.retries if part.time_ms > now_ms]
-        spans = partition.state.candidates(name, now_ms, partition.state.end_offset + 1)
-        return sorted(Part(start, end, attempt - 1, now_ms) for start, end, attempt in spans)
+        return await self._ready_runs(partition, name, now_ms, behind, count)
+
+    async def _ready_runs(
+        self, partition: Partition, name: str, now_ms: int, behind: int, count: int
+    ) -> list[Part]:
+        """Return what is ready behind an offset, in order of offset: at least ``count`` of it."""
+        state = partition.state
+        group = state.group(name)
+        due = [p for p in group.retries if p.time_ms <= now_ms and p.end > behind + 1]
+        fresh: list[Part] = []
+        at, left = max(behind + 1, state.start_offset), count
+        while left > 0 and at < state.end_offset:
+            stop = min(at + _WINDOW, state.end_offset)
+            waiting = [Part(s, e, 0, 0) for s, e in await partition.waiting(at, stop)]
+            for run in state.deliverable(group, at, stop):
+                for start, end in gaps(*run, waiting):
+                    fresh.append(Part(start, end, 0, now_ms))
+                    left -= end - start
+            at = stop
+        return sorted([*due, *fresh])
 
 
 def _position(after: str | None, topic: str) -> tuple[int, int]:

@@ -12,11 +12,13 @@ from goq.api.bodies import (
     FailedOut,
     GroupOut,
     GroupReset,
+    GroupSettings,
     GroupsOut,
     MessagesOut,
     Nack,
     Receive,
     ReceivedOut,
+    Reject,
     ResetOut,
     Settle,
     SettledOut,
@@ -31,10 +33,10 @@ from goq.api.messages_out import (
 from goq.api.reading import duration_ms, json_body, query_int, receipts_of, wants_frames
 from goq.api.route import Parameter, Route
 from goq.broker.broker import Broker
-from goq.broker.partition import Delivery
+from goq.broker.partition import Delivery, Partition
 from goq.broker.topic import ReceiveOptions, Topic
-from goq.delivery.events import Nacked, Span
-from goq.delivery.partition import PartitionState, Settled
+from goq.delivery.events import Span
+from goq.delivery.settling import Settled, acknowledge, extend, give_back, reject
 from goq.errors import GoqError, GroupNotFound, InvalidInput, LeaseLost, TooLarge
 from goq.http.message import Request, Response
 from goq.model import Receipt, check_name
@@ -66,6 +68,7 @@ class GroupRoutes:
             ),
             Route("POST", f"{_GROUP}/ack", self.ack, "Mark as done", Settle, SettledOut),
             Route("POST", f"{_GROUP}/nack", self.nack, "Give back", Nack, SettledOut),
+            Route("POST", f"{_GROUP}/reject", self.reject, "Give up", Reject, SettledOut),
             Route("POST", f"{_GROUP}/extend", self.extend, "Keep longer", Extend, SettledOut),
             Route(
                 "GET",
@@ -76,6 +79,15 @@ class GroupRoutes:
                 errors=("topic_not_found",),
             ),
             Route("GET", _GROUP, self.show, "Show a group", answer=GroupOut, errors=_MISSING),
+            Route(
+                "PUT",
+                _GROUP,
+                self.configure,
+                "Give a group settings of its own",
+                body=GroupSettings,
+                answer=GroupOut,
+                errors=("topic_not_found",),
+            ),
             Route("DELETE", _GROUP, self.delete, "Delete a group", status=204, errors=_MISSING),
             Route(
                 "POST",
@@ -148,23 +160,16 @@ class GroupRoutes:
         self, topic: Topic, group: str, delivery: Delivery, spans: Sequence[Span]
     ) -> None:
         """Give back messages that were leased and not handed over: it counts as no attempt."""
-        now_ms = self._broker.clock.wall_ms()
-
-        def decide(state: PartitionState) -> Settled:
-            lease = state.group(group).leases.get(delivery.token)
-            held = [p for s, e, _ in spans for p in lease.parts.within(s, e)] if lease else []
-            back = sorted((p.start, p.end, p.attempt - 1) for p in held)
-            nacked = Nacked(group, delivery.token, back, now_ms, "no room in the answer")
-            return Settled([nacked] if back else [], 0, [])
-
         with contextlib.suppress(GoqError):  # then the lease's end gives them back
-            topic.partitions[delivery.partition].settle(decide)
+            topic.partitions[delivery.partition].undo_receive(group, delivery, spans)
 
     async def ack(self, request: Request, name: str, group: str) -> Response:
         """Mark leased messages as done."""
         receipts = receipts_of(json_body(request, Settle).receipts, limits.RECEIPTS_PER_REQUEST_MAX)
         topic = self._broker.topic(name)
-        answer = await _settle(topic, receipts, lambda state, some: state.acknowledge(group, some))
+        answer = await _settle(
+            topic, group, receipts, lambda p, some: acknowledge(p.state, group, some)
+        )
         topic.stats.acked_messages += answer.done
         return json_response(answer)
 
@@ -172,31 +177,44 @@ class GroupRoutes:
         """Give leased messages back, to be tried again after a delay."""
         asked = json_body(request, Nack)
         receipts = receipts_of(asked.receipts, limits.RECEIPTS_PER_REQUEST_MAX)
-        if len(asked.reason) > limits.REASON_CHARS_MAX:
-            raise TooLarge(
-                f"a reason has at most {limits.REASON_CHARS_MAX} characters", field="reason"
-            )
-        delay_ms = duration_ms(asked.delay, "delay", limits.NACK_DELAY_MS_MAX)
-        due_ms = self._broker.clock.wall_ms() + delay_ms
+        reason = _reason(asked.reason)
+        delay_ms = None
+        if asked.delay is not None:
+            delay_ms = duration_ms(asked.delay, "delay", limits.NACK_DELAY_MS_MAX)
+
+        def decide(partition: Partition, some: list[Receipt]) -> Settled:
+            failing = partition.failing(group, delay_ms=delay_ms, reason=reason)
+            return give_back(partition.state, group, some, failing)
+
         topic = self._broker.topic(name)
-        answer = await _settle(
-            topic,
-            receipts,
-            lambda state, some: state.give_back(group, some, due_ms, asked.reason),
-        )
+        answer = await _settle(topic, group, receipts, decide)
         topic.stats.nacked_messages += answer.done
         topic.wake()
         return json_response(answer)
+
+    async def reject(self, request: Request, name: str, group: str) -> Response:
+        """Give leased messages up: they become dead letters at once."""
+        asked = json_body(request, Reject)
+        receipts = receipts_of(asked.receipts, limits.RECEIPTS_PER_REQUEST_MAX)
+        reason = _reason(asked.reason)
+
+        def decide(partition: Partition, some: list[Receipt]) -> Settled:
+            failing = partition.failing(group, reason=reason)
+            return reject(partition.state, group, some, failing)
+
+        topic = self._broker.topic(name)
+        return json_response(await _settle(topic, group, receipts, decide))
 
     async def extend(self, request: Request, name: str, group: str) -> Response:
         """Give leased messages a new deadline."""
         asked = json_body(request, Extend)
         receipts = receipts_of(asked.receipts, limits.RECEIPTS_PER_REQUEST_MAX)
         topic = self._broker.topic(name)
-        visibility_ms = _visibility_ms(asked.visibility) or topic.settings.visibility_timeout_ms
+        visibility_ms = _visibility_ms(asked.visibility)
+        visibility_ms = visibility_ms or topic.settings_of(group).visibility_timeout_ms
         deadline_ms = self._broker.clock.wall_ms() + visibility_ms
         answer = await _settle(
-            topic, receipts, lambda state, some: state.extend_leases(group, some, deadline_ms)
+            topic, group, receipts, lambda p, some: extend(p.state, group, some, deadline_ms)
         )
         return json_response(answer)
 
@@ -212,6 +230,13 @@ class GroupRoutes:
     async def show(self, _request: Request, name: str, group: str) -> Response:
         """Show a group."""
         topic = self._known(name, group)
+        return json_response(await self._views.group(topic, group))
+
+    async def configure(self, request: Request, name: str, group: str) -> Response:
+        """Give a group settings of its own; one that does not exist yet begins with them."""
+        asked = json_body(request, GroupSettings)
+        topic = self._broker.topic(name)
+        await self._broker.configure_group(topic, group, asked.settings)
         return json_response(await self._views.group(topic, group))
 
     async def delete(self, _request: Request, name: str, group: str) -> Response:
@@ -259,11 +284,18 @@ def _rest(spans: Sequence[Span], offset: int) -> list[Span]:
 
 async def _settle(
     topic: Topic,
+    group: str,
     receipts: list[Receipt],
-    decide: Callable[[PartitionState, list[Receipt]], Settled],
+    decide: Callable[[Partition, list[Receipt]], Settled],
 ) -> SettledOut:
-    done, lost = await topic.settle(receipts, decide)
+    done, lost = await topic.settle(group, receipts, decide)
     return SettledOut(done, [FailedOut(str(receipt), LeaseLost.code) for receipt in lost])
+
+
+def _reason(reason: str) -> str:
+    if len(reason) > limits.REASON_CHARS_MAX:
+        raise TooLarge(f"a reason has at most {limits.REASON_CHARS_MAX} characters", field="reason")
+    return reason
 
 
 def _visibility_ms(asked: str | float | None) -> int | None:

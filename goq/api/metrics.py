@@ -124,18 +124,18 @@ class Metrics:
         lag = GaugeMetricFamily("goq_group_lag_messages", "Not done yet", labels=labels)
         leased = GaugeMetricFamily("goq_group_leased_messages", "With consumers", labels=labels)
         retry = GaugeMetricFamily("goq_group_retry_messages", "To be tried again", labels=labels)
+        scheduled = GaugeMetricFamily("goq_group_scheduled_messages", "Not due yet", labels=labels)
         waiting = GaugeMetricFamily("goq_group_waiting_receives", "Idle consumers", labels=labels)
+        now_ms = self._broker.clock.wall_ms()
         for topic in topics:
             for name in sorted(topic.groups):
-                groups = [(p.state, p.state.group(name)) for p in topic.partitions]
-                leased_count = sum(group.leased_count for _, group in groups)
-                retry_count = sum(group.retries.message_count for _, group in groups)
-                behind = sum(max(0, state.end_offset - group.cursor) for state, group in groups)
-                lag.add_metric([topic.name, name], behind + leased_count + retry_count)
-                leased.add_metric([topic.name, name], leased_count)
-                retry.add_metric([topic.name, name], retry_count)
+                counts = [group_counts(p, name, now_ms) for p in topic.partitions]
+                lag.add_metric([topic.name, name], sum(c.lag for c in counts))
+                leased.add_metric([topic.name, name], sum(c.leased for c in counts))
+                retry.add_metric([topic.name, name], sum(c.retry for c in counts))
+                scheduled.add_metric([topic.name, name], sum(c.scheduled for c in counts))
                 waiting.add_metric([topic.name, name], topic.waiters.count(name))
-        yield from (lag, leased, retry, waiting)
+        yield from (lag, leased, retry, scheduled, waiting)
 
     def _http_metrics(self) -> Iterator[Metric]:
         requests = CounterMetricFamily(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
+import secrets
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from goq import limits
+from goq.broker.frame_cache import FrameCache
 from goq.broker.metadata import MetadataStore
 from goq.broker.opening import Machinery, PartitionId
 from goq.broker.partition import Partition
@@ -19,7 +22,7 @@ from goq.broker.topic import Topic
 from goq.clock import Clock
 from goq.errors import InvalidInput, ShuttingDown, TooManyRequests, TopicExists, TopicNotFound
 from goq.model import check_name
-from goq.settings import TopicSettings
+from goq.settings import TopicSettings, flattened
 from goq.storage.files import Disk
 from goq.storage.nodedb import SegmentRow, TopicRow
 from goq.storage.retention import keep_from
@@ -27,6 +30,7 @@ from goq.storage.segment import Segment
 
 _log = logging.getLogger("goq.broker")
 _RETENTION_PERIOD_S = 60.0
+_PRODUCER_ID_BITS = 63
 
 
 class Broker:
@@ -63,7 +67,16 @@ class Broker:
         """Recover every topic; afterwards the broker can be used."""
         epoch = await self.metadata.next_epoch()
         self._machinery = Machinery(
-            self._disk, self._executor, self.clock, epoch, self._sealed, self.write_seconds
+            self._disk,
+            self._executor,
+            self.clock,
+            epoch,
+            self._sealed,
+            self.write_seconds,
+            FrameCache(),
+            self._tasks,
+            random.random,
+            lambda: secrets.randbits(_PRODUCER_ID_BITS) or 1,
         )
         self._disk.make_dir(self._topics_dir)
         rows = {row.name: row for row in await self.metadata.topics()}
@@ -98,10 +111,12 @@ class Broker:
         settings = self._defaults.changed(row.settings)
         directory = self._topics_dir / row.name
         topic = Topic(row.name, settings, directory, self._machinery, self._tasks)
-        topic.groups.update(await self.metadata.groups(row.name))
+        for group, written in (await self.metadata.groups(row.name)).items():
+            topic.configure_group(group, written)
         await topic.open(row.partitions)
         for partition in topic.partitions:
-            topic.groups.update(partition.state.groups)
+            for group in partition.state.groups:
+                topic.groups.setdefault(group, {})
         self.topics[row.name] = topic
         return topic
 
@@ -186,20 +201,32 @@ class Broker:
 
     async def remember_group(self, topic: Topic, group: str) -> None:
         """Note a group that is used for the first time."""
-        if group in topic.groups:
-            return
+        if group not in topic.groups:
+            self._check_new_group(topic, group)
+            await self.metadata.put_group(topic.name, group, {})
+            topic.groups.setdefault(group, {})
+
+    async def configure_group(self, topic: Topic, group: str, settings: Mapping[str, Any]) -> None:
+        """Give a group settings of its own, over those it has."""
+        if group not in topic.groups:
+            self._check_new_group(topic, group)
+        known = topic.groups.get(group, {})
+        chosen = topic.settings.for_group({**known, **flattened(settings)}).written_for_group()
+        own = {name: chosen[name] for name in {*known, *flattened(settings)}}
+        await self.metadata.put_group(topic.name, group, own)
+        topic.configure_group(group, own)
+
+    def _check_new_group(self, topic: Topic, group: str) -> None:
         check_name(group, "group")
         if len(topic.groups) >= limits.GROUPS_PER_TOPIC_MAX:
             raise TooManyRequests(f"a topic has at most {limits.GROUPS_PER_TOPIC_MAX} groups")
-        await self.metadata.put_group(topic.name, group)
-        topic.groups.add(group)
 
     async def delete_group(self, topic: Topic, group: str) -> None:
         """Forget a group and its progress."""
         for partition in topic.partitions:
             await partition.delete_group(group)
         await self.metadata.delete_group(topic.name, group)
-        topic.groups.discard(group)
+        topic.forget_group(group)
 
     async def _keep_in_bounds(self) -> None:
         while True:
@@ -225,10 +252,10 @@ class Broker:
             self._executor, messages.active.read_first_time, self._disk
         )
         if first_us is not None and now_us - first_us >= topic.settings.segment_age_ms * 1000:
-            await partition.roll()
+            await partition.keeping.roll()
         segments = list(messages.segments)
         await loop.run_in_executor(self._executor, self._load_indexes, segments)
-        deleted = await partition.trim(keep_from(segments, topic.settings, now_us))
+        deleted = await partition.keeping.trim(keep_from(segments, topic.settings, now_us))
         await self.metadata.delete_segments(
             [(topic.name, partition.identity.number, log, s.base_offset) for log, s in deleted]
         )

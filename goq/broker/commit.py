@@ -19,7 +19,7 @@ from goq import limits
 from goq.broker.stats import Histogram
 from goq.clock import Clock
 from goq.errors import GoqError, LogFailed, ShuttingDown, TooManyRequests
-from goq.frame.header import HEADER_BYTES, FrameHeader
+from goq.frame.header import FrameHeader
 from goq.frame.view import FrameView
 from goq.settings import Fsync
 from goq.storage.batch import Batch
@@ -38,8 +38,7 @@ class Appended(NamedTuple):
 
 
 class _Waiting(NamedTuple):
-    header: FrameHeader
-    body: memoryview
+    view: FrameView
     done: asyncio.Future[Appended]
     begins_segment: bool
 
@@ -50,12 +49,13 @@ class _Alone(NamedTuple):
 
 
 class _Written(NamedTuple):
-    header: FrameHeader
+    view: FrameView
     appended: Appended
     done: asyncio.Future[Appended]
 
 
-Committed = Sequence[tuple[FrameHeader, Appended]]
+Committed = Sequence[tuple[FrameView, Appended]]
+"""Frames as they were given, and where they lie."""
 
 
 class GroupCommit:
@@ -117,9 +117,8 @@ class GroupCommit:
         if self._closed is not None:
             raise self._closed
         done: asyncio.Future[Appended] = self._loop.create_future()
-        body = view.body
-        self._queue.append(_Waiting(view.header, body, done, begins_segment))
-        self._queued_bytes += len(body)
+        self._queue.append(_Waiting(view, done, begins_segment))
+        self._queued_bytes += view.header.frame_bytes
         self._wake()
         return done
 
@@ -157,15 +156,16 @@ class GroupCommit:
         queue, batch = self._queue, None
         producers: set[int] = set()
         while queue and not self._sync_wanted and not isinstance(waiting := queue[0], _Alone):
-            header, body, done, begins_segment = waiting
+            view, done, begins_segment = waiting
+            header = view.header
             if header.producer_id in producers or (begins_segment and written):
                 break  # its turn comes when what is before it has been committed
             if batch is None:
                 batch = self.log.begin(self._clock.wall_us(), roll=begins_segment)
-            if not batch.takes(HEADER_BYTES + len(body)):
+            if not batch.takes(header.frame_bytes):
                 break
             queue.popleft()
-            self._queued_bytes -= len(body)
+            self._queued_bytes -= header.frame_bytes
             try:
                 found = self._find_duplicate(header)
             except GoqError as error:
@@ -177,8 +177,8 @@ class GroupCommit:
             if header.producer_id:
                 producers.add(header.producer_id)
             now_us = self._clock.wall_us()
-            offset = batch.add(header, body, append_time_us=now_us, leader_epoch=self._epoch)
-            written.append(_Written(header, Appended(offset, now_us), done))
+            offset = batch.add(header, view.body, append_time_us=now_us, leader_epoch=self._epoch)
+            written.append(_Written(view, Appended(offset, now_us), done))
         return batch if written else None
 
     def _run(self, work: Callable[[], None], then: Callable[[Exception | None], None]) -> None:
@@ -211,7 +211,7 @@ class GroupCommit:
         for _, appended, done in written:
             _resolve(done, appended)
         try:
-            self._on_commit([(header, appended) for header, appended, _ in written])
+            self._on_commit([(view, appended) for view, appended, _ in written])
             if sealed is not None:
                 self._on_seal(sealed)
         finally:

@@ -15,10 +15,9 @@ import msgspec
 
 from goq import limits
 from goq.delivery.events import (
+    SNAPSHOT_PARTS,
     AnyEvent,
     SnapshotEnded,
-    SnapshotGroup,
-    SnapshotProducers,
     SnapshotStarted,
     Trimmed,
     Truncated,
@@ -26,6 +25,7 @@ from goq.delivery.events import (
     encode_events,
 )
 from goq.delivery.partition import PartitionState
+from goq.delivery.snapshot import weight_of
 from goq.errors import InvalidFrame, LogFailed
 from goq.frame.encode import seal
 from goq.frame.header import Attribute, padding_bytes
@@ -58,9 +58,7 @@ def snapshot_frames(events: Sequence[AnyEvent]) -> Iterator[FrameView]:
     weight = 0
     for event in events:
         some.append(event)
-        weight += 1
-        if isinstance(event, SnapshotGroup):
-            weight += len(event.leases) + len(event.retries)
+        weight += weight_of(event)
         if weight >= _SNAPSHOT_FRAME_WEIGHT:
             yield encode_event_frame(some)
             some, weight = [], 0
@@ -153,7 +151,7 @@ def _replay(log: Log, sequence: int, state: PartitionState) -> int | None:
             snapshot = []
         elif isinstance(stored.event, SnapshotStarted):
             snapshot = [stored]
-        elif isinstance(stored.event, SnapshotGroup | SnapshotProducers):
+        elif isinstance(stored.event, SNAPSHOT_PARTS):
             if snapshot:  # else left over from one that is damaged
                 snapshot.append(stored)
         elif isinstance(stored.event, SnapshotEnded):

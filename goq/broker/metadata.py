@@ -7,7 +7,7 @@ A :class:`MetadataStore` is given to the broker. A single node's keeps everythin
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -37,12 +37,12 @@ class MetadataStore(Protocol):
         """Forget a topic."""
         ...
 
-    async def groups(self, topic: str) -> list[str]:
-        """Return a topic's groups."""
+    async def groups(self, topic: str) -> dict[str, dict[str, str]]:
+        """Return a topic's groups, each with its own settings."""
         ...
 
-    async def put_group(self, topic: str, name: str) -> None:
-        """Remember a group."""
+    async def put_group(self, topic: str, name: str, settings: Mapping[str, str]) -> None:
+        """Insert or replace a group."""
         ...
 
     async def delete_group(self, topic: str, name: str) -> None:
@@ -88,13 +88,13 @@ class LocalMetadata:
         """Forget a topic."""
         await self._run(lambda: self._db.delete_topic(name))
 
-    async def groups(self, topic: str) -> list[str]:
-        """Return a topic's groups."""
+    async def groups(self, topic: str) -> dict[str, dict[str, str]]:
+        """Return a topic's groups, each with its own settings."""
         return await self._run(lambda: self._db.groups(topic))
 
-    async def put_group(self, topic: str, name: str) -> None:
-        """Remember a group."""
-        await self._run(lambda: self._db.put_group(topic, name))
+    async def put_group(self, topic: str, name: str, settings: Mapping[str, str]) -> None:
+        """Insert or replace a group."""
+        await self._run(lambda: self._db.put_group(topic, name, settings))
 
     async def delete_group(self, topic: str, name: str) -> None:
         """Forget a group."""

@@ -10,8 +10,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from goq import limits
+from goq.broker.dispatch import Dispatch
 from goq.broker.eventlog import encode_event_frame, rebuild
+from goq.broker.frame_cache import FrameCache
+from goq.broker.outstanding import learn_outstanding
 from goq.broker.stats import Histogram
+from goq.broker.tasks import Tasks
 from goq.clock import Clock
 from goq.delivery.partition import PartitionState
 from goq.errors import GoqError
@@ -38,6 +42,12 @@ class Machinery:
     epoch: int
     on_seal: Callable[[PartitionId, str, Segment], None]
     write_seconds: Histogram
+    frames: FrameCache
+    tasks: Tasks
+    luck: Callable[[], float]
+    """Draws a number from 0 to below 1."""
+    new_id: Callable[[], int]
+    """Draws a producer id that nobody else has."""
 
 
 class Opened(NamedTuple):
@@ -49,6 +59,7 @@ class Opened(NamedTuple):
     messages: Log
     events: Log
     state: PartitionState
+    dispatch: Dispatch
     snapshot_sequence: int
 
 
@@ -60,12 +71,12 @@ def open_logs(directory: Path, machinery: Machinery, settings: TopicSettings) ->
         on_error.callback(_release, messages)
         events = Log.open(directory / "events", disk, events_config(settings))
         on_error.callback(_release, events)
-        opened = _rebuild(messages, events, machinery)
+        opened = _rebuild(messages, events, machinery, settings)
         on_error.pop_all()
     return opened
 
 
-def _rebuild(messages: Log, events: Log, machinery: Machinery) -> Opened:
+def _rebuild(messages: Log, events: Log, machinery: Machinery, settings: TopicSettings) -> Opened:
     rebuilt = rebuild(events, start_offset=messages.start_offset, end_offset=messages.end_offset)
     if rebuilt.repairs:  # durable before an offset that was lost is given to another message
         view = encode_event_frame(rebuilt.repairs)
@@ -84,7 +95,9 @@ def _rebuild(messages: Log, events: Log, machinery: Machinery) -> Opened:
             header = view.header
             state.producers.add(header, header.base_offset, header.append_time_us)
         offset = reading.next_offset
-    return Opened(messages, events, state, rebuilt.sequence)
+    dispatch = Dispatch.build(messages, state, settings, machinery.clock.wall_ms())
+    learn_outstanding(messages, state, dispatch)
+    return Opened(messages, events, state, dispatch, rebuilt.sequence)
 
 
 def _release(log: Log) -> None:

@@ -11,13 +11,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
 from goq import limits
 from goq.broker.commit import Appended, Committed, GroupCommit
 from goq.broker.eventlog import encode_event_frame, snapshot_frames
-from goq.broker.frameset import FrameSet
+from goq.broker.fetching import Fetch, Missing
+from goq.broker.keeping import Keeping
 from goq.broker.opening import (
     Machinery,
     Opened,
@@ -25,34 +27,40 @@ from goq.broker.opening import (
     events_config,
     messages_config,
 )
+from goq.broker.policies import failing, retry_policy
 from goq.broker.stats import TopicStats
+from goq.delivery.choice import Choice
 from goq.delivery.events import (
+    Acked,
     AnyEvent,
+    Cause,
     Corrupted,
+    Departing,
+    Dropped,
     Expired,
     Extended,
     GroupDeleted,
     Leased,
     Nacked,
+    Range,
     Reset,
-    SnapshotGroup,
+    Skipped,
     Span,
-    Trimmed,
     token_of,
 )
-from goq.delivery.partition import PartitionState, Settled
+from goq.delivery.schedule import Load
+from goq.delivery.settling import Failing, Settled, end_lease, expire, undo
+from goq.delivery.snapshot import snapshot_of, weight_of
 from goq.errors import GoqError, LogFailed, PartitionOffline
 from goq.frame.header import FrameHeader
 from goq.frame.view import FrameView
-from goq.model import OffsetRange
-from goq.settings import TopicSettings
+from goq.settings import Ordering, TopicSettings
+from goq.storage.columns import rows_of
 from goq.storage.damage import Damage
-from goq.storage.files import NotCached
-from goq.storage.log import Log
 from goq.storage.reader import Reading
-from goq.storage.segment import Segment
 
-_TIMER_MS_MAX = 30_000  # a wall clock that is set forward is noticed within this
+_TIMER_MS_MAX = 1_000  # a wall clock that is set forward is noticed within this
+_LOAD_AGAIN_S = 1.0
 _EXPIRE_AT_ONCE_MAX = 256  # leases, before others get a turn
 _EVENTS_PER_FRAME_MAX = 2_000  # with reasons as long as they may be, well within a frame
 _SNAPSHOT_COST_BYTES = limits.KIB  # of new messages that an entry of a snapshot has to wait for
@@ -74,6 +82,28 @@ class Delivery(NamedTuple):
         return sum(end - start for start, end, _ in self.spans)
 
 
+class ColdMessages(Exception):
+    """Nothing was leased: the messages have to be read from the device before."""
+
+    def __init__(self, missing: Missing) -> None:
+        super().__init__()
+        self.missing = missing
+
+
+@dataclass(frozen=True, slots=True)
+class Callbacks:
+    """What a partition tells its topic."""
+
+    on_ready: Callable[[str | None], None]
+    """There may be something to receive: for one group, or with None for all."""
+    on_failure: Callable[[], None]
+    on_departing: Callable[[], None]
+    on_settled: Callable[[str, int, int], None]
+    """So many messages of a lease, by group and token, are no longer with their consumer."""
+    settings_of: Callable[[str], TopicSettings]
+    """The settings that hold for a group."""
+
+
 class Partition:
     """A partition that is open."""
 
@@ -82,19 +112,18 @@ class Partition:
         identity: PartitionId,
         opened: Opened,
         machinery: Machinery,
-        *,
-        on_ready: Callable[[], None],
-        on_failure: Callable[[], None],
+        callbacks: Callbacks,
         stats: TopicStats,
     ) -> None:
         self.identity = identity
         self._stats = stats
         self.state = opened.state
+        self.dispatch = opened.dispatch
         self.messages = opened.messages
         self.events = opened.events
         self._machinery = machinery
-        self._on_ready = on_ready
-        self._on_failure = on_failure
+        self._callbacks = callbacks
+        self._cached = machinery.frames.of_partition()
         self._loop = asyncio.get_running_loop()
         self._offline: GoqError | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -124,7 +153,15 @@ class Partition:
             on_failure=self._recording_failed,
             write_seconds=machinery.write_seconds,
         )
-        self._arm_timer(self.state.next_timer_ms())
+        self.keeping = Keeping(
+            identity,
+            machinery,
+            self._publisher,
+            self._recorder,
+            record=lambda event: self._record([event]),
+            rebuilds_from=lambda: self._rebuilds_from,
+        )
+        self._arm_all()
 
     @property
     def is_online(self) -> bool:
@@ -149,15 +186,22 @@ class Partition:
         return Appended(found.offset, found.time_us, duplicate=True) if found else None
 
     def _published(self, committed: Committed) -> None:
-        for header, appended in committed:
+        for view, appended in committed:
+            header = view.header
+            end = appended.offset + header.message_count
             self.state.producers.add(header, appended.offset, appended.time_us)
             self._stats.published_messages += header.message_count
             self._stats.published_bytes += header.frame_bytes
             self._bytes_since_snapshot += header.frame_bytes
-            self.state.extend_to(appended.offset + header.message_count)
-        self._on_ready()
+            self.state.extend_to(end)
+            rows = rows_of(view, appended.offset, appended.time_us)
+            self.dispatch.published(appended.offset, end, rows, appended.time_us // 1000)
+            if rows is not None:
+                self._arm_timer(self.dispatch.schedule.next_ms())
+        self._callbacks.on_ready(None)
         enough = limits.CHECKPOINT_INTERVAL_BYTES + _SNAPSHOT_COST_BYTES * self._snapshot_weight
         if self._bytes_since_snapshot > enough and self.is_online:
+            self.dispatch.release()
             self._record_snapshot(begins_segment=self._events_are_full())
 
     def _publishing_failed(self, error: GoqError) -> None:
@@ -189,106 +233,147 @@ class Partition:
         if not any(r.start <= start and end <= r.end for r in known) and self.is_online:
             self._record([Corrupted(start, end, reason)])
 
+    async def waiting(self, start: int, end: int) -> list[tuple[int, int]]:
+        """Return which of these messages wait for their time, as runs in order of offset."""
+        if not self.dispatch.schedule.count:
+            return []
+        return await self._loop.run_in_executor(
+            self._machinery.executor, self.dispatch.waiting, self.messages, start, end
+        )
+
     # Delivery
 
     def receive(
         self,
-        group: str,
+        group_name: str,
         consumer: str,
         messages_max: int,
-        visibility_ms: int,
+        visibility_ms: int | None,
         *,
         bytes_max: int,
         wait: bool = False,
     ) -> tuple[Delivery, asyncio.Future[Appended]] | None:
         """Lease what is ready; None when nothing is.
 
-        The delivery may leave the node when the future is done. Raises ``NotCached`` with
+        The delivery may leave the node when the future is done. Raises ``ColdMessages`` with
         nothing leased when the messages have to be fetched from the disk first, and ``wait`` does
         not allow that here.
         """
         self.check_room()
         now_ms = self._machinery.clock.wall_ms()
-        spans, frames = self._readable(group, now_ms, messages_max, bytes_max, wait)
-        if not spans:
-            return None
-        deadline_ms = now_ms + visibility_ms
-        token = token_of(self._machinery.epoch, self._next_sequence)
-        done = self._record([Leased(group, consumer, deadline_ms, spans)])
-        number = self.identity.number
-        return Delivery(number, token, consumer, deadline_ms, spans, frames.views), done
+        settings = self._callbacks.settings_of(group_name)
+        group = self.state.join(group_name)
+        self.dispatch.turns_of(group)
 
-    def _readable(
-        self, group: str, now_ms: int, messages_max: int, bytes_max: int, wait: bool
-    ) -> tuple[list[Span], FrameSet]:
-        """Return what can be read of what the group should get next.
-
-        Damage met is recorded and passed over: if there was nothing else, what is behind it.
-        """
-        corrupt = None
-        spans: list[Span] = []
-        frames = FrameSet()
-        while not spans and corrupt != self.state.corrupt:
-            corrupt = self.state.corrupt
-            for start, end, attempt in self.state.candidates(group, now_ms, messages_max):
-                held_to = min(frames.held_from(start), end)
-                damage: list[Damage] = []
-                if held_to < end and frames.size_bytes < bytes_max:
-                    try:
-                        room = bytes_max - frames.size_bytes
-                        reading = self._read_span(held_to, end, room, wait)
-                    except NotCached:
-                        if not spans and held_to == start:
-                            raise
-                    else:
-                        frames.add(reading.frames)
-                        held_to = min(reading.next_offset, end)
-                        damage = reading.damage
-                spans.extend(_readable_spans(start, held_to, attempt, damage))
-                if held_to < end:
-                    break  # hand over what is at hand
-        return spans, frames
-
-    def _read_span(self, start: int, end: int, bytes_max: int, wait: bool) -> Reading:
-        try:
-            reading = self.messages.reader.read(
-                start, end, messages_max=end - start, bytes_max=bytes_max, wait=wait
+        def read(start: int, end: int, size_bytes: int) -> Reading:
+            return self.messages.reader.read(
+                start, end, messages_max=end - start, bytes_max=size_bytes, wait=wait
             )
-        except NotCached:
-            raise NotCached((start, end - start)) from None
-        for damage in reading.damage:
-            self._record_corruption(damage.start_offset, damage.end_offset, damage.reason)
-        return reading
 
-    def undo_receive(self, group: str, delivery: Delivery) -> None:
-        """Give back a lease that never left the node: it counts as no attempt."""
+        fetch = Fetch(self._cached, read, self._note_damage, bytes_max=bytes_max)
+        default_lane = self.dispatch.default_lane
+        choice = Choice(self.state, group, settings.ordering, default_lane, now_ms, fetch.facts)
+        choice.take(messages_max)
+        for cause, ranges in choice.skipped.items():
+            self._skip(group_name, ranges, cause, settings, now_ms)
+        if not choice.spans:
+            if fetch.missing is not None:
+                raise ColdMessages(fetch.missing)
+            return None
+        group.learn(choice.facts)
+        deadline_ms = now_ms + (visibility_ms or settings.visibility_timeout_ms)
+        token = token_of(self._machinery.epoch, self._next_sequence)
+        done = self._record([Leased(group_name, consumer, deadline_ms, choice.spans)])
+        number = self.identity.number
+        return Delivery(number, token, consumer, deadline_ms, choice.spans, fetch.frames), done
+
+    def _note_damage(self, damage: Damage) -> None:
+        self._record_corruption(damage.start_offset, damage.end_offset, damage.reason)
+
+    def _skip(
+        self, group: str, ranges: list[Range], cause: Cause, settings: TopicSettings, now_ms: int
+    ) -> None:
+        """Count messages as done that are not to be handed out any more."""
+        if cause is Cause.TTL and settings.dead_letter_expired and settings.dead_letters:
+            spans = [(start, end, 0) for start, end in ranges]
+            grave = self._failing(group, now_ms).grave
+            self._record([Departing(group, 0, spans, cause, "", now_ms, *grave)])
+        else:
+            self._record([Skipped(group, ranges, cause)])
+
+    def _failing(self, group: str, now_ms: int) -> Failing:
+        return failing(
+            self.identity, retry_policy(self._callbacks.settings_of(group)), now_ms, self._machinery
+        )
+
+    def failing(self, group: str, *, delay_ms: int | None = None, reason: str = "") -> Failing:
+        """Return what is to be known to decide on an attempt that fails now."""
+        now_ms = self._machinery.clock.wall_ms()
+        return self._failing(group, now_ms)._replace(delay_ms=delay_ms, reason=reason)
+
+    def undo_receive(self, group: str, delivery: Delivery, spans: Sequence[Span]) -> None:
+        """Give back what was leased and never left the node: it counts as no attempt."""
         if group in self.state.groups and self.is_online:
-            lease = self.state.groups[group].leases.get(delivery.token)
-            if lease is not None:
-                spans = [(p.start, p.end, p.attempt - 1) for p in lease.parts]
-                now_ms = self._machinery.clock.wall_ms()
-                self._record([Nacked(group, delivery.token, spans, now_ms, "consumer gone")])
-                self._on_ready()
+            now_ms = self._machinery.clock.wall_ms()
+            event = undo(self.state, group, delivery.token, spans, now_ms)
+            if event is not None:
+                self._record([event])
+                self._let_go(group, [event])
+                self._callbacks.on_ready(group)
+
+    def end_lease(self, group: str, token: int, reason: str) -> None:
+        """End a lease before its time, because its consumer is gone."""
+        if group in self.state.groups and self.is_online:
+            events = end_lease(self.state, group, token, self.failing(group, reason=reason))
+            if events:
+                self._record(events)
+                self._let_go(group, events)
+                self._callbacks.on_ready(group)
 
     def check_room(self) -> None:
         """Raise why no event can be taken now."""
         self._check_online()
         self._recorder.check_room(0)
 
-    def settle(self, decide: Callable[[PartitionState], Settled]) -> tuple[Settled, Settling]:
-        """Take a settling decision; what it says holds when the future, if any, is done."""
+    def settle(self, group: str, settled: Settled) -> tuple[Settled, Settling]:
+        """Carry out a settling decision; what it says holds when the future, if any, is done."""
         self._check_online()
-        settled = decide(self.state)
         recorded = None
         for first in range(0, len(settled.events), _EVENTS_PER_FRAME_MAX):
             recorded = self._record(settled.events[first : first + _EVENTS_PER_FRAME_MAX])
+        if settled.events:
+            self._let_go(group, settled.events)
+            self._wake_blocked(group)
         return settled, recorded
+
+    def _let_go(self, group: str, events: Sequence[AnyEvent]) -> None:
+        """Say that leases lost messages."""
+        for event in events:
+            if isinstance(event, Acked):
+                count = sum(end - start for start, end in event.ranges)
+            elif isinstance(event, Nacked | Expired | Dropped | Departing):
+                count = sum(end - start for start, end, _ in event.spans)
+            else:
+                continue
+            self._callbacks.on_settled(group, event.token, count)
+
+    def _wake_blocked(self, group_name: str) -> None:
+        """Wake a consumer if something may have stood behind what was settled."""
+        group = self.state.groups[group_name]
+        settings = self._callbacks.settings_of(group_name)
+        if (
+            group.locks.held_count
+            or len(group.retries)
+            or settings.tenant_in_flight_max is not None
+            or settings.ordering is Ordering.PARTITION
+        ):
+            self._callbacks.on_ready(group_name)
 
     async def reset(self, group: str, offset: int) -> None:
         """Let a group go on from ``offset``."""
         self.check_room()
         done = self._record([Reset(group, offset)])
-        self._on_ready()
+        self._callbacks.on_ready(group)
         await done
 
     async def delete_group(self, group: str) -> None:
@@ -307,6 +392,8 @@ class Partition:
             self._next_sequence += 1
             if isinstance(event, Leased | Nacked | Expired | Extended):
                 self._arm_timer(self.state.next_timer_ms(event.group))
+            elif isinstance(event, Departing):
+                self._callbacks.on_departing()
         enough = max(limits.SNAPSHOT_EVENTS_MIN, self._snapshot_weight)
         if self._events_are_full() and self._next_sequence - self._snapshot_sequence >= enough:
             self._record_snapshot(begins_segment=True)
@@ -316,7 +403,7 @@ class Partition:
         return self.events.active.size_bytes >= limits.EVENT_SEGMENT_BYTES
 
     def _record_snapshot(self, *, begins_segment: bool) -> None:
-        events = self.state.snapshot(self.state.end_offset)
+        events = snapshot_of(self.state, self.state.end_offset)
         first, *others = snapshot_frames(events)
         done = self._recorder.append(first, begins_segment=begins_segment)
         for view in others:
@@ -326,9 +413,7 @@ class Partition:
             done.add_done_callback(lambda last: self._snapshot_done(last, sequence))
         self._next_sequence += len(events)
         self._snapshot_sequence = self._next_sequence
-        self._snapshot_weight = sum(
-            len(e.leases) + len(e.retries) for e in events if isinstance(e, SnapshotGroup)
-        )
+        self._snapshot_weight = sum(map(weight_of, events)) - len(events)
         self._bytes_since_snapshot = 0
 
     def _snapshot_done(self, last: asyncio.Future[Appended], sequence: int) -> None:
@@ -353,65 +438,50 @@ class Partition:
             self._timer.cancel()
         self._timer = self._loop.call_at(at, self._on_time)
 
+    def _arm_all(self) -> None:
+        self._arm_timer(self.state.next_timer_ms())
+        self._arm_timer(self.dispatch.schedule.next_ms())
+
     def _on_time(self) -> None:
-        """Expire leases and let retries become ready, as far as their time has come."""
+        """End leases and let messages become ready, as far as their time has come."""
         self._timer = None
         if not self.is_online:
             return
         now_ms = self._machinery.clock.wall_ms()
-        for event in islice(self.state.expire(now_ms), _EXPIRE_AT_ONCE_MAX):
+        expired = expire(self.state, now_ms, lambda group: self._failing(group, now_ms))
+        for events in islice(expired, _EXPIRE_AT_ONCE_MAX):
+            self._record(events)
+            for event in events:
+                assert isinstance(event, Expired | Departing | Dropped)
+                self._let_go(event.group, [event])
+                self._stats.expired_messages += sum(end - start for start, end, _ in event.spans)
+        matured = self._mature(now_ms)
+        if self.state.ripen(now_ms) or matured:
+            self._callbacks.on_ready(None)
+        self._arm_all()
+
+    def _mature(self, now_ms: int) -> bool:
+        """Let delayed messages become ready, and have those read that come near."""
+        event = self.dispatch.mature(now_ms)
+        if event is not None:
             self._record([event])
-            self._stats.expired_messages += sum(end - start for start, end, _ in event.spans)
-        if self.state.ripen(now_ms):
-            self._on_ready()
-        self._arm_timer(self.state.next_timer_ms())
+        load = self.dispatch.schedule.load_wanted(now_ms)
+        if load is not None:
+            self._machinery.tasks.start(self._load(load))
+        return event is not None
 
-    # Keeping
-
-    async def trim(self, offset: int) -> list[tuple[str, Segment]]:
-        """Delete the whole segments before ``offset``, and events that speak of nothing else.
-
-        Returns what was deleted, each with the name of its log.
-        """
-        end = _last_sealed_end(self.messages, offset)
-        if end <= self.messages.start_offset or not self.is_online:
-            return []
-        await self._record([Trimmed(end)])
-        deleted = self.messages.detach_before(end)
-        await self._publisher.run_alone(lambda: self.messages.remove(deleted))
-        return [("messages", s) for s in deleted] + [
-            ("events", s) for s in await self._trim_events()
-        ]
-
-    async def _trim_events(self) -> list[Segment]:
-        """Delete segments of events older than every message: an event is never older than that.
-
-        Those that a rebuild would begin with stay.
-        """
-        old = [s for s in self.events.segments[:-1] if s.end_offset <= self._rebuilds_from]
-        first = self.messages.segments[0]
-        disk = self._machinery.disk
-
-        def find_end() -> int:
-            end, first_us = self.events.start_offset, first.read_first_time(disk)
-            for segment in old:
-                segment.load_index(disk)
-                if first_us is None or segment.time_us >= first_us:
-                    break
-                end = segment.end_offset
-            return end
-
-        end = await self._loop.run_in_executor(self._machinery.executor, find_end)
-        deleted = self.events.detach_before(end)
-        await self._recorder.run_alone(lambda: self.events.remove(deleted))
-        return deleted
-
-    async def roll(self) -> None:
-        """Seal the active segment of messages."""
-        sealed: list[Segment | None] = []
-        await self._publisher.run_alone(lambda: sealed.append(self.messages.roll()))
-        if sealed[0]:
-            self._machinery.on_seal(self.identity, "messages", sealed[0])
+    async def _load(self, load: Load) -> None:
+        dispatch = self.dispatch
+        try:
+            found = await self._loop.run_in_executor(
+                self._machinery.executor, dispatch.load, self.messages, load
+            )
+        except (GoqError, OSError):
+            self._loop.call_later(_LOAD_AGAIN_S, dispatch.schedule.load_failed)
+            raise
+        if dispatch is self.dispatch and self.is_online:
+            dispatch.loaded(load, found)
+            self._arm_all()
 
     def configure(self, settings: TopicSettings) -> None:
         """Take over changed settings; what is written from now on follows them."""
@@ -431,7 +501,7 @@ class Partition:
         self._offline = PartitionOffline(
             f"partition {number} of {topic} is offline: {error.detail}", retry_after_ms=1000
         )
-        self._on_failure()
+        self._callbacks.on_failure()
 
     async def close(self) -> None:
         """Write what is queued, note the state so that opening is quick, close the logs."""
@@ -450,20 +520,3 @@ class Partition:
 
 
 Settling = asyncio.Future[Appended] | None
-
-
-def _readable_spans(start: int, end: int, attempt: int, damage: list[Damage]) -> list[Span]:
-    """Return what of a span is not damaged."""
-    spans: list[Span] = []
-    for gap in sorted(OffsetRange(d.start_offset, d.end_offset) for d in damage):
-        if start < min(gap.start, end):
-            spans.append((start, min(gap.start, end), attempt))
-        start = max(start, gap.end)
-    if start < end:
-        spans.append((start, end, attempt))
-    return spans
-
-
-def _last_sealed_end(log: Log, offset: int) -> int:
-    ends = [s.end_offset for s in log.segments[:-1] if s.end_offset <= offset]
-    return max(ends, default=log.start_offset)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -12,11 +12,11 @@ from typing import NamedTuple
 from goq import limits
 from goq.broker.commit import Appended
 from goq.broker.opening import Machinery, Opened, PartitionId, open_logs
-from goq.broker.partition import Delivery, Partition
+from goq.broker.partition import Callbacks, ColdMessages, Delivery, Partition
 from goq.broker.stats import TopicStats
 from goq.broker.tasks import Tasks
 from goq.broker.waiters import Waiters
-from goq.delivery.partition import PartitionState, Settled
+from goq.delivery.settling import Settled
 from goq.errors import GoqError, InvalidInput, PartitionNotFound
 from goq.frame.encode import columns_of, encode_frame, encode_value
 from goq.frame.header import Attribute
@@ -24,7 +24,6 @@ from goq.frame.keys import partition_of
 from goq.frame.view import FrameView
 from goq.model import Message, Receipt
 from goq.settings import TopicSettings
-from goq.storage.files import NotCached
 
 _log = logging.getLogger("goq.broker")
 _REOPEN_DELAY_S = 1.0
@@ -76,12 +75,13 @@ class Topic:
         self.settings = settings
         self.directory = directory
         self.partitions: list[Partition] = []
-        self.groups: set[str] = set()
+        self.groups: dict[str, dict[str, str]] = {}
         self.waiters = Waiters()
         self.readers = Waiters()  # of the log, by partition
         self.stats = TopicStats()
         self._machinery = machinery
         self._tasks = tasks
+        self._group_settings: dict[str, TopicSettings] = {}
         self._sticky = 0
         self._sticky_bytes = 0
         self._turn = 0
@@ -105,14 +105,32 @@ class Topic:
         )
 
     def _partition(self, number: int, opened: Opened) -> Partition:
-        return Partition(
-            PartitionId(self.name, number),
-            opened,
-            self._machinery,
-            on_ready=lambda: self._ready(number),
+        callbacks = Callbacks(
+            on_ready=lambda group: self._ready(number, group),
             on_failure=lambda: self._failed(number),
-            stats=self.stats,
+            on_departing=lambda: None,
+            on_settled=lambda _group, _token, _count: None,
+            settings_of=self.settings_of,
         )
+        identity = PartitionId(self.name, number)
+        return Partition(identity, opened, self._machinery, callbacks, self.stats)
+
+    def settings_of(self, group: str) -> TopicSettings:
+        """Return the settings that hold for a group: the topic's, and its own over them."""
+        return self._group_settings.get(group) or self.settings
+
+    def configure_group(self, group: str, written: Mapping[str, str]) -> None:
+        """Take over a group's own settings."""
+        self.groups[group] = dict(written)
+        if written:
+            self._group_settings[group] = self.settings.for_group(written)
+        else:
+            self._group_settings.pop(group, None)
+
+    def forget_group(self, group: str) -> None:
+        """Let go of a group that was deleted."""
+        self.groups.pop(group, None)
+        self._group_settings.pop(group, None)
 
     def partition(self, number: int) -> Partition:
         """Return a partition; raise ``PartitionNotFound`` if the topic has no such one."""
@@ -261,7 +279,6 @@ class Topic:
         self, group: str, options: ReceiveOptions, fetched: int | None
     ) -> list[tuple[Delivery, asyncio.Future[Appended]]]:
         messages, size_bytes = options.messages_max, options.bytes_max
-        visibility_ms = options.visibility_ms or self.settings.visibility_timeout_ms
         leased: list[tuple[Delivery, asyncio.Future[Appended]]] = []
         failed: GoqError | OSError | None = None
         for partition in self._in_turn(fetched):
@@ -274,14 +291,14 @@ class Topic:
                     group,
                     options.consumer,
                     messages,
-                    visibility_ms,
+                    options.visibility_ms,
                     bytes_max=size_bytes,
                     wait=partition.identity.number == fetched,
                 )
-            except NotCached as error:
+            except ColdMessages as error:
                 if leased:
                     break  # hand over what is at hand; the next call fetches the rest
-                raise _Fetch(partition.identity.number, *error.args[0]) from None
+                raise _Fetch(partition.identity.number, *error.missing) from None
             except (GoqError, OSError) as error:
                 failed = error  # the others may have something
                 continue
@@ -309,7 +326,7 @@ class Topic:
             results = await asyncio.gather(*(done for _, done in leased), return_exceptions=True)
         except asyncio.CancelledError:
             for delivery, _ in leased:
-                self.partitions[delivery.partition].undo_receive(group, delivery)
+                self.partitions[delivery.partition].undo_receive(group, delivery, delivery.spans)
             raise
         durable = []
         for (delivery, _), result in zip(leased, results, strict=True):
@@ -332,8 +349,9 @@ class Topic:
 
     async def settle(
         self,
+        group: str,
         receipts: Sequence[Receipt],
-        decide: Callable[[PartitionState, list[Receipt]], Settled],
+        decide: Callable[[Partition, list[Receipt]], Settled],
     ) -> tuple[int, list[Receipt]]:
         """Settle receipts of any partitions; return how many messages, and the void receipts."""
         by_partition: dict[int, list[Receipt]] = {}
@@ -346,9 +364,8 @@ class Topic:
             else:
                 self.partitions[number].check_room()
         for number, some in by_partition.items():
-            settled, recorded = self.partitions[number].settle(
-                lambda state, some=some: decide(state, some)  # type: ignore[misc]
-            )
+            partition = self.partitions[number]
+            settled, recorded = partition.settle(group, decide(partition, some))
             done += settled.done
             lost.extend(settled.lost)
             if recorded is not None:
@@ -363,7 +380,10 @@ class Topic:
 
     # Keeping
 
-    def _ready(self, number: int) -> None:
+    def _ready(self, number: int, group: str | None) -> None:
+        if group is not None:
+            self.waiters.wake(group)
+            return
         self.wake()
         self.readers.wake_group(str(number))
 
@@ -395,6 +415,8 @@ class Topic:
     def configure(self, settings: TopicSettings) -> None:
         """Take over changed settings."""
         self.settings = settings
+        for group, written in self.groups.items():
+            self.configure_group(group, written)
         for partition in self.partitions:
             partition.configure(settings)
 

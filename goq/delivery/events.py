@@ -9,14 +9,40 @@ of its frame, a lease's token is made of its event's epoch and sequence (:func:`
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
 Range = tuple[int, int]
 Span = tuple[int, int, int]
 """``(start, end, attempt)``"""
-TimedSpan = tuple[int, int, int, int]
-"""``(start, end, attempt, time_ms)``: the time is a deadline or when a retry is due."""
+HeldSpan = tuple[int, int, int, int, int]
+"""``(start, end, attempt, time_ms, failures)``: the time is a deadline or when a retry is due;
+``failures`` counts from 1 into the table of the snapshot, 0 for none."""
+Bitmap = tuple[int, bytes]
+
+
+class Cause(StrEnum):
+    """Why an attempt, or all further ones, ended without an ack."""
+
+    NACKED = "nacked"
+    EXPIRED = "expired"
+    REJECTED = "rejected"
+    TTL = "ttl"
+    OTHER_GROUP = "other_group"
+    """It is a dead letter put back for the group that had given it up."""
+    REDRIVEN = "redriven"
+
+
+class Failure(NamedTuple):
+    """An attempt that ended without an ack."""
+
+    time_ms: int
+    consumer: str
+    cause: str
+    reason: str
+
 
 _SEQUENCE_BITS = 40
 
@@ -59,15 +85,18 @@ class Nacked(Event, frozen=True, tag=3):
     spans: list[Span]
     due_ms: int
     reason: str = ""
+    time_ms: int = 0
 
 
 class Expired(Event, frozen=True, tag=4):
-    """A lease's deadline passed; the messages are ready again at ``due_ms``."""
+    """A lease ended by itself; the messages are ready again at ``due_ms``."""
 
     group: str
     token: int
     spans: list[Span]
     due_ms: int
+    reason: str = ""
+    time_ms: int = 0
 
 
 class Extended(Event, frozen=True, tag=5):
@@ -112,15 +141,22 @@ class SnapshotStarted(Event, frozen=True, tag=10):
     start_offset: int
     messages_offset: int
     corrupt: list[Range]
+    frontier: list[tuple[int, int]] = []
+    exempt: list[tuple[int, int]] = []
+    outbox_id: int = 0
+    outbox_sequences: list[tuple[str, int, int]] = []
 
 
 class SnapshotGroup(Event, frozen=True, tag=11):
     """One group's state; a large one comes in several of these, the later adding to the first."""
 
     group: str
-    cursor: int
-    leases: list[tuple[int, str, list[TimedSpan]]]
-    retries: list[TimedSpan]
+    floor: int
+    full: list[Range] = []
+    partial: list[Bitmap] = []
+    leases: list[tuple[int, str, list[HeldSpan]]] = []
+    retries: list[HeldSpan] = []
+    failures: list[tuple[Failure, ...]] = []
 
 
 class SnapshotProducers(Event, frozen=True, tag=12):
@@ -139,6 +175,98 @@ class Truncated(Event, frozen=True, tag=14):
     end_offset: int
 
 
+class Matured(Event, frozen=True, tag=15):
+    """Every delayed message before ``end_offset`` that was due by ``up_to_ms`` is ready."""
+
+    up_to_ms: int
+    end_offset: int
+
+
+class Cancelled(Event, frozen=True, tag=16):
+    """Messages are not to be delivered to any group that has not got them yet."""
+
+    ranges: list[Range]
+    reason: str = ""
+
+
+class Moved(Event, frozen=True, tag=17):
+    """A message goes on in another lane."""
+
+    offset: int
+    lane: int
+
+
+class Rescheduled(Event, frozen=True, tag=18):
+    """A delayed message is due at another time."""
+
+    offset: int
+    due_ms: int
+
+
+class Skipped(Event, frozen=True, tag=19):
+    """Messages are done for the group without having been handed out."""
+
+    group: str
+    ranges: list[Range]
+    cause: Cause
+
+
+class Dropped(Event, frozen=True, tag=20):
+    """The group gave messages up, and keeps no dead letters."""
+
+    group: str
+    token: int
+    spans: list[Span]
+    cause: Cause
+    reason: str = ""
+    time_ms: int = 0
+
+
+class Departing(Event, frozen=True, tag=21):
+    """Messages leave for another topic; what is written there is told by producer and sequence.
+
+    The producer is the one that this partition has already, if it has one. Messages leave a group
+    that gave them up (with token 0 if it was never handed them). With group "" they are dead
+    letters that are put back, and done for every group here.
+    """
+
+    group: str
+    token: int
+    spans: list[Span]
+    cause: Cause
+    reason: str
+    time_ms: int
+    topic: str
+    partition: int
+    producer_id: int
+
+
+class Departed(Event, frozen=True, tag=22):
+    """Messages that left are stored where they went, the first of them at ``offset``."""
+
+    departure: int
+    offset: int
+
+
+class SnapshotMarks(Event, frozen=True, tag=23):
+    """What the partition knows of single messages; several where there is much."""
+
+    cancelled_floor: int = 0
+    cancelled_full: list[Range] = []
+    cancelled_partial: list[Bitmap] = []
+    moved: list[tuple[int, int]] = []
+    rescheduled: list[tuple[int, int]] = []
+
+
+class SnapshotDeparture(Event, frozen=True, tag=24):
+    """Messages that are leaving, with how earlier attempts failed, by run."""
+
+    departure: int
+    first_sequence: int
+    event: Departing
+    failures: list[tuple[int, int, tuple[Failure, ...]]]
+
+
 AnyEvent = (
     Leased
     | Acked
@@ -150,11 +278,23 @@ AnyEvent = (
     | Corrupted
     | Trimmed
     | Truncated
+    | Matured
+    | Cancelled
+    | Moved
+    | Rescheduled
+    | Skipped
+    | Dropped
+    | Departing
+    | Departed
     | SnapshotStarted
     | SnapshotGroup
     | SnapshotProducers
+    | SnapshotMarks
+    | SnapshotDeparture
     | SnapshotEnded
 )
+
+SNAPSHOT_PARTS = (SnapshotMarks, SnapshotDeparture, SnapshotGroup, SnapshotProducers)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[AnyEvent])

@@ -1,29 +1,43 @@
-"""A partition's delivery state, and the decisions on it.
+"""A partition's delivery state, as its events make it.
 
-``decide``-methods return events and change nothing; :meth:`PartitionState.apply` changes the
-state and is the only thing that does, while running and while recovering alike. Times are
-arguments, in wall-clock milliseconds.
+:meth:`PartitionState.apply` changes the state and is the only thing that does, while running and
+while recovering alike. What to do next is decided elsewhere (:mod:`goq.delivery.settling`,
+:mod:`goq.delivery.choice`) from the state and the time, and comes back as events. The state speaks
+of offsets only: what it needs to know of messages themselves is derived (ready queues, schedule,
+facts of the outstanding) and is built by whoever holds the messages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
+from goq import limits
 from goq.delivery.events import (
     Acked,
-    AnyEvent,
+    Cancelled,
+    Cause,
     Corrupted,
+    Departed,
+    Departing,
+    Dropped,
     Event,
     Expired,
     Extended,
+    Failure,
     GroupDeleted,
     Leased,
+    Matured,
+    Moved,
     Nacked,
     Range,
+    Rescheduled,
     Reset,
+    Skipped,
+    SnapshotDeparture,
     SnapshotEnded,
     SnapshotGroup,
+    SnapshotMarks,
     SnapshotProducers,
     SnapshotStarted,
     Span,
@@ -31,18 +45,16 @@ from goq.delivery.events import (
     Truncated,
     token_of,
 )
+from goq.delivery.frontier import Frontier
 from goq.delivery.group import Group
+from goq.delivery.offsets import OffsetSet
+from goq.delivery.outbox import Outbox
 from goq.delivery.parts import Part, gaps
 from goq.delivery.producers import ProducerTable
-from goq.model import OffsetRange, Receipt
+from goq.delivery.snapshot import restore_group, restore_marks
+from goq.model import OffsetRange
 
-
-class Settled(NamedTuple):
-    """What a settling call comes to: events, messages settled, and the receipts that are void."""
-
-    events: list[AnyEvent]
-    done: int
-    lost: list[Receipt]
+_EVERYTHING = 2**62
 
 
 class PartitionState:
@@ -53,109 +65,44 @@ class PartitionState:
         self.end_offset = start_offset
         self.groups: dict[str, Group] = {}
         self.corrupt: list[OffsetRange] = []
+        self.cancelled = OffsetSet()
+        self.moved: dict[int, int] = {}
+        """The lane of each message whose priority was changed."""
+        self.rescheduled: dict[int, int] = {}
+        """When each message is due whose time was changed, in ms."""
+        self.frontier = Frontier()
+        self.outbox = Outbox()
         self.producers = ProducerTable()
 
     def group(self, name: str) -> Group:
         """Return a group; one that nothing has happened to stands at the start of the log."""
-        return self.groups.get(name) or Group(name, self.start_offset)
+        return self.groups.get(name) or self._new_group(name)
+
+    def join(self, name: str) -> Group:
+        """Return a group that stays: it is about to take messages."""
+        if name not in self.groups:
+            self.groups[name] = self._new_group(name)
+        return self.groups[name]
 
     def extend_to(self, end_offset: int) -> None:
         """Make messages available that have become durable."""
         self.end_offset = end_offset
 
-    # Decisions
+    def deliverable(self, group: Group, start: int, end: int) -> Iterator[OffsetRange]:
+        """Yield what the group was not handed yet and is not damaged, in order of offset.
 
-    def candidates(self, group_name: str, now_ms: int, messages_max: int) -> list[Span]:
-        """Return what the group should get next: due retries, then fresh messages in order."""
-        group = self.group(group_name)
-        spans: list[Span] = []
-        for part in group.retries.due(now_ms, messages_max):
-            spans.append((part.start, part.end, part.attempt + 1))
-            messages_max -= part.end - part.start
-        for start, end in self._readable(max(group.cursor, self.start_offset)):
-            if messages_max <= 0:
-                break
-            end = min(end, start + messages_max)
-            spans.append((start, end, 1))
-            messages_max -= end - start
-        return spans
-
-    def has_ready(self, group_name: str, now_ms: int) -> bool:
-        """Whether a receive would give the group anything now."""
-        return bool(self.candidates(group_name, now_ms, 1))
-
-    def acknowledge(self, group_name: str, receipts: list[Receipt]) -> Settled:
-        """Decide which messages are done."""
-        return self._settle(
-            group_name,
-            receipts,
-            lambda token, parts: Acked(group_name, token, [(p.start, p.end) for p in parts]),
-        )
-
-    def give_back(
-        self, group_name: str, receipts: list[Receipt], due_ms: int, reason: str
-    ) -> Settled:
-        """Decide which messages wait for another attempt."""
-        return self._settle(
-            group_name,
-            receipts,
-            lambda token, parts: Nacked(
-                group_name, token, [(p.start, p.end, p.attempt) for p in parts], due_ms, reason
-            ),
-        )
-
-    def extend_leases(self, group_name: str, receipts: list[Receipt], deadline_ms: int) -> Settled:
-        """Decide which leases get a new deadline."""
-        return self._settle(
-            group_name,
-            receipts,
-            lambda token, parts: Extended(
-                group_name, token, [(p.start, p.end) for p in parts], deadline_ms
-            ),
-        )
-
-    def _settle(
-        self,
-        group_name: str,
-        receipts: list[Receipt],
-        make: Callable[[int, list[Part]], AnyEvent],
-    ) -> Settled:
-        leases = self.group(group_name).leases
-        by_token: dict[int, dict[int, Part]] = {}
-        lost: list[Receipt] = []
-        for receipt in receipts:
-            lease = leases.get(receipt.token)
-            parts = lease.parts.within(receipt.start, receipt.end) if lease else []
-            chosen = by_token.setdefault(receipt.token, {})
-            reached = receipt.start
-            for part in parts:
-                if part.start > reached:
-                    lost.append(receipt._replace(start=reached, end=part.start))
-                reached = part.end
-                known = chosen.get(part.start)
-                if known is None or known.end < part.end:
-                    chosen[part.start] = part
-            if reached < receipt.end:
-                lost.append(receipt._replace(start=reached))
-        events, done = [], 0
-        for token, chosen in by_token.items():
-            if merged := _merged(chosen):
-                events.append(make(token, merged))
-                done += sum(part.end - part.start for part in merged)
-        return Settled(events, done, lost)
-
-    def expire(self, now_ms: int) -> Iterator[Expired]:
-        """Yield the expiry of every lease that is due; each is applied before the next is taken."""
-        for group in list(self.groups.values()):
-            for token, spans in group.expired(now_ms):
-                yield Expired(group.name, token, spans, now_ms)
-
-    def ripen(self, now_ms: int) -> bool:
-        """Return whether retries of any group have become due since this was asked last."""
-        return sum(group.retries.ripen(now_ms) for group in self.groups.values()) > 0
+        Delayed messages that have not matured are among it: they stand in no ready queue.
+        """
+        end = min(end, self.end_offset)
+        for hole in group.taken.missing(max(start, self.start_offset), end):
+            if not self.corrupt:
+                yield hole
+                continue
+            for piece in gaps(*hole, [Part(r.start, r.end, 0, 0) for r in self.corrupt]):
+                yield OffsetRange(*piece)
 
     def next_timer_ms(self, group_name: str | None = None) -> int | None:
-        """Return when to ask :meth:`expire` and :meth:`ripen` next, None if not before a change.
+        """Return when a lease ends or a retry is due next, None if not before a change.
 
         With a name, what that one group needs.
         """
@@ -165,46 +112,87 @@ class PartitionState:
         times = [group.next_timer_ms() for group in self.groups.values()]
         return min((time_ms for time_ms in times if time_ms is not None), default=None)
 
-    # Transitions
+    def ripen(self, now_ms: int) -> bool:
+        """Return whether retries of any group have become due since this was asked last."""
+        return sum(group.retries.ripen(now_ms) for group in self.groups.values()) > 0
+
+    def reach(self) -> int:
+        """Return the end of what is known of messages: nothing known here lies behind."""
+        ends = [group.taken.top() for group in self.groups.values()]
+        ends += [r.end for r in self.corrupt]
+        ends += [end for _, end in self.frontier.pairs]
+        ends += (self.cancelled.top(), self.producers.reach())
+        return max(self.start_offset, *ends)
 
     def apply(self, event: Event, sequence: int, epoch: int) -> None:
         """Change the state as ``event`` says; ``sequence`` is its offset in the events log."""
         if isinstance(event, Leased):
             self._leased(event, token_of(epoch, sequence))
+        elif isinstance(event, Departing):
+            self._departing(event, token_of(epoch, sequence))
         else:
             _TRANSITIONS[type(event)](self, event)
 
-    def _grown(self, name: str) -> Group:
-        if name not in self.groups:
-            self.groups[name] = Group(name, self.start_offset)
-        return self.groups[name]
+    def _new_group(self, name: str) -> Group:
+        group = Group(name, self.start_offset)
+        group.taken.update(self.cancelled.all())
+        return group
 
     def _leased(self, event: Leased, token: int) -> None:
-        group = self._grown(event.group)
-        cursor = group.cursor
+        group = self.join(event.group)
         for start, end, _ in event.spans:
-            if start > cursor:
-                self._let_wait(group, cursor, start)
-            elif start < cursor:
-                self._check_waiting(group, start, min(end, cursor), cursor)
-            cursor = max(cursor, end)
+            self._check_waiting(group, start, end)
         group.lease(token, event.consumer, event.deadline_ms, event.spans)
+
+    def _check_waiting(self, group: Group, start: int, end: int) -> None:
+        """Make up for a damaged event if what is leased again does not wait for a retry.
+
+        If it is in another lease, that one ended. If it is done, the group was set back, and all
+        from there on is to be delivered again.
+        """
+        known = group.taken.count(start, end)
+        if not known:
+            return
+        missing = known - sum(p.end - p.start for p in group.retries.within(start, end))
+        if missing and missing > group.release(start, end):
+            group.taken.remove(start, max(group.taken.top(), start))
+            group.taken.update(self.cancelled.all())
+            for part in list(group.outstanding()):
+                group.taken.add(part.start, part.end)
 
     def _acked(self, event: Acked) -> None:
         group = self._holder(event.group, event.token, [(s, e, 0) for s, e in event.ranges])
         group.finish(event.token, event.ranges)
 
+    def _dropped(self, event: Dropped) -> None:
+        group = self._holder(event.group, event.token, event.spans)
+        group.finish(event.token, [(start, end) for start, end, _ in event.spans])
+
     def _given_back(self, event: Nacked | Expired) -> None:
         group = self._holder(event.group, event.token, event.spans)
-        group.give_back(event.token, event.spans, event.due_ms)
+        lease = group.leases[event.token]
+        cause = Cause.NACKED if isinstance(event, Nacked) else Cause.EXPIRED
+        failure = Failure(event.time_ms, lease.consumer, cause, event.reason)
+        back: list[Part] = []
+        for start, end, attempt in event.spans:
+            for part in lease.parts.within(start, end):
+                failures = _longer(part, failure) if attempt >= part.attempt else part.failures
+                part = part._replace(attempt=attempt, time_ms=event.due_ms, failures=failures)
+                back += self._not_cancelled(part)
+        group.give_back(event.token, back)
+        group.finish(event.token, [(start, end) for start, end, _ in event.spans])
+
+    def _not_cancelled(self, part: Part) -> Iterator[Part]:
+        for start, end in self.cancelled.missing(part.start, part.end):
+            yield part._replace(start=start, end=end)
 
     def _extended(self, event: Extended) -> None:
         group = self._holder(event.group, event.token, [(s, e, 0) for s, e in event.ranges])
         group.extend(event.token, event.ranges, event.deadline_ms)
 
-    def _holder(self, name: str, token: int, spans: list[Span]) -> Group:
+    def _holder(self, name: str, token: int, spans: Iterable[Span]) -> Group:
         """Return the group, holding the lease even if the event that gave it was damaged."""
-        group = self._grown(name)
+        group = self.join(name)
         lease = group.leases.get(token)
         missing: list[Span] = []
         for start, end, attempt in spans:
@@ -216,28 +204,47 @@ class PartitionState:
             self._leased(Leased(name, "", 0, missing), token)
         return group
 
-    def _check_waiting(self, group: Group, start: int, end: int, cursor: int) -> None:
-        """Make up for a damaged event if what is leased again does not wait for a retry.
+    def _skipped(self, event: Skipped) -> None:
+        group = self.join(event.group)
+        for start, end in event.ranges:
+            group.skip(start, end)
 
-        If it is in another lease, that one ended. If it is done, the group was set back, and all
-        from there on is to be delivered again.
-        """
-        missing = end - start - group.waiting_count(start, end)
-        if missing and missing > group.release(start, end):
-            self._let_wait(group, start, cursor)
+    def _departing(self, event: Departing, number: int) -> None:
+        histories: list[tuple[int, int, tuple[Failure, ...]]] = []
+        ranges = [(start, end) for start, end, _ in event.spans]
+        if not event.group:
+            self._cancel(ranges)
+        elif not event.token:
+            self._skipped(Skipped(event.group, ranges, event.cause))
+        else:
+            group = self._holder(event.group, event.token, event.spans)
+            consumer = group.leases[event.token].consumer
+            failure = Failure(event.time_ms, consumer, event.cause, event.reason)
+            histories = [
+                (part.start, part.end, _longer(part, failure))
+                for part in group.finish(event.token, ranges)
+            ]
+        self.outbox.add(number, event, histories)
 
-    def _let_wait(self, group: Group, start: int, end: int) -> None:
-        """Put back what lies between the cursor and a lease beyond it, or was skipped otherwise.
+    def _cancel(self, ranges: Iterable[Range]) -> None:
+        for start, end in ranges:
+            self.cancelled.add(start, end)
+            for group in self.groups.values():
+                group.skip(start, end)
 
-        Only damage leaves such a gap: corrupt messages, which stay held back, or a damaged event
-        that would have moved the cursor; delivering its messages again is safe, skipping is not.
-        """
-        for readable_start, readable_end in self._readable(start):
-            if readable_start < end:
-                group.let_wait(readable_start, min(readable_end, end))
+    def _moved(self, event: Moved) -> None:
+        self.moved[event.offset] = event.lane
+        for group in self.groups.values():
+            group.move(event.offset, event.lane)
+
+    def _rescheduled(self, event: Rescheduled) -> None:
+        self.rescheduled[event.offset] = event.due_ms
+        self.frontier.reschedule(event.offset, event.due_ms)
 
     def _reset(self, event: Reset) -> None:
-        self._grown(event.group).reset(event.offset)
+        group = self.join(event.group)
+        group.reset(event.offset)
+        group.taken.update(self.cancelled.all())
 
     def _group_deleted(self, event: GroupDeleted) -> None:
         self.groups.pop(event.group, None)
@@ -248,11 +255,14 @@ class PartitionState:
             group.forget(event.start, event.end)
 
     def _trimmed(self, event: Trimmed) -> None:
-        self.start_offset = event.start_offset
-        self.corrupt = [r for r in self.corrupt if r.end > event.start_offset]
+        start = self.start_offset = event.start_offset
+        self.corrupt = [r for r in self.corrupt if r.end > start]
+        self.moved = {o: lane for o, lane in self.moved.items() if o >= start}
+        self.rescheduled = {o: due_ms for o, due_ms in self.rescheduled.items() if o >= start}
+        self.frontier.trim(start)
         for group in self.groups.values():
-            group.cursor = max(group.cursor, event.start_offset)
-            group.forget(0, event.start_offset)
+            group.taken.add(0, start)
+            group.forget(0, start)
 
     def _truncated(self, event: Truncated) -> None:
         end = event.end_offset
@@ -260,49 +270,33 @@ class PartitionState:
         self.corrupt = [
             OffsetRange(r.start, min(r.end, end)) for r in self.corrupt if r.start < end
         ]
+        self.cancelled.remove(end, _EVERYTHING)
+        self.moved = {o: lane for o, lane in self.moved.items() if o < end}
+        self.rescheduled = {o: due_ms for o, due_ms in self.rescheduled.items() if o < end}
+        self.frontier.truncate(end)
         self.producers.truncate(end)
         for group in self.groups.values():
-            group.forget(end, max(end, group.cursor))
-            group.cursor = min(group.cursor, end)
+            group.forget(end, _EVERYTHING)
+            group.taken.remove(end, _EVERYTHING)
 
     def _snapshot_started(self, event: SnapshotStarted) -> None:
         self.groups.clear()
         self.start_offset = event.start_offset
         self.corrupt = [OffsetRange(*r) for r in event.corrupt]
+        self.cancelled = OffsetSet()
+        self.moved.clear()
+        self.rescheduled.clear()
+        self.frontier = Frontier(event.frontier, event.exempt)
+        self.outbox.restore(event.outbox_id, event.outbox_sequences)
 
     def _snapshot_group(self, event: SnapshotGroup) -> None:
-        group = self._grown(event.group)
-        group.cursor = event.cursor
-        for token, consumer, spans in event.leases:
-            group.add_lease(token, consumer, spans)
-        for span in event.retries:
-            group.retries.add(Part(*span))
+        if event.group not in self.groups:
+            self.groups[event.group] = Group(event.group, event.floor)
+        restore_group(self.groups[event.group], event)
 
-    def reach(self) -> int:
-        """Return the offset that everything known here lies before."""
-        ends = [group.cursor for group in self.groups.values()] + [r.end for r in self.corrupt]
-        return max(self.start_offset, self.producers.reach(), *ends)
 
-    def snapshot(self, messages_offset: int) -> list[AnyEvent]:
-        """Return events that rebuild this state from nothing.
-
-        ``messages_offset`` says how far into the messages the producers' table reaches.
-        """
-        corrupt: list[Range] = list(self.corrupt)
-        events: list[AnyEvent] = [SnapshotStarted(self.start_offset, messages_offset, corrupt)]
-        for group in self.groups.values():
-            events.extend(group.snapshot())
-        events += (self.producers.snapshot(), SnapshotEnded())
-        return events
-
-    def _readable(self, cursor: int) -> Iterator[OffsetRange]:
-        """Yield the ranges from ``cursor`` to the end that are not held back as corrupt."""
-        for start, end in self.corrupt:
-            if cursor < min(start, self.end_offset):
-                yield OffsetRange(cursor, min(start, self.end_offset))
-            cursor = max(cursor, end)
-        if cursor < self.end_offset:
-            yield OffsetRange(cursor, self.end_offset)
+def _longer(part: Part, failure: Failure) -> tuple[Failure, ...]:
+    return (*part.failures, failure)[-limits.FAILURES_REMEMBERED_MAX :]
 
 
 def _joined(ranges: list[OffsetRange]) -> list[OffsetRange]:
@@ -316,31 +310,26 @@ def _joined(ranges: list[OffsetRange]) -> list[OffsetRange]:
     return joined
 
 
-def _merged(parts: dict[int, Part]) -> list[Part]:
-    """Return parts in order, neighbours of one attempt joined and overlaps counted once."""
-    merged: list[Part] = []
-    for part in sorted(parts.values()):
-        last = merged[-1] if merged else None
-        if last and part.start <= last.end and part.attempt == last.attempt:
-            merged[-1] = last._replace(end=max(last.end, part.end))
-        elif last and part.start < last.end:
-            merged.append(part._replace(start=last.end))
-        else:
-            merged.append(part)
-    return merged
-
-
 _TRANSITIONS: dict[type[Event], Callable[[PartitionState, Any], None]] = {
     Acked: PartitionState._acked,
     Nacked: PartitionState._given_back,
     Expired: PartitionState._given_back,
     Extended: PartitionState._extended,
+    Dropped: PartitionState._dropped,
+    Skipped: PartitionState._skipped,
+    Departed: lambda state, event: state.outbox.remove(event.departure),
+    Cancelled: lambda state, event: state._cancel(event.ranges),
+    Moved: PartitionState._moved,
+    Rescheduled: PartitionState._rescheduled,
+    Matured: lambda state, event: state.frontier.mature(event.up_to_ms, event.end_offset),
     Reset: PartitionState._reset,
     GroupDeleted: PartitionState._group_deleted,
     Corrupted: PartitionState._corrupted,
     Trimmed: PartitionState._trimmed,
     Truncated: PartitionState._truncated,
     SnapshotStarted: PartitionState._snapshot_started,
+    SnapshotMarks: restore_marks,
+    SnapshotDeparture: lambda state, event: state.outbox.restore_departure(event),
     SnapshotGroup: PartitionState._snapshot_group,
     SnapshotProducers: lambda state, event: state.producers.restore(event),
     SnapshotEnded: lambda _state, _event: None,

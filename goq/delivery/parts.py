@@ -1,4 +1,4 @@
-"""Disjoint runs of offsets, each with an attempt and a time, in order of offset.
+"""Disjoint runs of offsets, each with an attempt, a time and a past, in order of offset.
 
 What a lease still holds and what waits for a retry are both of this kind. Memory and time grow
 with the number of runs, not of messages: a lease of a thousand messages in order is one run.
@@ -10,14 +10,17 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from goq.delivery.events import Failure
+
 
 class Part(NamedTuple):
-    """Offsets from ``start`` up to ``end`` that share an attempt and a time."""
+    """Offsets from ``start`` up to ``end`` that share an attempt, a time, and what failed."""
 
     start: int
     end: int
     attempt: int
     time_ms: int
+    failures: tuple[Failure, ...] = ()
 
 
 class Parts:

@@ -1,16 +1,16 @@
-"""Messages that wait for another attempt: by offset, and by when it is due.
+"""Messages that wait for another attempt: by offset, by when they are due, and by lane.
 
-Two heaps lie over the same parts: of those that wait for their time, and of the ripe, whose time
-has come and that wait for a consumer. So the next time to wake somebody at is never that of a
-message that everybody knows of. Entries are not removed but outlived: one that no part stands
-behind any more is dropped when it comes up, and both heaps are made anew when most of them is
-that, or when the clock was set back.
+Heaps lie over the same parts: one of those that wait for their time, and one a lane of the ripe,
+whose time has come and that wait for a consumer. So the next time to wake somebody at is never
+that of a message that everybody knows of. Entries are not removed but outlived: one that no part
+stands behind any more is dropped when it comes up, and the heaps are made anew when most of them
+is that, or when the clock was set back.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from goq.delivery.parts import Part, Parts
 
@@ -18,14 +18,16 @@ _SMALL = 64
 
 
 class Retries:
-    """The parts of one group that wait, and their times."""
+    """The parts of one group that wait, and their times. All of a part are in one lane."""
 
-    __slots__ = ("_now_ms", "_parts", "_ripe", "_waiting")
+    __slots__ = ("_entries", "_lane_of", "_now_ms", "_parts", "_ripe", "_waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, lane_of: Callable[[int], int]) -> None:
+        self._lane_of = lane_of
         self._parts = Parts()
         self._waiting: list[tuple[int, int]] = []
-        self._ripe: list[tuple[int, int]] = []
+        self._ripe: dict[int, list[tuple[int, int]]] = {}
+        self._entries = 0
         self._now_ms = 0
 
     def __len__(self) -> int:
@@ -44,33 +46,44 @@ class Retries:
         self._parts.add(part)
         self._enter(part)
 
-    def take(self, start: int, end: int) -> None:
-        """Let go of what waits from ``start`` up to ``end``."""
-        self._parts.take(start, end)
+    def take(self, start: int, end: int) -> list[Part]:
+        """Let go of what waits from ``start`` up to ``end``, and return it."""
+        taken = self._parts.take(start, end)
         rest = self._parts.at(end)
         if rest is not None and rest.start == end:  # cut off from what had the entry
             self._enter(rest)
+        return taken
 
     def within(self, start: int, end: int) -> list[Part]:
         """Return what waits from ``start`` up to ``end``."""
         return self._parts.within(start, end)
 
-    def due(self, now_ms: int, messages_max: int) -> list[Part]:
-        """Return what is due, longest due first; it stays until it is taken."""
-        self.ripen(now_ms)
-        entries: list[tuple[int, int]] = []
-        found: list[Part] = []
-        while messages_max > 0 and self._ripe:
-            entry = heapq.heappop(self._ripe)
-            part = self._behind(entry)
-            if part is None or (entries and entries[-1] == entry):
-                continue
-            entries.append(entry)
-            found.append(part._replace(end=min(part.end, part.start + messages_max)))
-            messages_max -= part.end - part.start
-        for entry in entries:
-            heapq.heappush(self._ripe, entry)
-        return found
+    def first(self) -> Part | None:
+        """Return the part with the lowest offsets."""
+        return next(iter(self._parts), None)
+
+    def ripe_lanes(self) -> list[int]:
+        """Return the lanes in which something may be ripe."""
+        return [lane for lane, heap in self._ripe.items() if heap]
+
+    def pop_ripe(self, lane: int) -> Part | None:
+        """Return the part of a lane that has been ripe for longest; it stays until it is taken.
+
+        It is not returned again unless it is entered again.
+        """
+        heap = self._ripe.get(lane)
+        while heap:
+            part = self._behind(heapq.heappop(heap))
+            self._entries -= 1
+            if part is not None:
+                return part
+        return None
+
+    def enter_again(self, offset: int) -> None:
+        """Let what was popped and not taken come up again."""
+        part = self._parts.at(offset)
+        if part is not None:
+            self._enter(part)
 
     def ripen(self, now_ms: int) -> bool:
         """Find what has become due; return whether anything has."""
@@ -81,8 +94,10 @@ class Retries:
         while self._waiting and self._waiting[0][0] <= now_ms:
             entry = heapq.heappop(self._waiting)
             if self._behind(entry) is not None:
-                heapq.heappush(self._ripe, entry)
+                heapq.heappush(self._ripe.setdefault(self._lane_of(entry[1]), []), entry)
                 ripened = True
+            else:
+                self._entries -= 1
         return ripened
 
     def next_ms(self) -> int | None:
@@ -94,12 +109,14 @@ class Retries:
         return part if part is not None and (part.time_ms, part.start) == entry else None
 
     def _enter(self, part: Part) -> None:
-        if len(self._waiting) + len(self._ripe) > 2 * len(self._parts) + _SMALL:
+        if self._entries > 2 * len(self._parts) + _SMALL:
             self._rebuild()
         else:
             heapq.heappush(self._waiting, (part.time_ms, part.start))
+            self._entries += 1
 
     def _rebuild(self) -> None:
         self._waiting = [(part.time_ms, part.start) for part in self._parts]
         heapq.heapify(self._waiting)
-        self._ripe = []
+        self._ripe = {}
+        self._entries = len(self._waiting)

@@ -5,7 +5,7 @@ block on the disk; the node makes them from one thread.
 
     node(key, value)                           this node's counters, as the boot epoch
     topics(name, partitions, settings, deleting)
-    groups(topic, name)
+    groups(topic, name, settings)
     segments(topic, partition, log, base_offset, end_offset, size_bytes, sealed_at_us)
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
@@ -111,7 +111,7 @@ class NodeDb:
                 {"name": str, "partitions": int, "settings": str, "deleting": int},
                 "name",
             ),
-            ("groups", {"topic": str, "name": str}, ("topic", "name")),
+            ("groups", {"topic": str, "name": str, "settings": str}, ("topic", "name")),
             (
                 "segments",
                 {
@@ -162,15 +162,16 @@ class NodeDb:
             self._db.table("topics").delete_where("name = ?", [name])
 
     @_explained
-    def groups(self, topic: str) -> list[str]:
-        """Return a topic's groups by name."""
+    def groups(self, topic: str) -> dict[str, dict[str, str]]:
+        """Return a topic's groups by name, each with its own settings as people write them."""
         rows = self._db.table("groups").rows_where("topic = ?", [topic], order_by="name")
-        return [row["name"] for row in rows]
+        return {row["name"]: json.loads(row["settings"]) for row in rows}
 
     @_explained
-    def put_group(self, topic: str, name: str) -> None:
-        """Remember a group."""
-        self._db.table("groups").upsert({"topic": topic, "name": name}, pk=("topic", "name"))
+    def put_group(self, topic: str, name: str, settings: Mapping[str, str]) -> None:
+        """Insert or replace a group."""
+        row = {"topic": topic, "name": name, "settings": json.dumps(dict(settings))}
+        self._db.table("groups").upsert(row, pk=("topic", "name"))
 
     @_explained
     def delete_group(self, topic: str, name: str) -> None:

@@ -1,0 +1,47 @@
+"""How many messages of a partition are in which state for a group."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from goq.broker.partition import Partition
+
+
+class GroupCounts(NamedTuple):
+    """A group's messages in one partition.
+
+    ``lag`` is what it has not done, without what is not due yet (``scheduled``). Of that so much
+    is ``ready``, ``leased``, or waits for its ``retry``; ``blocked`` is what of the ready is known
+    to be held back behind its key.
+    """
+
+    lag: int
+    ready: int
+    leased: int
+    retry: int
+    blocked: int
+    scheduled: int
+
+
+def group_counts(partition: Partition, name: str, now_ms: int) -> GroupCounts:
+    """Count a group's messages; the time is that of the wall clock."""
+    state = partition.state
+    group = state.group(name)
+    start, end = state.start_offset, state.end_offset
+    untaken = end - start - group.taken.count(start, end)
+    unreadable = sum(
+        hole.end - hole.start
+        for r in state.corrupt
+        for hole in group.taken.missing(max(r.start, start), min(r.end, end))
+    )
+    scheduled = min(partition.dispatch.schedule.count, untaken)
+    waiting = group.retries.message_count
+    due = sum(p.end - p.start for p in group.retries if p.time_ms <= now_ms)
+    return GroupCounts(
+        lag=untaken - scheduled + group.leased_count + waiting,
+        ready=untaken - scheduled - unreadable + due,
+        leased=group.leased_count,
+        retry=waiting - due,
+        blocked=group.locks.held_count,
+        scheduled=scheduled,
+    )

@@ -1,0 +1,211 @@
+"""What a partition keeps in memory about messages, derived from its logs: which wait for their
+time, and in which ready queue the others stand.
+
+Nothing here is written down. It is built from the columns of the messages and the state, and
+follows both: what is published, what matures, what is moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from goq.delivery.events import Matured
+from goq.delivery.group import Group
+from goq.delivery.partition import PartitionState
+from goq.delivery.policy import Policy
+from goq.delivery.ready import Ready
+from goq.delivery.schedule import Due, Load, Schedule
+from goq.delivery.turns import Turns
+from goq.settings import TopicSettings
+from goq.storage.columns import Rows
+from goq.storage.log import Log
+
+_LANE_BITS = 8
+_Int64s = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+def policy_of(settings: TopicSettings) -> Policy:
+    """Return how a topic's settings want lanes and tenants to take turns."""
+    return Policy(
+        lane_weights=settings.lane_weights,
+        starvation_ms=settings.starvation_ms,
+        tenant_weights=dict(settings.tenant_weights),
+        tenant_in_flight_max=settings.tenant_in_flight_max,
+    )
+
+
+class Dispatch:
+    """Ready queues and schedule of one partition."""
+
+    def __init__(self, state: PartitionState, settings: TopicSettings, now_ms: int) -> None:
+        self.ready = Ready()
+        self.schedule = Schedule(
+            now_ms,
+            state.frontier,
+            cancelled=(o for run in state.cancelled.runs() for o in range(*run)),
+            rescheduled=state.rescheduled,
+        )
+        self._state = state
+        self._settings = settings
+        self._policy = policy_of(settings)
+
+    @classmethod
+    def build(
+        cls, messages: Log, state: PartitionState, settings: TopicSettings, now_ms: int
+    ) -> Dispatch:
+        """Return what follows from a log and the state; blocks on the disk."""
+        dispatch = cls(state, settings, now_ms)
+        floors = [group.taken.floor for group in state.groups.values()]
+        start = max(min(floors, default=messages.end_offset), messages.start_offset)
+        dispatch._restore(messages.rows(messages.start_offset, messages.end_offset), start, now_ms)
+        dispatch._enter_plain(messages, start, now_ms)
+        dispatch.ready.complete_from = start
+        return dispatch
+
+    def turns_of(self, group: Group) -> Turns:
+        """Return a group's places in the ready queues."""
+        if group.turns is None:
+            group.turns = Turns(self.ready, self._policy)
+        return group.turns
+
+    def places(self, rows: Rows) -> tuple[_Int64s, _Int64s]:
+        """Return the lane and the tenant's number of each row."""
+        return self._lanes(rows), self._tenants(rows)
+
+    def release(self) -> None:
+        """Let go of what no group will come to any more."""
+        self.ready.release([self.turns_of(group) for group in self._state.groups.values()])
+
+    @property
+    def default_lane(self) -> int:
+        """The lane of messages that name none."""
+        return self._settings.default_lane
+
+    def published(self, start: int, end: int, rows: Rows | None, time_ms: int) -> None:
+        """Take a frame's messages that have become durable; ``rows`` None for a plain frame."""
+        if rows is None:
+            self.ready.add(self.default_lane, 0, start, end, time_ms)
+            return
+        lanes, tenants = self.places(rows)
+        waits = rows.deliver_at_ms != 0
+        if waits.any():
+            tags = _tags(lanes[waits], tenants[waits])
+            self.schedule.add(rows.offsets[waits], tags, rows.deliver_at_ms[waits], time_ms)
+            if waits.all():
+                return
+            now = ~waits
+            self.ready.add_rows(rows.offsets[now], lanes[now], tenants[now], time_ms)
+            return
+        self.ready.add_rows(rows.offsets, lanes, tenants, time_ms)
+
+    def mature(self, now_ms: int) -> Matured | None:
+        """Let what is due enter its ready queue; return what to record of it, if anything is."""
+        due = self.schedule.pop_due(now_ms)
+        if not len(due.offsets):
+            return None
+        self._enter_due(due, now_ms)
+        return Matured(due.up_to_ms, due.end_offset)
+
+    def moved(self, offset: int, lane: int, tenant: int, now_ms: int) -> None:
+        """Let a message that is ready stand in another lane's queue."""
+        self.ready.add(lane, tenant, offset, offset + 1, now_ms)
+
+    def waiting(self, messages: Log, start: int, end: int) -> list[tuple[int, int]]:
+        """Return the offsets that wait for their time, as runs in order; blocks on the disk."""
+        runs: list[tuple[int, int]] = []
+        frontier, cancelled = self._state.frontier, self._state.cancelled
+        for rows in messages.rows(start, end):
+            delayed = rows.deliver_at_ms != 0
+            offsets = rows.offsets[delayed]
+            for offset in offsets[~frontier.matured(offsets, self._due_ms(rows, delayed))].tolist():
+                if offset in cancelled:
+                    continue
+                if runs and runs[-1][1] == offset:
+                    runs[-1] = (runs[-1][0], offset + 1)
+                else:
+                    runs.append((offset, offset + 1))
+        return runs
+
+    def load(self, messages: Log, load: Load) -> list[Rows]:
+        """Read the rows that a load wants; blocks on the disk."""
+        found = messages.rows(
+            messages.start_offset, load.end_offset, due_from_ms=load.from_ms, due_to_ms=load.to_ms
+        )
+        return list(found)
+
+    def loaded(self, load: Load, found: list[Rows]) -> None:
+        """Take what was read for a load."""
+        empty = np.empty(0, np.int64)
+        offsets, tags, due_ms = [empty], [empty], [empty]
+        for rows in found:
+            offsets.append(rows.offsets)
+            tags.append(_tags(*self.places(rows)))
+            due_ms.append(rows.deliver_at_ms)
+        self.schedule.loaded(
+            load.to_ms, np.concatenate(offsets), np.concatenate(tags), np.concatenate(due_ms)
+        )
+
+    def _enter_due(self, due: Due, now_ms: int) -> None:
+        lanes = due.tags & ((1 << _LANE_BITS) - 1)
+        tenants = due.tags >> _LANE_BITS
+        moved = self._state.moved
+        if moved:
+            for index, offset in enumerate(due.offsets.tolist()):
+                lanes[index] = moved.get(offset, int(lanes[index]))
+        self.ready.add_rows(due.offsets, lanes, tenants, now_ms)
+
+    def _restore(self, found: Iterator[Rows], start: int, now_ms: int) -> None:
+        """Take all rows there are: those that wait into the schedule, the others as ready."""
+        frontier = self._state.frontier
+        for rows in found:
+            lanes, tenants = self.places(rows)
+            delayed = rows.deliver_at_ms != 0
+            if delayed.any():
+                tags = _tags(lanes[delayed], tenants[delayed])
+                self.schedule.restore(rows.offsets[delayed], tags, rows.deliver_at_ms[delayed])
+                delayed[delayed] = ~frontier.matured(
+                    rows.offsets[delayed], self._due_ms(rows, delayed)
+                )
+            ready = ~delayed & (rows.offsets >= start)
+            self.ready.add_rows(rows.offsets[ready], lanes[ready], tenants[ready], now_ms)
+        for offset, lane in self._state.moved.items():
+            if offset >= start:
+                self.ready.add(lane, 0, offset, offset + 1, now_ms)
+
+    def _due_ms(self, rows: Rows, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> _Int64s:
+        """Return when rows are due, by the time in force."""
+        due_ms = rows.deliver_at_ms[chosen].copy()
+        changed = self._state.rescheduled
+        if changed:
+            for index, offset in enumerate(rows.offsets[chosen].tolist()):
+                due_ms[index] = changed.get(offset, int(due_ms[index]))
+        return due_ms
+
+    def _enter_plain(self, messages: Log, start: int, now_ms: int) -> None:
+        """Let everything that no row speaks of stand in the default lane."""
+        at = start
+        for rows in messages.rows(start, messages.end_offset):
+            breaks = np.flatnonzero(np.diff(rows.offsets) != 1) + 1
+            for run in np.split(rows.offsets, breaks):
+                if len(run):
+                    if at < run[0]:
+                        self.ready.add(self.default_lane, 0, at, int(run[0]), now_ms)
+                    at = int(run[-1]) + 1
+        if at < messages.end_offset:
+            self.ready.add(self.default_lane, 0, at, messages.end_offset, now_ms)
+
+    def _lanes(self, rows: Rows) -> _Int64s:
+        lanes = rows.lanes.astype(np.int64)
+        return np.where(lanes < 0, self.default_lane, lanes)
+
+    def _tenants(self, rows: Rows) -> _Int64s:
+        if not rows.tenant_names:
+            return np.zeros(len(rows.offsets), np.int64)
+        numbers = np.array([*map(self.ready.tenants.number, rows.tenant_names), 0], np.int64)
+        return numbers[rows.tenants]  # -1, for none, is the last: 0
+
+
+def _tags(lanes: _Int64s, tenants: _Int64s) -> _Int64s:
+    return tenants << _LANE_BITS | lanes

@@ -1,0 +1,214 @@
+"""A set of offsets that is dense below its floor and may be sparse above it.
+
+What a group was handed is such a set: nearly always everything up to some offset, and with
+priorities, tenants and held-back keys a scatter beyond. Below the floor nothing is kept; above it
+a chunk of 4096 offsets is one integer used as a bitmap, so a set with a hole every other offset
+costs an eighth of a byte each, and a full chunk shares one integer with all other full ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from goq.model import OffsetRange
+
+_CHUNK = 4096
+_FULL = (1 << _CHUNK) - 1
+_CHUNK_BYTES = _CHUNK // 8
+
+Partial = tuple[int, bytes]
+"""A chunk's number and its bitmap, little-endian, least significant bit first."""
+
+
+class OffsetSet:
+    """Offsets: all below ``floor``, and some above."""
+
+    __slots__ = ("_chunks", "floor")
+
+    def __init__(self, floor: int = 0) -> None:
+        self.floor = floor
+        self._chunks: dict[int, int] = {}
+
+    def __contains__(self, offset: int) -> bool:
+        if offset < self.floor:
+            return True
+        number, bit = divmod(offset, _CHUNK)
+        return bool(self._chunks.get(number, 0) >> bit & 1)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OffsetSet) and self.encode() == other.encode()
+
+    def add(self, start: int, end: int) -> None:
+        """Put in the offsets from ``start`` up to ``end``."""
+        if end <= self.floor or start >= end:
+            return
+        if start > self.floor:
+            for number, mask in _masks(start, end):
+                self._chunks[number] = self._chunks.get(number, 0) | mask
+            return
+        if self._chunks:
+            self._drop_chunks(self.floor // _CHUNK, end // _CHUNK)
+        self.floor = end
+        if self._chunks:
+            self._absorb()
+
+    def remove(self, start: int, end: int) -> None:
+        """Take out the offsets from ``start`` up to ``end``; the floor may fall to ``start``."""
+        if start < self.floor:
+            floor, self.floor = self.floor, start
+            self._clear_below(floor)
+            self.add(max(end, start), floor)
+        for number, mask in _masks(max(start, self.floor), end, within=self._chunks):
+            left = self._chunks[number] & ~mask
+            if left:
+                self._chunks[number] = left
+            else:
+                del self._chunks[number]
+
+    def missing(self, start: int, end: int) -> Iterator[OffsetRange]:
+        """Yield what of ``start`` up to ``end`` is not in, in order; neighbours may touch."""
+        start = max(start, self.floor)
+        chunks = self._chunks
+        if not chunks:
+            if start < end:
+                yield OffsetRange(start, end)
+            return
+        last = max(chunks)
+        while start < end:
+            number, bit = divmod(start, _CHUNK)
+            if number > last:
+                yield OffsetRange(start, end)
+                return
+            base = number * _CHUNK
+            chunk = chunks.get(number, 0)
+            stop = min(end, base + _CHUNK)
+            if chunk == 0:
+                yield OffsetRange(start, stop)
+                start = stop
+                continue
+            if chunk == _FULL:
+                start = stop
+                continue
+            rest = chunk >> bit
+            start += _trailing_ones(rest)
+            if start >= stop:
+                start = stop
+                continue
+            rest = chunk >> (start - base)
+            zeros = (rest & -rest).bit_length() - 1 if rest else _CHUNK
+            upto = min(stop, start + zeros)
+            yield OffsetRange(start, upto)
+            start = upto
+
+    def present(self, start: int, end: int) -> Iterator[OffsetRange]:
+        """Yield what of ``start`` up to ``end`` is in, in order; neighbours may touch."""
+        for hole in self.missing(start, end):
+            if start < hole.start:
+                yield OffsetRange(start, hole.start)
+            start = hole.end
+        if start < end:
+            yield OffsetRange(start, end)
+
+    def count(self, start: int, end: int) -> int:
+        """Return how many offsets from ``start`` up to ``end`` are in."""
+        if end <= start:
+            return 0
+        found = max(0, min(end, self.floor) - start)
+        for number, mask in _masks(max(start, self.floor), end, within=self._chunks):
+            found += (self._chunks[number] & mask).bit_count()
+        return found
+
+    def top(self) -> int:
+        """Return the offset behind the last that is in."""
+        if not self._chunks:
+            return self.floor
+        number = max(self._chunks)
+        return max(number * _CHUNK + self._chunks[number].bit_length(), self.floor)
+
+    def all(self) -> Iterator[OffsetRange]:
+        """Yield what is in, from offset 0 on; neighbours may touch."""
+        return self.present(0, self.top())
+
+    def update(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Put in several ranges."""
+        for start, end in ranges:
+            self.add(start, end)
+
+    def runs(self) -> Iterator[OffsetRange]:
+        """Yield what is in above the floor, in order; neighbours may touch."""
+        return self.present(self.floor, self.top())
+
+    def encode(self) -> tuple[int, list[tuple[int, int]], list[Partial]]:
+        """Return the floor, runs of full chunks as chunk numbers, and the bitmaps of the others."""
+        full: list[tuple[int, int]] = []
+        partial: list[Partial] = []
+        for number in sorted(self._chunks):
+            if self._chunks[number] != _FULL:
+                bitmap = self._chunks[number] & ~self._below_floor(number)
+                if bitmap:
+                    partial.append((number, bitmap.to_bytes(_CHUNK_BYTES, "little")))
+            elif full and full[-1][1] == number:
+                full[-1] = (full[-1][0], number + 1)
+            else:
+                full.append((number, number + 1))
+        return self.floor, full, partial
+
+    def restore(self, full: Iterable[tuple[int, int]], partial: Iterable[Partial]) -> None:
+        """Put in what :meth:`encode` returned."""
+        for first, last in full:
+            self.add(first * _CHUNK, last * _CHUNK)
+        for number, bitmap in partial:
+            self._chunks[number] = self._chunks.get(number, 0) | int.from_bytes(bitmap, "little")
+        if self._chunks:
+            self._absorb()
+
+    def _absorb(self) -> None:
+        """Raise the floor over what follows it without a hole."""
+        while (chunk := self._chunks.get(self.floor // _CHUNK)) is not None:
+            number, bit = divmod(self.floor, _CHUNK)
+            ones = _trailing_ones(chunk >> bit) if chunk != _FULL else _CHUNK - bit
+            self.floor += ones
+            if bit + ones < _CHUNK:
+                return
+            del self._chunks[number]
+
+    def _drop_chunks(self, first: int, end: int) -> None:
+        if end - first > len(self._chunks):
+            for number in [n for n in self._chunks if first <= n < end]:
+                del self._chunks[number]
+        else:
+            for number in range(first, end):
+                self._chunks.pop(number, None)
+
+    def _clear_below(self, floor: int) -> None:
+        """Forget the bits of the floor's chunk that the floor stood for."""
+        number, bit = divmod(floor, _CHUNK)
+        if number in self._chunks:
+            self._chunks[number] = self._chunks[number] >> bit << bit
+
+    def _below_floor(self, number: int) -> int:
+        bit = self.floor - number * _CHUNK
+        return (1 << bit) - 1 if bit > 0 else 0
+
+
+def _masks(
+    start: int, end: int, *, within: dict[int, int] | None = None
+) -> Iterator[tuple[int, int]]:
+    """Yield the chunks that ``start`` up to ``end`` touches, and which bits of each."""
+    if start >= end:
+        return
+    first, last = start // _CHUNK, (end - 1) // _CHUNK
+    numbers: Iterable[int] = range(first, last + 1)
+    if within is not None:
+        if last - first > len(within):
+            numbers = [number for number in within if first <= number <= last]
+        else:
+            numbers = [number for number in numbers if number in within]
+    for number in numbers:
+        base = number * _CHUNK
+        low, high = max(start - base, 0), min(end - base, _CHUNK)
+        yield number, _FULL if high - low == _CHUNK else ((1 << (high - low)) - 1) << low
+
+
+def _trailing_ones(value: int) -> int:
+    return (~value & (value + 1)).bit_length() - 1

@@ -1,0 +1,70 @@
+"""Messages on their way to another topic: dead letters, and dead letters put back.
+
+Two logs cannot be written at once, so the leaving is written first, with the producer and the
+sequence that the copies will have. Whoever carries it out, or carries it out again after a crash,
+writes the same copies under the same numbers, and the target keeps each once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from goq.delivery.events import Departing, Failure, SnapshotDeparture
+
+History = tuple[int, int, tuple[Failure, ...]]
+"""``(start, end, failures)``"""
+
+
+class Departure(NamedTuple):
+    """Messages that leave; ``number`` is made as a lease's token is.
+
+    ``first_sequence`` is the number of the first, under which the target knows it.
+    """
+
+    number: int
+    first_sequence: int
+    event: Departing
+    histories: list[History]
+
+
+class Outbox:
+    """What leaves a partition and has not arrived, first to leave first."""
+
+    def __init__(self) -> None:
+        self.producer_id = 0
+        self.departures: dict[int, Departure] = {}
+        self._sequences: dict[tuple[str, int], int] = {}
+
+    def add(self, number: int, event: Departing, histories: list[History]) -> None:
+        """Note what leaves, and number it behind what left for the same partition before."""
+        self.producer_id = self.producer_id or event.producer_id
+        target = (event.topic, event.partition)
+        first_sequence = self._sequences.get(target, 0)
+        self._sequences[target] = first_sequence + sum(end - start for start, end, _ in event.spans)
+        self.departures[number] = Departure(number, first_sequence, event, histories)
+
+    def remove(self, number: int) -> None:
+        """Note what has arrived."""
+        self.departures.pop(number, None)
+
+    def sequences(self) -> list[tuple[str, int, int]]:
+        """Return the next sequence of each target."""
+        return [(topic, partition, n) for (topic, partition), n in self._sequences.items()]
+
+    def restore(self, producer_id: int, sequences: Iterable[tuple[str, int, int]]) -> None:
+        """Be as a snapshot says, with nothing under way yet."""
+        self.producer_id = producer_id
+        self._sequences = {(topic, partition): n for topic, partition, n in sequences}
+        self.departures.clear()
+
+    def snapshot(self) -> list[SnapshotDeparture]:
+        """Return what is under way."""
+        return [SnapshotDeparture(d.number, d.first_sequence, d.event, d.histories)
+            for d in self.departures.values()]
+
+    def restore_departure(self, snapshot: SnapshotDeparture) -> None:
+        """Take up what a snapshot has under way; its sequences are known already."""
+        self.departures[snapshot.departure] = Departure(
+            snapshot.departure, snapshot.first_sequence, snapshot.event, snapshot.failures
+        )

@@ -1,0 +1,148 @@
+"""A partition's state as events, and back: what a rebuild begins with.
+
+A large state comes in many events, so that each frame of them stays well within its limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, TypeVar
+
+from goq.delivery.events import (
+    AnyEvent,
+    Failure,
+    HeldSpan,
+    SnapshotEnded,
+    SnapshotGroup,
+    SnapshotMarks,
+    SnapshotStarted,
+)
+from goq.delivery.group import Group
+from goq.delivery.parts import Part
+
+if TYPE_CHECKING:
+    from goq.delivery.partition import PartitionState
+
+T = TypeVar("T")
+_PARTS_MAX = 5_000  # with names as long as they may be, well within a frame
+_BITMAPS_MAX = 2_000  # half a KiB each
+_MARKS_MAX = 20_000
+
+
+def snapshot_of(state: PartitionState, messages_offset: int) -> list[AnyEvent]:
+    """Return events that rebuild the state from nothing.
+
+    ``messages_offset`` says how far into the messages the producers' table reaches.
+    """
+    outbox = state.outbox
+    events: list[AnyEvent] = [
+        SnapshotStarted(
+            state.start_offset,
+            messages_offset,
+            list(state.corrupt),
+            list(state.frontier.pairs),
+            state.frontier.exempt,
+            outbox.producer_id,
+            outbox.sequences(),
+        )
+    ]
+    events += _marks(state)
+    events += outbox.snapshot()
+    for group in state.groups.values():
+        events += _group(group)
+    events += (state.producers.snapshot(), SnapshotEnded())
+    return events
+
+
+def weight_of(event: AnyEvent) -> int:
+    """Return how much an event of a snapshot holds, about, in entries."""
+    if isinstance(event, SnapshotGroup):
+        parts = len(event.leases) + len(event.retries) + len(event.failures)
+        return 1 + parts + 4 * len(event.partial)
+    if isinstance(event, SnapshotMarks):
+        return 1 + 4 * len(event.cancelled_partial) + len(event.moved) + len(event.rescheduled)
+    return 1
+
+
+def restore_group(group: Group, snapshot: SnapshotGroup) -> None:
+    """Put back what one event says of a group."""
+    if snapshot.floor > group.taken.floor:
+        group.taken.add(0, snapshot.floor)
+    group.taken.restore(snapshot.full, snapshot.partial)
+    table = snapshot.failures
+    group.restore(
+        [
+            (token, consumer, [_part(span, table) for span in spans])
+            for token, consumer, spans in snapshot.leases
+        ],
+        [_part(span, table) for span in snapshot.retries],
+    )
+
+
+def _marks(state: PartitionState) -> Iterator[AnyEvent]:
+    floor, full, partial = state.cancelled.encode()
+    if floor or full:
+        yield SnapshotMarks(floor, full)
+    for some in _batches(partial, _BITMAPS_MAX):
+        yield SnapshotMarks(cancelled_partial=some)
+    for pairs in _batches(state.moved.items(), _MARKS_MAX):
+        yield SnapshotMarks(moved=pairs)
+    for pairs in _batches(state.rescheduled.items(), _MARKS_MAX):
+        yield SnapshotMarks(rescheduled=pairs)
+
+
+def restore_marks(state: PartitionState, marks: SnapshotMarks) -> None:
+    """Put back what one event says of single messages."""
+    state.cancelled.add(0, marks.cancelled_floor)
+    state.cancelled.restore(marks.cancelled_full, marks.cancelled_partial)
+    state.moved.update(marks.moved)
+    state.rescheduled.update(marks.rescheduled)
+
+
+def _group(group: Group) -> Iterator[AnyEvent]:
+    floor, full, partial = group.taken.encode()
+    yield SnapshotGroup(group.name, floor, full)
+    for some in _batches(partial, _BITMAPS_MAX):
+        yield SnapshotGroup(group.name, floor, partial=some)
+    held = (
+        (lease.token, lease.consumer, part)
+        for lease in group.leases.values()
+        for part in lease.parts
+    )
+    for leased in _batches(held, _PARTS_MAX):
+        table = _Table()
+        leases = [(token, consumer, [table.span(part)]) for token, consumer, part in leased]
+        yield SnapshotGroup(group.name, floor, leases=leases, failures=table.rows)
+    for waiting in _batches(group.retries, _PARTS_MAX):
+        table = _Table()
+        retries = [table.span(part) for part in waiting]
+        yield SnapshotGroup(group.name, floor, retries=retries, failures=table.rows)
+
+
+class _Table:
+    """The pasts of parts, each written once however many share it."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[Failure, ...]] = []
+        self._numbers: dict[tuple[Failure, ...], int] = {}
+
+    def span(self, part: Part) -> HeldSpan:
+        number = 0
+        if part.failures:
+            number = self._numbers.setdefault(part.failures, len(self.rows) + 1)
+            if number > len(self.rows):
+                self.rows.append(part.failures)
+        return (part.start, part.end, part.attempt, part.time_ms, number)
+
+
+def _part(span: HeldSpan, table: list[tuple[Failure, ...]]) -> Part:
+    start, end, attempt, time_ms, number = span
+    failures = tuple(table[number - 1]) if number else ()
+    return Part(start, end, attempt, time_ms, failures)
+
+
+def _batches(items: Iterable[T], count: int) -> Iterator[list[T]]:
+    iterator = iter(items)
+    while batch := list(islice(iterator, count)):
+        yield batch

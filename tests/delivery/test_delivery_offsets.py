@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from goq.delivery.offsets import OffsetSet
+
+LAST = 20_000
+# Around the edges of chunks of 4096, where mistakes are.
+OFFSETS = st.one_of(
+    st.integers(0, LAST),
+    st.sampled_from([0, 1, 4095, 4096, 4097, 8191, 8192, 8193, 12288, LAST]),
+    st.integers(4090, 4102),
+)
+STEPS = st.lists(st.tuples(st.sampled_from(["add", "remove"]), OFFSETS, OFFSETS), max_size=30)
+
+
+def changed(floor: int, steps: list[tuple[str, int, int]]) -> tuple[OffsetSet, set[int]]:
+    offsets, plain = OffsetSet(floor), set(range(floor))
+    for what, a, b in steps:
+        start, end = min(a, b), max(a, b)
+        getattr(offsets, what)(start, end)
+        plain = plain | set(range(start, end)) if what == "add" else plain - set(range(start, end))
+    return offsets, plain
+
+
+@settings(max_examples=200, deadline=None)
+@given(OFFSETS, STEPS, OFFSETS, OFFSETS)
+def test_it_is_the_set_that_a_plain_set_would_be(
+    floor: int, steps: list[tuple[str, int, int]], a: int, b: int
+) -> None:
+    offsets, plain = changed(floor, steps)
+    start, end = min(a, b), max(a, b)
+    missing = [o for run in offsets.missing(start, end) for o in range(*run)]
+    assert missing == [o for o in range(start, end) if o not in plain]
+    assert offsets.count(start, end) == len([o for o in plain if start <= o < end])
+    assert all((o in offsets) == (o in plain) for o in {a, b, floor, 0, 4095, 4096, LAST})
+    assert offsets.floor == next(o for o in range(LAST + 2) if o not in plain) or not steps
+    above = {o for run in offsets.runs() for o in range(*run)}
+    assert above == {o for o in plain if o >= offsets.floor}
+    assert not plain or max(plain) < offsets.top()
+
+
+@settings(max_examples=100, deadline=None)
+@given(OFFSETS, STEPS)
+def test_what_is_encoded_is_restored(floor: int, steps: list[tuple[str, int, int]]) -> None:
+    offsets, plain = changed(floor, steps)
+    encoded = offsets.encode()
+    restored = OffsetSet(encoded[0])
+    restored.restore(*encoded[1:])
+    assert restored == offsets
+    assert restored.floor == offsets.floor
+    assert restored.count(0, LAST + 1) == len(plain)
+
+
+def test_a_set_without_holes_keeps_nothing() -> None:
+    offsets = OffsetSet()
+    for start in range(0, 10_000_000, 1000):
+        offsets.add(start, start + 1000)
+    assert offsets.encode() == (10_000_000, [], [])
+    assert list(offsets.missing(0, 50_000_000)) == [(10_000_000, 50_000_000)]
+
+
+def test_full_chunks_above_the_floor_are_written_as_a_run() -> None:
+    offsets = OffsetSet()
+    offsets.add(1, 4096 * 1000)
+    floor, full, partial = offsets.encode()
+    assert (floor, full, [number for number, _ in partial]) == (0, [(1, 1000)], [0])
+    offsets.add(0, 1)
+    assert offsets.encode() == (4096 * 1000, [], [])
