@@ -107,7 +107,7 @@ def _release(log: Log) -> None:
 
 def messages_config(settings: TopicSettings) -> LogConfig:
     """Return how a topic's settings want its messages kept."""
-    return LogConfig(settings.segment_bytes, settings.segment_age_ms, settings.fsync)
+    return LogConfig(settings.segment_bytes, settings.segment_age_ms, settings.fsync, columns=True)
 
 
 def events_config(settings: TopicSettings) -> LogConfig:

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from goq import limits
 from goq.frame.header import HEADER_BYTES, FrameHeader, stamp
+from goq.frame.view import FrameView
+from goq.storage.columnblock import LastFrame, last_frame
+from goq.storage.columns import COLUMN_ATTRIBUTES, FrameRows, read_frame
 from goq.storage.index import IndexEntry
 from goq.storage.segment import Segment
 
@@ -28,6 +31,9 @@ class Batch:
         self.first_time_us: int | None = None
         self.buffers: list[bytes | memoryview] = []
         self.entries: list[IndexEntry] = []
+        self.rows: list[FrameRows] = []
+        """What the columns of its frames say, once :meth:`read_columns` was called."""
+        self._with_columns: list[tuple[FrameHeader, int]] = []  # and where in the buffers
         room = segment_bytes - segment.size_bytes
         self._bytes_max = min(max(room, 0), limits.COMMIT_BATCH_BYTES_MAX)
 
@@ -48,6 +54,8 @@ class Batch:
         stamped = stamp(
             header, base_offset=offset, append_time_us=append_time_us, leader_epoch=leader_epoch
         )
+        if header.attributes & COLUMN_ATTRIBUTES:
+            self._with_columns.append((stamped, len(self.buffers)))
         self.buffers += (stamped.pack(), body)
         self.end_offset = offset + header.message_count
         self.end_position += HEADER_BYTES + len(body)
@@ -57,3 +65,16 @@ class Batch:
             self.first_time_us = append_time_us
         self.entries.append(IndexEntry(self.end_offset, self.end_position, self.time_us))
         return offset
+
+    def read_columns(self) -> None:
+        """Read the columns of the frames that have any: work for the thread that writes."""
+        self.rows = [
+            read_frame(FrameView(stamped, memoryview(b"".join(self.buffers[place : place + 2]))))
+            for stamped, place in self._with_columns
+        ]
+
+    @property
+    def last_frame(self) -> LastFrame:
+        """By what the batch's last frame is known again."""
+        header, body = self.buffers[-2:]
+        return last_frame(self.end_position - len(header) - len(body), header)

@@ -34,6 +34,8 @@ class LogConfig:
     segment_bytes: int = 64 * limits.MIB
     segment_age_ms: int = 86_400_000
     fsync: Fsync = Fsync.ALWAYS
+    columns: bool = False
+    """Whether what the columns of frames say is kept beside each segment."""
 
 
 class Log:
@@ -65,7 +67,10 @@ class Log:
             found = recover(disk, directory, base_offset=base_offset)
             try:
                 found.segments[-1].read_first_time(disk)  # so that begin() never needs the disk
-                return cls(directory, disk, config or LogConfig(), found)
+                config = config or LogConfig()
+                if config.columns:
+                    _keep_columns(disk, found.segments)
+                return cls(directory, disk, config, found)
             except BaseException:
                 found.watermark.close()
                 raise
@@ -128,6 +133,8 @@ class Log:
     def _begin_rolled(self) -> Batch:
         segment = Segment(self.directory, self.end_offset)
         segment.time_us = self.active.time_us
+        if self.config.columns:
+            segment.keep_columns(self._disk).begin_growing()
         return Batch(segment, segment_bytes=self.config.segment_bytes, rolls_from=self.active)
 
     def _is_old(self, now_us: int) -> bool:
@@ -142,6 +149,8 @@ class Log:
         """
         if self.failed:
             raise LogFailed(self.failed)
+        if self.config.columns:
+            batch.read_columns()
         try:
             if batch.rolls_from is not None:
                 self._roll(batch)
@@ -157,6 +166,8 @@ class Log:
             if self.config.fsync is not Fsync.ALWAYS:  # a checkpoint speaks of durable bytes only
                 self._sync(Durable(batch.segment.base_offset, batch.end_position, batch.end_offset))
             self._checkpoint(batch.segment, batch.start_position, batch.start_offset)
+        elif batch.segment.columns is not None and batch.segment.columns.has_gathered_much:
+            batch.segment.columns.flush()
 
     def _append(self, batch: Batch) -> None:
         if self._file.size_bytes != batch.start_position:
@@ -182,6 +193,8 @@ class Log:
         except OSError as error:
             raise self._fail(error) from error
         segment.index = segment.index_up_to(self._disk, 0, time_before_us=sealed.time_us)
+        if sealed.columns is not None:
+            sealed.columns.flush()
         self._bytes_since_checkpoint = 0
         self._rolled = segment
 
@@ -201,6 +214,8 @@ class Log:
 
     def _checkpoint(self, segment: Segment, position: int, offset: int) -> None:
         """Let recovery begin at a durable place; without room for that it stays where it was."""
+        if segment.columns is not None:
+            segment.columns.flush()
         try:
             self._save_index(segment, position, offset)
             place = (segment.base_offset, position, offset)
@@ -221,10 +236,14 @@ class Log:
         segment, sealed = batch.segment, None
         if segment is not self.active:
             sealed, self._rolled = self.active, None
+            if sealed.columns is not None:
+                sealed.columns.seal()
             self._reader.segments = [*self.segments, segment]
         assert segment.index is not None
         for entry in batch.entries:
             segment.index.add(entry)
+        if segment.columns is not None and batch.buffers:
+            segment.columns.add(batch.rows, batch.end_position, batch.end_offset, batch.last_frame)
         segment.size_bytes = batch.end_position
         segment.end_offset = batch.end_offset
         segment.time_us = batch.time_us
@@ -291,6 +310,8 @@ class Log:
             self._file.close()
             self._file = self._disk.open(segment.path)
             self._file.truncate(position)
+            if segment.columns is not None:
+                segment.columns.truncate(position)
         except OSError as error:
             raise self._fail(error) from error
         self._rolled = None
@@ -312,6 +333,14 @@ class Log:
         finally:
             self._file.close()
             self._watermark.close()
+
+
+def _keep_columns(disk: Disk, segments: Sequence[Segment]) -> None:
+    for segment in segments:
+        segment.keep_columns(disk)
+    active = segments[-1].columns
+    assert active is not None
+    active.begin_growing()
 
 
 def _no_room(directory: Path, error: OSError) -> StorageFull:

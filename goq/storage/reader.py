@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from goq import limits
 from goq.errors import DamagedData
 from goq.frame.view import FrameView
+from goq.storage.columns import DedupRows, Rows
 from goq.storage.damage import Damage
 from goq.storage.files import Disk, NotCached
 from goq.storage.index import SparseIndex
@@ -121,6 +122,30 @@ class LogReader:
                 raise DamagedData(f"offset {offset} is damaged: {place}")
             return place.view.header.append_time_us
         raise DamagedData(f"offset {offset} is not in the log")
+
+    def rows(
+        self, start: int, end: int, due_from_ms: int | None = None, due_to_ms: int | None = None
+    ) -> Iterator[Rows]:
+        """Yield the rows of messages from ``start`` up to ``end`` that are committed, by offset.
+
+        Some arrays at a time, from any thread; blocks on the disk. With a bound of the time of
+        delivery, both included, only messages that were delayed to within. What has been damaged
+        since may be among them; reading it says so. Raises ``OSError`` when the disk fails.
+        """
+        for segment in self.segments:
+            if segment.base_offset < end and segment.end_offset > start:
+                assert segment.columns is not None, "the log keeps no columns"
+                yield from segment.columns.rows(start, end, due_from_ms, due_to_ms)
+
+    def dedup_rows(self, start: int, end: int) -> Iterator[DedupRows]:
+        """Yield the dedup ids of messages from ``start`` up to ``end``, the newest first.
+
+        Within each of the results offsets rise; see :meth:`rows` for the rest.
+        """
+        for segment in reversed(self.segments):
+            if segment.base_offset < end and segment.end_offset > start:
+                assert segment.columns is not None, "the log keeps no columns"
+                yield from segment.columns.dedup_rows(start, end)
 
     def place_of(self, offset: int) -> tuple[Segment, int, int]:
         """Return the segment and position of the frame holding ``offset``, and its first offset.

@@ -1,7 +1,8 @@
 """One file of a log: frames end to end, named after the first offset in it.
 
-``00000000000000045678.log`` begins with offset 45678. Beside it lies its ``.index``. Only the
-last segment of a log grows; the others are sealed and never change but by being deleted.
+``00000000000000045678.log`` begins with offset 45678. Beside it lie its ``.index``, and in a log
+that keeps them its ``.columns``. Only the last segment of a log grows; the others are sealed and
+never change but by being deleted.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from goq.storage.files import Disk
 from goq.storage.index import IndexEntry, SparseIndex
 from goq.storage.scan import FramePlace, Scan
+from goq.storage.segmentcolumns import SegmentColumns
 
 SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -36,6 +38,7 @@ class Segment:
         self.size_bytes = 0
         self.end_offset = base_offset
         self.index: SparseIndex | None = None
+        self.columns: SegmentColumns | None = None
         self.first_time_us: int | None = None
         self.time_us = 0
         self.times_are_own = False
@@ -45,6 +48,11 @@ class Segment:
     def message_count(self) -> int:
         """Offsets in the segment, damaged ones included."""
         return self.end_offset - self.base_offset
+
+    def keep_columns(self, disk: Disk) -> SegmentColumns:
+        """Begin to keep the columns of the segment's frames; nothing is read yet."""
+        self.columns = SegmentColumns(disk, self.path, self.base_offset, self.size_bytes)
+        return self.columns
 
     def has_index(self, disk: Disk) -> bool:
         """Whether the index is in memory, loading it from its file if that is sound."""
@@ -131,7 +139,8 @@ class Segment:
         return self.first_time_us
 
     def remove(self, disk: Disk) -> None:
-        """Delete the segment's files, the index first: one without its log could only mislead."""
+        """Delete the segment's files, the log last: the others could only mislead without it."""
+        (self.columns or self.keep_columns(disk)).remove()
         disk.remove(self.index_path)
         disk.remove(self.path)
 
