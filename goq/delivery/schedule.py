@@ -108,6 +108,7 @@ class Schedule:
     def add(self, offsets: Column, tags: Column, due_ms: Column, now_ms: int) -> None:
         """Take messages that were published, whose rows are on the disk from now on."""
         self._advance(now_ms)
+        self._wheel.position_ms = now_ms
         reach_ms = self._load.to_ms if self._load else self._loaded_to_ms
         # What is due before is kept here: a reading under way will not have it.
         if len(offsets) <= _FEW:

@@ -87,10 +87,11 @@ class TimerWheel:
     was given.
     """
 
-    __slots__ = ("_amended", "_count", "_levels", "_position_ms", "_removed_count")
+    __slots__ = ("_amended", "_count", "_levels", "_removed_count", "position_ms")
 
     def __init__(self, now_ms: int) -> None:
-        self._position_ms = now_ms
+        self.position_ms = now_ms
+        """What new entries' distance is measured from: the last pop, or set by who knows better."""
         self._levels = [_Level(_BITS * level) for level in range(_LEVELS)]
         self._count = 0
         self._amended: dict[int, _Group] = {}
@@ -107,7 +108,7 @@ class TimerWheel:
             group[due_ms, offset] = tag
             self._removed_count -= 1
             return
-        distance_ms = abs(due_ms - self._position_ms)
+        distance_ms = abs(due_ms - self.position_ms)
         level = max(0, distance_ms.bit_length() - 1) // _BITS
         self._levels[level].slot(due_ms >> _BITS * level).extend((due_ms, offset, tag))
         self._count += 1
@@ -147,7 +148,7 @@ class TimerWheel:
 
     def pop_due(self, now_ms: int) -> Entries:
         """Remove and return everything that is due at ``now_ms``, and nothing that is not."""
-        self._position_ms = now_ms
+        self.position_ms = now_ms
         taken: list[Int64s] = []
         for level in reversed(self._levels):
             while level.order and level.order[0] << level.shift <= now_ms:
@@ -172,6 +173,8 @@ class TimerWheel:
         is a wide one, it is the slot's beginning: a pop then returns nothing, but cascades, and
         the next answer is later. So an entry costs at most as many pops as there are levels.
         """
+        if not len(self):  # what was removed need not be waited for
+            return None
         return min(
             (ms for each in self._levels if (ms := each.first_ms()) is not None), default=None
         )
@@ -182,7 +185,7 @@ class TimerWheel:
             return
         rows = rows[np.argsort(rows[:, _DUE], kind="stable")]
         due_ms = rows[:, _DUE].copy()
-        levels = np.searchsorted(_SPANS, np.abs(due_ms - self._position_ms), "right")
+        levels = np.searchsorted(_SPANS, np.abs(due_ms - self.position_ms), "right")
         numbers = due_ms >> levels * _BITS
         changes = (numbers[1:] != numbers[:-1]) | (levels[1:] != levels[:-1])
         starts = np.concatenate(([0], np.flatnonzero(changes) + 1))
