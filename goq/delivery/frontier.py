@@ -28,6 +28,7 @@ class Frontier:
 
     def __init__(self, pairs: Iterable[Pair] = (), exempt: Iterable[Pair] = ()) -> None:
         self.pairs: list[Pair] = []
+        self._exempt: dict[int, int] = {}
         for up_to_ms, end_offset in pairs:
             self.mature(up_to_ms, end_offset)
         self._exempt = dict(exempt)
@@ -42,7 +43,7 @@ class Frontier:
         for offset, due_ms in self.exempt:
             if offset < end_offset and due_ms <= up_to_ms:
                 del self._exempt[offset]
-        if not self._covers(end_offset - 1, up_to_ms):
+        if end_offset > 0 and not self._covers(end_offset - 1, up_to_ms):
             kept = [(u, e) for u, e in self.pairs if u > up_to_ms or e > end_offset]
             self.pairs = sorted([*kept, (up_to_ms, end_offset)], reverse=True)
 
