@@ -119,9 +119,9 @@ class Coordinator:
             members.hand_over((partition,))
 
     def reopened(self, partition: int) -> None:
-        """Be told that a partition's state was built anew: there may be fewer leases in it."""
-        for group in list(self._groups):
-            self.settled(group, partition)
+        """Be told that a partition's state was built anew: there may be other leases in it."""
+        for members in list(self._groups.values()):
+            members.reopened(partition)
 
     def partitions_added(self) -> None:
         """Be told that the topic has more partitions now."""

@@ -124,6 +124,17 @@ class GroupMembers:
         if owners:
             self._host.wake(self.group, owners)
 
+    def reopened(self, partition: int) -> None:
+        """Look at the leases of a partition anew: of those that were known some may be gone.
+
+        And some may be back, whose end was not written: then its owner has to wait for them.
+        """
+        owner = self.membership.owner(partition)
+        holder = self._host.holder(self.group, partition, owner) if owner is not None else None
+        if holder is not None:
+            self.membership.suspend(partition, holder, self._now_ms())
+        self.hand_over((partition,))
+
     def stop(self) -> None:
         """End with the topic, or the group: evict nobody any more."""
         self.membership.members.clear()

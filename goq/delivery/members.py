@@ -1,15 +1,8 @@
 """The members of a group whose partitions belong to one consumer each, as a pure machine.
 
-A partition is in one of these states:
-
-======== ======================= ===============================================================
-state    ``target``, ``granted`` what it means
-======== ======================= ===============================================================
-owned    a member, yes           the member, its *owner*, and nobody else gets its messages
-moving   a member, no            nobody gets new messages of it until nobody but the member has
-                                 any of it outstanding; :meth:`Membership.release` says so
-unowned  None, no                nobody is a member
-======== ======================= ===============================================================
+A partition is *owned*: its member gets its messages, and nobody else. Or it *moves*: nobody gets
+new messages of it until nobody but its heir has any of it outstanding, as
+:meth:`Membership.release` says. Or it is *unowned*, because the group has no member.
 
 ``release`` is the only way to be owned, so whoever runs the machine asks once for each partition
 that moves, always in the same way: somebody new, a partition that goes back to who had it, and
@@ -175,6 +168,14 @@ class Membership:
         self._held[partition] = heir
         self._owned[heir] = tuple(sorted((*self.partitions_of(heir), partition)))
         return heir
+
+    def suspend(self, partition: int, consumer: str, now_ms: int) -> None:
+        """Let an owned partition wait: a consumer has messages of it outstanding after all."""
+        owner = self.owner(partition)
+        if owner is not None:
+            self._held[partition] = consumer
+            self._moving[partition] = Move(partition, consumer, owner, now_ms)
+            self._disown({partition})
 
     def _rebalance(self, reason: Reason, consumers: Iterable[str], now_ms: int) -> Rebalance:
         self.generation += 1

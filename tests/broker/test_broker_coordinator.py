@@ -138,17 +138,17 @@ def test_the_leases_of_an_evicted_member_run_to_their_end(pair: Pair) -> None:
 
 
 def test_after_a_restart_partitions_go_to_who_still_has_messages_of_them(pair: Pair) -> None:
-    for consumer in ("ann", "bob"):
-        pair.join(consumer)
-    pair.lease("ann")
-    pair.lease("bob")
+    pair.host.leases = [(0, "bob"), (1, "cy"), (2, "bob"), (3, "cy")]
     pair.restart()
-    pair.join("bob")
-    pair.check()
-    assert pair.coordinator.partitions_for(GROUP, "bob") == (2, 3)
     pair.join("ann")
     pair.check()
-    assert pair.coordinator.partitions_for(GROUP, "ann") == (0, 1)
+    assert pair.coordinator.partitions_for(GROUP, "ann") == ()
+    pair.join("cy")
+    pair.check()
+    assert pair.coordinator.partitions_for(GROUP, "cy") == (1, 3)
+    pair.coordinator.leave(GROUP, "ann")
+    pair.coordinator.join(GROUP, "bob")
+    assert pair.coordinator.partitions_for(GROUP, "bob") == (0, 2)
     assert pair.real.moving() == []
 
 
@@ -161,6 +161,18 @@ def test_leases_of_more_than_one_consumer_are_all_waited_for(pair: Pair) -> None
         pair.host.leases.remove(lease)
         pair.coordinator.settled(GROUP, 0)
     assert pair.coordinator.partitions_for(GROUP, "ann") == (0, 1, 2, 3)
+
+
+def test_an_owner_waits_for_a_lease_whose_end_was_never_written(pair: Pair) -> None:
+    pair.join("ann")
+    pair.join("bob")
+    pair.reopen(3, "ann")
+    pair.check()
+    assert pair.coordinator.partitions_for(GROUP, "bob") == (2,)
+    assert pair.coordinator.heartbeat(GROUP, "ann").revoking == (3,)
+    pair.end_lease(0)
+    pair.check()
+    assert pair.coordinator.partitions_for(GROUP, "bob") == (2, 3)
 
 
 def test_setting_the_wall_clock_evicts_nobody(pair: Pair) -> None:

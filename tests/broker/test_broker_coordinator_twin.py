@@ -37,7 +37,8 @@ def step(pair: Pair, rng: random.Random) -> None:
     elif roll < 96 and pair.host.partitions < 12:
         pair.add_partition()
     elif roll < 97:
-        pair.lose_leases(rng.randrange(pair.host.partitions))
+        some = rng.sample(NAMES, rng.choice([0, 0, 1, 2]))
+        pair.reopen(rng.randrange(pair.host.partitions), *some)
     elif roll < 98:
         pair.forget()
     elif roll < 99:
@@ -123,9 +124,9 @@ class Histories(RuleBasedStateMachine):
     def add_partition(self) -> None:
         self.pair.add_partition()
 
-    @rule(partition=st.integers(0, 5))
-    def lose_leases(self, partition: int) -> None:
-        self.pair.lose_leases(partition)
+    @rule(partition=st.integers(0, 5), consumers=st.lists(st.sampled_from(NAMES), max_size=2))
+    def reopen(self, partition: int, consumers: list[str]) -> None:
+        self.pair.reopen(partition, *consumers)
 
     @rule(deletes=st.booleans())
     def begin_anew(self, deletes: bool) -> None:

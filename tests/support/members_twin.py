@@ -174,9 +174,10 @@ class Pair:
         partition, _ = self.host.leases.pop(number % len(self.host.leases))
         self.coordinator.settled(GROUP, partition)
 
-    def lose_leases(self, partition: int) -> None:
-        """Build a partition anew from a log that holds none of its leases."""
+    def reopen(self, partition: int, *consumers: str) -> None:
+        """Build a partition anew from a log that holds these consumers' leases and no others."""
         self.host.leases = [lease for lease in self.host.leases if lease[0] != partition]
+        self.host.leases += [(partition, consumer) for consumer in consumers]
         self.coordinator.reopened(partition)
 
     def advance(self, step_ms: int) -> None:
