@@ -13,7 +13,7 @@
     ├── UsageError              400  the command line or the configuration is wrong
     ├── NotFound                404
     │   ├── RouteNotFound · TopicNotFound · PartitionNotFound
-    │   └── GroupNotFound · MessageNotFound
+    │   └── GroupNotFound · MemberNotFound · MessageNotFound
     ├── NotAllowed              403
     ├── Conflict                409
     │   ├── TopicExists · LeaseLost
@@ -160,6 +160,12 @@ class GroupNotFound(NotFound):
     """The topic has no such group."""
 
     code = "group_not_found"
+
+
+class MemberNotFound(NotFound):
+    """The group has no such member, or no longer."""
+
+    code = "member_not_found"
 
 
 class MessageNotFound(NotFound):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from goq import limits
 from goq.api.app import Api
 from goq.api.groups import GroupRoutes
+from goq.api.members import MemberRoutes
 from goq.api.messages import MessageRoutes
 from goq.api.metrics import HttpStats, Metrics
 from goq.api.operations import OperationRoutes
@@ -95,6 +96,7 @@ class Node:
             *TopicRoutes(broker, node_id).routes(),
             *MessageRoutes(broker).routes(),
             *GroupRoutes(broker).routes(),
+            *MemberRoutes(broker).routes(),
         ]
         server = HttpServer(lambda request: api.handle(request), problem_response)
         operations = OperationRoutes(

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from goq import limits
 from goq.broker.commit import Appended
+from goq.broker.coordinator import Coordinator
 from goq.broker.opening import Machinery, Opened, PartitionId, open_logs
 from goq.broker.partition import Callbacks, ColdMessages, Delivery, Partition
 from goq.broker.stats import TopicStats
@@ -79,6 +80,7 @@ class Topic:
         self.waiters = Waiters()
         self.readers = Waiters()  # of the log, by partition
         self.stats = TopicStats()
+        self.coordinator: Coordinator | None = None  # of groups that share partitions
         self._machinery = machinery
         self._tasks = tasks
         self._group_settings: dict[str, TopicSettings] = {}

@@ -32,6 +32,11 @@ def group(name: str, group_name: str) -> str:
     return f"{groups(name)}/{check_name(group_name, 'group')}"
 
 
+def members(name: str, group_name: str) -> str:
+    """Return the path of a group's members."""
+    return f"{group(name, group_name)}/members"
+
+
 def message(message_id: str | MessageId) -> str:
     """Return the path of one message."""
     parsed = MessageId.parse(str(message_id))

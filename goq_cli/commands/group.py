@@ -14,6 +14,8 @@ _Group = Annotated[str, typer.Argument(metavar="GROUP")]
 _Topic = Annotated[str, typer.Option("--topic", metavar="TOPIC", help="The group's topic.")]
 _COLUMNS = ("topic", "group", "lag", "ready", "leased", "retry", "oldest_ready_ms", "members")
 
+_MOVES_SHOWN = 8
+
 
 @app.command("list")
 def list_groups(
@@ -34,12 +36,15 @@ def show(group: _Group, topic: _Topic) -> None:
     """Show a group: lag, in flight, retries, oldest waiting, members."""
     with SESSION.client() as client:
         found = client.group(topic, group)
+        membership = client.group_members(topic, group)
     if SESSION.json:
-        print_json(found)
+        print_json({**found, "membership": membership})
         return
     print_table(_COLUMNS, [_row(topic, found)])
     columns = ("partition", "cursor", "lag", "ready", "leased", "retry")
     print_table(columns, [[p[c] for c in columns] for p in found["partitions"]])
+    if membership["history"]:
+        _print_membership(membership)
 
 
 @app.command()
@@ -81,3 +86,44 @@ def _row(topic: str, group: dict[str, Any]) -> list[object]:
     members = ",".join(m["consumer"] or "-" for m in group["members"])
     cells = [group[name] for name in ("lag", "ready", "leased", "retry")]
     return [topic, group["group"], *cells, group.get("oldest_ready_age_ms"), members]
+
+
+def _print_membership(membership: dict[str, Any]) -> None:
+    from goq.units import format_duration_ms
+
+    print_table(
+        ("consumer", "partitions", "revoking", "last_seen", "session_timeout"),
+        [
+            [
+                member["consumer"],
+                _numbers(member["partitions"]),
+                _numbers(member["revoking"]),
+                member["last_seen"],
+                format_duration_ms(member["session_timeout_ms"]),
+            ]
+            for member in membership["members"]
+        ],
+    )
+    print_table(
+        ("time", "generation", "reason", "consumers", "moves"),
+        [
+            [
+                change["time"],
+                change["generation"],
+                change["reason"],
+                ",".join(change["consumers"]),
+                _moves(change["moves"]),
+            ]
+            for change in membership["history"]
+        ],
+    )
+
+
+def _numbers(partitions: list[int]) -> str:
+    return ",".join(map(str, partitions))
+
+
+def _moves(moves: list[dict[str, Any]]) -> str:
+    shown = [f"{m['partition']}:{m['from'] or '-'}>{m['to'] or '-'}" for m in moves[:_MOVES_SHOWN]]
+    more = len(moves) - len(shown)
+    return " ".join(shown) + (f" and {more} more" if more else "")

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 from support.cli import GOQ, Run
+from support.members_twin import FakeHost
 from support.running_node import RunningNode
 
 import goq as package
+from goq.broker.coordinator import Coordinator
 
 
 def test_topics_are_created_shown_altered_listed_and_deleted(goq: Run, topic: str) -> None:
@@ -173,3 +175,32 @@ def test_every_command_and_option_has_help() -> None:
 def test_the_reference_of_the_command_line_is_up_to_date() -> None:
     tool = Path(__file__).parents[2] / "tools" / "cli_docs.py"
     subprocess.run([sys.executable, str(tool), "--check"], check=True)
+
+
+def test_a_group_that_shares_partitions_is_shown_with_its_members(
+    goq: Run, node: RunningNode, topic: str
+) -> None:
+    goq("topic", "create", topic, "--partitions", "2")
+    goq("consume", topic, "--group", "g", "--until-empty")
+    plain = goq("group", "show", "g", "--topic", topic).stdout.decode()
+    assert "session_timeout" not in plain
+    node.on_loop(lambda: _let_join(node, topic, "ann", "bob"))
+    shown = goq("group", "show", "g", "--topic", topic).stdout.decode().splitlines()
+    assert any(line.startswith("ann\t0\t\t20") and line.endswith("\t30s") for line in shown)
+    assert any("\t2\tjoined\tbob\t1:ann>bob" in line for line in shown)
+    membership = json.loads(goq("group", "show", "g", "--topic", topic, "--json").stdout)[
+        "membership"
+    ]
+    assert [m["consumer"] for m in membership["members"]] == ["ann", "bob"]
+    node.on_loop(lambda: _let_join(node, topic, *(f"more-{n}" for n in range(60))))
+    long = goq("group", "show", "g", "--topic", topic).stdout.decode()
+    assert long.count("\tjoined\t") == 50
+
+
+def _let_join(node: RunningNode, name: str, *consumers: str) -> None:
+    assert node.node.broker is not None
+    topic = node.node.broker.topic(name)
+    if topic.coordinator is None:
+        topic.coordinator = Coordinator(FakeHost(2), node.node.broker.clock)
+    for consumer in consumers:
+        topic.coordinator.join("g", consumer)

@@ -55,6 +55,10 @@ class AsyncAdmin:
         """Return one group: how far it is and what it holds."""
         return _dict(await self._http.call("GET", routes.group(topic, group)))
 
+    async def group_members(self, topic: str, group: str) -> Json:
+        """Return who owns which partitions of a group, what moves, and the latest changes."""
+        return _dict(await self._http.call("GET", routes.members(topic, group)))
+
     async def reset_group(
         self, topic: str, group: str, *, to: str | int, dry_run: bool = False
     ) -> Json:

@@ -56,6 +56,10 @@ class Admin:
         """Return one group: how far it is and what it holds."""
         return _dict(self._http.call("GET", routes.group(topic, group)))
 
+    def group_members(self, topic: str, group: str) -> Json:
+        """Return who owns which partitions of a group, what moves, and the latest changes."""
+        return _dict(self._http.call("GET", routes.members(topic, group)))
+
     def reset_group(
         self, topic: str, group: str, *, to: str | int, dry_run: bool = False
     ) -> Json:

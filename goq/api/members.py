@@ -1,0 +1,149 @@
+"""Routes of a group's members: join, heartbeat, leave, look."""
+
+from __future__ import annotations
+
+from goq import limits
+from goq.api.member_bodies import (
+    GroupMemberOut,
+    Join,
+    MembersOut,
+    MoveOut,
+    RebalanceOut,
+    StandingOut,
+)
+from goq.api.messages_out import json_response
+from goq.api.reading import duration_ms, json_body
+from goq.api.route import Route
+from goq.broker.broker import Broker
+from goq.broker.coordinator import Coordinator, Standing
+from goq.broker.members import GroupMembers
+from goq.broker.topic import Topic
+from goq.delivery.rebalances import Move
+from goq.errors import Conflict, GroupNotFound
+from goq.http.message import Request, Response
+from goq.units import format_time_us
+
+_MEMBERS = "/v1/topics/{topic}/groups/{group}/members"
+_MEMBER = f"{_MEMBERS}/{{consumer}}"
+_NOT_ONE = ("topic_not_found", "member_not_found", "conflict")
+
+
+class MemberRoutes:
+    """Join, heartbeat, leave, look."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def routes(self) -> list[Route]:
+        """Return the declarations."""
+        return [
+            Route(
+                "GET",
+                _MEMBERS,
+                self.show,
+                "Show the members of a group and how its partitions were shared out",
+                answer=MembersOut,
+                errors=("topic_not_found", "group_not_found"),
+            ),
+            Route(
+                "POST",
+                _MEMBERS,
+                self.join,
+                "Let a consumer take part in a group",
+                body=Join,
+                answer=StandingOut,
+                errors=("topic_not_found", "conflict", "too_many_requests"),
+            ),
+            Route(
+                "POST",
+                f"{_MEMBER}/heartbeat",
+                self.heartbeat,
+                "Say that a member is alive",
+                answer=StandingOut,
+                errors=_NOT_ONE,
+            ),
+            Route(
+                "DELETE",
+                _MEMBER,
+                self.leave,
+                "Let a member leave its group",
+                status=204,
+                errors=_NOT_ONE,
+            ),
+        ]
+
+    def show(self, _request: Request, name: str, group: str) -> Response:
+        """Show who takes part, what moves and what moved; nobody, where consumers share all."""
+        topic = self._broker.topic(name)
+        if group not in topic.groups:
+            raise GroupNotFound(f"topic {name} has no group {group[:200]!r}", field="group")
+        members = topic.coordinator.members(group) if topic.coordinator is not None else None
+        return json_response(MembersOut(0, [], [], []) if members is None else _shown(members))
+
+    async def join(self, request: Request, name: str, group: str) -> Response:
+        """Let a consumer take part; for a member it counts as a heartbeat."""
+        asked = json_body(request, Join)
+        topic, coordinator = self._of(name, group)
+        coordinator.check(group, asked.consumer)
+        timeout_ms = None
+        if asked.session_timeout is not None:
+            maximum_ms = limits.SESSION_TIMEOUT_MS_MAX
+            timeout_ms = duration_ms(asked.session_timeout, "session_timeout", maximum_ms)
+        await self._broker.remember_group(topic, group)
+        return _standing(coordinator.join(group, asked.consumer, timeout_ms))
+
+    def heartbeat(self, _request: Request, name: str, group: str, consumer: str) -> Response:
+        """Begin a member's session anew."""
+        _, coordinator = self._of(name, group)
+        return _standing(coordinator.heartbeat(group, consumer))
+
+    def leave(self, _request: Request, name: str, group: str, consumer: str) -> Response:
+        """Let a member go; its partitions go on to others once its leases have ended."""
+        _, coordinator = self._of(name, group)
+        coordinator.leave(group, consumer)
+        return Response(204)
+
+    def _of(self, name: str, group: str) -> tuple[Topic, Coordinator]:
+        topic = self._broker.topic(name)
+        if topic.coordinator is None:
+            raise Conflict(f"group {group[:200]} has no members", field="group")
+        return topic, topic.coordinator
+
+
+def _standing(standing: Standing) -> Response:
+    return json_response(
+        StandingOut(standing.generation, list(standing.partitions), list(standing.revoking))
+    )
+
+
+def _shown(members: GroupMembers) -> MembersOut:
+    membership = members.membership
+    return MembersOut(
+        generation=membership.generation,
+        members=[
+            GroupMemberOut(
+                consumer=member.consumer,
+                partitions=list(membership.partitions_of(member.consumer)),
+                revoking=list(membership.revoking_from(member.consumer)),
+                last_seen=format_time_us(members.wall_us(member.last_seen_ms)),
+                session_timeout_ms=member.session_timeout_ms,
+                open=member.open_count > 0,
+            )
+            for _, member in sorted(membership.members.items())
+        ],
+        moving=[_move(move) for move in membership.moving()],
+        history=[
+            RebalanceOut(
+                time=format_time_us(time_us),
+                generation=rebalance.generation,
+                reason=rebalance.reason,
+                consumers=list(rebalance.consumers),
+                moves=[_move(move) for move in rebalance.moves],
+            )
+            for time_us, rebalance in members.history
+        ],
+    )
+
+
+def _move(move: Move) -> MoveOut:
+    return MoveOut(move.partition, move.source, move.target, move.paused_ms)
