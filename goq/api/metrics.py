@@ -15,6 +15,7 @@ from prometheus_client.core import (
 from prometheus_client.process_collector import ProcessCollector
 
 from goq.broker.broker import Broker
+from goq.broker.counts import group_counts
 from goq.broker.stats import Histogram, TopicStats
 from goq.broker.topic import Topic
 

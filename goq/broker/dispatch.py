@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from goq.delivery.events import Matured
 from goq.delivery.group import Group
@@ -23,7 +24,7 @@ from goq.storage.columns import Rows
 from goq.storage.log import Log
 
 _LANE_BITS = 8
-_Int64s = np.ndarray[tuple[int], np.dtype[np.int64]]
+_Int64s = npt.NDArray[np.int64]
 
 
 def policy_of(settings: TopicSettings) -> Policy:
@@ -59,7 +60,9 @@ class Dispatch:
         dispatch = cls(state, settings, now_ms)
         floors = [group.taken.floor for group in state.groups.values()]
         start = max(min(floors, default=messages.end_offset), messages.start_offset)
-        dispatch._restore(messages.rows(messages.start_offset, messages.end_offset), start, now_ms)
+        dispatch._restore(
+            messages.reader.rows(messages.start_offset, messages.end_offset), start, now_ms
+        )
         dispatch._enter_plain(messages, start, now_ms)
         dispatch.ready.complete_from = start
         return dispatch
@@ -76,7 +79,10 @@ class Dispatch:
 
     def release(self) -> None:
         """Let go of what no group will come to any more."""
-        self.ready.release([self.turns_of(group) for group in self._state.groups.values()])
+        self.ready.release(
+            [self.turns_of(group).places for group in self._state.groups.values()],
+            self._state.end_offset,
+        )
 
     @property
     def default_lane(self) -> int:
@@ -116,7 +122,7 @@ class Dispatch:
         """Return the offsets that wait for their time, as runs in order; blocks on the disk."""
         runs: list[tuple[int, int]] = []
         frontier, cancelled = self._state.frontier, self._state.cancelled
-        for rows in messages.rows(start, end):
+        for rows in messages.reader.rows(start, end):
             delayed = rows.deliver_at_ms != 0
             offsets = rows.offsets[delayed]
             for offset in offsets[~frontier.matured(offsets, self._due_ms(rows, delayed))].tolist():
@@ -130,7 +136,7 @@ class Dispatch:
 
     def load(self, messages: Log, load: Load) -> list[Rows]:
         """Read the rows that a load wants; blocks on the disk."""
-        found = messages.rows(
+        found = messages.reader.rows(
             messages.start_offset, load.end_offset, due_from_ms=load.from_ms, due_to_ms=load.to_ms
         )
         return list(found)
@@ -174,7 +180,7 @@ class Dispatch:
             if offset >= start:
                 self.ready.add(lane, 0, offset, offset + 1, now_ms)
 
-    def _due_ms(self, rows: Rows, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> _Int64s:
+    def _due_ms(self, rows: Rows, chosen: npt.NDArray[np.bool_]) -> _Int64s:
         """Return when rows are due, by the time in force."""
         due_ms = rows.deliver_at_ms[chosen].copy()
         changed = self._state.rescheduled
@@ -186,7 +192,7 @@ class Dispatch:
     def _enter_plain(self, messages: Log, start: int, now_ms: int) -> None:
         """Let everything that no row speaks of stand in the default lane."""
         at = start
-        for rows in messages.rows(start, messages.end_offset):
+        for rows in messages.reader.rows(start, messages.end_offset):
             breaks = np.flatnonzero(np.diff(rows.offsets) != 1) + 1
             for run in np.split(rows.offsets, breaks):
                 if len(run):

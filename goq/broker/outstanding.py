@@ -55,7 +55,7 @@ def _facts(
     hashes = keys.cast("Q").tolist() if keys is not None else [0] * header.message_count
     lanes = [dispatch.default_lane] * header.message_count
     tenants = [0] * header.message_count
-    rows = rows_of(view, header.base_offset, header.append_time_us)
+    rows = rows_of(view)
     if rows is not None:
         lanes, tenants = (column.tolist() for column in dispatch.places(rows))
     for offset in range(first, last):

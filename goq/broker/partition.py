@@ -55,7 +55,7 @@ from goq.errors import GoqError, LogFailed, PartitionOffline
 from goq.frame.header import FrameHeader
 from goq.frame.view import FrameView
 from goq.settings import Ordering, TopicSettings
-from goq.storage.columns import rows_of
+from goq.storage.columns import ROW_ATTRIBUTES, Rows, rows_of
 from goq.storage.damage import Damage
 from goq.storage.reader import Reading
 
@@ -194,7 +194,7 @@ class Partition:
             self._stats.published_bytes += header.frame_bytes
             self._bytes_since_snapshot += header.frame_bytes
             self.state.extend_to(end)
-            rows = rows_of(view, appended.offset, appended.time_us)
+            rows = self._rows_of(view, appended)
             self.dispatch.published(appended.offset, end, rows, appended.time_us // 1000)
             if rows is not None:
                 self._arm_timer(self.dispatch.schedule.next_ms())
@@ -203,6 +203,13 @@ class Partition:
         if self._bytes_since_snapshot > enough and self.is_online:
             self.dispatch.release()
             self._record_snapshot(begins_segment=self._events_are_full())
+
+    def _rows_of(self, view: FrameView, appended: Appended) -> Rows | None:
+        if not view.header.attributes & ROW_ATTRIBUTES:
+            return None
+        offset, time_us, _ = appended
+        header = view.header._replace(base_offset=offset, append_time_us=time_us)
+        return rows_of(FrameView(header, view.buffer))
 
     def _publishing_failed(self, error: GoqError) -> None:
         if self.messages.failed:

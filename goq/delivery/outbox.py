@@ -60,8 +60,10 @@ class Outbox:
 
     def snapshot(self) -> list[SnapshotDeparture]:
         """Return what is under way."""
-        return [SnapshotDeparture(d.number, d.first_sequence, d.event, d.histories)
-            for d in self.departures.values()]
+        return [
+            SnapshotDeparture(d.number, d.first_sequence, d.event, d.histories)
+            for d in self.departures.values()
+        ]
 
     def restore_departure(self, snapshot: SnapshotDeparture) -> None:
         """Take up what a snapshot has under way; its sequences are known already."""

@@ -153,9 +153,7 @@ class Ready:
         """Add the messages from ``start`` up to ``end`` to a queue."""
         self.lane(lane).append(tenant, start, end, ready_ms)
 
-    def add_rows(
-        self, offsets: Int64s, lanes: Int64s, tenants: Int64s, ready_ms: int
-    ) -> None:
+    def add_rows(self, offsets: Int64s, lanes: Int64s, tenants: Int64s, ready_ms: int) -> None:
         """Add messages to their queues, in the order in which they are given."""
         if not len(offsets):
             return

@@ -192,6 +192,11 @@ class Turns:
                 ring.pass_on()
         return taken
 
+    def _weight(self, tenant: int) -> float:
+        weights = self._policy.tenant_weights
+        name = self._ready.tenants.name(tenant) if weights else None
+        return 1.0 if name is None else weights.get(name, 1.0)
+
     def _under_cap(self, source: Source, tenant: int, room: int) -> tuple[int, bool]:
         """Return what a tenant may take, and whether that is all until some comes back."""
         cap = self._policy.tenant_in_flight_max
