@@ -23,7 +23,6 @@ T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
 
 _LANE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,49}", re.ASCII)
-_WEIGHT_MAX = 1_000_000
 
 
 class Kind(NamedTuple, Generic[T]):
@@ -127,9 +126,9 @@ def _parse_weights(value: Any, field: str) -> tuple[int, ...] | None:
             f"there are 1 to {limits.LANES_MAX} weights, not {len(weights)}", field=field
         )
     for weight in weights:
-        if not 1 <= weight <= _WEIGHT_MAX:
+        if not 1 <= weight <= limits.LANE_WEIGHT_MAX:
             raise InvalidInput(
-                f"a weight is 1 to {_WEIGHT_MAX}, not {weight}; write {STRICT} to always take the"
+                f"a weight is 1 to {limits.LANE_WEIGHT_MAX}, not {weight}; write {STRICT} to always take the"
                 " most urgent lane first",
                 field=field,
             )
@@ -159,10 +158,10 @@ def _parse_shares(value: Any, field: str) -> tuple[tuple[str, float], ...]:
         check_tenant(name, field=field)
         if "," in name or "=" in name:
             raise InvalidInput(f"a weight cannot be set for {name!r}: , and = divide", field=field)
-        if not limits.TENANT_WEIGHT_MIN <= weight <= limits.TENANT_WEIGHT_MAX:
+        if not limits.TENANT_WEIGHT_MIN <= weight <= limits.TENANTlimits.LANE_WEIGHT_MAX:
             raise InvalidInput(
                 f"the weight of {name!r} is {weight:g}; allowed is {limits.TENANT_WEIGHT_MIN:g} to"
-                f" {limits.TENANT_WEIGHT_MAX:g}",
+                f" {limits.TENANTlimits.LANE_WEIGHT_MAX:g}",
                 field=field,
             )
     return tuple(sorted(shares.items()))

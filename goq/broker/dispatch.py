@@ -18,6 +18,7 @@ from goq.delivery.partition import PartitionState
 from goq.delivery.policy import Policy
 from goq.delivery.ready import Ready
 from goq.delivery.schedule import Due, Load, Schedule
+from goq.delivery.tenants import Tenants
 from goq.delivery.turns import Turns
 from goq.settings import TopicSettings
 from goq.storage.columns import Rows
@@ -41,7 +42,8 @@ class Dispatch:
     """Ready queues and schedule of one partition."""
 
     def __init__(self, state: PartitionState, settings: TopicSettings, now_ms: int) -> None:
-        self.ready = Ready()
+        self.ready = Ready(state.start_offset)
+        self.tenants = Tenants()
         self.schedule = Schedule(
             now_ms,
             state.frontier,
@@ -70,7 +72,8 @@ class Dispatch:
     def turns_of(self, group: Group) -> Turns:
         """Return a group's places in the ready queues."""
         if group.turns is None:
-            group.turns = Turns(self.ready, self._policy)
+            floor = group.taken.floor
+            group.turns = Turns(self.ready, self.tenants, self._policy, floor_offset=floor)
         return group.turns
 
     def places(self, rows: Rows) -> tuple[_Int64s, _Int64s]:
@@ -79,10 +82,7 @@ class Dispatch:
 
     def release(self) -> None:
         """Let go of what no group will come to any more."""
-        self.ready.release(
-            [self.turns_of(group).places for group in self._state.groups.values()],
-            self._state.end_offset,
-        )
+        self.ready.release()
 
     @property
     def default_lane(self) -> int:
@@ -209,7 +209,7 @@ class Dispatch:
     def _tenants(self, rows: Rows) -> _Int64s:
         if not rows.tenant_names:
             return np.zeros(len(rows.offsets), np.int64)
-        numbers = np.array([*map(self.ready.tenants.number, rows.tenant_names), 0], np.int64)
+        numbers = np.array([*map(self.tenants.number, rows.tenant_names), 0], np.int64)
         return numbers[rows.tenants]  # -1, for none, is the last: 0
 
 

@@ -123,6 +123,12 @@ class KeyLocks:
         self.held_count += 1
         self._free(held.fact.key)
 
+    def drop_held(self) -> None:
+        """Forget what is held back: it will be met again."""
+        self._held.clear()
+        self._freed.clear()
+        self.held_count = 0
+
     def free(self, key: int) -> None:
         """Let those held behind the key go, if nothing else has it in hand."""
         self._free(key)
