@@ -128,8 +128,8 @@ def _parse_weights(value: Any, field: str) -> tuple[int, ...] | None:
     for weight in weights:
         if not 1 <= weight <= limits.LANE_WEIGHT_MAX:
             raise InvalidInput(
-                f"a weight is 1 to {limits.LANE_WEIGHT_MAX}, not {weight}; write {STRICT} to always take the"
-                " most urgent lane first",
+                f"a weight is 1 to {limits.LANE_WEIGHT_MAX}, not {weight}; write {STRICT} to always take"
+                " the most urgent lane first",
                 field=field,
             )
     return weights
@@ -158,10 +158,10 @@ def _parse_shares(value: Any, field: str) -> tuple[tuple[str, float], ...]:
         check_tenant(name, field=field)
         if "," in name or "=" in name:
             raise InvalidInput(f"a weight cannot be set for {name!r}: , and = divide", field=field)
-        if not limits.TENANT_WEIGHT_MIN <= weight <= limits.TENANTlimits.LANE_WEIGHT_MAX:
+        if not limits.TENANT_WEIGHT_MIN <= weight <= limits.TENANT_WEIGHT_MAX:
             raise InvalidInput(
                 f"the weight of {name!r} is {weight:g}; allowed is {limits.TENANT_WEIGHT_MIN:g} to"
-                f" {limits.TENANTlimits.LANE_WEIGHT_MAX:g}",
+                f" {limits.TENANT_WEIGHT_MAX:g}",
                 field=field,
             )
     return tuple(sorted(shares.items()))

@@ -55,8 +55,9 @@ from goq.errors import GoqError, LogFailed, PartitionOffline
 from goq.frame.header import FrameHeader
 from goq.frame.view import FrameView
 from goq.settings import Ordering, TopicSettings
-from goq.storage.columns import ROW_ATTRIBUTES, Rows, rows_of
+from goq.storage.columns import Rows
 from goq.storage.damage import Damage
+from goq.storage.framecolumns import ROW_ATTRIBUTES, rows_of
 from goq.storage.reader import Reading
 
 _TIMER_MS_MAX = 1_000  # a wall clock that is set forward is noticed within this
