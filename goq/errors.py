@@ -13,7 +13,7 @@
     ├── UsageError              400  the command line or the configuration is wrong
     ├── NotFound                404
     │   ├── RouteNotFound · TopicNotFound · PartitionNotFound
-    │   └── GroupNotFound · MessageNotFound
+    │   └── GroupNotFound · MessageNotFound · StreamNotFound
     ├── NotAllowed              403
     ├── Conflict                409
     │   ├── TopicExists · LeaseLost
@@ -166,6 +166,12 @@ class MessageNotFound(NotFound):
     """No message has this id, or no longer."""
 
     code = "message_not_found"
+
+
+class StreamNotFound(NotFound):
+    """The stream has ended, or this node never had it."""
+
+    code = "stream_not_found"
 
 
 class NotAllowed(GoqError):

@@ -27,6 +27,7 @@ from goq.broker.opening import (
 )
 from goq.broker.stats import TopicStats
 from goq.delivery.events import (
+    Acked,
     AnyEvent,
     Corrupted,
     Expired,
@@ -85,6 +86,7 @@ class Partition:
         *,
         on_ready: Callable[[], None],
         on_failure: Callable[[], None],
+        on_settled: Callable[[int | None, int], None],
         stats: TopicStats,
     ) -> None:
         self.identity = identity
@@ -95,9 +97,11 @@ class Partition:
         self._machinery = machinery
         self._on_ready = on_ready
         self._on_failure = on_failure
+        self._on_settled = on_settled
         self._loop = asyncio.get_running_loop()
         self._offline: GoqError | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = 0.0
         self._next_sequence = opened.events.end_offset
         self._snapshot_sequence = opened.events.end_offset
         self._snapshot_weight = 0
@@ -270,6 +274,11 @@ class Partition:
                 self._record([Nacked(group, delivery.token, spans, now_ms, "consumer gone")])
                 self._on_ready()
 
+    def count_held(self, group: str, token: int) -> int:
+        """Return how many messages of a lease are not settled."""
+        lease = self.state.group(group).leases.get(token)
+        return 0 if lease is None else lease.parts.message_count
+
     def check_room(self) -> None:
         """Raise why no event can be taken now."""
         self._check_online()
@@ -307,10 +316,20 @@ class Partition:
             self._next_sequence += 1
             if isinstance(event, Leased | Nacked | Expired | Extended):
                 self._arm_timer(self.state.next_timer_ms(event.group))
+            self._tell_settled(event)
         enough = max(limits.SNAPSHOT_EVENTS_MIN, self._snapshot_weight)
         if self._events_are_full() and self._next_sequence - self._snapshot_sequence >= enough:
             self._record_snapshot(begins_segment=True)
         return done
+
+    def _tell_settled(self, event: AnyEvent) -> None:
+        """Tell how many messages have left a lease by ``event``; without a token, any lease."""
+        if isinstance(event, Acked):
+            self._on_settled(event.token, sum([end - start for start, end in event.ranges]))
+        elif isinstance(event, Nacked | Expired):
+            self._on_settled(event.token, sum([end - start for start, end, _ in event.spans]))
+        elif isinstance(event, Reset | GroupDeleted | Corrupted | Trimmed):
+            self._on_settled(None, 0)
 
     def _events_are_full(self) -> bool:
         return self.events.active.size_bytes >= limits.EVENT_SEGMENT_BYTES
@@ -348,10 +367,11 @@ class Partition:
         delay_ms = min(max(0, due_ms - self._machinery.clock.wall_ms()), _TIMER_MS_MAX)
         at = self._loop.time() + delay_ms / 1000
         if self._timer is not None:
-            if self._timer.when() <= at:
+            if self._timer_s <= at:
                 return
             self._timer.cancel()
-        self._timer = self._loop.call_at(at, self._on_time)
+        # uvloop's handle of a call that is due at once does not know when it is
+        self._timer, self._timer_s = self._loop.call_at(at, self._on_time), at
 
     def _on_time(self) -> None:
         """Expire leases and let retries become ready, as far as their time has come."""

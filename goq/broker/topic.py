@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from goq import limits
 from goq.broker.commit import Appended
+from goq.broker.credits import Credits
 from goq.broker.opening import Machinery, Opened, PartitionId, open_logs
 from goq.broker.partition import Delivery, Partition
 from goq.broker.stats import TopicStats
@@ -79,6 +80,7 @@ class Topic:
         self.groups: set[str] = set()
         self.waiters = Waiters()
         self.readers = Waiters()  # of the log, by partition
+        self.credits = Credits(self._count_held)
         self.stats = TopicStats()
         self._machinery = machinery
         self._tasks = tasks
@@ -111,6 +113,7 @@ class Topic:
             self._machinery,
             on_ready=lambda: self._ready(number),
             on_failure=lambda: self._failed(number),
+            on_settled=lambda token, count: self.credits.settled(number, token, count),
             stats=self.stats,
         )
 
@@ -361,7 +364,15 @@ class Topic:
         for group in self.waiters.groups:
             self.waiters.wake(group)
 
+    def _count_held(self, group: str, number: int, token: int) -> int:
+        return self.partitions[number].count_held(group, token)
+
     # Keeping
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the topic is going away."""
+        return self._closed is not None
 
     def _ready(self, number: int) -> None:
         self.wake()
@@ -382,6 +393,7 @@ class Topic:
                 _log.warning("partition %d of %s stays offline: %s", number, self.name, error)
                 continue
             self.partitions[number] = self._partition(number, opened)
+            self.credits.settled(number, None, 0)
             self.wake()
             return
 
@@ -404,6 +416,7 @@ class Topic:
         self._closing.set()
         self.waiters.wake_all()
         self.readers.wake_all()
+        self.credits.wake_all()
         await asyncio.gather(*self._reopening, return_exceptions=True)
         await asyncio.gather(*(partition.close() for partition in self.partitions))
 
