@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Final, TypeVar
 
 import httpx
@@ -25,6 +26,7 @@ Headers = list[tuple[bytes, bytes]]
 
 ANSWER_BYTES_MAX: Final = 4 * limits.FRAME_BYTES_MAX
 CONNECT_S_MAX: Final = 5.0
+ASK_MS_MAX: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +147,16 @@ class Http:
             await sleep(pause_s)
 
     async def _attempt(
-        self, chosen: int, method: str, target: str, headers: Headers, body: bytes, wait_ms: int
+        self,
+        chosen: int,
+        method: str,
+        target: str,
+        headers: Headers,
+        body: bytes,
+        wait_ms: int,
+        timeout_ms: int | None = None,
     ) -> Answer:
-        request = self._build(chosen, method, target, headers, body, wait_ms)
+        request = self._build(chosen, method, target, headers, body, wait_ms, timeout_ms)
         server = self._options.servers[chosen]
         try:
             response = await self._transport_of(chosen).handle_async_request(request)
@@ -183,9 +192,10 @@ class Http:
         headers: Headers,
         body: bytes,
         wait_ms: int,
+        timeout_ms: int | None = None,
     ) -> httpx.Request:
         server = self._servers[chosen]
-        timeout_s = self._options.timeout_ms / 1000
+        timeout_s = min(self._options.timeout_ms, timeout_ms or inf) / 1000
         every = [(b"Host", server.netloc), *self._headers, *headers]
         if body or method in ("POST", "PUT", "PATCH"):
             every.append((b"Content-Length", b"%d" % len(body)))
@@ -235,7 +245,9 @@ class Streaming:
         body = b"" if payload is None else msgspec.json.encode(payload)
         headers = [(b"Accept", routes.JSON), (b"Content-Type", routes.JSON)]
         try:
-            answer = await self._http._attempt(self._chosen, method, target, headers, body, 0)
+            answer = await self._http._attempt(
+                self._chosen, method, target, headers, body, 0, ASK_MS_MAX
+            )
         except _Failed as failed:
             raise failed.failure.error from failed
         return msgspec.json.decode(answer.body) if answer.body else None
