@@ -128,8 +128,8 @@ def _parse_weights(value: Any, field: str) -> tuple[int, ...] | None:
     for weight in weights:
         if not 1 <= weight <= limits.LANE_WEIGHT_MAX:
             raise InvalidInput(
-                f"a weight is 1 to {limits.LANE_WEIGHT_MAX}, not {weight}; write {STRICT} to always take"
-                " the most urgent lane first",
+                f"a weight is 1 to {limits.LANE_WEIGHT_MAX}, not {weight}; write {STRICT} for the"
+                " most urgent lane always first",
                 field=field,
             )
     return weights

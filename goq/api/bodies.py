@@ -91,12 +91,32 @@ class Publish(Input):
 
 
 class Receive(Input):
-    """What a consumer asks for; durations as ``30s`` or in seconds."""
+    """What a consumer asks for; durations as ``30s`` or in seconds.
+
+    With ``stream`` the answer does not end: ``max`` messages may be in flight at a time, ``limit``
+    come in all, and ``wait`` says nothing.
+    """
 
     max: int = 1
+    stream: bool = False
+    limit: int | None = None
     wait: str | float = 0
     visibility: str | float | None = None
     consumer: str = ""
+
+
+class StreamGrant(Input):
+    """How many messages a stream may hand over beyond those in flight now."""
+
+    more: int
+
+
+class StreamOut(Output):
+    """An open stream: ``in_flight`` of ``max`` messages are handed over and not settled."""
+
+    stream: str
+    max: int
+    in_flight: int
 
 
 class Settle(Input):

@@ -14,7 +14,7 @@ from goq.api.route import FRAMES
 from goq.broker.partition import Delivery
 from goq.delivery.events import Span
 from goq.frame.view import FrameView, slice_frame
-from goq.http.message import Response
+from goq.http.message import BytesLike, Response
 from goq.model import Header, MessageId, Receipt
 from goq.units import format_time_us
 
@@ -27,13 +27,24 @@ def json_response(answer: object, status: int = 200) -> Response:
     return Response(status, _encoder.encode(answer), "application/json")
 
 
+def encode_json(answer: object) -> bytes:
+    """Return ``answer`` as JSON bytes."""
+    return _encoder.encode(answer)
+
+
 def frames_response(preface: dict[str, Any], frames: Iterable[tuple[int, memoryview]]) -> Response:
     """Return a preface and placed frames, not joined: the bytes go out from where they lie."""
+    return Response(200, _frames_parts(preface, frames), FRAMES)
+
+
+def _frames_parts(
+    preface: dict[str, Any], frames: Iterable[tuple[int, memoryview]]
+) -> list[BytesLike]:
     head = _encoder.encode(preface)
-    parts: list[bytes | memoryview] = [len(head).to_bytes(4, "little") + head]
+    parts: list[BytesLike] = [len(head).to_bytes(4, "little") + head]
     for partition, frame in frames:
         parts += (partition.to_bytes(4, "little"), frame)
-    return Response(200, parts, FRAMES)
+    return parts
 
 
 def messages_json(
@@ -155,6 +166,11 @@ def delivery_json(topic: str, delivery: Delivery) -> Iterator[MessageOut]:
 
 def deliveries_frames(deliveries: Sequence[Delivery]) -> Response:
     """Return deliveries in the fast form; large frames are cut to what was leased of them."""
+    return Response(200, deliveries_parts(deliveries), FRAMES)
+
+
+def deliveries_parts(deliveries: Sequence[Delivery]) -> list[BytesLike]:
+    """Return the parts of :func:`deliveries_frames`."""
     prefaces = []
     frames: list[tuple[int, memoryview]] = []
     for delivery in deliveries:
@@ -170,7 +186,7 @@ def deliveries_frames(deliveries: Sequence[Delivery]) -> Response:
             }
         )
         frames.extend((delivery.partition, part) for part in parts)
-    return frames_response({"deliveries": prefaces}, frames)
+    return _frames_parts({"deliveries": prefaces}, frames)
 
 
 def _leased_part(view: FrameView, spans: Sequence[Span]) -> memoryview | None:

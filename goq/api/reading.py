@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from goq import limits
-from goq.api.route import FRAMES, JSON
+from goq.api.route import FRAMES, JSON, NDJSON
 from goq.errors import InvalidInput, TooLarge, UnsupportedMedia
 from goq.http.message import Request
 from goq.model import Receipt
@@ -117,6 +117,11 @@ def media_type(request: Request) -> str:
 def wants_frames(request: Request) -> bool:
     """Whether the client accepts the fast form."""
     return FRAMES in request.headers.get("accept", "")
+
+
+def wants_lines(request: Request) -> bool:
+    """Whether the client accepts messages as they come, a line each."""
+    return NDJSON in request.headers.get("accept", "")
 
 
 def duration_ms(value: str | float, field: str, maximum_ms: int) -> int:

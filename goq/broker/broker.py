@@ -17,6 +17,7 @@ from goq.broker.metadata import MetadataStore
 from goq.broker.opening import Machinery, PartitionId
 from goq.broker.partition import Partition
 from goq.broker.stats import Histogram
+from goq.broker.streams import Streams
 from goq.broker.tasks import Tasks
 from goq.broker.topic import Topic
 from goq.clock import Clock
@@ -48,6 +49,7 @@ class Broker:
         auto_create: bool,
     ) -> None:
         self.topics: dict[str, Topic] = {}
+        self.streams = Streams()
         self.clock = clock
         self.metadata = metadata
         self._topics_dir = topics_dir

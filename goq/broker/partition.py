@@ -46,10 +46,11 @@ from goq.delivery.events import (
     Reset,
     Skipped,
     Span,
+    Trimmed,
     token_of,
 )
 from goq.delivery.schedule import Load
-from goq.delivery.settling import Failing, Settled, end_lease, expire, undo
+from goq.delivery.settling import Failing, Settled, expire, undo
 from goq.delivery.snapshot import snapshot_of, weight_of
 from goq.errors import GoqError, LogFailed, PartitionOffline
 from goq.frame.header import FrameHeader
@@ -76,6 +77,8 @@ class Delivery(NamedTuple):
     deadline_ms: int
     spans: list[Span]
     frames: list[FrameView]
+    is_cut: bool
+    """Whether the partition may have more that is ready."""
 
     @property
     def message_count(self) -> int:
@@ -99,8 +102,9 @@ class Callbacks:
     """There may be something to receive: for one group, or with None for all."""
     on_failure: Callable[[], None]
     on_departing: Callable[[], None]
-    on_settled: Callable[[str, int, int], None]
-    """So many messages of a lease, by group and token, are no longer with their consumer."""
+    on_settled: Callable[[str | None, int | None, int], None]
+    """So many messages of a lease, by group and token, are no longer with their consumer; without
+    a token, any of any lease; without a group, of any group."""
     settings_of: Callable[[str], TopicSettings]
     """The settings that hold for a group."""
 
@@ -128,6 +132,7 @@ class Partition:
         self._loop = asyncio.get_running_loop()
         self._offline: GoqError | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = 0.0
         self._next_sequence = opened.events.end_offset
         self._snapshot_sequence = opened.events.end_offset
         self._snapshot_weight = 0
@@ -293,7 +298,11 @@ class Partition:
         token = token_of(self._machinery.epoch, self._next_sequence)
         done = self._record([Leased(group_name, consumer, deadline_ms, choice.spans)])
         number = self.identity.number
-        return Delivery(number, token, consumer, deadline_ms, choice.spans, fetch.frames), done
+        is_cut = choice.is_full()
+        return (
+            Delivery(number, token, consumer, deadline_ms, choice.spans, fetch.frames, is_cut),
+            done,
+        )
 
     def _note_damage(self, damage: Damage) -> None:
         self._record_corruption(damage.start_offset, damage.end_offset, damage.reason)
@@ -326,17 +335,12 @@ class Partition:
             event = undo(self.state, group, delivery.token, spans, now_ms)
             if event is not None:
                 self._record([event])
-                self._let_go(group, [event])
                 self._callbacks.on_ready(group)
 
-    def end_lease(self, group: str, token: int, reason: str) -> None:
-        """End a lease before its time, because its consumer is gone."""
-        if group in self.state.groups and self.is_online:
-            events = end_lease(self.state, group, token, self.failing(group, reason=reason))
-            if events:
-                self._record(events)
-                self._let_go(group, events)
-                self._callbacks.on_ready(group)
+    def count_held(self, group: str, token: int) -> int:
+        """Return how many messages of a lease are not settled."""
+        lease = self.state.group(group).leases.get(token)
+        return 0 if lease is None else lease.parts.message_count
 
     def check_room(self) -> None:
         """Raise why no event can be taken now."""
@@ -350,20 +354,8 @@ class Partition:
         for first in range(0, len(settled.events), _EVENTS_PER_FRAME_MAX):
             recorded = self._record(settled.events[first : first + _EVENTS_PER_FRAME_MAX])
         if settled.events:
-            self._let_go(group, settled.events)
             self._wake_blocked(group)
         return settled, recorded
-
-    def _let_go(self, group: str, events: Sequence[AnyEvent]) -> None:
-        """Say that leases lost messages."""
-        for event in events:
-            if isinstance(event, Acked):
-                count = sum(end - start for start, end in event.ranges)
-            elif isinstance(event, Nacked | Expired | Dropped | Departing):
-                count = sum(end - start for start, end, _ in event.spans)
-            else:
-                continue
-            self._callbacks.on_settled(group, event.token, count)
 
     def _wake_blocked(self, group_name: str) -> None:
         """Wake a consumer if something may have stood behind what was settled."""
@@ -402,10 +394,23 @@ class Partition:
                 self._arm_timer(self.state.next_timer_ms(event.group))
             elif isinstance(event, Departing):
                 self._callbacks.on_departing()
+            self._tell_settled(event)
         enough = max(limits.SNAPSHOT_EVENTS_MIN, self._snapshot_weight)
         if self._events_are_full() and self._next_sequence - self._snapshot_sequence >= enough:
             self._record_snapshot(begins_segment=True)
         return done
+
+    def _tell_settled(self, event: AnyEvent) -> None:
+        """Tell how many messages have left a lease by ``event``; without a token, any lease."""
+        told = self._callbacks.on_settled
+        if isinstance(event, Acked):
+            told(event.group, event.token, sum([end - start for start, end in event.ranges]))
+        elif isinstance(event, Nacked | Expired | Dropped | Departing):
+            told(event.group, event.token, sum([end - start for start, end, _ in event.spans]))
+        elif isinstance(event, Reset | GroupDeleted):
+            told(event.group, None, 0)
+        elif isinstance(event, Corrupted | Trimmed):
+            told(None, None, 0)
 
     def _events_are_full(self) -> bool:
         return self.events.active.size_bytes >= limits.EVENT_SEGMENT_BYTES
@@ -441,10 +446,11 @@ class Partition:
         delay_ms = min(max(0, due_ms - self._machinery.clock.wall_ms()), _TIMER_MS_MAX)
         at = self._loop.time() + delay_ms / 1000
         if self._timer is not None:
-            if self._timer.when() <= at:
+            if self._timer_s <= at:
                 return
             self._timer.cancel()
-        self._timer = self._loop.call_at(at, self._on_time)
+        # uvloop's handle of a call that is due at once does not know when it is
+        self._timer, self._timer_s = self._loop.call_at(at, self._on_time), at
 
     def _arm_all(self) -> None:
         self._arm_timer(self.state.next_timer_ms())
@@ -461,7 +467,6 @@ class Partition:
             self._record(events)
             for event in events:
                 assert isinstance(event, Expired | Departing | Dropped)
-                self._let_go(event.group, [event])
                 self._stats.expired_messages += sum(end - start for start, end, _ in event.spans)
         matured = self._mature(now_ms)
         if self.state.ripen(now_ms) or matured:

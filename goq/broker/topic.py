@@ -12,6 +12,7 @@ from typing import NamedTuple
 from goq import limits
 from goq.broker.commit import Appended
 from goq.broker.coordinator import Coordinator
+from goq.broker.credits import Credits
 from goq.broker.opening import Machinery, Opened, PartitionId, open_logs
 from goq.broker.partition import Callbacks, ColdMessages, Delivery, Partition
 from goq.broker.stats import TopicStats
@@ -79,6 +80,7 @@ class Topic:
         self.groups: dict[str, dict[str, str]] = {}
         self.waiters = Waiters()
         self.readers = Waiters()  # of the log, by partition
+        self.credits = Credits(self._count_held)
         self.stats = TopicStats()
         self.coordinator: Coordinator | None = None  # of groups that share partitions
         self._machinery = machinery
@@ -111,7 +113,7 @@ class Topic:
             on_ready=lambda group: self._ready(number, group),
             on_failure=lambda: self._failed(number),
             on_departing=lambda: None,
-            on_settled=lambda _group, _token, _count: None,
+            on_settled=lambda group, token, count: self._settled(number, group, token, count),
             settings_of=self.settings_of,
         )
         identity = PartitionId(self.name, number)
@@ -283,8 +285,10 @@ class Topic:
         messages, size_bytes = options.messages_max, options.bytes_max
         leased: list[tuple[Delivery, asyncio.Future[Appended]]] = []
         failed: GoqError | OSError | None = None
+        is_cut = False
         for partition in self._in_turn(fetched):
             if messages <= 0 or size_bytes <= 0:
+                is_cut = True
                 break
             if not partition.is_online:
                 continue
@@ -299,6 +303,7 @@ class Topic:
                 )
             except ColdMessages as error:
                 if leased:
+                    is_cut = True
                     break  # hand over what is at hand; the next call fetches the rest
                 raise _Fetch(partition.identity.number, *error.missing) from None
             except (GoqError, OSError) as error:
@@ -306,11 +311,12 @@ class Topic:
                 continue
             if found is not None:
                 leased.append(found)
+                is_cut |= found[0].is_cut
                 messages -= found[0].message_count
                 size_bytes -= sum(view.header.frame_bytes for view in found[0].frames)
         if failed is not None and not leased:
             raise failed
-        if leased:
+        if leased and (is_cut or messages <= 0):
             self.waiters.wake(group)  # there may be more; who finds nothing waits again
         return leased
 
@@ -380,7 +386,18 @@ class Topic:
         for group in self.waiters.groups:
             self.waiters.wake(group)
 
+    def _count_held(self, group: str, number: int, token: int) -> int:
+        return self.partitions[number].count_held(group, token)
+
     # Keeping
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the topic is going away."""
+        return self._closed is not None
+
+    def _settled(self, number: int, group: str | None, token: int | None, count: int) -> None:
+        self.credits.settled(number, token, count)
 
     def _ready(self, number: int, group: str | None) -> None:
         if group is not None:
@@ -404,6 +421,7 @@ class Topic:
                 _log.warning("partition %d of %s stays offline: %s", number, self.name, error)
                 continue
             self.partitions[number] = self._partition(number, opened)
+            self.credits.settled(number, None, 0)
             self.wake()
             return
 
@@ -428,6 +446,7 @@ class Topic:
         self._closing.set()
         self.waiters.wake_all()
         self.readers.wake_all()
+        self.credits.wake_all()
         await asyncio.gather(*self._reopening, return_exceptions=True)
         await asyncio.gather(*(partition.close() for partition in self.partitions))
 

@@ -193,6 +193,44 @@ def decode_deliveries(body: bytes) -> list[Delivery]:
     ]
 
 
+class StreamedAnswers:
+    """Cuts a stream into its answers, each behind its length as a little-endian ``u32``."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._pieces: list[bytes] = []
+        self._size_bytes = 0
+        self._needed_bytes = _LENGTH_BYTES
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """Take what came; return the answers that it completes.
+
+        Raises ``InvalidFrame`` for an answer that is larger than a node sends any.
+        """
+        self._pieces.append(piece)
+        self._size_bytes += len(piece)
+        if self._size_bytes < self._needed_bytes:
+            return []
+        data = b"".join(self._pieces)
+        answers: list[bytes] = []
+        start = 0
+        while len(data) - start >= (needed := self._needed_at(data, start)):
+            answers.append(data[start + _LENGTH_BYTES : start + needed])
+            start += needed
+        self._pieces = [data[start:]]
+        self._size_bytes = len(data) - start
+        self._needed_bytes = needed
+        return answers
+
+    def _needed_at(self, data: bytes, start: int) -> int:
+        if len(data) - start < _LENGTH_BYTES:
+            return _LENGTH_BYTES
+        size_bytes = int.from_bytes(data[start : start + _LENGTH_BYTES], "little")
+        if not _LENGTH_BYTES < size_bytes <= self._bytes_max:
+            raise InvalidFrame(f"an answer of {size_bytes} bytes in a stream")
+        return _LENGTH_BYTES + size_bytes
+
+
 def _next_frame(placed: Iterator[tuple[int, FrameView]]) -> FrameView:
     for _, frame in placed:
         return frame
