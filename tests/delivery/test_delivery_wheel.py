@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import tracemalloc
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from support.schedule_twin import HeapTwin
 
 from goq.delivery import wheel as wheel_module
-from goq.delivery.rows import Int64s
+from goq.delivery.rows import Int64s, sorted_offsets
 from goq.delivery.wheel import Entries, TimerWheel
 
 NOW_MS = 1_760_000_000_000
@@ -252,6 +253,23 @@ def test_removing_nearly_everything_gives_the_memory_back() -> None:
         assert wheel.pop_due(NOW_MS + span_ms).offsets.tolist() == sorted(
             range(39_990, 40_000), key=lambda offset: (due[offset], offset)
         )
+
+
+def test_cleaning_many_slots_sorts_what_was_removed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sorted_counts = []
+
+    def counting(offsets: Iterable[int]) -> Int64s:
+        found = sorted_offsets(offsets)
+        sorted_counts.append(len(found))
+        return found
+
+    monkeypatch.setattr(wheel_module, "sorted_offsets", counting)
+    wheel = TimerWheel(NOW_MS)
+    due = NOW_MS + np.random.default_rng(1).integers(0, 60_000, 200_000)
+    _add_many(wheel, due)
+    for offset, due_ms in enumerate(due[:20_000].tolist()):
+        wheel.remove(due_ms, offset)
+    assert 0 < sum(sorted_counts) < 3 * 20_000
 
 
 def test_a_minute_of_100_000_entries_comes_in_small_pieces(placed: list[int]) -> None:
