@@ -1,4 +1,4 @@
-"""The slots of one level of a timer wheel: arrays of due time, offset and tag, 24 bytes an entry."""
+"""The slots of one level of a timer wheel: arrays of due time, offset and tag, in 24 bytes."""
 
 from __future__ import annotations
 

@@ -206,7 +206,9 @@ def test_the_horizon_stays_while_a_window_is_read_though_its_messages_were_cance
     assert load is not None
     schedule.cancel(0, far_ms)
     schedule.add([1], [0], [load.to_ms + 5], load.to_ms)
+    assert schedule.pop_due(load.to_ms + 5).up_to_ms == load.from_ms - 1
     schedule.loaded(load.to_ms, [0], [0], [far_ms])
+    assert schedule.pop_due(load.to_ms + 5).up_to_ms == load.to_ms - 1
     schedule.cancel(1, load.to_ms + 5)
     assert schedule.count == 0
     assert schedule.pop_due(load.to_ms + HORIZON_MS).offsets.tolist() == []

@@ -213,6 +213,13 @@ def test_a_clock_set_back_loses_and_repeats_nothing() -> None:
     assert wheel.pop_due(NOW_MS + 5000).offsets.tolist() == [1]
 
 
+def test_slots_of_one_number_on_two_levels_are_two() -> None:
+    wheel = TimerWheel(0)
+    _add_many(wheel, [1, 256])
+    assert _listed(wheel.pop_due(255)) == [(1, 0, 0)]
+    assert _listed(wheel.pop_due(256)) == [(256, 1, 1)]
+
+
 def test_an_entry_that_was_removed_and_added_again_comes_once_and_with_its_new_tag() -> None:
     wheel = TimerWheel(NOW_MS)
     wheel.add(NOW_MS + 50, 1, 7)
