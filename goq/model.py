@@ -10,6 +10,9 @@ from typing import NamedTuple
 from goq import limits
 from goq.errors import InvalidInput, TooLarge
 
+DEAD_LETTERS_SUFFIX = ".dlq"
+"""What the topic of a topic's dead letters is called, behind the name of that topic."""
+
 _NAME = re.compile(rf"(?!\.|__)[A-Za-z0-9._-]{{1,{limits.NAME_CHARS_MAX}}}")
 
 UNTERMINATED_HEADER = "goq-unterminated"
@@ -17,8 +20,11 @@ UNTERMINATED_HEADER = "goq-unterminated"
 
 
 def check_name(name: str, what: str, *, field: str | None = None) -> str:
-    """Return ``name`` if it may name a topic or a group, else raise ``InvalidInput``."""
-    if not _NAME.fullmatch(name):
+    """Return ``name`` if it may name a topic or a group, else raise ``InvalidInput``.
+
+    The longest name that a topic may have leaves room for that of its dead letters.
+    """
+    if not _NAME.fullmatch(name.removesuffix(DEAD_LETTERS_SUFFIX) if what == "topic" else name):
         raise InvalidInput(
             f"{what} name {name[:80]!r} is not allowed: use 1 to {limits.NAME_CHARS_MAX} of"
             " A-Z a-z 0-9 . _ -, not starting with '.' or '__'",

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from goq import limits
 from goq.api.app import Api
+from goq.api.dead import DeadLetterRoutes
 from goq.api.groups import GroupRoutes
 from goq.api.members import MemberRoutes
 from goq.api.messages import MessageRoutes
@@ -97,6 +98,7 @@ class Node:
             *MessageRoutes(broker).routes(),
             *GroupRoutes(broker).routes(),
             *MemberRoutes(broker).routes(),
+            *DeadLetterRoutes(broker).routes(),
         ]
         server = HttpServer(lambda request: api.handle(request), problem_response)
         operations = OperationRoutes(

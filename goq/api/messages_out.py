@@ -80,11 +80,7 @@ def _frame_json(
             offset=offset,
             timestamp=timestamp,
         )
-        _put_value(out, message.value)
-        if message.key is not None:
-            _put_key(out, message.key)
-        if message.headers:
-            out.headers = headers_json(message.headers)
+        put_message(out, message.value, message.key, message.headers)
         yield out
 
 
@@ -116,6 +112,17 @@ class JsonMessages:
     def messages(self) -> list[MessageOut]:
         """The messages as an answer takes them; they are encoded, and only look so."""
         return cast(list[MessageOut], self._encoded)
+
+
+def put_message(
+    out: MessageOut, value: bytes | None, key: bytes | None, headers: Sequence[Header]
+) -> None:
+    """Put in what a producer gave: as text where it is text, else in base64."""
+    _put_value(out, value)
+    if key is not None:
+        _put_key(out, key)
+    if headers:
+        out.headers = headers_json(headers)
 
 
 def _put_value(out: MessageOut, value: bytes | None) -> None:

@@ -16,13 +16,14 @@ from goq.broker.frame_cache import FrameCache
 from goq.broker.metadata import MetadataStore
 from goq.broker.opening import Machinery, PartitionId
 from goq.broker.partition import Partition
+from goq.broker.policies import grave_settings
 from goq.broker.stats import Histogram
 from goq.broker.streams import Streams
 from goq.broker.tasks import Tasks
 from goq.broker.topic import Topic
 from goq.clock import Clock
 from goq.errors import InvalidInput, ShuttingDown, TooManyRequests, TopicExists, TopicNotFound
-from goq.model import check_name
+from goq.model import DEAD_LETTERS_SUFFIX, check_name
 from goq.settings import TopicSettings, flattened
 from goq.storage.files import Disk
 from goq.storage.nodedb import SegmentRow, TopicRow
@@ -64,6 +65,7 @@ class Broker:
         self.write_seconds = Histogram()
         self._machinery: Machinery | None = None
         self._changing = asyncio.Lock()
+        self._started = asyncio.Event()
 
     async def start(self) -> None:
         """Recover every topic; afterwards the broker can be used."""
@@ -88,6 +90,7 @@ class Broker:
             if name not in rows and (partitions := self._partitions_in(name)):
                 rows[name] = await self._adopt(name, partitions)
         await asyncio.gather(*(self._open(row) for row in rows.values()))
+        self._started.set()
         self._keeper = self._tasks.start(self._keep_in_bounds())
 
     def _partitions_in(self, name: str) -> int:
@@ -112,7 +115,7 @@ class Broker:
         assert self._machinery is not None
         settings = self._defaults.changed(row.settings)
         directory = self._topics_dir / row.name
-        topic = Topic(row.name, settings, directory, self._machinery, self._tasks)
+        topic = Topic(row.name, settings, directory, self._machinery, self._tasks, self._target)
         for group, written in (await self.metadata.groups(row.name)).items():
             topic.configure_group(group, written)
         await topic.open(row.partitions)
@@ -154,13 +157,16 @@ class Broker:
         async with self._changing:
             if name in self.topics:
                 raise TopicExists(f"topic {name} exists already", field="name")
-            if len(self.topics) >= limits.TOPICS_MAX:
-                raise TooManyRequests(f"a node holds at most {limits.TOPICS_MAX} topics")
-            if name in self._half_deleted:
-                await self._finish_deletion(name)
-            row = TopicRow(name, count, chosen.written())
-            await self.metadata.put_topic(row)
-            return await self._open(row)
+            return await self._create(name, count, chosen)
+
+    async def _create(self, name: str, partitions: int, settings: TopicSettings) -> Topic:
+        if len(self.topics) >= limits.TOPICS_MAX:
+            raise TooManyRequests(f"a node holds at most {limits.TOPICS_MAX} topics")
+        if name in self._half_deleted:
+            await self._finish_deletion(name)
+        row = TopicRow(name, partitions, settings.written())
+        await self.metadata.put_topic(row)
+        return await self._open(row)
 
     async def alter_topic(
         self, name: str, settings: Mapping[str, Any], partitions: int | None = None
@@ -177,9 +183,34 @@ class Broker:
                         field="partitions",
                     )
                 count = partitions
-            await self.metadata.put_topic(TopicRow(name, count, chosen.written()))
-            topic.configure(chosen)
-            await topic.open(count)
+            await self._alter(topic, count, chosen)
+            return topic
+
+    async def _alter(self, topic: Topic, partitions: int, settings: TopicSettings) -> None:
+        await self.metadata.put_topic(TopicRow(topic.name, partitions, settings.written()))
+        topic.configure(settings)
+        await topic.open(partitions)
+
+    async def _target(self, source: Topic, name: str, number: int) -> Partition:
+        """Return the partition that messages of ``source`` leave for, made if there is none."""
+        await self._started.wait()
+        topic = self.topics.get(name)
+        if topic is None or number >= len(topic.partitions):
+            making = asyncio.ensure_future(self._make_target(source, name, number))
+            making.add_done_callback(lambda done: done.cancelled() or done.exception())
+            topic = await asyncio.shield(making)  # nothing half made is left if its worker stops
+        return topic.partition(number)
+
+    async def _make_target(self, source: Topic, name: str, number: int) -> Topic:
+        async with self._changing:
+            topic = self.topics.get(name)
+            count = max(number + 1, len(source.partitions))
+            if topic is None:
+                is_grave = name == source.name + DEAD_LETTERS_SUFFIX
+                settings = grave_settings(source.settings) if is_grave else self._defaults
+                return await self._create(name, count, settings)
+            if number >= len(topic.partitions):
+                await self._alter(topic, count, topic.settings)
             return topic
 
     async def delete_topic(self, name: str) -> None:
@@ -282,11 +313,16 @@ class Broker:
         """Make everything durable and let go of it."""
         if self._keeper is not None:
             self._keeper.cancel()
-        reason = ShuttingDown("the node is stopping; try another or later")
-        await asyncio.gather(*(topic.close(reason) for topic in self.topics.values()))
+        await asyncio.gather(*(topic.stop_departures() for topic in self.topics.values()))
+        async with self._changing:  # whoever makes a topic for what leaves has made it then
+            await self._close_topics()
         await self._tasks.finish()
         await self.metadata.close()
         self._executor.shutdown()
+
+    async def _close_topics(self) -> None:
+        reason = ShuttingDown("the node is stopping; try another or later")
+        await asyncio.gather(*(topic.close(reason) for topic in self.topics.values()))
 
 
 def _check_partitions(partitions: int) -> int:

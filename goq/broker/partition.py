@@ -13,7 +13,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from goq import limits
 from goq.broker.commit import Appended, Committed, GroupCommit
@@ -49,8 +49,9 @@ from goq.delivery.events import (
     Trimmed,
     token_of,
 )
+from goq.delivery.parts import gaps
 from goq.delivery.schedule import Load
-from goq.delivery.settling import Failing, Settled, expire, undo
+from goq.delivery.settling import Failing, Settled, expire, spans_of, undo
 from goq.delivery.snapshot import snapshot_of, weight_of
 from goq.errors import GoqError, LogFailed, PartitionOffline
 from goq.frame.header import FrameHeader
@@ -61,6 +62,7 @@ from goq.storage.damage import Damage
 from goq.storage.framecolumns import ROW_ATTRIBUTES, rows_of
 from goq.storage.reader import Reading
 
+T = TypeVar("T")
 _TIMER_MS_MAX = 1_000  # a wall clock that is set forward is noticed within this
 _LOAD_AGAIN_S = 1.0
 _EXPIRE_AT_ONCE_MAX = 256  # leases, before others get a turn
@@ -241,6 +243,14 @@ class Partition:
         with contextlib.suppress(OSError, IndexError):  # trimmed meanwhile, or the next read fails
             await self._loop.run_in_executor(self._machinery.executor, read)
 
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """Run what blocks on the disk beside the event loop."""
+        return await self._loop.run_in_executor(self._machinery.executor, work)
+
+    def new_producer_id(self) -> int:
+        """Return a producer id for what leaves, if the partition has none yet."""
+        return self._machinery.new_id()
+
     def _record_corruption(self, start: int, end: int, reason: str) -> None:
         known = self.state.corrupt
         if not any(r.start <= start and end <= r.end for r in known) and self.is_online:
@@ -311,12 +321,18 @@ class Partition:
         self, group: str, ranges: list[Range], cause: Cause, settings: TopicSettings, now_ms: int
     ) -> None:
         """Count messages as done that are not to be handed out any more."""
-        if cause is Cause.TTL and settings.dead_letter_expired and settings.dead_letters:
-            spans = [(start, end, 0) for start, end in ranges]
-            grave = self._failing(group, now_ms).grave
-            self._record([Departing(group, 0, spans, cause, "", now_ms, *grave)])
+        failing = self._failing(group, now_ms)
+        if cause is Cause.TTL and settings.dead_letter_expired and failing.policy.dead_letters:
+            spans = [span for run in ranges for span in self._attempts(group, *run)]
+            self._record([Departing(group, 0, spans, cause, "", now_ms, *failing.grave)])
         else:
             self._record([Skipped(group, ranges, cause)])
+
+    def _attempts(self, group: str, start: int, end: int) -> list[Span]:
+        """Return how often messages were tried that are not with a consumer."""
+        tried = self.state.group(group).retries.within(start, end)
+        fresh = [(*gap, 0) for gap in gaps(start, end, tried)]
+        return sorted([*spans_of(tried), *fresh])
 
     def _failing(self, group: str, now_ms: int) -> Failing:
         return failing(
@@ -383,6 +399,17 @@ class Partition:
             await self._record([GroupDeleted(group)])
 
     # Events
+
+    def record(self, events: Sequence[AnyEvent]) -> asyncio.Future[Appended]:
+        """Carry out what was decided elsewhere; it holds when the future is done."""
+        self.check_room()
+        return self._record(events)
+
+    async def recorded(self) -> None:
+        """Return when all events so far are durable; raise if any of them is lost."""
+        self._check_online()
+        await self._recorder.run_alone(lambda: None)
+        self._check_online()
 
     def _record(self, events: Sequence[AnyEvent]) -> asyncio.Future[Appended]:
         """Apply events and queue them for the log; the future is done when they are durable."""

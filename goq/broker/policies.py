@@ -5,9 +5,8 @@ from __future__ import annotations
 from goq.broker.opening import Machinery, PartitionId
 from goq.delivery.backoff import RetryPolicy
 from goq.delivery.settling import Failing, Grave
+from goq.model import DEAD_LETTERS_SUFFIX
 from goq.settings import TopicSettings
-
-DEAD_LETTERS_SUFFIX = ".dlq"
 
 
 def retry_policy(settings: TopicSettings) -> RetryPolicy:
@@ -33,3 +32,11 @@ def failing(
         policy = policy._replace(attempts_max=None, dead_letters=False)
     grave = Grave(identity.topic + DEAD_LETTERS_SUFFIX, identity.number, machinery.new_id())
     return Failing(now_ms, policy, grave, machinery.luck())
+
+
+def grave_settings(settings: TopicSettings) -> TopicSettings:
+    """Return the settings of a topic of dead letters, from those of the topic that they are of.
+
+    It is as durable, is kept as long and queues by the same lanes, but gives nothing up.
+    """
+    return settings.changed({"delivery.max_attempts": None, "delivery.dead_letters": False})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +13,7 @@ from goq import limits
 from goq.broker.commit import Appended
 from goq.broker.coordinator import Coordinator
 from goq.broker.credits import Credits
+from goq.broker.departures import Departures
 from goq.broker.opening import Machinery, Opened, PartitionId, open_logs
 from goq.broker.partition import Callbacks, ColdMessages, Delivery, Partition
 from goq.broker.stats import TopicStats
@@ -72,6 +73,7 @@ class Topic:
         directory: Path,
         machinery: Machinery,
         tasks: Tasks,
+        targets: Callable[[Topic, str, int], Awaitable[Partition]],
     ) -> None:
         self.name = name
         self.settings = settings
@@ -85,6 +87,8 @@ class Topic:
         self.coordinator: Coordinator | None = None  # of groups that share partitions
         self._machinery = machinery
         self._tasks = tasks
+        self._targets = targets
+        self._departures: dict[int, Departures] = {}
         self._group_settings: dict[str, TopicSettings] = {}
         self._sticky = 0
         self._sticky_bytes = 0
@@ -112,12 +116,21 @@ class Topic:
         callbacks = Callbacks(
             on_ready=lambda group: self._ready(number, group),
             on_failure=lambda: self._failed(number),
-            on_departing=lambda: None,
+            on_departing=lambda: self._departures[number].wake(),
             on_settled=lambda group, token, count: self._settled(number, group, token, count),
             settings_of=self.settings_of,
         )
         identity = PartitionId(self.name, number)
-        return Partition(identity, opened, self._machinery, callbacks, self.stats)
+        partition = Partition(identity, opened, self._machinery, callbacks, self.stats)
+        departures = Departures(
+            partition,
+            lambda topic, number: self._targets(self, topic, number),
+            self._machinery,
+            self.settings.default_lane,
+        )
+        self._departures[number] = departures
+        departures.wake()
+        return partition
 
     def settings_of(self, group: str) -> TopicSettings:
         """Return the settings that hold for a group: the topic's, and its own over them."""
@@ -413,6 +426,7 @@ class Topic:
 
     async def _reopen(self, number: int) -> None:
         """Build a partition anew from the disk after events were lost, until that works."""
+        await self._departures[number].stop()
         await self.partitions[number].close()
         while not await self._closes_within(_REOPEN_DELAY_S):
             try:
@@ -440,8 +454,13 @@ class Topic:
         for partition in self.partitions:
             partition.configure(settings)
 
+    async def stop_departures(self) -> None:
+        """Let what leaves for other topics wait until the topic is opened again."""
+        await asyncio.gather(*(departures.stop() for departures in self._departures.values()))
+
     async def close(self, reason: GoqError) -> None:
         """Make everything durable and close the partitions; who waits is told ``reason``."""
+        await self.stop_departures()
         self._closed = reason
         self._closing.set()
         self.waiters.wake_all()

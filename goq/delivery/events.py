@@ -56,6 +56,11 @@ def token_of(epoch: int, sequence: int) -> int:
     return epoch << _SEQUENCE_BITS | sequence
 
 
+def epoch_of(token: int) -> int:
+    """Return the leader epoch in which a token was made."""
+    return token >> _SEQUENCE_BITS
+
+
 class Event(msgspec.Struct, array_like=True, frozen=True):
     """Base of all events."""
 

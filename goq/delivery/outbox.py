@@ -10,10 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from goq.delivery.events import Departing, Failure, SnapshotDeparture
+import msgspec
+
+from goq.delivery.events import Departing, Failure, SnapshotDeparture, Span
 
 History = tuple[int, int, tuple[Failure, ...]]
 """``(start, end, failures)``"""
+LOST = 2**62
+"""What is taken off the offsets of messages that were lost while they were leaving."""
 
 
 class Departure(NamedTuple):
@@ -48,6 +52,18 @@ class Outbox:
         """Note what has arrived."""
         self.departures.pop(number, None)
 
+    def truncate(self, end_offset: int) -> None:
+        """Mark what was lost from an offset on: that will be given to other messages.
+
+        It keeps its numbers, so that those of what follows stay as they are.
+        """
+        for number, departure in self.departures.items():
+            event = departure.event
+            if any(end > end_offset for _, end, _ in event.spans):
+                spans = [piece for span in event.spans for piece in _without_lost(span, end_offset)]
+                event = msgspec.structs.replace(event, spans=spans)
+                self.departures[number] = departure._replace(event=event)
+
     def sequences(self) -> list[tuple[str, int, int]]:
         """Return the next sequence of each target."""
         return [(topic, partition, n) for (topic, partition), n in self._sequences.items()]
@@ -70,3 +86,10 @@ class Outbox:
         self.departures[snapshot.departure] = Departure(
             snapshot.departure, snapshot.first_sequence, snapshot.event, snapshot.failures
         )
+
+
+def _without_lost(span: Span, end_offset: int) -> list[Span]:
+    start, end, attempt = span
+    kept = (start, min(end, end_offset), attempt)
+    lost = (max(start, end_offset) - LOST, end - LOST, attempt)
+    return [piece for piece in (kept, lost) if piece[0] < piece[1]]

@@ -215,6 +215,8 @@ class PartitionState:
         if not event.group:
             self._cancel(ranges)
         elif not event.token:
+            waiting = [p for run in ranges for p in self.join(event.group).retries.within(*run)]
+            histories = [(part.start, part.end, part.failures) for part in waiting]
             self._skipped(Skipped(event.group, ranges, event.cause))
         else:
             group = self._holder(event.group, event.token, event.spans)
@@ -277,6 +279,7 @@ class PartitionState:
         self.rescheduled = {o: due_ms for o, due_ms in self.rescheduled.items() if o < end}
         self.frontier.truncate(end)
         self.producers.truncate(end)
+        self.outbox.truncate(end)
         for group in self.groups.values():
             group.forget(end, _EVERYTHING)
             group.taken.remove(end, _EVERYTHING)

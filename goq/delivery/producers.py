@@ -71,6 +71,22 @@ class ProducerTable:
             )
         return None
 
+    def reached(self, producer_id: int) -> tuple[int, int] | None:
+        """Return a producer's epoch and the number it goes on with, None if it is not known."""
+        known = self._producers.get(producer_id)
+        if known is None:
+            return None
+        last = known.batches[-1]
+        return known.epoch, last.first_sequence + last.message_count
+
+    def offset_of(self, producer_id: int, sequence: int) -> int | None:
+        """Return where a producer's message lies, None where that is not remembered."""
+        known = self._producers.get(producer_id)
+        for batch in known.batches if known is not None else ():
+            if batch.first_sequence <= sequence < batch.first_sequence + batch.message_count:
+                return batch.offset + sequence - batch.first_sequence
+        return None
+
     def add(self, header: FrameHeader, offset: int, time_us: int) -> None:
         """Remember a batch that was appended at ``offset``."""
         if header.producer_id:

@@ -13,6 +13,7 @@ from goq.delivery.events import (
     AnyEvent,
     Failure,
     HeldSpan,
+    SnapshotDeparture,
     SnapshotEnded,
     SnapshotGroup,
     SnapshotMarks,
@@ -62,6 +63,8 @@ def weight_of(event: AnyEvent) -> int:
         return 1 + parts + 4 * len(event.partial)
     if isinstance(event, SnapshotMarks):
         return 1 + 4 * len(event.cancelled_partial) + len(event.moved) + len(event.rescheduled)
+    if isinstance(event, SnapshotDeparture):
+        return 1 + len(event.event.spans) + sum(len(failures) for *_, failures in event.failures)
     return 1
 
 
