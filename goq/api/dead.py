@@ -149,12 +149,11 @@ class DeadLetterRoutes:
 
     def _place(self, name: str) -> _Place:
         """Return the topic that holds the dead letters of ``name``, itself if it is one of such."""
-        if name.endswith(DEAD_LETTERS_SUFFIX):
-            return _Place(name.removesuffix(DEAD_LETTERS_SUFFIX), self._broker.topic(name))
-        dead = self._broker.topics.get(name + DEAD_LETTERS_SUFFIX)
+        origin = name.removesuffix(DEAD_LETTERS_SUFFIX)
+        dead = self._broker.topics.get(origin + DEAD_LETTERS_SUFFIX)
         if dead is None:
-            self._broker.topic(name)
-        return _Place(name, dead)
+            self._broker.topic(origin)
+        return _Place(origin, dead)
 
     def _target(self, name: str, dead: Topic) -> Topic:
         if name == dead.name:
