@@ -26,6 +26,7 @@ COMMANDS = {
     "peek": "look at messages without touching them",
     "topic": "create, list, show, alter, delete topics",
     "group": "list, show, reset, delete consumer groups",
+    "dlq": "list, show, redrive, purge dead letters",
     "doctor": "check a node, or verify a data folder",
     "bench": "measure a node",
     "context": "remember servers by name",

@@ -42,6 +42,16 @@ def stream(name: str, group_name: str, stream_id: str) -> str:
     return f"{group(name, group_name)}/streams/{quote(stream_id)}"
 
 
+def dead(name: str) -> str:
+    """Return the path of a topic's dead letters."""
+    return f"{topic(name)}/dead"
+
+
+def redrive(name: str) -> str:
+    """Return the path that puts a topic's dead letters back."""
+    return f"{topic(name)}/redrive"
+
+
 def message(message_id: str | MessageId) -> str:
     """Return the path of one message."""
     parsed = MessageId.parse(str(message_id))

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from goq.client import routes
+from goq.client._async.dead import AsyncDeadLetters
 from goq.client._async.http import Http
 from goq.model import MessageId
 
 Json = dict[str, Any]
 
 
-class AsyncAdmin:
+class AsyncAdmin(AsyncDeadLetters):
     """What a client can ask about topics, groups, messages and the node itself."""
 
     _http: Http

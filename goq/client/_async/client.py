@@ -290,6 +290,13 @@ class AsyncClient(AsyncAdmin):
         details = nack_details(delay, reason)
         return await self._settler.settle("nack", topic, group, _texts(receipts), **details)
 
+    async def reject(
+        self, topic: str, group: str, receipts: Receipts, *, reason: str | None = None
+    ) -> Settled:
+        """Give messages up: they become dead letters at once."""
+        details = nack_details(None, reason)
+        return await self._settler.settle("reject", topic, group, _texts(receipts), **details)
+
     async def extend(
         self, topic: str, group: str, receipts: Receipts, *, visibility: Duration | None = None
     ) -> Settled:

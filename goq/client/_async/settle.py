@@ -82,8 +82,8 @@ class AsyncReceivedMessage(msgspec.Struct, eq=False):
     """A message under a lease; times are microseconds.
 
     ``attempt`` counts from 1. It is this consumer's until ``lease_until``; ``ack`` says that it
-    is done, ``nack`` gives it back, ``extend`` keeps it for longer. Each costs a request: to
-    settle many, ``client.ack_many`` costs one.
+    is done, ``nack`` gives it back, ``reject`` gives it up, ``extend`` keeps it for longer. Each
+    costs a request: to settle many, ``client.ack_many`` costs one.
     """
 
     topic: str
@@ -121,6 +121,10 @@ class AsyncReceivedMessage(msgspec.Struct, eq=False):
     async def nack(self, delay: Duration | None = None, reason: str | None = None) -> None:
         """Give the message back, to come again after ``delay``."""
         await self._settle("nack", **nack_details(delay, reason))
+
+    async def reject(self, reason: str | None = None) -> None:
+        """Give the message up: it becomes a dead letter at once."""
+        await self._settle("reject", **nack_details(None, reason))
 
     async def extend(self, visibility: Duration | None = None) -> None:
         """Keep the message for ``visibility`` from now, or for the group's own time."""

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from goq.client import routes
+from goq.client._sync.dead import DeadLetters
 from goq.client._sync.http import Http
 from goq.model import MessageId
 
 Json = dict[str, Any]
 
 
-class Admin:
+class Admin(DeadLetters):
     """What a client can ask about topics, groups, messages and the node itself."""
 
     _http: Http

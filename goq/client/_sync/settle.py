@@ -83,8 +83,8 @@ class ReceivedMessage(msgspec.Struct, eq=False):
     """A message under a lease; times are microseconds.
 
     ``attempt`` counts from 1. It is this consumer's until ``lease_until``; ``ack`` says that it
-    is done, ``nack`` gives it back, ``extend`` keeps it for longer. Each costs a request: to
-    settle many, ``client.ack_many`` costs one.
+    is done, ``nack`` gives it back, ``reject`` gives it up, ``extend`` keeps it for longer. Each
+    costs a request: to settle many, ``client.ack_many`` costs one.
     """
 
     topic: str
@@ -122,6 +122,10 @@ class ReceivedMessage(msgspec.Struct, eq=False):
     def nack(self, delay: Duration | None = None, reason: str | None = None) -> None:
         """Give the message back, to come again after ``delay``."""
         self._settle("nack", **nack_details(delay, reason))
+
+    def reject(self, reason: str | None = None) -> None:
+        """Give the message up: it becomes a dead letter at once."""
+        self._settle("reject", **nack_details(None, reason))
 
     def extend(self, visibility: Duration | None = None) -> None:
         """Keep the message for ``visibility`` from now, or for the group's own time."""

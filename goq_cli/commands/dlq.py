@@ -1,0 +1,210 @@
+"""``goq dlq``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from goq_cli.dead_letters import (
+    PORTION,
+    Cause,
+    DryRun,
+    From,
+    Group,
+    Ids,
+    Key,
+    Reason,
+    To,
+    Topic,
+    Yes,
+    cell,
+    escaped,
+    letters_of,
+    wanted_by,
+)
+from goq_cli.output import confirm, notice, print_json, print_table
+from goq_cli.session import SESSION
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+_PAUSE_S = 0.25
+"""About how far apart the portions of a paced redrive are."""
+_COLUMNS = (
+    "id",
+    "origin",
+    "died_at",
+    "group",
+    "attempts",
+    "cause",
+    "reason",
+    "key",
+    "redrives",
+)
+
+
+@app.command("list")
+def list_letters(
+    topic: Topic,
+    group: Group = None,
+    reason: Reason = None,
+    cause: Cause = None,
+    key: Key = None,
+    from_time: From = None,
+    to_time: To = None,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="At most so many.")] = 100,
+) -> None:
+    """List dead letters, by partition the oldest first."""
+    wanted = wanted_by(group, reason, cause, key, from_time, to_time)
+    with SESSION.client() as client:
+        found = list(letters_of(client, topic, limit, wanted))
+    if SESSION.json:
+        print_json({"messages": found})
+        return
+    print_table(_COLUMNS, [[cell(letter, name) for name in _COLUMNS] for letter in found])
+    if len(found) == limit:
+        notice(f"there may be more: --limit is {limit}")
+
+
+@app.command()
+def show(
+    message_id: Annotated[
+        str, typer.Argument(metavar="ID", help="The dead letter's id, or the message's of before.")
+    ],
+) -> None:
+    """Show a dead letter with all that is known of how it died."""
+    from goq.errors import MessageNotFound
+    from goq.model import MessageId
+
+    topic = MessageId.parse(message_id).topic
+    with SESSION.client() as client:
+        found = list(letters_of(client, topic, 1, {}, [message_id]))
+    if not found:
+        raise MessageNotFound(f"there is no dead letter {message_id}; see: goq dlq list {topic}")
+    [letter] = found
+    if SESSION.json:
+        print_json(letter)
+        return
+    details = {n: v for n, v in letter.items() if not isinstance(v, list | dict)}
+    for name, value in (letter.get("headers") or {}).items() if _is_plain(letter) else ():
+        details[f"header {name}"] = value
+    print_table(("field", "value"), [[name, escaped(value)] for name, value in details.items()])
+    _print_rows(("time", "cause", "consumer", "reason"), letter.get("failures", []))
+    columns = ("id", "group", "attempts", "cause", "reason", "time")
+    _print_rows(columns, letter.get("earlier", []))
+
+
+@app.command()
+def redrive(
+    topic: Topic,
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="TOPIC", help="Into this topic; default where they came from."),
+    ] = None,
+    group: Group = None,
+    reason: Reason = None,
+    cause: Cause = None,
+    key: Key = None,
+    from_time: From = None,
+    to_time: To = None,
+    ids: Ids = None,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="At most so many; default all.")
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option(metavar="N", min=0.001, help="At most so many a second.")
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also what was put back too often already.")
+    ] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Put dead letters back, for the group that gave them up alone."""
+    wanted = wanted_by(group, reason, cause, key, from_time, to_time)
+    total = {"matched": 0, "redriven": 0, "looped": 0, "lost": 0}
+    after: str | None = None
+    portion = PORTION if rate is None else max(1, min(PORTION, round(rate * _PAUSE_S)))
+    with SESSION.client() as client:
+        while limit is None or total["redriven"] < limit:
+            left = portion if limit is None else min(portion, limit - total["redriven"])
+            began_s = time.monotonic()
+            answer = client.redrive(
+                topic,
+                to=to,
+                max=left,
+                after=after,
+                ids=ids or (),
+                dry_run=dry_run,
+                force=force,
+                **wanted,
+            )
+            for name in total:
+                total[name] += answer[name]
+            after = answer["next"]
+            if after is None:
+                break
+            if rate is not None and not dry_run:
+                due_s = began_s + answer["redriven"] / rate
+                time.sleep(max(0.0, due_s - time.monotonic()))
+    _print_total({"dry_run": dry_run, **total})
+    if total["looped"]:
+        notice(f"{total['looped']} were put back too often already: --force puts them back again")
+    if dry_run:
+        notice("nothing was changed")
+
+
+@app.command()
+def purge(
+    topic: Topic,
+    group: Group = None,
+    reason: Reason = None,
+    cause: Cause = None,
+    key: Key = None,
+    from_time: From = None,
+    to_time: To = None,
+    ids: Ids = None,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="At most so many; default all.")
+    ] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """Take dead letters away for good."""
+    wanted = wanted_by(group, reason, cause, key, from_time, to_time)
+    which = "these" if ids or any(wanted.values()) else "all"
+    if not dry_run:
+        confirm(f"Purge {which} dead letters of {topic}?", yes)
+    total = {"matched": 0, "purged": 0}
+    after: str | None = None
+    with SESSION.client() as client:
+        while limit is None or total["purged"] < limit:
+            left = PORTION if limit is None else min(PORTION, limit - total["purged"])
+            answer = client.purge_dead_letters(
+                topic, max=left, after=after, ids=ids or (), dry_run=dry_run, **wanted
+            )
+            for name in total:
+                total[name] += answer[name]
+            after = answer["next"]
+            if after is None:
+                break
+    _print_total({"dry_run": dry_run, **total})
+    if dry_run:
+        notice("nothing was changed")
+
+
+def _print_rows(columns: Sequence[str], found: Sequence[dict[str, Any]]) -> None:
+    if found:
+        print_table(columns, [[escaped(row.get(c, "")) for c in columns] for row in found])
+
+
+def _print_total(total: dict[str, Any]) -> None:
+    if SESSION.json:
+        print_json(total)
+        return
+    counts = {name: value for name, value in total.items() if name != "dry_run"}
+    print_table(list(counts), [list(counts.values())])
+
+
+def _is_plain(letter: dict[str, Any]) -> bool:
+    return isinstance(letter.get("headers"), dict)

@@ -1,0 +1,95 @@
+"""What the commands of ``goq dlq`` share: their options, and going through what they are about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from goq.client import Client
+
+PORTION = 1_000
+"""How many dead letters one request is about, at most."""
+_CELL_CHARS_MAX = 60
+
+Topic = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="The topic they died in, or its TOPIC.dlq.")
+]
+Group = Annotated[
+    str | None, typer.Option("--group", metavar="G", help="Only what this group gave up.")
+]
+Reason = Annotated[
+    str | None, typer.Option("--reason", metavar="TEXT", help="Only with this in the reason.")
+]
+Cause = Annotated[
+    str | None,
+    typer.Option("--cause", metavar="C", help="Only nacked, expired, rejected or ttl."),
+]
+Key = Annotated[str | None, typer.Option("--key", metavar="K", help="Only with this key.")]
+From = Annotated[
+    str | None, typer.Option("--from-time", metavar="T", help="Only what died from then on.")
+]
+To = Annotated[
+    str | None, typer.Option("--to-time", metavar="T", help="Only what died before then.")
+]
+Ids = Annotated[
+    list[str] | None,
+    typer.Option("--id", metavar="ID", help="Only this message; repeatable."),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+
+def wanted_by(
+    group: str | None,
+    reason: str | None,
+    cause: str | None,
+    key: str | None,
+    from_time: str | None,
+    to_time: str | None,
+) -> dict[str, str | None]:
+    """Return which dead letters are meant, as the client takes it."""
+    return {
+        "group": group,
+        "reason": reason,
+        "cause": cause,
+        "key": key,
+        "from_time": from_time,
+        "to_time": to_time,
+    }
+
+
+def letters_of(
+    client: Client,
+    topic: str,
+    limit: int,
+    wanted: dict[str, str | None],
+    ids: list[str] | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Yield up to ``limit`` dead letters, however many requests that takes."""
+    left, after = limit, None
+    while left:
+        answer = client.dead_letters(
+            topic, limit=min(left, PORTION), after=after, ids=ids or (), **wanted
+        )
+        yield from answer["messages"]
+        left -= len(answer["messages"])
+        after = answer["next"]
+        if after is None:
+            return
+
+
+def cell(letter: dict[str, Any], name: str) -> str:
+    """Return a field of a dead letter as a table has room for it."""
+    value = letter.get(name, letter.get(f"{name}_base64", 0 if name == "redrives" else ""))
+    text = escaped(value)
+    return text if len(text) <= _CELL_CHARS_MAX else text[: _CELL_CHARS_MAX - 1] + "…"
+
+
+def escaped(value: object) -> str:
+    """Return a text on one line: nothing in it reaches the terminal as a command."""
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value)
+    )
