@@ -20,6 +20,7 @@ from support.broker_harness import (
     receipts,
     reopened,
     run,
+    settle_nacked,
     until,
 )
 from support.delivery_twin import canonical
@@ -335,7 +336,7 @@ def test_scattered_retries_that_are_not_in_memory_come_one_by_one_but_do_come(
             for number in range(20):
                 await publish(topic, b"%d" % number)
             for found in [await topic.receive("g", options(1)) for _ in range(20)]:
-                await nack(topic, "g", found, 0 if found[0].spans[0][0] % 2 else 10**15)
+                await nack(topic, "g", found, 0 if found[0].spans[0][0] % 2 else 10**10)
             disk.cold = 10**6
             got: list[int] = []
             while found := await topic.receive("g", options(5)):
@@ -357,10 +358,7 @@ def test_a_frame_asked_for_by_two_spans_is_sent_once(tmp_path: Path) -> None:
             late = [Receipt(0, delivery.token, 9, 10)]
             rest = [Receipt(0, delivery.token, 0, 9)]
             for given, due_ms in ((late, 0), (rest, 5)):
-                await topic.settle(
-                    given,
-                    lambda state, some, due_ms=due_ms: state.give_back("g", some, due_ms, ""),
-                )
+                await settle_nacked(topic, "g", given, due_ms)
             again = await topic.receive("g", options(12))
             assert len(leased(again)) == 10
 
@@ -433,9 +431,7 @@ def test_settling_very_many_leases_with_long_reasons_fits_into_frames(tmp_path: 
             for _ in range(count):
                 found += await topic.receive("g", options(1))
             reason = "\U0001f4a5" * limits.REASON_CHARS_MAX
-            done, lost = await topic.settle(
-                receipts(found), lambda state, some: state.give_back("g", some, 10**15, reason)
-            )
+            done, lost = await settle_nacked(topic, "g", receipts(found), 10**10, reason)
             assert (done, lost) == (count, [])
             assert topic.partitions[0].state.groups["g"].retries.message_count == count
             await quiet(topic.partitions[0])

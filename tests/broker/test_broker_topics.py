@@ -16,6 +16,7 @@ from support.broker_harness import (
     options,
     publish,
     run,
+    settle_acked,
     until,
 )
 
@@ -244,15 +245,13 @@ def test_a_deleted_group_begins_anew(tmp_path: Path) -> None:
                 await publish(topic, b"x", partition=partition)
             found = await topic.receive("g", options())
             await broker.delete_group(topic, "g")
-            done, lost = await topic.settle(
-                [Receipt(d.partition, d.token, 0, 1) for d in found],
-                lambda state, some: state.acknowledge("g", some),
-            )
+            given = [Receipt(d.partition, d.token, 0, 1) for d in found]
+            done, lost = await settle_acked(topic, "g", given)
             assert (done, len(lost)) == (0, 2)
-            assert topic.groups == set()
+            assert topic.groups == {}
         async with broker_on(tmp_path, metadata=metadata) as broker:
             topic = broker.topic("t")
-            assert topic.groups == set()
+            assert topic.groups == {}
             assert [a for _, a, _ in leased(await topic.receive("g", options()))] == [1, 1]
 
     run(main())
@@ -284,7 +283,7 @@ def test_receipts_of_partitions_that_are_not_there_are_lost_not_an_error(tmp_pat
         async with broker_on(tmp_path) as broker:
             topic = await broker.create_topic("t")
             receipt = Receipt(7, 1, 0, 1)
-            answer = await topic.settle([receipt], lambda s, some: s.acknowledge("g", some))
+            answer = await settle_acked(topic, "g", [receipt])
             assert answer == (0, [receipt])
 
     run(main())
