@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from goq import limits
-from goq.broker.dispatch import Dispatch
+from goq.broker.dispatch import Dispatch, first_needed
 from goq.broker.eventlog import encode_event_frame, rebuild
 from goq.broker.frame_cache import FrameCache
 from goq.broker.outstanding import learn_outstanding
@@ -95,7 +95,14 @@ def _rebuild(messages: Log, events: Log, machinery: Machinery, settings: TopicSe
             header = view.header
             state.producers.add(header, header.base_offset, header.append_time_us)
         offset = reading.next_offset
-    dispatch = Dispatch.build(messages, state, settings, machinery.clock.wall_ms())
+    dispatch = Dispatch.build(
+        messages,
+        state,
+        settings,
+        machinery.clock.wall_ms(),
+        start=first_needed(messages, state),
+        end=messages.end_offset,
+    )
     learn_outstanding(messages, state, dispatch)
     return Opened(messages, events, state, dispatch, rebuilt.sequence)
 

@@ -14,7 +14,7 @@ from goq.broker.commit import Appended
 from goq.broker.coordinator import Coordinator
 from goq.broker.credits import Credits
 from goq.broker.opening import Machinery, Opened, PartitionId, open_logs
-from goq.broker.partition import Callbacks, ColdMessages, Delivery, Partition
+from goq.broker.partition import Callbacks, ColdMessages, Delivery, NotReady, Partition
 from goq.broker.stats import TopicStats
 from goq.broker.tasks import Tasks
 from goq.broker.waiters import Waiters
@@ -117,7 +117,7 @@ class Topic:
             settings_of=self.settings_of,
         )
         identity = PartitionId(self.name, number)
-        return Partition(identity, opened, self._machinery, callbacks, self.stats)
+        return Partition(identity, opened, self._machinery, callbacks, self.settings, self.stats)
 
     def settings_of(self, group: str) -> TopicSettings:
         """Return the settings that hold for a group: the topic's, and its own over them."""
@@ -278,6 +278,8 @@ class Topic:
             except _Fetch as fetch:
                 fetched = fetch.partition
                 await self.partitions[fetched].warm(fetch.offset, fetch.messages)
+            except _Rebuild as rebuild:
+                await self.partitions[rebuild.partition].rebuilt()
 
     def _lease(
         self, group: str, options: ReceiveOptions, fetched: int | None
@@ -306,6 +308,11 @@ class Topic:
                     is_cut = True
                     break  # hand over what is at hand; the next call fetches the rest
                 raise _Fetch(partition.identity.number, *error.missing) from None
+            except NotReady:
+                if leased:
+                    is_cut = True
+                    break
+                raise _Rebuild(partition.identity.number) from None
             except (GoqError, OSError) as error:
                 failed = error  # the others may have something
                 continue
@@ -459,6 +466,14 @@ class _Fetch(Exception):
         self.partition = partition
         self.offset = offset
         self.messages = messages
+
+
+class _Rebuild(Exception):
+    """Which partition must be ready before a receive can lease."""
+
+    def __init__(self, partition: int) -> None:
+        super().__init__()
+        self.partition = partition
 
 
 async def _all(pending: Sequence[asyncio.Future[Appended]]) -> list[Appended]:
