@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -25,10 +25,12 @@ from goq.frame.header import Attribute
 from goq.frame.keys import partition_of
 from goq.frame.view import FrameView
 from goq.model import Message, Receipt
-from goq.settings import TopicSettings
+from goq.settings import Ordering, TopicSettings
 
 _log = logging.getLogger("goq.broker")
 _REOPEN_DELAY_S = 1.0
+_GENERATIONS_PER_START = 1_000_000
+_LINE = "/"  # no name of a group has it
 
 ANY_PARTITION = 0xFFFF_FFFF
 
@@ -82,7 +84,9 @@ class Topic:
         self.readers = Waiters()  # of the log, by partition
         self.credits = Credits(self._count_held)
         self.stats = TopicStats()
-        self.coordinator: Coordinator | None = None  # of groups that share partitions
+        self.coordinator = Coordinator(
+            self, machinery.clock, first_generation=machinery.epoch * _GENERATIONS_PER_START
+        )
         self._machinery = machinery
         self._tasks = tasks
         self._group_settings: dict[str, TopicSettings] = {}
@@ -97,6 +101,7 @@ class Topic:
         """Recover and open partitions until there are so many; more can be added later."""
         for number in range(len(self.partitions), partitions):
             self.partitions.append(self._partition(number, await self._open_logs(number)))
+        self.coordinator.partitions_added()
 
     async def _open_logs(self, number: int) -> Opened:
         machinery = self._machinery
@@ -125,16 +130,28 @@ class Topic:
 
     def configure_group(self, group: str, written: Mapping[str, str]) -> None:
         """Take over a group's own settings."""
+        before = self.settings_of(group).ordering
         self.groups[group] = dict(written)
         if written:
             self._group_settings[group] = self.settings.for_group(written)
         else:
             self._group_settings.pop(group, None)
+        if self.settings_of(group).ordering is not before:
+            self._order_anew(group)
+
+    def _order_anew(self, group: str) -> None:
+        """What was held back by the old ordering is looked at again by the new one."""
+        self.coordinator.forget(group)
+        for partition in self.partitions:
+            if group in partition.state.groups:
+                partition.state.groups[group].start_over()
+        self.wake()
 
     def forget_group(self, group: str) -> None:
         """Let go of a group that was deleted."""
         self.groups.pop(group, None)
         self._group_settings.pop(group, None)
+        self.coordinator.forget(group)
 
     def partition(self, number: int) -> Partition:
         """Return a partition; raise ``PartitionNotFound`` if the topic has no such one."""
@@ -247,7 +264,17 @@ class Topic:
     # Delivery
 
     async def receive(self, group: str, options: ReceiveOptions) -> list[Delivery]:
-        """Lease what is ready in any partition, waiting for it as long as asked."""
+        """Lease what is ready in any partition, waiting for it as long as asked.
+
+        Where each partition belongs to one consumer, in the consumer's own; it takes part in the
+        group while it waits.
+        """
+        if not self.shares_partitions(group):
+            return await self._receive(group, options, group)
+        with self.coordinator.present(group, options.consumer):
+            return await self._receive(group, options, _line_of(group, options.consumer))
+
+    async def _receive(self, group: str, options: ReceiveOptions, line: str) -> list[Delivery]:
         loop = asyncio.get_running_loop()
         until = loop.time() + options.wait_ms / 1000
         has_waited = False
@@ -255,7 +282,7 @@ class Topic:
             try:
                 leased = await self._lease_fetched(group, options)
             except BaseException:
-                self.waiters.wake(group)  # what woke this one is for another
+                self.waiters.wake(line)  # what woke this one is for another
                 raise
             if leased:
                 return await self._handed_over(group, leased)
@@ -264,7 +291,7 @@ class Topic:
                 return []
             if self._closed is not None:
                 raise self._closed
-            await self.waiters.wait(group, left_s, in_front=has_waited)
+            await self.waiters.wait(line, left_s, in_front=has_waited)
             has_waited = True
 
     async def _lease_fetched(
@@ -288,7 +315,11 @@ class Topic:
         leased: list[tuple[Delivery, asyncio.Future[Appended]]] = []
         failed: GoqError | OSError | None = None
         is_cut = False
-        for partition in self._in_turn(fetched):
+        partitions = self._in_turn(fetched)
+        if self.shares_partitions(group):
+            own = self.coordinator.partitions_for(group, options.consumer)
+            partitions = [p for p in partitions if p.identity.number in own]
+        for partition in partitions:
             if messages <= 0 or size_bytes <= 0:
                 is_cut = True
                 break
@@ -324,7 +355,7 @@ class Topic:
         if failed is not None and not leased:
             raise failed
         if leased and (is_cut or messages <= 0):
-            self.waiters.wake(group)  # there may be more; who finds nothing waits again
+            self._wake_group(group)  # there may be more; who finds nothing waits again
         return leased
 
     def _in_turn(self, first: int | None) -> list[Partition]:
@@ -380,6 +411,7 @@ class Topic:
                 self.partitions[number].check_room()
         for number, some in by_partition.items():
             partition = self.partitions[number]
+            self._see(group, partition, some)
             settled, recorded = partition.settle(group, decide(partition, some))
             done += settled.done
             lost.extend(settled.lost)
@@ -388,10 +420,22 @@ class Topic:
         await _all(pending)
         return done, lost
 
+    def _see(self, group: str, partition: Partition, receipts: Sequence[Receipt]) -> None:
+        """Take the settling of a lease for a sign of life."""
+        if self.shares_partitions(group):
+            leases = partition.state.group(group).leases
+            for token in {receipt.token for receipt in receipts} & leases.keys():
+                self.coordinator.seen(group, leases[token].consumer)
+
     def wake(self) -> None:
         """Wake one waiting consumer of each group: something may have become ready."""
-        for group in self.waiters.groups:
-            self.waiters.wake(group)
+        for line in self.waiters.groups:
+            self.waiters.wake(line)
+
+    def _wake_group(self, group: str) -> None:
+        for line in self.waiters.groups:
+            if line.partition(_LINE)[0] == group:
+                self.waiters.wake(line)
 
     def _count_held(self, group: str, number: int, token: int) -> int:
         return self.partitions[number].count_held(group, token)
@@ -405,13 +449,39 @@ class Topic:
 
     def _settled(self, number: int, group: str | None, token: int | None, count: int) -> None:
         self.credits.settled(number, token, count)
+        for name in (group,) if group is not None else list(self.groups):
+            self.coordinator.settled(name, number)
 
     def _ready(self, number: int, group: str | None) -> None:
-        if group is not None:
-            self.waiters.wake(group)
-            return
-        self.wake()
-        self.readers.wake_group(str(number))
+        """Wake whoever may take from a partition, one of each group, or of one group."""
+        for line in self.waiters.groups:
+            name, _, consumer = line.partition(_LINE)
+            if group in (None, name) and (
+                not consumer or self.coordinator.owner(name, number) == consumer
+            ):
+                self.waiters.wake(line)
+        if group is None:
+            self.readers.wake_group(str(number))
+
+    # What the coordinator asks
+
+    def partition_count(self) -> int:
+        """Return how many partitions there are."""
+        return len(self.partitions)
+
+    def shares_partitions(self, group: str) -> bool:
+        """Return whether each partition belongs to one consumer of a group."""
+        return self.settings_of(group).ordering is Ordering.PARTITION
+
+    def holder(self, group: str, partition: int, other_than: str | None) -> str | None:
+        """Return a consumer, other than that one, that has a lease in a partition."""
+        leases = self.partitions[partition].state.group(group).leases.values()
+        return next((le.consumer for le in leases if le.consumer != other_than), None)
+
+    def wake_consumers(self, group: str, consumers: Collection[str]) -> None:
+        """Let these consumers look again if they wait."""
+        for consumer in consumers:
+            self.waiters.wake_group(_line_of(group, consumer))
 
     def _failed(self, number: int) -> None:
         if self._closed is None and not self.partitions[number].messages.failed:
@@ -429,6 +499,7 @@ class Topic:
                 continue
             self.partitions[number] = self._partition(number, opened)
             self.credits.settled(number, None, 0)
+            self.coordinator.reopened(number)
             self.wake()
             return
 
@@ -454,8 +525,14 @@ class Topic:
         self.waiters.wake_all()
         self.readers.wake_all()
         self.credits.wake_all()
+        self.coordinator.close()
         await asyncio.gather(*self._reopening, return_exceptions=True)
         await asyncio.gather(*(partition.close() for partition in self.partitions))
+
+
+def _line_of(group: str, consumer: str) -> str:
+    """Return where a consumer waits that has partitions of its own."""
+    return f"{group}{_LINE}{consumer}"
 
 
 class _Fetch(Exception):

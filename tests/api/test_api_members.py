@@ -31,7 +31,7 @@ class Host:
         leases = self.topic.partitions[partition].state.group(group).leases.values()
         return next((x.consumer for x in leases if x.consumer != other_than), None)
 
-    def wake(self, group: str, consumers: Collection[str]) -> None:
+    def wake_consumers(self, group: str, consumers: Collection[str]) -> None:
         assert group == "g"
         self.woken += sorted(consumers)
 
