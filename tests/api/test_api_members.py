@@ -181,8 +181,8 @@ def test_a_group_that_shares_otherwise_has_no_members(shared: Shared) -> None:
 def test_a_topic_without_such_groups_has_no_members(node: RunningNode, topic: str) -> None:
     path = f"/v1/topics/{topic}/groups/g/members"
     assert node.request("POST", path, {"consumer": "ann"}).json["code"] == "conflict"
-    assert node.request("POST", f"{path}/ann/heartbeat").json["code"] == "conflict"
-    assert node.request("DELETE", f"{path}/ann").json["code"] == "conflict"
+    assert node.request("POST", f"{path}/ann/heartbeat").json["code"] == "member_not_found"
+    assert node.request("DELETE", f"{path}/ann").json["code"] == "member_not_found"
     publish(node, topic, "x")
     assert values(receive(node, topic)) == ["x"]
     assert node.call("GET", path)["members"] == []

@@ -54,8 +54,8 @@ class _Setup:
 
     def _on_commit(self, committed: object) -> None:
         self.commits += 1
-        for header, appended in committed:  # type: ignore[attr-defined]
-            self.producers.add(header, appended.offset, appended.time_us)
+        for view, appended in committed:  # type: ignore[attr-defined]
+            self.producers.add(view.header, appended.offset, appended.time_us)
             self.committed.append(appended.offset)
 
     def _find(self, header: FrameHeader) -> Appended | None:

@@ -60,7 +60,7 @@ def test_topics_groups_and_progress_survive_a_restart(tmp_path: Path) -> None:
             found = await topic.receive("g", options())
             assert leased(found) == [(turn, 1, b"%d" % turn)]
             await ack(topic, "g", found)
-            assert topic.groups == {"g"}
+            assert topic.groups == {"g": {}}
             await broker.close()
 
     run(main())

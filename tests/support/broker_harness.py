@@ -6,7 +6,7 @@ import asyncio
 import errno
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -158,7 +158,7 @@ class MemoryMetadata:
     def __init__(self) -> None:
         self.epoch = 0
         self.rows: dict[str, TopicRow] = {}
-        self.group_names: set[tuple[str, str]] = set()
+        self.group_settings: dict[tuple[str, str], dict[str, str]] = {}
         self.segment_keys: set[tuple[str, int, str, int]] = set()
         self.before: Callable[[str], None] = lambda _change: None
 
@@ -176,17 +176,18 @@ class MemoryMetadata:
     async def delete_topic(self, name: str) -> None:
         self.before("delete_topic")
         del self.rows[name]
-        self.group_names = {key for key in self.group_names if key[0] != name}
+        for key in [key for key in self.group_settings if key[0] == name]:
+            del self.group_settings[key]
         self.segment_keys = {key for key in self.segment_keys if key[0] != name}
 
-    async def groups(self, topic: str) -> list[str]:
-        return sorted(name for of, name in self.group_names if of == topic)
+    async def groups(self, topic: str) -> dict[str, dict[str, str]]:
+        return {name: own for (of, name), own in self.group_settings.items() if of == topic}
 
-    async def put_group(self, topic: str, name: str) -> None:
-        self.group_names.add((topic, name))
+    async def put_group(self, topic: str, name: str, settings: Mapping[str, str]) -> None:
+        self.group_settings[topic, name] = dict(settings)
 
     async def delete_group(self, topic: str, name: str) -> None:
-        self.group_names.discard((topic, name))
+        self.group_settings.pop((topic, name), None)
 
     async def put_segment(self, segment: SegmentRow) -> None:
         self.segment_keys.add((segment.topic, segment.partition, segment.log, segment.base_offset))
