@@ -130,9 +130,7 @@ def check_tenant(name: str, *, field: str) -> str:
 def check_dedup_text(text: str, *, field: str) -> str:
     """Return ``text`` if it may be a dedup id, else raise ``InvalidInput``."""
     if not 1 <= len(text.encode("utf-8", "replace")) <= limits.DEDUP_ID_BYTES_MAX:
-        raise InvalidInput(
-            f"a dedup id has 1 to {limits.DEDUP_ID_BYTES_MAX} bytes", field=field
-        )
+        raise InvalidInput(f"a dedup id has 1 to {limits.DEDUP_ID_BYTES_MAX} bytes", field=field)
     return text
 
 

@@ -11,7 +11,8 @@ from goq.api.reading import duration_ms, media_type, query_int, time_us, wants_f
 from goq.api.route import FRAMES, Parameter, Route
 from goq.broker.broker import Broker
 from goq.broker.partition import Partition
-from goq.broker.topic import Stored, Topic
+from goq.broker.publishing import Stored
+from goq.broker.topic import Topic
 from goq.errors import DamagedData, InvalidInput, MessageNotFound
 from goq.frame.view import slice_frame
 from goq.http.message import Request, Response
@@ -81,11 +82,13 @@ class MessageRoutes:
         if media_type(request) == FRAMES:
             frames = frames_of(request.body)
             topic = await self._topic(name)
-            results = [_frame_result(stored) for stored in await topic.publish_frames(frames)]
+            results = [
+                _frame_result(stored) for stored in await topic.publishing.publish_frames(frames)
+            ]
         else:
             placed = messages_of(request)
             topic = await self._topic(name)
-            stored = await topic.publish_messages(placed)
+            stored = await topic.publishing.publish_messages(placed)
             results = [_message_result(name, each) for each in stored]
         return json_response(PublishOut(results, topic.settings.fsync))
 

@@ -10,7 +10,7 @@ from msgspec import UNSET, Raw
 from goq import limits
 from goq.api.bodies import HeaderIn, HeadersIn, NewMessage, Publish, expect_messages
 from goq.api.reading import decode_json, json_body
-from goq.broker.topic import Placed
+from goq.broker.publishing import Placed
 from goq.errors import InvalidFrame, InvalidInput, TooLarge
 from goq.frame.check import check_frame
 from goq.frame.header import HEADER_BYTES, Attribute

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from goq import limits
+from goq.broker.dedup_restore import restore_dedup
 from goq.broker.eventlog import encode_event_frame, rebuild
 from goq.broker.stats import Histogram
 from goq.clock import Clock
+from goq.delivery.dedup import DedupWindow
 from goq.delivery.partition import PartitionState
 from goq.errors import GoqError
 from goq.settings import TopicSettings
@@ -50,6 +52,7 @@ class Opened(NamedTuple):
     events: Log
     state: PartitionState
     snapshot_sequence: int
+    dedup: DedupWindow
 
 
 def open_logs(directory: Path, machinery: Machinery, settings: TopicSettings) -> Opened:
@@ -60,12 +63,13 @@ def open_logs(directory: Path, machinery: Machinery, settings: TopicSettings) ->
         on_error.callback(_release, messages)
         events = Log.open(directory / "events", disk, events_config(settings))
         on_error.callback(_release, events)
-        opened = _rebuild(messages, events, machinery)
+        dedup = restore_dedup(messages, settings, machinery.clock.wall_us())
+        opened = _rebuild(messages, events, machinery, dedup)
         on_error.pop_all()
     return opened
 
 
-def _rebuild(messages: Log, events: Log, machinery: Machinery) -> Opened:
+def _rebuild(messages: Log, events: Log, machinery: Machinery, dedup: DedupWindow) -> Opened:
     rebuilt = rebuild(events, start_offset=messages.start_offset, end_offset=messages.end_offset)
     if rebuilt.repairs:  # durable before an offset that was lost is given to another message
         view = encode_event_frame(rebuilt.repairs)
@@ -84,7 +88,7 @@ def _rebuild(messages: Log, events: Log, machinery: Machinery) -> Opened:
             header = view.header
             state.producers.add(header, header.base_offset, header.append_time_us)
         offset = reading.next_offset
-    return Opened(messages, events, state, rebuilt.sequence)
+    return Opened(messages, events, state, rebuilt.sequence, dedup)
 
 
 def _release(log: Log) -> None:

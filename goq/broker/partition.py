@@ -18,6 +18,7 @@ from goq import limits
 from goq.broker.commit import Appended, Committed, GroupCommit
 from goq.broker.eventlog import encode_event_frame, snapshot_frames
 from goq.broker.frameset import FrameSet
+from goq.broker.intake import Intake
 from goq.broker.opening import (
     Machinery,
     Opened,
@@ -42,7 +43,6 @@ from goq.delivery.events import (
 )
 from goq.delivery.partition import PartitionState, Settled
 from goq.errors import GoqError, LogFailed, PartitionOffline
-from goq.frame.header import FrameHeader
 from goq.frame.view import FrameView
 from goq.model import OffsetRange
 from goq.settings import TopicSettings
@@ -103,6 +103,7 @@ class Partition:
         self._snapshot_weight = 0
         self._bytes_since_snapshot = 0
         self._rebuilds_from = opened.snapshot_sequence
+        self._intake = Intake(opened.state.producers, opened.dedup, self._read_frame, stats)
         self._publisher = GroupCommit(
             opened.messages,
             machinery.executor,
@@ -111,7 +112,7 @@ class Partition:
             on_commit=self._published,
             on_seal=lambda segment: machinery.on_seal(identity, "messages", segment),
             on_failure=self._publishing_failed,
-            find_duplicate=self._find_duplicate,
+            admission=self._intake,
             write_seconds=machinery.write_seconds,
         )
         self._recorder = GroupCommit(
@@ -143,10 +144,10 @@ class Partition:
         self._check_online()
         return self._publisher.append(view)
 
-    def _find_duplicate(self, header: FrameHeader) -> Appended | None:
-        found = self.state.producers.find(header)
-        self._stats.duplicate_frames += found is not None
-        return Appended(found.offset, found.time_us, duplicate=True) if found else None
+    def _read_frame(self, offset: int) -> FrameView | None:
+        """Return the frame that begins at ``offset``; None if it is gone or damaged."""
+        frames = self.messages.reader.read(offset, offset + 1, messages_max=1).frames
+        return frames[0] if frames and frames[0].header.base_offset == offset else None
 
     def _published(self, committed: Committed) -> None:
         for header, appended in committed:
@@ -417,6 +418,7 @@ class Partition:
         """Take over changed settings; what is written from now on follows them."""
         self.messages.config = messages_config(settings)
         self.events.config = events_config(settings)
+        self._intake.configure(settings)
 
     def _check_online(self) -> None:
         if self._offline is not None:

@@ -219,10 +219,10 @@ class FrameView:
         return [name.decode() for name in dictionary.slice(0, len(dictionary.offsets) - 1)]
 
     @property
-    def left_out(self) -> list[LeftOut]:
+    def left_out(self) -> Sequence[LeftOut]:
         """The messages of the producer's batch that the partition had already."""
         if not self.header.left_out:
-            return []
+            return ()
         _ = self._sections
         return self._left_out
 
