@@ -75,7 +75,7 @@ BAD = {
     "a length that is longer": f.placed(f.resealed(GOOD, frame_bytes=len(GOOD) + 8)),
     "a length that is shorter": f.placed(f.resealed(GOOD, frame_bytes=len(GOOD) - 8)),
     "an odd length": f.placed(f.resealed(GOOD, frame_bytes=len(GOOD) - 1)),
-    "attributes nobody knows": f.placed(f.resealed(GOOD, attributes=1 << 31)),
+    "attributes nobody knows": f.placed(f.resealed(GOOD, attributes=1 << 15)),
     "events": f.placed(f.resealed(GOOD, attributes=Attribute.EVENTS)),
     "keys without hashes": f.placed(
         plain(1, f.offsets(0, 0), b"", f.offsets(0, 0), b"", attributes=Attribute.KEYS), 0

@@ -15,14 +15,14 @@ from goq.frame.encode import Columns, ProducerMark, encode_frame
 from goq.frame.header import FrameHeader, parse_header
 
 
-def _header(producer: int, epoch: int, first: int, count: int) -> FrameHeader:
+def _header(producer: int, epoch: int, first: int, count: int, left_out: int = 0) -> FrameHeader:
     frame = encode_frame(Columns([b"x"]), producer=ProducerMark(producer, epoch, first))
-    return parse_header(frame)._replace(message_count=count)
+    return parse_header(frame)._replace(message_count=count - left_out, left_out=left_out)
 
 
 class _Known(NamedTuple):
     epoch: int
-    batches: list[tuple[int, int, int, int]]
+    batches: list[tuple[int, int, int, int, int]]
     last_use: int
 
 
@@ -43,7 +43,7 @@ class _Twin:
         last = known.batches[-1]
         return None if first == last[0] + last[1] else SequenceGap
 
-    def add(self, producer: int, epoch: int, batch: tuple[int, int, int, int]) -> None:
+    def add(self, producer: int, epoch: int, batch: tuple[int, int, int, int, int]) -> None:
         if producer == 0:
             return
         self.uses += 1
@@ -56,7 +56,7 @@ class _Twin:
     def truncate(self, end: int) -> None:
         for producer, known in list(self.known.items()):
             kept = list(known.batches[-limits.PRODUCER_BATCHES_REMEMBERED :])
-            while kept and kept[-1][2] + kept[-1][1] > end:
+            while kept and kept[-1][2] + kept[-1][1] - kept[-1][4] > end:
                 kept.pop()
             if kept:
                 self.known[producer] = known._replace(batches=kept)
@@ -105,9 +105,11 @@ def test_every_answer_is_the_twins(seed: int) -> None:
         answer = _answer(table, header)
         assert answer == twin.find(producer, max(0, epoch), first, count)
         if answer is None:
-            table.add(header, offset, time_us)
-            twin.add(producer, max(0, epoch), (first, count, offset, time_us))
-            offset += count
+            left_out = rng.randrange(count)
+            stored = _header(producer, max(0, epoch), first, count, left_out)
+            table.add(stored, offset, time_us)
+            twin.add(producer, max(0, epoch), (first, count, offset, time_us, left_out))
+            offset += count - left_out
         if rng.random() < 0.05:
             table = _restored(table)
         if rng.random() < 0.02:
