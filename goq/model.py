@@ -118,6 +118,17 @@ class Message(msgspec.Struct, frozen=True):
     dedup_id: bytes | None = None
 
 
+def says_delivery(message: Message) -> bool:
+    """Whether a message says anything of when, to whom or whether it is delivered."""
+    return (
+        message.lane is not None
+        or message.deliver_at_ms != 0
+        or message.expires_at_ms != 0
+        or message.tenant is not None
+        or message.dedup_id is not None
+    )
+
+
 def check_tenant(name: str, *, field: str) -> str:
     """Return ``name`` if it may name a tenant, else raise ``InvalidInput``."""
     if not 1 <= len(name.encode("utf-8", "replace")) <= limits.TENANT_NAME_BYTES_MAX:

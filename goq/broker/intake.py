@@ -109,7 +109,7 @@ def _ids_of(view: FrameView) -> tuple[Offsets, Ids]:
     column = view.column(Attribute.DEDUP_ID)
     assert column is not None
     ids = np.frombuffer(column, np.uint64).reshape(-1, 2)
-    rows = ids.any(axis=1).nonzero()[0]
+    rows = np.flatnonzero(ids.any(axis=1))
     return rows, ids[rows]
 
 

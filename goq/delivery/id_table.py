@@ -62,7 +62,7 @@ class IdTable:
         self.capacity = int((SLOTS << self._bits) * _LOAD)
         self.count = 0
         self._tags = np.zeros(1 << self._bits, np.uint64)
-        self._tag_words = memoryview(self._tags)
+        self._tag_words = self._tags.data
         self._tag_bytes = self._tags.view(np.uint8)
         self._firsts, self._seconds, self._numbers = np.zeros((3, SLOTS << self._bits), np.uint64)
 
@@ -84,7 +84,8 @@ class IdTable:
             rows, wanted = rows[full], wanted[full]
             buckets = (buckets[full] + 1) & self._mask
         for row, bucket in zip(rows.tolist(), buckets.tolist(), strict=True):
-            number = self._find_from(bucket, *ids[row].tolist(), int(mixed[row]))
+            first, second = ids[row].tolist()
+            number = self._find_from(bucket, first, second, int(mixed[row]))
             found[row] = max(int(found[row]), number)
         return found
 
@@ -120,10 +121,10 @@ class IdTable:
         """Add ids, each with its number."""
         self.count += len(ids)
         if len(ids) < FEW:
-            for one, word, number in zip(
+            for (first, second), word, number in zip(
                 ids.tolist(), mixed.tolist(), numbers.tolist(), strict=True
             ):
-                self._add_one(*one, word, number)
+                self._add_one(first, second, word, number)
             return
         buckets = self._buckets_of(mixed)
         tags = _tags_of(mixed)

@@ -10,10 +10,10 @@ import struct
 import sys
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import accumulate, chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from crc32c import crc32c
 
@@ -53,12 +53,11 @@ class Columns:
 
     def pick(self, rows: Sequence[int]) -> Columns:
         """Return these rows alone, in the order in which they are named."""
-        return Columns(
-            *(
-                None if column is None else [column[row] for row in rows]
-                for column in (getattr(self, name) for name in self.__slots__)
-            )
-        )
+        found: dict[str, Any] = {
+            name: None if (column := getattr(self, name)) is None else [column[r] for r in rows]
+            for name in self.__slots__
+        }
+        return Columns(**found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +88,23 @@ def columns_of(messages: Sequence[Message], *, default_lane: int = 0) -> Columns
     """
     keys = [m.key for m in messages]
     headers = [m.headers for m in messages]
+    columns = Columns(
+        values=[m.value for m in messages],
+        keys=keys if any(k is not None for k in keys) else None,
+        headers=headers if any(headers) else None,
+    )
+    return with_delivery(columns, messages, default_lane)
+
+
+def with_delivery(columns: Columns, messages: Sequence[Message], default_lane: int) -> Columns:
+    """Return columns with what the messages say of their delivery, where any of them does."""
     delivers = [m.deliver_at_ms for m in messages]
     expires = [m.expires_at_ms for m in messages]
     dedup_ids = [m.dedup_id for m in messages]
     tenants = [m.tenant for m in messages]
     lanes = [default_lane if m.lane is None else m.lane for m in messages]
-    return Columns(
-        values=[m.value for m in messages],
-        keys=keys if any(k is not None for k in keys) else None,
-        headers=headers if any(headers) else None,
+    return replace(
+        columns,
         deliver_at_ms=delivers if any(delivers) else None,
         expires_at_ms=expires if any(expires) else None,
         dedup_ids=[d or NO_DEDUP_ID for d in dedup_ids] if any(dedup_ids) else None,

@@ -125,11 +125,11 @@ def test_the_table_holds_so_many_producers_and_forgets_the_one_that_wrote_longes
     bound = limits.PRODUCERS_PER_PARTITION_MAX
     for producer in range(1, bound + 1):
         table.add(_header(producer, 0, 0, 1), producer, 0)
-    assert _answer(table, _header(1, 0, 0, 1)) == (0, 1, 1, 0)
+    assert _answer(table, _header(1, 0, 0, 1)) == (0, 1, 1, 0, 0)
     table.add(_header(bound + 1, 0, 0, 1), bound + 1, 0)
     assert len(table.snapshot().producers) == bound
     assert _answer(table, _header(1, 0, 0, 1)) is None  # forgotten: taken as a first one
-    assert _answer(table, _header(2, 0, 0, 1)) == (0, 1, 2, 0)
+    assert _answer(table, _header(2, 0, 0, 1)) == (0, 1, 2, 0, 0)
 
 
 def test_a_new_epoch_begins_where_it_likes_and_fences_the_old_one() -> None:
@@ -148,7 +148,7 @@ def test_batches_that_were_lost_with_their_messages_are_taken_again() -> None:
     table.add(_header(9, 1, 0, 10), 0, 0)
     table.add(_header(9, 1, 10, 10), 10, 0)
     table.truncate(15)
-    assert _answer(table, _header(9, 1, 0, 10)) == (0, 10, 0, 0)
+    assert _answer(table, _header(9, 1, 0, 10)) == (0, 10, 0, 0, 0)
     assert _answer(table, _header(9, 1, 10, 10)) is None
     table.truncate(0)
     assert table.snapshot().producers == []
