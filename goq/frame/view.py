@@ -309,9 +309,7 @@ class FrameView:
             deliver_at_ms=self.times_ms(Attribute.DELIVER_AT, start, end),
             expires_at_ms=self.times_ms(Attribute.EXPIRES_AT, start, end),
             client_time_ms=self.times_ms(Attribute.CLIENT_TIME, start, end),
-            dedup_ids=None
-            if dedup_ids is None
-            else [one or NO_DEDUP_ID for one in dedup_ids],
+            dedup_ids=None if dedup_ids is None else [one or NO_DEDUP_ID for one in dedup_ids],
             tenants=self.tenants_of(start, end),
             lanes=self.lanes(start, end),
         )

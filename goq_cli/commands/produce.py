@@ -56,7 +56,10 @@ def command(
         list[str], typer.Argument(metavar="[FILE]...", help="Default or '-': stdin.")
     ] = [],  # noqa: B006 - typer reads the default, nothing writes to it
     jsonl: Annotated[
-        bool, typer.Option("--jsonl", help="A JSON object a line: value, key, headers, priority, delay, …")
+        bool,
+        typer.Option(
+            "--jsonl", help="A JSON object a line: value, key, headers, priority, delay, …"
+        ),
     ] = False,
     whole: Annotated[bool, typer.Option("--whole", help="A file is one message.")] = False,
     delimiter: Annotated[

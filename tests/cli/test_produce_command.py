@@ -133,7 +133,7 @@ def test_a_value_at_the_limit_is_stored_and_one_byte_more_is_refused(goq: Run, t
         (("--header", "novalue"), 2, "key=value"),
         (("--batch", "0"), 7, "batch"),
         (("--linger", "soon"), 7, "duration"),
-        (("--priority", "high"), 2, "No such option"),
+        (("--prority", "high"), 2, "No such option"),
         (("nosuchfile",), 3, "nosuchfile"),
         ((".",), 2, "folder"),
     ],
