@@ -12,6 +12,7 @@ An id's bucket is decided by multiply-add-shift with odd secret factors (Dietzfe
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import numpy as np
@@ -56,7 +57,7 @@ class IdTable:
     """
 
     def __init__(self, capacity: int) -> None:
-        buckets = max(2, int(capacity / (SLOTS * _LOAD)))
+        buckets = max(2, math.ceil(capacity / (SLOTS * _LOAD)))
         self._bits = (buckets - 1).bit_length()
         self._mask = (1 << self._bits) - 1
         self.capacity = int((SLOTS << self._bits) * _LOAD)
