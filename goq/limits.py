@@ -28,6 +28,7 @@ HEADERS_BYTES_MAX: Final = 64 * KIB
 FRAME_BYTES_MAX: Final = 16 * MIB
 FRAME_MESSAGES_MAX: Final = 65_536
 TENANTS_PER_FRAME_MAX: Final = 65_535
+LEFT_OUT_BYTES_MAX: Final = 64  # what a note of repetitions adds beyond what they took
 
 # Topics
 PARTITIONS_PER_TOPIC_MAX: Final = 1000

@@ -58,13 +58,20 @@ def check_frame(view: FrameView) -> None:
 
 
 def check_delivery(view: FrameView, settings: TopicSettings, now_ms: int) -> None:
-    """Raise ``InvalidFrame`` unless what a checked frame asks of delivery is what a topic allows.
+    """Raise ``InvalidFrame`` or ``TooLarge`` unless what a checked frame asks of delivery is what a topic allows.
 
     A time to deliver at may be a little further off than the topic allows: who made the frame
     knows the node's clock only nearly.
     """
     if not view.header.attributes & DELIVERY_COLUMNS:
         return
+    if view.header.attributes & Attribute.DEDUP_ID:
+        limit_bytes = limits.FRAME_BYTES_MAX - limits.LEFT_OUT_BYTES_MAX
+        if view.unpacked_bytes > limit_bytes:  # it would not fit with a note of what is left out
+            raise TooLarge(
+                f"a frame of {view.unpacked_bytes} bytes, uncompressed, is over the limit of"
+                f" {limit_bytes} for one with dedup ids"
+            )
     if (lanes := view.column(Attribute.LANE)) is not None:
         highest, lane_count = max(lanes), len(settings.lanes) or limits.LANES_MAX
         if highest >= lane_count:

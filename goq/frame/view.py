@@ -190,11 +190,9 @@ class FrameView:
     def payload(self) -> Payload:
         """The payload, decompressed if need be: the whole is then within the limit of a frame."""
         stored = self._sections[2]
-        stored_bytes = len(stored) + padding_bytes(len(stored))
-        unpacked_bytes = self.header.frame_bytes - stored_bytes + self.raw_bytes
-        if unpacked_bytes > limits.FRAME_BYTES_MAX:
+        if self.unpacked_bytes > limits.FRAME_BYTES_MAX:
             raise TooLarge(
-                f"a frame of {unpacked_bytes} bytes, uncompressed, is over the limit of"
+                f"a frame of {self.unpacked_bytes} bytes, uncompressed, is over the limit of"
                 f" {limits.FRAME_BYTES_MAX}"
             )
         if self.header.attributes & Attribute.ZSTD:
@@ -204,6 +202,14 @@ class FrameView:
                 f"the payload has {len(stored)} bytes where {self.raw_bytes} are declared"
             )
         return Payload(stored, self.header)
+
+    @property
+    def unpacked_bytes(self) -> int:
+        """How long the frame would be with its payload uncompressed."""
+        stored_bytes = len(self._sections[2])
+        return (
+            self.header.frame_bytes - (stored_bytes + padding_bytes(stored_bytes)) + self.raw_bytes
+        )
 
     @property
     def tenants(self) -> BytesColumn | None:

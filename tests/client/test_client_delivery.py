@@ -110,7 +110,7 @@ def test_a_bad_option_is_named(q: Client, options: dict[str, object], field: str
 
 def test_a_lane_that_was_added_later_is_found(q: Client) -> None:
     q.publish("grows", b"x", priority="low")
-    q.alter_topic("grows", {"priority.lanes": "high,normal,low,idle"})
+    q.alter_topic("grows", settings={"priority.lanes": "high,normal,low,idle"})
     q.publish("grows", b"y", priority="idle")
     found = {m.value: m.priority for m in q.log("grows")}
     assert found == {b"x": "low", b"y": "idle"}
