@@ -58,7 +58,7 @@ def check_frame(view: FrameView) -> None:
 
 
 def check_delivery(view: FrameView, settings: TopicSettings, now_ms: int) -> None:
-    """Raise ``InvalidFrame`` or ``TooLarge`` unless what a checked frame asks of delivery is what a topic allows.
+    """Raise ``InvalidFrame`` or ``TooLarge`` unless a topic allows what a checked frame asks.
 
     A time to deliver at may be a little further off than the topic allows: who made the frame
     knows the node's clock only nearly.
