@@ -21,6 +21,7 @@ from goq.broker.commit import Appended, Committed, GroupCommit
 from goq.broker.dispatch import Dispatch, first_needed
 from goq.broker.eventlog import encode_event_frame, snapshot_frames
 from goq.broker.fetching import Fetch, Missing
+from goq.broker.intake import Intake
 from goq.broker.keeping import Keeping
 from goq.broker.opening import (
     Machinery,
@@ -55,7 +56,6 @@ from goq.delivery.schedule import Load
 from goq.delivery.settling import Failing, Settled, expire, undo
 from goq.delivery.snapshot import snapshot_of, weight_of
 from goq.errors import GoqError, LogFailed, PartitionOffline, TooManyRequests
-from goq.frame.header import FrameHeader
 from goq.frame.view import FrameView
 from goq.settings import Ordering, TopicSettings
 from goq.storage.columns import Rows
@@ -147,6 +147,7 @@ class Partition:
         self._snapshot_weight = 0
         self._bytes_since_snapshot = 0
         self._rebuilds_from = opened.snapshot_sequence
+        self._intake = Intake(opened.state.producers, opened.dedup, self._read_frame, stats)
         self._publisher = GroupCommit(
             opened.messages,
             machinery.executor,
@@ -155,7 +156,7 @@ class Partition:
             on_commit=self._published,
             on_seal=lambda segment: machinery.on_seal(identity, "messages", segment),
             on_failure=self._publishing_failed,
-            find_duplicate=self._find_duplicate,
+            admission=self._intake,
             write_seconds=machinery.write_seconds,
         )
         self._recorder = GroupCommit(
@@ -195,10 +196,10 @@ class Partition:
         self._check_online()
         return self._publisher.append(view)
 
-    def _find_duplicate(self, header: FrameHeader) -> Appended | None:
-        found = self.state.producers.find(header)
-        self._stats.duplicate_frames += found is not None
-        return Appended(found.offset, found.time_us, duplicate=True) if found else None
+    def _read_frame(self, offset: int) -> FrameView | None:
+        """Return the frame that begins at ``offset``; None if it is gone or damaged."""
+        frames = self.messages.reader.read(offset, offset + 1, messages_max=1).frames
+        return frames[0] if frames and frames[0].header.base_offset == offset else None
 
     def _published(self, committed: Committed) -> None:
         for view, appended in committed:
@@ -222,8 +223,7 @@ class Partition:
     def _rows_of(self, view: FrameView, appended: Appended) -> Rows | None:
         if not view.header.attributes & ROW_ATTRIBUTES:
             return None
-        offset, time_us, _ = appended
-        header = view.header._replace(base_offset=offset, append_time_us=time_us)
+        header = view.header._replace(base_offset=appended.offset, append_time_us=appended.time_us)
         return rows_of(FrameView(header, view.buffer))
 
     def _publishing_failed(self, error: GoqError) -> None:
@@ -556,6 +556,7 @@ class Partition:
             self._rebuild()
         self.messages.config = messages_config(settings)
         self.events.config = events_config(settings)
+        self._intake.configure(settings)
 
     def _check_online(self) -> None:
         if self._offline is not None:

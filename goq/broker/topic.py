@@ -1,4 +1,4 @@
-"""A topic at work: placing messages on partitions, and leasing from all of them in one call."""
+"""A topic at work: its partitions, and leasing from all of them in one call."""
 
 from __future__ import annotations
 
@@ -7,50 +7,25 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
-from goq import limits
 from goq.broker.commit import Appended
 from goq.broker.coordinator import Coordinator
 from goq.broker.credits import Credits
 from goq.broker.opening import Machinery, Opened, PartitionId, open_logs
 from goq.broker.partition import Callbacks, ColdMessages, Delivery, NotReady, Partition
+from goq.broker.publishing import Publishing, wait_for_all
 from goq.broker.stats import TopicStats
 from goq.broker.tasks import Tasks
 from goq.broker.waiters import Waiters
 from goq.delivery.settling import Settled
-from goq.errors import GoqError, InvalidInput, PartitionNotFound
-from goq.frame.encode import columns_of, encode_frame, encode_value
-from goq.frame.header import Attribute
-from goq.frame.keys import partition_of
-from goq.frame.view import FrameView
-from goq.model import Message, Receipt
+from goq.errors import GoqError
+from goq.model import Receipt
 from goq.settings import Ordering, TopicSettings
 
 _log = logging.getLogger("goq.broker")
 _REOPEN_DELAY_S = 1.0
 _GENERATIONS_PER_START = 1_000_000
 _LINE = "/"  # no name of a group has it
-
-ANY_PARTITION = 0xFFFF_FFFF
-
-
-class Placed(NamedTuple):
-    """A message or frame and the partition asked for, None to leave that to the topic."""
-
-    partition: int | None
-    content: Message
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """Where one published message or frame lies."""
-
-    partition: int
-    offset: int
-    message_count: int
-    time_us: int
-    duplicate: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +62,10 @@ class Topic:
         self.coordinator = Coordinator(
             self, machinery.clock, first_generation=machinery.epoch * _GENERATIONS_PER_START
         )
+        self.publishing = Publishing(name, settings, self.partitions)
         self._machinery = machinery
         self._tasks = tasks
         self._group_settings: dict[str, TopicSettings] = {}
-        self._sticky = 0
-        self._sticky_bytes = 0
         self._turn = 0
         self._closed: GoqError | None = None
         self._closing = asyncio.Event()
@@ -155,111 +129,7 @@ class Topic:
 
     def partition(self, number: int) -> Partition:
         """Return a partition; raise ``PartitionNotFound`` if the topic has no such one."""
-        if not 0 <= number < len(self.partitions):
-            raise PartitionNotFound(
-                f"topic {self.name} has partitions 0 to {len(self.partitions) - 1}, not {number}",
-                field="partition",
-            )
-        return self.partitions[number]
-
-    # Publishing
-
-    async def publish_messages(self, placed: Sequence[Placed]) -> list[Stored]:
-        """Store messages, those of a partition in one frame; return where each lies."""
-        if len(placed) == 1:  # the common request of a service deserves the short way
-            return [await self._publish_one(*placed[0])]
-        chosen: dict[int, list[int]] = {}
-        for number, (partition, message) in enumerate(placed):
-            chosen.setdefault(self._place(partition, message), []).append(number)
-        frames = [
-            (
-                partition,
-                FrameView.parse(encode_frame(columns_of([placed[n].content for n in some]))),
-            )
-            for partition, some in chosen.items()
-        ]
-        pending = self._publish(frames)
-        results: dict[int, Stored] = {}
-        for (partition, numbers), appended in zip(chosen.items(), await _all(pending), strict=True):
-            for index, number in enumerate(numbers):
-                results[number] = Stored(
-                    partition, appended.offset + index, 1, appended.time_us, appended.duplicate
-                )
-        return [results[number] for number in range(len(placed))]
-
-    async def _publish_one(self, asked: int | None, message: Message) -> Stored:
-        number = self._place(asked, message)
-        if message.value is None or message.key is not None or message.headers:
-            frame = encode_frame(columns_of([message]))
-        else:
-            frame = encode_value(message.value)
-        view = FrameView.parse(frame)
-        self.partitions[number].check_publish(len(view.buffer))
-        appended = await self._publish_to(number, view)
-        return Stored(number, appended.offset, 1, appended.time_us, appended.duplicate)
-
-    async def publish_frames(self, frames: Sequence[tuple[int, FrameView]]) -> list[Stored]:
-        """Store checked frames; return where each lies."""
-        targets = [self._place_frame(partition, view) for partition, view in frames]
-        pending = self._publish([(n, view) for n, (_, view) in zip(targets, frames, strict=True)])
-        return [
-            Stored(
-                target,
-                appended.offset,
-                view.header.message_count,
-                appended.time_us,
-                appended.duplicate,
-            )
-            for target, (_, view), appended in zip(
-                targets, frames, await _all(pending), strict=True
-            )
-        ]
-
-    def _publish(self, frames: Sequence[tuple[int, FrameView]]) -> list[asyncio.Future[Appended]]:
-        """Queue all frames, or raise before any of them is."""
-        for number, view in frames:
-            self.partition(number).check_publish(len(view.buffer))
-        return [self._publish_to(number, view) for number, view in frames]
-
-    def _publish_to(self, number: int, view: FrameView) -> asyncio.Future[Appended]:
-        if number == self._sticky:
-            self._sticky_bytes += len(view.buffer)
-        return self.partitions[number].publish(view)
-
-    def _place(self, partition: int | None, message: Message) -> int:
-        if partition is not None:
-            self.partition(partition)
-            return partition
-        if message.key is not None:
-            return partition_of(message.key, len(self.partitions))
-        return self._keyless()
-
-    def _keyless(self) -> int:
-        """Return the partition that keyless messages go to now.
-
-        They stay with one until it got its share and then move on, as in Kafka: so that those of
-        one moment share a write, and so do their leases and acks.
-        """
-        count = len(self.partitions)
-        if self._sticky_bytes >= limits.STICKY_BYTES:
-            self._sticky, self._sticky_bytes = (self._sticky + 1) % count, 0
-        for number in range(self._sticky, self._sticky + count):
-            if self.partitions[number % count].is_online:
-                self._sticky = number % count
-                break
-        return self._sticky
-
-    def _place_frame(self, partition: int, view: FrameView) -> int:
-        if partition != ANY_PARTITION:
-            self.partition(partition)
-            return partition
-        if view.header.attributes & Attribute.KEYS:
-            raise InvalidInput(
-                "a frame with keys must name its partition: the hash of a key modulo"
-                f" {len(self.partitions)}",
-                field="partition",
-            )
-        return self._keyless()
+        return self.publishing.partition(number)
 
     # Delivery
 
@@ -417,7 +287,7 @@ class Topic:
             lost.extend(settled.lost)
             if recorded is not None:
                 pending.append(recorded)
-        await _all(pending)
+        await wait_for_all(pending)
         return done, lost
 
     def _see(self, group: str, partition: Partition, receipts: Sequence[Receipt]) -> None:
@@ -512,7 +382,7 @@ class Topic:
 
     def configure(self, settings: TopicSettings) -> None:
         """Take over changed settings."""
-        self.settings = settings
+        self.settings = self.publishing.settings = settings
         for group, written in self.groups.items():
             self.configure_group(group, written)
         for partition in self.partitions:
@@ -551,14 +421,3 @@ class _Rebuild(Exception):
     def __init__(self, partition: int) -> None:
         super().__init__()
         self.partition = partition
-
-
-async def _all(pending: Sequence[asyncio.Future[Appended]]) -> list[Appended]:
-    """Wait for all appends, then return them or raise the first error."""
-    if len(pending) == 1:
-        return [await pending[0]]
-    results = await asyncio.gather(*pending, return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return [result for result in results if isinstance(result, Appended)]

@@ -27,7 +27,8 @@ from support.delivery_twin import canonical
 
 from goq import limits
 from goq.broker.eventlog import read_events
-from goq.broker.topic import Placed, Topic
+from goq.broker.publishing import Placed
+from goq.broker.topic import Topic
 from goq.delivery.events import Corrupted
 from goq.errors import GoqError, LogFailed, PartitionOffline, StorageFull, TooLarge
 from goq.frame.encode import ProducerMark
@@ -65,7 +66,7 @@ def test_a_failed_sync_of_messages_takes_one_partition_offline_and_nothing_else(
                 await publish(topic, b"x")
             await publish(topic, b"y", partition=1)
             assert leased(await topic.receive("g", options())) == [(0, 1, b"y")]
-            (stored,) = await topic.publish_messages([Placed(None, Message(b"z"))])
+            (stored,) = await topic.publishing.publish_messages([Placed(None, Message(b"z"))])
             assert stored.partition == 1  # keyless messages go where they can
             assert not topic.partitions[0].is_online
 
@@ -80,11 +81,11 @@ def test_a_full_disk_refuses_messages_and_takes_them_when_there_is_room(tmp_path
             disk.fail("append", "messages")
             mark = ProducerMark(7, 1, 0)
             with pytest.raises(StorageFull):
-                await topic.publish_frames([(0, frame(b"a", b"b", mark=mark))])
+                await topic.publishing.publish_frames([(0, frame(b"a", b"b", mark=mark))])
             disk.heal()
-            (stored,) = await topic.publish_frames([(0, frame(b"a", b"b", mark=mark))])
+            (stored,) = await topic.publishing.publish_frames([(0, frame(b"a", b"b", mark=mark))])
             assert (stored.offset, stored.duplicate) == (0, False)
-            (again,) = await topic.publish_frames([(0, frame(b"a", b"b", mark=mark))])
+            (again,) = await topic.publishing.publish_frames([(0, frame(b"a", b"b", mark=mark))])
             assert (again.offset, again.duplicate) == (0, True)
 
     run(main())
@@ -375,7 +376,7 @@ def test_a_request_with_a_frame_too_large_stores_nothing_of_it(
             topic = await broker.create_topic("t")
             placed = [Placed(0, Message(b"a")), Placed(1, Message(b"b" * 1000))]
             with pytest.raises(TooLarge):
-                await topic.publish_messages(placed)
+                await topic.publishing.publish_messages(placed)
             assert [p.state.end_offset for p in topic.partitions] == [0, 0]
             assert not topic.partitions[0]._publisher._busy
 
@@ -391,9 +392,11 @@ def test_publishing_is_refused_as_a_whole_when_a_partition_is_offline(tmp_path: 
             with pytest.raises(LogFailed):
                 await publish(topic, b"x", partition=1)
             with pytest.raises(PartitionOffline):
-                await topic.publish_messages([Placed(n, Message(b"x")) for n in range(2)])
+                await topic.publishing.publish_messages(
+                    [Placed(n, Message(b"x")) for n in range(2)]
+                )
             with pytest.raises(PartitionOffline):
-                await topic.publish_frames([(n, frame(b"x")) for n in range(2)])
+                await topic.publishing.publish_frames([(n, frame(b"x")) for n in range(2)])
             await quiet(topic.partitions[0])
             assert topic.partitions[0].state.end_offset == 0
 

@@ -57,7 +57,7 @@ async def _random_step(topic: Topic, clock: ManualClock, rng: random.Random, hel
             last = known[mark.producer_id][1][-1]
             mark = mark.__class__(mark.producer_id, 1, last[0] + last[1])
         values = [b"%d" % rng.randrange(100) for _ in range(rng.randint(1, 9))]
-        await topic.publish_frames([(0, frame(*values, mark=mark))])
+        await topic.publishing.publish_frames([(0, frame(*values, mark=mark))])
     elif kind < 7:
         held += await topic.receive(group, options(rng.randint(1, 6), visibility_ms=50))
     elif kind < 9 and held:
@@ -234,12 +234,12 @@ def test_messages_published_after_a_power_cut_took_others_are_not_skipped(
         async with broker_on(tmp_path, metadata=metadata, fsync="never") as broker:
             topic = await broker.create_topic("t")
             mark = ProducerMark(5, 1, 0)
-            await topic.publish_frames([(0, frame(b"a", mark=mark))])
+            await topic.publishing.publish_frames([(0, frame(b"a", mark=mark))])
             kept = tmp_path / "kept"
             await quiet(topic.partitions[0])
             shutil.copytree(topic.directory / "0" / "messages", kept)
             lost = ProducerMark(5, 1, 1)
-            await topic.publish_frames([(0, frame(b"lost", b"lost", mark=lost))])
+            await topic.publishing.publish_frames([(0, frame(b"lost", b"lost", mark=lost))])
             await ack(topic, "g", await topic.receive("g", options()))
             await topic.receive("h", options())
         messages = tmp_path / "topics/t/0/messages"
@@ -251,7 +251,9 @@ def test_messages_published_after_a_power_cut_took_others_are_not_skipped(
                 state = topic.partitions[0].state
                 assert state.reach() <= state.end_offset
                 again = ProducerMark(5, 1, state.end_offset)
-                (stored,) = await topic.publish_frames([(0, frame(expected, mark=again))])
+                (stored,) = await topic.publishing.publish_frames(
+                    [(0, frame(expected, mark=again))]
+                )
                 assert not stored.duplicate
                 if expected == b"newer":
                     assert [v for _, _, v in leased(await topic.receive("g", options()))] == [

@@ -23,7 +23,7 @@ from support.broker_harness import (
 from goq import limits
 from goq.broker.broker import Broker
 from goq.broker.metadata import LocalMetadata
-from goq.broker.topic import ANY_PARTITION, Placed
+from goq.broker.publishing import ANY_PARTITION, Placed
 from goq.clock import ManualClock
 from goq.errors import (
     GoqError,
@@ -179,7 +179,7 @@ def test_deleting_a_topic_in_full_traffic_hangs_nobody(tmp_path: Path) -> None:
 
             async def produce() -> None:
                 while True:
-                    await topic.publish_messages([Placed(None, Message(b"x"))])
+                    await topic.publishing.publish_messages([Placed(None, Message(b"x"))])
 
             async def consume() -> None:
                 while True:
@@ -263,17 +263,18 @@ def test_keys_stay_together_and_keyless_messages_go_round(tmp_path: Path) -> Non
             topic = await broker.create_topic("t")
             placed = [Placed(None, Message(b"v", key=b"k%d" % n)) for n in range(50)]
             for stored, (_, message) in zip(
-                await topic.publish_messages(placed), placed, strict=True
+                await topic.publishing.publish_messages(placed), placed, strict=True
             ):
                 assert stored.partition == partition_of(message.key or b"", 4)
             share = Message(b"v" * (limits.STICKY_BYTES // 2))
             keyless = [
-                (await topic.publish_messages([Placed(None, share)]))[0].partition for _ in range(9)
+                (await topic.publishing.publish_messages([Placed(None, share)]))[0].partition
+                for _ in range(9)
             ]
             assert keyless == [0, 0, 1, 1, 2, 2, 3, 3, 0]
             keyed = FrameView.parse(encode_frame(Columns([b"v"], keys=[b"k"])))
             with pytest.raises(InvalidInput):
-                await topic.publish_frames([(ANY_PARTITION, keyed)])
+                await topic.publishing.publish_frames([(ANY_PARTITION, keyed)])
 
     run(main())
 

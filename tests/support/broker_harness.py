@@ -16,9 +16,10 @@ from goq.broker.broker import Broker
 from goq.broker.frame_cache import FrameCache
 from goq.broker.opening import Machinery, Opened, open_logs
 from goq.broker.partition import Delivery, Partition
+from goq.broker.publishing import Placed
 from goq.broker.stats import Histogram
 from goq.broker.tasks import Tasks
-from goq.broker.topic import Placed, ReceiveOptions, Topic
+from goq.broker.topic import ReceiveOptions, Topic
 from goq.clock import ManualClock
 from goq.delivery.settling import Settled, acknowledge, give_back
 from goq.frame.encode import Columns, ProducerMark, encode_frame
@@ -241,7 +242,8 @@ def frame(*values: bytes, mark: ProducerMark | None = None) -> FrameView:
 
 async def publish(topic: Topic, *values: bytes, partition: int = 0) -> list[int]:
     """Publish values; return their offsets."""
-    stored = await topic.publish_messages([Placed(partition, Message(v)) for v in values])
+    placed = [Placed(partition, Message(value)) for value in values]
+    stored = await topic.publishing.publish_messages(placed)
     return [s.offset for s in stored]
 
 
