@@ -345,6 +345,24 @@ def slice_frame(view: FrameView, start_offset: int, end_offset: int) -> memoryvi
     return memoryview(stamped.pack() + part[HEADER_BYTES:])
 
 
+def pick_rows(view: FrameView, rows: Sequence[int]) -> memoryview:
+    """Return a frame of some of the messages, rising and counted from the frame's first.
+
+    It has the frame's offset, time and epoch; which offsets its messages have, it does not say.
+    """
+    first = rows[0]
+    columns = view.columns(first, rows[-1] + 1)
+    part = encode_frame(columns.pick([row - first for row in rows]))
+    header = view.header
+    stamped = stamp(
+        parse_header(part),
+        base_offset=header.base_offset,
+        append_time_us=header.append_time_us,
+        leader_epoch=header.leader_epoch,
+    )
+    return memoryview(stamped.pack() + part[HEADER_BYTES:])
+
+
 def without_rows(view: FrameView, left_out: Sequence[LeftOut]) -> FrameView:
     """Return a frame of all messages but those left out, of which it takes note.
 
