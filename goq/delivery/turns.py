@@ -162,7 +162,7 @@ class Turns:
         room = self._cap - source.in_flight(queue.tenant) if self._cap < UNLIMITED else UNLIMITED
         if room <= 0:
             self._aging.drop_oldest()
-            self._parked.setdefault(queue.tenant, []).append(slot)
+            self._park(queue.tenant, slot)
             return 0
         start, end = head
         end = min(end, self._places.ready_ms(slot, start)[1])
@@ -223,10 +223,15 @@ class Turns:
         elif handed >= room:
             rounds.leave()
             places.flags[slot] = places.flags[slot] & ~IN_ROUND | PARKED
-            self._parked.setdefault(tenant, []).append(slot)
+            self._park(tenant, slot)
         else:
             rounds.charge(slot, handed, weight)
         return handed
+
+    def _park(self, tenant: int, slot: int) -> None:
+        slots = self._parked.setdefault(tenant, [])
+        if slot not in slots:  # it may be here for its age already
+            slots.append(slot)
 
     def _weight(self, tenant: int) -> int:
         return self._weights.get(self._tenants.name(tenant), UNIT)

@@ -139,6 +139,18 @@ def test_a_matured_message_is_ready_since_it_matured() -> None:
     assert [ready_ms(ready, queue, i) for i in range(4)] == [1000, 2000, 9000, 9500]
 
 
+def test_a_matured_message_does_not_make_its_neighbours_younger_or_older() -> None:
+    ready = Ready()
+    ready.add(0, 0, 0, 3, 1000)
+    ready.add(1, 0, 5, 6, 1000)
+    ready.add(0, 0, 3, 5, 9000)
+    for start in range(6, 16, 2):
+        ready.add(0, 0, start, start + 2, 9500)
+    queue = next(iter(ready))
+    assert [run >> COUNT_BITS for run in queue.runs] == [0, 3, 6]
+    assert [ready_ms(ready, queue, i) for i in range(3)] == [1000, 9000, 9500]
+
+
 def test_many_that_mature_at_once_are_one_run() -> None:
     ready = Ready()
     ready.add(0, 0, 1000, 1001, 0)

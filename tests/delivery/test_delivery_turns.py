@@ -55,8 +55,9 @@ class Group:
         return [lane for lane, count in self.waiting.items() if count]
 
     def take_waiting(self, lane: int, messages_max: int) -> int:
-        count = min(messages_max, self.waiting[lane])
+        count = min(messages_max, self.budget, self.waiting[lane])
         self.waiting[lane] -= count
+        self.budget -= count
         self.taken += [(lane, "retry", -1)] * count
         return count
 
@@ -220,6 +221,28 @@ def test_the_usual_order_keeps_half_when_all_is_over_the_bound(
     lanes = [lane for _ in range(200 // batch) for lane in group.lanes(batch, now_ms=90_000)]
     assert Counter(lanes) == {0: 100, 1: 100}
     assert lanes[0] == 1
+    assert Counter(lanes[:10]) == {0: 5, 1: 5}
+
+
+def test_only_those_over_the_bound_go_ahead_of_their_run(partition: Partition) -> None:
+    group = partition.group(starvation_ms=1000)
+    partition.publish(count=2, lane=1, now_ms=0)
+    partition.publish(count=8, lane=1, now_ms=5000)
+    partition.publish(count=10, lane=0, now_ms=5000)
+    assert partition.ready.entry_count == 2
+    assert group.lanes(10, now_ms=5500) == [1, 1] + [0] * 8
+
+
+def test_a_message_that_comes_over_the_bound_goes_next_when_none_was_before(
+    partition: Partition,
+) -> None:
+    group = partition.group(starvation_ms=1000)
+    partition.publish("a", count=5, lane=1, now_ms=0)
+    partition.publish("b", count=2, lane=0, now_ms=5000)
+    assert group.names(9, now_ms=5000) == "aaaaabb"
+    partition.publish("c", lane=1, now_ms=6000)
+    partition.publish("d", count=9, lane=0, now_ms=8000)
+    assert group.names(2, now_ms=8000) == "cd"
 
 
 def test_with_nothing_else_to_do_all_over_the_bound_are_taken(partition: Partition) -> None:
@@ -354,6 +377,18 @@ def test_a_capped_tenant_goes_on_when_one_of_its_messages_ends(partition: Partit
     assert group.names(100) == ""
 
 
+@pytest.mark.parametrize("starvation_ms", [None, 100])
+def test_what_arrives_for_a_capped_tenant_costs_nothing(
+    partition: Partition, starvation_ms: int | None
+) -> None:
+    group = partition.group(tenant_in_flight_max=1, starvation_ms=starvation_ms)
+    for n in range(200):
+        partition.publish("a", now_ms=1000 * n)
+        partition.publish("b", now_ms=1000 * n)
+        group.take(10, now_ms=1000 * n)
+    assert sorted(len(slots) for slots in group.turns._parked.values()) == [1, 1]
+
+
 def test_a_capped_tenant_costs_nothing_while_others_are_served(partition: Partition) -> None:
     group = partition.group(tenant_in_flight_max=5)
     partition.publish("b", count=1000)
@@ -374,6 +409,15 @@ def test_a_source_that_is_full_goes_on_where_it_stopped(partition: Partition) ->
         group.take(10)
         assert group.take(10) == []
     assert sorted(offset for _, _, offset in group.taken) == list(range(10))
+
+
+def test_a_source_that_retries_have_filled_is_offered_nothing_more(partition: Partition) -> None:
+    group = partition.group()
+    partition.publish(count=5)
+    group.waiting[0] = 5
+    group.budget = 3
+    assert group.take(10) == [(0, "retry", -1)] * 3
+    assert group.offers == []
 
 
 def test_groups_have_each_their_own_way(partition: Partition) -> None:
@@ -475,7 +519,8 @@ def test_a_group_that_takes_nothing_costs_nothing(partition: Partition) -> None:
 def test_a_group_far_behind_finds_everything(partition: Partition) -> None:
     slow, fast = partition.group(), partition.group()
     slow.take(1)
-    for n in range(10_000):
+    partition.publish("early", lane=3)
+    for n in range(1, 10_000):
         partition.publish(f"t{n % 50}")
         fast.take(1)
     assert len(partition.ready.arrivals) < 2000
