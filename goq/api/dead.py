@@ -7,9 +7,11 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import cast
 
+import msgspec
+
 from goq import limits
 from goq.api.dead_bodies import DeadLetterOut, DeadLettersOut, PurgeOut, Redrive, RedriveOut
-from goq.api.messages_out import JsonMessages, json_response, put_message
+from goq.api.messages_out import JsonMessages, json_response, put_delivery, put_message
 from goq.api.reading import json_body, query_int, time_us
 from goq.api.route import Parameter, Route
 from goq.broker.broker import Broker
@@ -104,7 +106,7 @@ class DeadLetterRoutes:
         out = JsonMessages(limits.READ_BYTES_MAX)
         async with aclosing(search.run()) as letters:
             async for found in letters:
-                if not out.add(_letter(topic, found)):
+                if not out.add(_letter(place.dead, found)):
                     break
                 search.next = (found.partition, found.offset)
                 if len(out) >= limit:
@@ -190,18 +192,21 @@ class DeadLetterRoutes:
         )
 
 
-def _letter(topic: str, found: Found) -> DeadLetterOut:
+def _letter(topic: Topic, found: Found) -> DeadLetterOut:
     letter, life = found.letter, found.letter.life
+    settings = topic.settings
     out = DeadLetterOut(
-        id=str(MessageId(topic, found.partition, found.offset)),
+        id=str(MessageId(topic.name, found.partition, found.offset)),
         partition=found.partition,
         offset=found.offset,
         timestamp=format_time_us(found.time_us),
+        priority=settings.lane_name(settings.default_lane),
         redrives=letter.redrives,
         lost=letter.lost or None,
         earlier=letter.earlier,
     )
-    put_message(out, found.message.value, found.message.key, letter.headers)
+    put_message(out, msgspec.structs.replace(found.message, headers=letter.headers))
+    put_delivery(out, found.message, settings)
     if life is not None:
         out.origin, out.group, out.attempts = life.id, life.group, life.attempts
         out.cause, out.reason, out.died_at = life.cause, life.reason or None, life.time

@@ -28,6 +28,12 @@ _LANE_BITS = 8
 _Int64s = npt.NDArray[np.int64]
 
 
+def first_needed(messages: Log, state: PartitionState) -> int:
+    """Return the first offset that some group may come to; the end where there is no group."""
+    floors = [group.taken.floor for group in state.groups.values()]
+    return max(min(floors, default=messages.end_offset), messages.start_offset)
+
+
 def policy_of(settings: TopicSettings) -> Policy:
     """Return how a topic's settings want lanes and tenants to take turns."""
     return Policy(
@@ -47,7 +53,7 @@ class Dispatch:
         self.schedule = Schedule(
             now_ms,
             state.frontier,
-            cancelled=(o for run in state.cancelled.runs() for o in range(*run)),
+            cancelled=(o for run in state.cancelled.all() for o in range(*run)),
             rescheduled=state.rescheduled,
         )
         self._state = state
@@ -56,18 +62,39 @@ class Dispatch:
 
     @classmethod
     def build(
-        cls, messages: Log, state: PartitionState, settings: TopicSettings, now_ms: int
+        cls,
+        messages: Log,
+        state: PartitionState,
+        settings: TopicSettings,
+        now_ms: int,
+        *,
+        start: int,
+        end: int,
     ) -> Dispatch:
-        """Return what follows from a log and the state; blocks on the disk."""
+        """Return what follows from a log up to ``end`` and the state; blocks on the disk.
+
+        Ready messages before ``start`` are left out: nobody has to come to them.
+        """
         dispatch = cls(state, settings, now_ms)
-        floors = [group.taken.floor for group in state.groups.values()]
-        start = max(min(floors, default=messages.end_offset), messages.start_offset)
-        dispatch._restore(
-            messages.reader.rows(messages.start_offset, messages.end_offset), start, now_ms
-        )
-        dispatch._enter_plain(messages, start, now_ms)
+        dispatch.extend(messages, messages.start_offset, end, now_ms, ready_from=start)
         dispatch.ready.complete_from = start
         return dispatch
+
+    def extend(
+        self, messages: Log, start: int, end: int, now_ms: int, *, ready_from: int = 0
+    ) -> None:
+        """Take what the log has from ``start`` up to ``end``; blocks on the disk."""
+        ready_from = max(start, ready_from)
+        self._restore(messages.reader.rows(start, end), ready_from, now_ms)
+        self._enter_plain(messages, ready_from, end, now_ms)
+
+    def lacks(self, group: Group) -> bool:
+        """Whether a group that has no place in the queues yet may need what was let go of."""
+        return group.turns is None and group.taken.floor < self.ready.complete_from
+
+    def follows(self, settings: TopicSettings) -> bool:
+        """Whether the queues are as these settings want them."""
+        return (self.default_lane, self._policy) == (settings.default_lane, policy_of(settings))
 
     def turns_of(self, group: Group) -> Turns:
         """Return a group's places in the ready queues."""
@@ -189,18 +216,18 @@ class Dispatch:
                 due_ms[index] = changed.get(offset, int(due_ms[index]))
         return due_ms
 
-    def _enter_plain(self, messages: Log, start: int, now_ms: int) -> None:
+    def _enter_plain(self, messages: Log, start: int, end: int, now_ms: int) -> None:
         """Let everything that no row speaks of stand in the default lane."""
         at = start
-        for rows in messages.reader.rows(start, messages.end_offset):
+        for rows in messages.reader.rows(start, end):
             breaks = np.flatnonzero(np.diff(rows.offsets) != 1) + 1
             for run in np.split(rows.offsets, breaks):
                 if len(run):
                     if at < run[0]:
                         self.ready.add(self.default_lane, 0, at, int(run[0]), now_ms)
                     at = int(run[-1]) + 1
-        if at < messages.end_offset:
-            self.ready.add(self.default_lane, 0, at, messages.end_offset, now_ms)
+        if at < end:
+            self.ready.add(self.default_lane, 0, at, end, now_ms)
 
     def _lanes(self, rows: Rows) -> _Int64s:
         lanes = rows.lanes.astype(np.int64)
