@@ -1,0 +1,116 @@
+"""What dead letters say of themselves: within bounds, whatever was in the headers before."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from goq import limits
+from goq.broker.dead_letters import (
+    FailedAttempt,
+    Life,
+    dead_headers,
+    read_dead_letter,
+    redriven_headers,
+)
+from goq.broker.dead_search import Wanted
+from goq.broker.fetching import REDRIVE_GROUP_HEADER
+from goq.model import Header
+
+LIFE = Life("t:0:1", "g", 3, "nacked", "2025-01-15T10:30:00.000000Z", "busy")
+
+
+def size_of(headers: list[Header]) -> int:
+    return sum(len(name.encode()) + len(value) for name, value in headers)
+
+
+def died(number: int, *, reason: str = "r", failures: int = 1) -> Life:
+    attempts = [FailedAttempt("2025-01-15T10:30:00Z", "nacked", "c", reason)] * failures
+    return Life(
+        f"t:0:{number}", "g", failures, "nacked", "2025-01-15T10:30:00Z", reason, "", attempts
+    )
+
+
+def test_what_is_written_is_read_again() -> None:
+    life = died(1, failures=3)
+    letter = read_dead_letter(dead_headers([("own", b"\xff"), ("own", b"2")], life))
+    assert letter.life == life
+    assert (letter.earlier, letter.redrives, letter.lost) == ([], 0, "")
+    assert letter.headers == [("own", b"\xff"), ("own", b"2")]
+
+
+def test_only_so_many_lives_are_told_and_the_newest_are() -> None:
+    headers: list[Header] = []
+    for number in range(limits.DEAD_LIVES_REMEMBERED + 5):
+        headers = redriven_headers(dead_headers(headers, died(number)), is_origin=True)
+    letter = read_dead_letter(headers)
+    assert letter.redrives == limits.DEAD_LIVES_REMEMBERED + 5
+    assert letter.life
+    assert letter.life.id == f"t:0:{limits.DEAD_LIVES_REMEMBERED + 4}"
+    assert [life.id for life in letter.earlier] == [
+        f"t:0:{n}" for n in range(4, limits.DEAD_LIVES_REMEMBERED + 4)
+    ]
+
+
+def test_the_history_gives_way_before_the_limit_of_headers_does() -> None:
+    own = [("own", bytes(limits.HEADERS_BYTES_MAX - 4000))]
+    headers: list[Header] = own
+    for number in range(5):
+        life = died(number, reason="€" * limits.REASON_CHARS_MAX, failures=10)
+        headers = dead_headers(headers, life)
+        assert size_of(headers) <= limits.HEADERS_BYTES_MAX
+    letter = read_dead_letter(headers)
+    assert letter.headers == own
+    assert letter.life
+    assert letter.life.reason == "€" * limits.REASON_CHARS_MAX
+
+
+def test_a_message_full_of_headers_still_tells_where_it_comes_from() -> None:
+    own = [("own", bytes(limits.HEADERS_BYTES_MAX - 3))]
+    letter = read_dead_letter(dead_headers(own, died(1, reason="long " * 100)))
+    assert letter.headers == own
+    assert letter.life
+    assert (letter.life.id, letter.life.reason, letter.life.failures) == ("t:0:1", "", [])
+
+
+def test_a_history_is_never_larger_than_its_own_bound() -> None:
+    headers: list[Header] = []
+    for number in range(12):
+        life = died(number, reason="x" * limits.REASON_CHARS_MAX, failures=10)
+        headers = dead_headers(headers, life)
+    [history] = [value for name, value in headers if name == "goq-dead-history"]
+    assert limits.DEAD_HISTORY_BYTES_MAX // 2 < len(history) <= limits.DEAD_HISTORY_BYTES_MAX
+    assert len(msgspec.json.decode(history)["failures"]) == 10
+
+
+@given(st.lists(st.tuples(st.sampled_from(
+    ["own", "goq-dead-id", "goq-dead-history", "goq-redrives", "goq-dead-attempts",
+     "goq-dead-time", "goq-redrive-group", "goq-dead-lost"]), st.binary(max_size=40))))  # fmt: skip
+def test_headers_that_no_node_wrote_do_no_harm(headers: list[Header]) -> None:
+    letter = read_dead_letter(headers)
+    assert letter.headers == [header for header in headers if header[0] == "own"]
+    Wanted(group="g", from_us=1).takes("t:0:0", None, letter)
+    again = read_dead_letter(dead_headers(headers, LIFE))
+    assert again.life == LIFE
+    assert again.headers == letter.headers
+    redriven_headers(headers, is_origin=True)
+
+
+@pytest.mark.parametrize("value", [b"\xb2", b"-1", b"1" * 30, "٣".encode(), b""])
+def test_a_count_that_is_none_counts_as_nothing(value: bytes) -> None:
+    assert read_dead_letter([("goq-redrives", value)]).redrives == 0
+
+
+def test_the_group_that_gave_it_up_is_named_only_where_it_came_from() -> None:
+    headers = dead_headers([(REDRIVE_GROUP_HEADER, b"old")], LIFE)
+    assert REDRIVE_GROUP_HEADER not in dict(headers)
+    assert dict(redriven_headers(headers, is_origin=True))[REDRIVE_GROUP_HEADER] == b"g"
+    assert REDRIVE_GROUP_HEADER not in dict(redriven_headers(headers, is_origin=False))
+    assert REDRIVE_GROUP_HEADER not in dict(redriven_headers([], is_origin=True))
+
+
+def test_a_dead_letter_that_was_lost_is_for_nobody_if_it_is_put_back() -> None:
+    headers = dead_headers([], LIFE, lost="damaged")
+    assert dict(redriven_headers(headers, is_origin=True))[REDRIVE_GROUP_HEADER] == b""
