@@ -209,9 +209,9 @@ class Broker:
     async def _make_target(self, source: Topic, name: str, number: int) -> Topic:
         async with self._changing:
             topic = self.topics.get(name)
-            count = max(number + 1, len(source.partitions))
+            is_grave = name == source.name + DEAD_LETTERS_SUFFIX
+            count = max(number + 1, len(source.partitions) if is_grave else 1)
             if topic is None:
-                is_grave = name == source.name + DEAD_LETTERS_SUFFIX
                 settings = grave_settings(source.settings) if is_grave else self._defaults
                 return await self._create(name, count, settings)
             if number >= len(topic.partitions):

@@ -7,6 +7,7 @@ cannot be read any more becomes an empty message whose headers say so.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from goq.broker.dead_letters import (
 )
 from goq.broker.opening import PartitionId
 from goq.delivery.events import Failure
-from goq.delivery.outbox import LOST, Departure
+from goq.delivery.outbox import LOST, Departure, History
 from goq.errors import GoqError
 from goq.frame.encode import Columns, ProducerMark, encode_frame
 from goq.frame.header import HEADER_BYTES, Attribute, parse_header
@@ -166,9 +167,10 @@ class Copies:
         event = departure.event
         if offset < 0:
             offset += LOST
-        failures: tuple[Failure, ...] = next(
-            (past for start, end, past in departure.histories if start <= offset < end), ()
-        )
+        failures: tuple[Failure, ...] = ()
+        number = bisect_right(departure.histories, offset, key=_start) - 1
+        if number >= 0 and offset < departure.histories[number][1]:
+            failures = departure.histories[number][2]
         return Life(
             id=str(MessageId(*self._source, offset)),
             group=event.group,
@@ -179,6 +181,10 @@ class Copies:
             published=published,
             failures=failed_attempts(failures),
         )
+
+
+def _start(history: History) -> int:
+    return history[0]
 
 
 def _holds(view: FrameView, offset: int) -> bool:

@@ -18,7 +18,7 @@ from goq.broker.dead_search import DeadLetterSearch, Found, Wanted
 from goq.broker.partition import Partition
 from goq.broker.topic import Topic
 from goq.delivery.events import AnyEvent, Cancelled, Cause, Departing, Range
-from goq.frame.keys import partition_of
+from goq.frame.keys import key_hash
 
 _PURGED = "purged"
 
@@ -53,8 +53,7 @@ async def redrive(dead: Topic, target: Topic, now_ms: int, taking: Taking) -> To
 
     Returns when it is certain that they arrive, which may be a little later.
     """
-    count = len(target.partitions)
-    places: dict[tuple[int, int], int] = {}
+    hashes: dict[tuple[int, int], int] = {}
     looped = lost = 0
 
     def choose(found: Found) -> bool:
@@ -65,16 +64,16 @@ async def redrive(dead: Topic, target: Topic, now_ms: int, taking: Taking) -> To
         if found.letter.redrives >= limits.REDRIVES_MAX and not taking.force:
             looped += 1
             return False
-        key = found.message.key
-        place = found.partition % count if key is None else partition_of(key, count)
-        places[found.partition, found.offset] = place
+        if found.message.key is not None:
+            hashes[found.partition, found.offset] = key_hash(found.message.key)
         return True
 
     def decide(partition: Partition, offsets: list[int]) -> list[AnyEvent]:
         producer_id = partition.new_producer_id()
+        number, count = partition.identity.number, len(target.partitions)
         by_place: dict[int, list[int]] = {}
         for offset in offsets:
-            place = places[partition.identity.number, offset]
+            place = hashes.get((number, offset), number) % count
             by_place.setdefault(place, []).append(offset)
         return [
             Departing(

@@ -23,7 +23,8 @@ LOST = 2**62
 class Departure(NamedTuple):
     """Messages that leave; ``number`` is made as a lease's token is.
 
-    ``first_sequence`` is the number of the first, under which the target knows it.
+    ``first_sequence`` is the number of the first, under which the target knows it. ``histories``
+    are in order of offset.
     """
 
     number: int

@@ -226,7 +226,7 @@ class PartitionState:
                 (part.start, part.end, _longer(part, failure))
                 for part in group.finish(event.token, ranges)
             ]
-        self.outbox.add(number, event, histories)
+        self.outbox.add(number, event, sorted(histories))
 
     def _cancel(self, ranges: Iterable[Range]) -> None:
         for start, end in ranges:
