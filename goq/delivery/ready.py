@@ -11,6 +11,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable
+from operator import add
 
 import numpy as np
 import numpy.typing as npt
@@ -85,23 +86,27 @@ class ReadyQueue:
             counts.append(count)
             start += count
 
-    def drop_before(self, number: int) -> None:
-        """Let go of the runs before ``number``."""
+    def drop_before(self, number: int) -> int:
+        """Let go of the runs before ``number``; return the end of the offsets that were dropped."""
         count = min(number, self.end) - self.first
+        dropped = 0
         if count >= _DROP_MIN or (count > 0 and count == len(self._starts)):
+            dropped = max(map(add, self._starts[:count], self._counts[:count]))
             del self._starts[:count]
             del self._counts[:count]
             self.first += count
             kept = max(0, bisect_right(self._marks, self.first) - 1)
             del self._marks[:kept]
             del self._times_ms[:kept]
+        return dropped
 
 
 class Lane:
     """The queues of one lane.
 
     ``arrivals`` names the tenants that got messages, in order, so that whoever keeps a ring of
-    the tenants with work need not look at all of them. It is cut when it is longer than the
+    the tenants with work need not look at all of them; ``arrivals_read`` is how far anybody did.
+    One that nobody read yet stands for what the same tenant gets next, too. It is cut when it is longer than the
     tenants are many; who is behind then looks at all once.
     """
 
@@ -110,6 +115,7 @@ class Lane:
         self.queues: dict[int, ReadyQueue] = {}
         self.arrivals = array("i")
         self.arrivals_first = 0
+        self.arrivals_read = 0
 
     def append(self, tenant: int, start: int, end: int, ready_ms: int) -> None:
         """Add a run to a tenant's queue."""
@@ -118,7 +124,7 @@ class Lane:
             queue = self.queues[tenant] = ReadyQueue(self.number, tenant)
         queue.append(start, end, ready_ms)
         arrivals = self.arrivals
-        if not arrivals or arrivals[-1] != tenant:
+        if not arrivals or arrivals[-1] != tenant or self.arrivals_end <= self.arrivals_read:
             arrivals.append(tenant)
             if len(arrivals) > 2 * len(self.queues) + _DROP_MIN:
                 cut = len(arrivals) // 2
@@ -177,7 +183,7 @@ class Ready:
             for tenant, queue in lane.queues.items():
                 key = (lane.number, tenant)
                 passed = min((p[key][0] if key in p else 0 for p in known), default=queue.end)
-                queue.drop_before(passed)
+                self.complete_from = max(self.complete_from, queue.drop_before(passed))
 
     @property
     def run_count(self) -> int:

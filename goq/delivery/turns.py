@@ -70,6 +70,7 @@ class _Ring:
             for tenant in lane.arrivals[self.seen - lane.arrivals_first :]:
                 self.join(tenant)
         self.seen = lane.arrivals_end
+        lane.arrivals_read = max(lane.arrivals_read, self.seen)
 
     def join(self, tenant: int) -> None:
         if tenant not in self.members and tenant not in self.capped:
@@ -115,6 +116,10 @@ class Turns:
         else:
             left -= self._take_by_weight(source, self._policy.lane_weights, left)
         return messages_max - left
+
+    def room(self, source: Source, tenant: int, messages_max: int) -> int:
+        """Return how many of so many messages a tenant may take."""
+        return max(0, self._under_cap(source, tenant, messages_max)[0])
 
     def tenant_freed(self, tenant: int) -> None:
         """A message of a tenant is no longer out: it may have its turn again."""
@@ -183,7 +188,7 @@ class Turns:
         if self._is_done(queue):
             ring.leave()
         elif taken < room or source.is_full():
-            ring.credit -= taken
+            ring.credit = max(0.0, ring.credit - taken)
         elif is_capped:
             ring.capped.add(ring.leave())
         elif len(ring.tenants) > 1:
@@ -216,19 +221,15 @@ class Turns:
                 )
                 left -= taken
                 done = reached - start
-            if start + done < end:
+            if start + done < end or number + 1 == queue.end:  # the last may still grow
                 break
-            number, done = self._next(queue, number, done)
+            number, done = number + 1, 0
         self.places[queue.lane, queue.tenant] = (number, done)
         return messages_max - left
 
     def _place(self, queue: ReadyQueue) -> Place:
         number, done = self.places.get((queue.lane, queue.tenant), (queue.first, 0))
         return (number, done) if number >= queue.first else (queue.first, 0)
-
-    def _next(self, queue: ReadyQueue, number: int, done: int) -> Place:
-        """Return the place behind a run; the last may still grow."""
-        return (number + 1, 0) if number + 1 < queue.end else (number, done)
 
     def _is_done(self, queue: ReadyQueue) -> bool:
         number, done = self._place(queue)
