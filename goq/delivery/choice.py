@@ -138,7 +138,7 @@ class Choice:
         elsewhere = (
             offset
             for offset in self._moved_within(start, end)
-            if moved[offset] != lane or offset in self._chosen.facts
+            if moved[offset] != lane or offset in self._chosen.seen
         )
         return min(elsewhere, default=end)
 
@@ -158,11 +158,11 @@ class Choice:
         for offset in range(start, facts.end):
             index = offset - start
             if facts.groups is not None and facts.groups[index] not in (None, self._group.name):
-                self._chosen.skip(offset, Cause.OTHER_GROUP)
+                self._skip(offset, Cause.OTHER_GROUP)
                 continue
             expires_ms = facts.expires_ms[index] if facts.expires_ms is not None else 0
             if expires_ms and expires_ms <= self._now_ms:
-                self._chosen.skip(offset, Cause.TTL)
+                self._skip(offset, Cause.TTL)
                 continue
             fact = Fact(keys[index] if keys is not None else 0, lane, tenant)
             if fact.key and self._outstanding.is_behind(fact):
@@ -175,12 +175,15 @@ class Choice:
             chosen += 1
         return chosen, facts.end
 
+    def _skip(self, offset: int, cause: Cause) -> None:
+        self._chosen.seen.update(self._moved_within(offset, offset + 1))
+        self._chosen.skip(offset, cause)
+
     def _choose(self, start: int, end: int, fact: Fact) -> None:
+        self._chosen.seen.update(self._moved_within(start, end))
         self._chosen.choose(start, end, 1)
         if fact.key:
             self._outstanding.has_chosen(fact.key)
         if fact.key or fact.tenant or fact.lane != self._default_lane:
             self._chosen.facts.update(dict.fromkeys(range(start, end), fact))
             self._chosen.count_tenant(fact.tenant, end - start)
-        elif self._state.moved:
-            self._chosen.facts.update(dict.fromkeys(self._moved_within(start, end), fact))

@@ -36,6 +36,8 @@ class Chosen:
         self.skipped: dict[Cause, list[Range]] = {}
         self.is_full = False
         """Whether the receive has enough, whatever was asked for."""
+        self.seen: set[int] = set()
+        """What was chosen or skipped of the messages that may stand in a queue twice."""
         self._facts_of = facts_of
         self._tenants: dict[int, int] = {}
 

@@ -43,6 +43,7 @@ class OutstandingChoice:
         self._room = room
         self._keys: dict[int, int] = {}  # chosen, with how many of each had waited
         self._passed: dict[tuple[int, int], int] = {}  # key and lane: how many had waited
+        self._rests: dict[int, Part] = {}  # by lane what there was no room for so far
         self._untouched: list[int] = []
 
     def lanes(self) -> set[int]:
@@ -99,7 +100,7 @@ class OutstandingChoice:
         lanes = (lane, DEFAULT_LANE) if lane == self._default_lane else (lane,)
         left = messages_max
         while left > 0 and not self._chosen.is_full:
-            part = self._group.retries.pop_ripe(lanes)
+            part = self._rests.pop(lane, None) or self._group.retries.pop_ripe(lanes)
             if part is None:
                 break
             fact = self._group.facts.get(part.start, _UNKNOWN)
@@ -113,6 +114,8 @@ class OutstandingChoice:
             taken, reached = self._take_retry(part, room)
             self._chosen.count_tenant(fact.tenant, taken)
             left -= taken
+            if reached < part.end:
+                self._rests[lane] = part._replace(start=reached)
             if is_keyed and reached == part.end and self._group.retries.has(part.start):
                 self._keys[fact.key] = self._keys.get(fact.key, 0) + 1
                 place = (fact.key, fact.lane)
@@ -177,6 +180,7 @@ class OutstandingChoice:
         if not self._is_to_be_had(held):
             return 0
         if expires_ms and expires_ms <= self._now_ms:
+            self._chosen.seen.add(offset)
             self._chosen.skip(offset, Cause.TTL)
             return 0
         if has_room and self._room(fact.tenant, 1) <= 0:
@@ -191,6 +195,7 @@ class OutstandingChoice:
         if not facts.is_readable:
             return 0
         self.has_chosen(fact.key)
+        self._chosen.seen.add(offset)
         self._chosen.facts[offset] = fact
         self._chosen.count_tenant(fact.tenant, 1)
         self._chosen.choose(offset, offset + 1, 1)
@@ -198,6 +203,6 @@ class OutstandingChoice:
 
     def _is_to_be_had(self, held: Held) -> bool:
         offset, fact, _ = held
-        if self._state.moved.get(offset, fact.lane) != fact.lane or offset in self._chosen.facts:
+        if self._state.moved.get(offset, fact.lane) != fact.lane or offset in self._chosen.seen:
             return False
         return any(True for _ in self._state.deliverable(self._group, offset, offset + 1))

@@ -147,15 +147,15 @@ class Pair:
             if next(reads, None) is None:
                 return None
             facts = self.log.facts(start, end)
-            rotten = next((o for o in range(start, facts.end) if o in self.rotten), None)
-            if rotten is None:
-                return facts
-            if rotten > start:
-                return self.log.facts(start, rotten)
-            end = self.rotten[rotten]
-            if any(o not in self.twin.corrupt for o in range(start, end)):
-                self.corrupt(start, end)
-            return Facts(min(end, facts.end), is_readable=False)
+            first, last = min(
+                ((s, e) for s, e in self.rotten.items() if s < facts.end and start < e),
+                default=(facts.end, facts.end),
+            )
+            if start < first:
+                return self.log.facts(start, first)
+            if any(o not in self.twin.corrupt for o in range(start, last)):
+                self.corrupt(start, last)
+            return Facts(min(last, facts.end), is_readable=False)
 
         return facts_of
 

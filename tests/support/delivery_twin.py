@@ -109,10 +109,10 @@ class Twin:
         """Return what a group gets that waits for each retry before it goes on."""
         found = []
         for offset, state in self.outstanding(group, "retry").items():
-            if self.is_expired(offset, now_ms):
-                continue
             if state[2] > now_ms:
                 return found
+            if self.is_expired(offset, now_ms):
+                continue
             found.append(offset)
         return found + [o for o in self.in_order(group, now_ms) if o not in found]
 
@@ -122,7 +122,7 @@ class Twin:
         retries = {
             o: s
             for o, s in self.outstanding(group, "retry").items()
-            if not self.is_expired(o, now_ms)
+            if not self.is_expired(o, now_ms) or s[2] > now_ms
         }
         found: list[int] = []
         for offset in self.in_order(group, now_ms):
