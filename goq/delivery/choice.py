@@ -154,6 +154,7 @@ class Choice:
         if keys is None and facts.expires_ms is None and facts.groups is None:
             self._choose(start, facts.end, Fact(0, lane, tenant))
             return facts.end - start, facts.end
+        locks = self._group.locks
         chosen = 0
         for offset in range(start, facts.end):
             index = offset - start
@@ -165,11 +166,11 @@ class Choice:
                 self._skip(offset, Cause.TTL)
                 continue
             fact = Fact(keys[index] if keys is not None else 0, lane, tenant)
-            if fact.key and self._outstanding.is_behind(fact):
-                if self._group.locks.held_count >= limits.HELD_MESSAGES_MAX:
+            if fact.key and locks.is_behind(fact):
+                if locks.held_count >= limits.HELD_MESSAGES_MAX:
                     self._holds_all = True
                     return chosen, offset
-                self._group.locks.hold(Held(offset, fact, expires_ms))
+                locks.hold(Held(offset, fact, expires_ms))
                 continue
             self._choose(offset, offset + 1, fact)
             chosen += 1
@@ -182,8 +183,6 @@ class Choice:
     def _choose(self, start: int, end: int, fact: Fact) -> None:
         self._chosen.seen.update(self._moved_within(start, end))
         self._chosen.choose(start, end, 1)
-        if fact.key:
-            self._outstanding.has_chosen(fact.key)
         if fact.key or fact.tenant or fact.lane != self._default_lane:
             self._chosen.facts.update(dict.fromkeys(range(start, end), fact))
             self._chosen.count_tenant(fact.tenant, end - start)

@@ -56,9 +56,12 @@ class KeyLocks:
         """Whether a message of the key is with a consumer."""
         return key in self._leased
 
-    def has_held(self, key: int, lane: int) -> bool:
-        """Whether messages of the key are held back in the lane."""
-        return lane in self._held.get(key, ())
+    def is_behind(self, fact: Fact) -> bool:
+        """Whether a fresh message has to be held back behind others of its key.
+
+        What was chosen and is not leased yet does not matter: it goes to the same consumer.
+        """
+        return self.is_in_hand(fact.key) or fact.lane in self._held.get(fact.key, ())
 
     def waiting(self, key: int, lane: int) -> list[int]:
         """Return the offsets of the key that wait for a retry in the lane, in order."""

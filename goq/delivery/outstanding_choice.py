@@ -41,7 +41,6 @@ class OutstandingChoice:
         self._now_ms = now_ms
         self._chosen = chosen
         self._room = room
-        self._keys: dict[int, int] = {}  # chosen, with how many of each had waited
         self._passed: dict[tuple[int, int], int] = {}  # key and lane: how many had waited
         self._rests: dict[int, Part] = {}  # by lane what there was no room for so far
         self._untouched: list[int] = []
@@ -81,19 +80,6 @@ class OutstandingChoice:
         for offset in self._untouched:
             self._group.retries.enter_again(offset)
 
-    def has_chosen(self, key: int) -> None:
-        """Note that a fresh message of a key was chosen."""
-        self._keys.setdefault(key, 0)
-
-    def is_behind(self, fact: Fact) -> bool:
-        """Whether a fresh message has to be held back behind others of its key."""
-        locks, key = self._group.locks, fact.key
-        if locks.has_held(key, fact.lane):
-            return True
-        if key in self._keys:
-            return len(locks.all_waiting(key)) > self._keys[key]
-        return locks.is_in_hand(key)
-
     # Retries
 
     def _take_retries(self, lane: int, messages_max: int) -> int:
@@ -117,7 +103,6 @@ class OutstandingChoice:
             if reached < part.end:
                 self._rests[lane] = part._replace(start=reached)
             if is_keyed and reached == part.end and self._group.retries.has(part.start):
-                self._keys[fact.key] = self._keys.get(fact.key, 0) + 1
                 place = (fact.key, fact.lane)
                 self._passed[place] = self._passed.get(place, 0) + 1
         return messages_max - left
@@ -194,7 +179,6 @@ class OutstandingChoice:
             return None
         if not facts.is_readable:
             return 0
-        self.has_chosen(fact.key)
         self._chosen.seen.add(offset)
         self._chosen.facts[offset] = fact
         self._chosen.count_tenant(fact.tenant, 1)

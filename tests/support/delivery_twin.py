@@ -73,7 +73,8 @@ class Twin:
         self.ranks = {o: o + 1 for o in range(self.start, self.end)}
 
     def outstanding(self, group: str, kind: str) -> dict[int, State]:
-        return {o: s for o, s in self.view(group).items() if s[0] == kind}
+        states = sorted(self.groups.get(group, {}).items())
+        return {o: s for o, s in states if s[0] == kind and o not in self.corrupt}
 
     def is_expired(self, offset: int, now_ms: int) -> bool:
         return 0 < self.messages[offset].expires_ms <= now_ms
@@ -127,9 +128,10 @@ class Twin:
         found: list[int] = []
         for offset in self.in_order(group, now_ms):
             key = self.messages[offset].key
-            same = [o for o in retries if self.messages[o].key == key and o not in found]
+            same = [o for o in retries if self.messages[o].key == key]
             if offset in retries:
-                same = [o for o in same if self.lane(o) == self.lane(offset) and o < offset]
+                same = [o for o in same if o not in found and o < offset]
+                same = [o for o in same if self.lane(o) == self.lane(offset)]
             if not key or not (key in leased or same):
                 found.append(offset)
         return found
@@ -270,8 +272,16 @@ def canonical(state: PartitionState) -> Any:
 
 def _plain(departures: dict[int, Any]) -> dict[int, Any]:
     return {
-        number: (d.first_sequence, d.event, [(s, e, tuple(map(tuple, f))) for s, e, f in d.histories])
-        for number, d in departures.items()
+        number: (
+            departure.first_sequence,
+            departure.event,
+            {
+                offset: tuple(map(tuple, failures))
+                for start, end, failures in departure.histories
+                for offset in range(start, end)
+            },
+        )
+        for number, departure in departures.items()
     }
 
 
