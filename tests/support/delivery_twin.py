@@ -120,11 +120,7 @@ class Twin:
     def by_key(self, group: str, now_ms: int) -> list[int]:
         """Return what a group gets that hands no key out twice."""
         leased = {self.messages[o].key for o in self.outstanding(group, "leased")}
-        retries = {
-            o: s
-            for o, s in self.outstanding(group, "retry").items()
-            if not self.is_expired(o, now_ms) or s[2] > now_ms
-        }
+        retries = self.outstanding(group, "retry")
         found: list[int] = []
         for offset in self.in_order(group, now_ms):
             key = self.messages[offset].key
@@ -212,11 +208,15 @@ def _outstanding(group: Group) -> Iterator[tuple[int | None, Any, int]]:
         yield from ((None, part, offset) for offset in range(part.start, part.end))
 
 
-def check_sound(state: PartitionState) -> None:
-    """Assert what holds of every state: sorted, disjoint, counted, nobody leased twice."""
+def check_sound(state: PartitionState) -> dict[str, dict[int, State]]:
+    """Assert what holds of every state: sorted, disjoint, counted, nobody leased twice.
+
+    Returns the state of every message, by group.
+    """
+    states = {}
     assert all(a.end < b.start for a, b in pairwise(state.corrupt))
     for name, group in state.groups.items():
-        expanded(state, name)  # asserts that no message is outstanding twice
+        states[name] = expanded(state, name)  # asserts that nothing is outstanding twice
         for parts in [group.retries, *(lease.parts for lease in group.leases.values())]:
             listed = list(parts)
             assert all(p.start < p.end for p in listed)
@@ -225,6 +225,7 @@ def check_sound(state: PartitionState) -> None:
         assert all(lease.parts for lease in group.leases.values())
         assert group.leased_count == sum(x.parts.message_count for x in group.leases.values())
         _check_derived(group)
+    return states
 
 
 def _check_derived(group: Group) -> None:
