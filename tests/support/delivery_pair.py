@@ -101,6 +101,9 @@ class Pair:
         self.sequence = 0
         self.announced: dict[str, set[int]] = {}
         self.luck = 0.0
+        self.key_count = 3
+        self.has_tenants = False
+        self.has_rows = True
 
     # Driving the real one
 
@@ -193,8 +196,9 @@ class Pair:
             flat = [(o, a) for start, end, a in choice.spans for o in range(start, end)]
             self._check_choice(name, ordering, flat, messages_max)
             # what is dropped on the way may have been in the way of something
-            if corrupt == len(self.twin.corrupt) and not choice.skipped:
-                is_whole = not choice._chosen.is_full and not choice._holds_all
+            is_clean = corrupt == len(self.twin.corrupt) and not choice.skipped
+            if is_clean and not choice._holds_all:
+                is_whole = not choice._chosen.is_full
                 self._check_complete(name, ordering, flat, messages_max, is_whole=is_whole)
             for cause, ranges in choice.skipped.items():
                 self._skip(name, cause, [o for run in ranges for o in range(*run)], ranges)
@@ -281,7 +285,7 @@ class Pair:
         if is_whole and is_free and ordering is not Ordering.KEY:
             assert offsets == wanted[:messages_max]
         if self.settings.starvation_ms is None:
-            self._check_preferred(name, ordering, offsets, wanted)
+            self._check_preferred(name, ordering, offsets)
         certain = self._certain(name, ordering)
         if is_whole and len(offsets) < messages_max:
             assert certain <= set(offsets), (certain, offsets)
@@ -322,10 +326,8 @@ class Pair:
                 if twin.messages[o].tenant not in capped
                 and (not twin.messages[o].key or twin.messages[o].key not in keys)
             }
-        if ordering is Ordering.KEY and self.settings.lane_weights is not None:
-            busy = {twin.messages[o].key for o in retries} - {0}
-            found = {o for o in found if twin.messages[o].key not in busy}
-        if ordering is Ordering.KEY and self.settings.starvation_ms is not None:
+        in_turn = self.settings.lane_weights is None and self.settings.starvation_ms is None
+        if ordering is Ordering.KEY and not in_turn:
             busy = {twin.messages[o].key for o in retries} - {0}
             found = {o for o in found if twin.messages[o].key not in busy}
         return found
@@ -374,19 +376,14 @@ class Pair:
                 earlier = [twin.ranks[o] for o in before if o not in retries]
                 assert all(r is None or r > rank for r in earlier), (offset, before)
 
-    def _check_preferred(
-        self, name: str, ordering: Ordering, offsets: list[int], wanted: list[int]
-    ) -> None:
+    def _check_preferred(self, name: str, ordering: Ordering, offsets: list[int]) -> None:
         """No lane before a higher one, nothing fresh before a retry of its lane."""
         twin = self.twin
         certain = self._certain(name, ordering)
         retries = twin.outstanding(name, "retry")
-        if not offsets:
-            return
-        lowest = max(twin.lane(o) for o in offsets if o not in retries or ordering is not Ordering.PARTITION) if any(o not in retries or ordering is not Ordering.PARTITION for o in offsets) else -1
         for offset in certain - set(offsets):
             if self.settings.lane_weights is None and ordering is not Ordering.PARTITION:
-                assert twin.lane(offset) >= lowest, (offset, offsets)
+                assert all(twin.lane(o) <= twin.lane(offset) for o in offsets), (offset, offsets)
             if offset in retries:
                 same = [o for o in offsets if twin.lane(o) == twin.lane(offset)]
                 assert all(o in retries for o in same), (offset, offsets)
@@ -637,6 +634,30 @@ class Pair:
         for event, sequence, epoch in self.history:
             fresh.apply(event, sequence, epoch)
         return fresh
+
+    def go_on_damaged(self, damaged: PartitionState) -> None:
+        """Go on with a state that damage led to, whatever it says."""
+        self.real = damaged
+        twin = self.twin
+        twin.groups = {name: expanded(damaged, name) for name in damaged.groups}
+        twin.corrupt = {o for run in damaged.corrupt for o in range(*run)}
+        cancelled = damaged.cancelled.present(twin.start, twin.end)
+        twin.cancelled = {o for run in cancelled for o in range(*run)}
+        twin.lanes = dict(damaged.moved)
+        twin.waiting = {}
+        for offset in range(twin.start, twin.end):
+            due_ms = damaged.rescheduled.get(offset, twin.messages[offset].due_ms)
+            is_delayed = twin.messages[offset].due_ms and offset not in twin.cancelled
+            if is_delayed and not damaged.frontier.has_matured(offset, due_ms):
+                twin.waiting[offset] = due_ms
+        leases = [lease for group in damaged.groups.values() for lease in group.leases.values()]
+        self.consumers = {lease.token: lease.consumer for lease in leases}
+        departures = damaged.outbox.departures.values()
+        self.departures = {d.number: [] for d in departures}
+        self.sequence = sum(n for _, _, n in damaged.outbox.sequences())
+        self.epoch += 1
+        self.announced = {}
+        self._rebuild()
 
     def replay_damaged(self, rng: random.Random, lossy: tuple[type, ...]) -> PartitionState:
         """Replay with some events of the given kinds missing; the outcome is a sound state."""
