@@ -38,12 +38,13 @@ class Capped:
     def take_up(
         self,
         room_of: Callable[[int], int],
-        retry: Callable[[int], bool],
-        free: Callable[[int], bool],
+        retry: Callable[[int, int], bool],
+        free: Callable[[int, int], bool],
     ) -> None:
         """Take up what there is room for.
 
-        ``retry`` is given offsets, ``free`` keys; both return whether there is still something.
+        ``retry`` is given a tenant and an offset, ``free`` a tenant and a key; both return whether
+        it needs a place of the tenant's.
         """
         for tenant in list(self._freed):
             room = room_of(tenant)
@@ -54,12 +55,12 @@ class Capped:
 
 
 def _take_up(
-    aside: dict[int, dict[int, None]], tenant: int, room: int, take: Callable[[int], bool]
+    aside: dict[int, dict[int, None]], tenant: int, room: int, take: Callable[[int, int], bool]
 ) -> None:
     waiting = aside.get(tenant, {})
     while room > 0 and waiting:
         each = next(iter(waiting))
         del waiting[each]
-        room -= take(each)
+        room -= take(tenant, each)
     if not waiting:
         aside.pop(tenant, None)

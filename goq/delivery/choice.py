@@ -66,11 +66,7 @@ class Choice:
         """Choose up to ``messages_max`` messages."""
         group = self._group
         assert group.turns is not None
-        group.capped.take_up(
-            lambda tenant: self._room(tenant, messages_max),
-            group.retries.enter_again,
-            group.locks.free,
-        )
+        self._outstanding.take_up(messages_max)
         group.retries.ripen(self._now_ms)
         left, is_all = messages_max, True
         if self._ordering is Ordering.PARTITION:

@@ -110,13 +110,16 @@ class KeyLocks:
         self._lane_of(held).appendleft(held)
         self.held_count += 1
 
-    def free(self, key: int) -> bool:
-        """Let those held behind the key go if nothing has it in hand; return whether any may."""
-        if not self._is_free(key):
-            return False
-        for lane in self._held[key]:
-            self._freed.setdefault(lane, {})[key] = None
-        return True
+    def free(self, key: int) -> None:
+        """Let those held behind the key go, if nothing has it in hand."""
+        if self._is_free(key):
+            for lane in self._held[key]:
+                self._freed.setdefault(lane, {})[key] = None
+
+    def is_for(self, key: int, tenant: int) -> bool:
+        """Whether a message of the tenant is the first of a lane behind a key that is free."""
+        lanes = self._held[key].values() if self._is_free(key) else ()
+        return any(queue[0].fact.tenant == tenant for queue in lanes)
 
     def freed_lanes(self) -> list[int]:
         """Return the lanes in which messages are held back behind a key that is free."""

@@ -53,6 +53,22 @@ class OutstandingChoice:
             lanes += self._group.locks.freed_lanes()
         return {self._default_lane if lane == DEFAULT_LANE else lane for lane in lanes}
 
+    def take_up(self, messages_max: int) -> None:
+        """Take up again what was put aside because of a tenant that has room now."""
+        group = self._group
+
+        def retry(_tenant: int, offset: int) -> bool:
+            group.retries.enter_again(offset)
+            return group.retries.is_due(offset, self._now_ms) and self._is_next_of_key(
+                offset, group.facts.get(offset, _UNKNOWN)
+            )
+
+        def free(tenant: int, key: int) -> bool:
+            group.locks.free(key)
+            return group.locks.is_for(key, tenant)
+
+        group.capped.take_up(lambda tenant: self._room(tenant, messages_max), retry, free)
+
     def take(self, lane: int, messages_max: int) -> int:
         """Choose retries of a lane, then what was held back behind a key that is free."""
         taken = 0
@@ -90,8 +106,7 @@ class OutstandingChoice:
             if part is None:
                 break
             fact = self._group.facts.get(part.start, _UNKNOWN)
-            is_keyed = fact.key != 0 and self._ordering is Ordering.KEY
-            if is_keyed and not self._is_next_of_key(part.start, fact):
+            if not self._is_next_of_key(part.start, fact):
                 continue
             room = self._room(fact.tenant, left)
             if room <= 0:
@@ -102,13 +117,16 @@ class OutstandingChoice:
             left -= taken
             if reached < part.end:
                 self._rests[lane] = part._replace(start=reached)
-            if is_keyed and reached == part.end and self._group.retries.has(part.start):
+            if fact.key and reached == part.end and self._group.retries.has(part.start):
                 place = (fact.key, fact.lane)
                 self._passed[place] = self._passed.get(place, 0) + 1
         return messages_max - left
 
     def _is_next_of_key(self, offset: int, fact: Fact) -> bool:
+        """Whether a retry need not wait for others of its key."""
         locks = self._group.locks
+        if not fact.key or self._ordering is not Ordering.KEY:
+            return True
         if locks.is_leased(fact.key):
             return False
         waiting = locks.waiting(fact.key, fact.lane)

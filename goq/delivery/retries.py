@@ -58,6 +58,11 @@ class Retries:
         """Whether a message waits."""
         return self._parts.at(offset) is not None
 
+    def is_due(self, offset: int, now_ms: int) -> bool:
+        """Whether a message waits, and its time has come."""
+        part = self._parts.at(offset)
+        return part is not None and part.time_ms <= now_ms
+
     def within(self, start: int, end: int) -> list[Part]:
         """Return what waits from ``start`` up to ``end``."""
         return self._parts.within(start, end)
@@ -86,12 +91,11 @@ class Retries:
                 return part
         return None
 
-    def enter_again(self, offset: int) -> bool:
-        """Let what was popped and not taken come up again; return whether it is still there."""
+    def enter_again(self, offset: int) -> None:
+        """Let what was popped and not taken come up again."""
         part = self._parts.at(offset)
         if part is not None:
             self._enter(part)
-        return part is not None
 
     def ripen(self, now_ms: int) -> bool:
         """Find what has become due; return whether anything has."""

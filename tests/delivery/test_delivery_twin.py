@@ -38,7 +38,7 @@ from goq.delivery.partition import PartitionState
 from goq.model import Receipt
 from goq.settings import TopicSettings
 
-_STEPS = 22
+_STEPS = 36
 _LOSSY: tuple[type[AnyEvent], ...] = (
     Leased,
     Acked,

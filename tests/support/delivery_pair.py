@@ -639,7 +639,10 @@ class Pair:
         """Go on with a state that damage led to, whatever it says."""
         self.real = damaged
         twin = self.twin
-        twin.groups = {name: expanded(damaged, name) for name in damaged.groups}
+        twin.groups = {
+            name: {o: s for o, s in expanded(damaged, name).items() if s not in (FRESH, CORRUPT)}
+            for name in damaged.groups
+        }
         twin.corrupt = {o for run in damaged.corrupt for o in range(*run)}
         cancelled = damaged.cancelled.present(twin.start, twin.end)
         twin.cancelled = {o for run in cancelled for o in range(*run)}

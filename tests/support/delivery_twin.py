@@ -293,7 +293,8 @@ def skipped(damaged: PartitionState, true: PartitionState) -> dict[str, list[int
         truth = expanded(true, name)
         states = expanded(damaged, name).items()
         fine = (DONE, CORRUPT)
-        found[name] = [o for o, s in states if s == DONE and truth.get(o, FRESH) not in fine]
+        done = [o for o, s in states if s == DONE and o not in true.cancelled]
+        found[name] = [o for o in done if truth.get(o, FRESH) not in fine]
     return found
 
 
