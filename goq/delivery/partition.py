@@ -122,6 +122,7 @@ class PartitionState:
         ends += [r.end for r in self.corrupt]
         ends += [end for _, end in self.frontier.pairs]
         ends += (self.cancelled.top(), self.producers.reach())
+        ends += [offset + 1 for offset in (*self.moved, *self.rescheduled)]
         return max(self.start_offset, *ends)
 
     def apply(self, event: Event, sequence: int, epoch: int) -> None:
@@ -259,6 +260,7 @@ class PartitionState:
     def _trimmed(self, event: Trimmed) -> None:
         start = self.start_offset = event.start_offset
         self.corrupt = [r for r in self.corrupt if r.end > start]
+        self.cancelled.add(0, start)
         self.moved = {o: lane for o, lane in self.moved.items() if o >= start}
         self.rescheduled = {o: due_ms for o, due_ms in self.rescheduled.items() if o >= start}
         self.frontier.trim(start)

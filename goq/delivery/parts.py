@@ -98,8 +98,10 @@ class Parts:
 def gaps(start: int, end: int, parts: Iterable[Part]) -> Iterator[tuple[int, int]]:
     """Yield what lies from ``start`` up to ``end`` and in none of ``parts``, which are disjoint."""
     for part in sorted(parts):
+        if part.start >= end:
+            break
         if start < part.start:
-            yield start, min(part.start, end)
+            yield start, part.start
         start = max(start, part.end)
     if start < end:
         yield start, end

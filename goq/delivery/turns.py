@@ -99,6 +99,12 @@ class Turns:
             left -= handed
         return messages_max - left
 
+    def room(self, source: Source, tenant: int, messages_max: int) -> int:
+        """Return how many of so many messages a tenant may have out more."""
+        if self._cap == UNLIMITED:
+            return messages_max
+        return max(0, min(messages_max, self._cap - source.in_flight(tenant)))
+
     def tenant_freed(self, tenant: int) -> None:
         """Offer a tenant's messages again: one that it had in flight has ended."""
         for slot in self._parked.pop(tenant, ()):
