@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from goq.broker.broker import Broker
+from goq.broker.frame_cache import FrameCache
 from goq.broker.opening import Machinery, Opened, open_logs
 from goq.broker.partition import Delivery, Partition
 from goq.broker.stats import Histogram
+from goq.broker.tasks import Tasks
 from goq.broker.topic import Placed, ReceiveOptions, Topic
 from goq.clock import ManualClock
+from goq.delivery.settling import Settled, acknowledge, give_back
 from goq.frame.encode import Columns, ProducerMark, encode_frame
 from goq.frame.view import FrameView
 from goq.model import Message, Receipt
@@ -211,7 +214,13 @@ async def broker_on(
         metadata or MemoryMetadata(),
         disk or BrokenDisk(),
         clock or ManualClock(),
-        defaults=TopicSettings().changed({k.replace("__", "."): v for k, v in settings.items()}),
+        defaults=TopicSettings().changed(
+            {
+                "delivery.backoff.initial": 0,
+                "delivery.max_attempts": "none",
+                **{k.replace("__", "."): v for k, v in settings.items()},
+            }
+        ),
         partitions=partitions,
         auto_create=True,
     )
@@ -264,18 +273,30 @@ def receipts(deliveries: Sequence[Delivery]) -> list[Receipt]:
     return [Receipt(d.partition, d.token, s, e) for d in deliveries for s, e, _ in d.spans]
 
 
+async def settle_acked(
+    topic: Topic, group: str, given: Sequence[Receipt]
+) -> tuple[int, list[Receipt]]:
+    return await topic.settle(group, given, lambda p, some: acknowledge(p.state, group, some))
+
+
+async def settle_nacked(
+    topic: Topic, group: str, given: Sequence[Receipt], delay_ms: int = 0, reason: str = ""
+) -> tuple[int, list[Receipt]]:
+    def decide(partition: Partition, some: list[Receipt]) -> Settled:
+        failing = partition.failing(group, delay_ms=delay_ms, reason=reason)
+        return give_back(partition.state, group, some, failing)
+
+    return await topic.settle(group, given, decide)
+
+
 async def ack(topic: Topic, group: str, deliveries: Sequence[Delivery]) -> int:
-    done, lost = await topic.settle(
-        receipts(deliveries), lambda state, some: state.acknowledge(group, some)
-    )
+    done, lost = await settle_acked(topic, group, receipts(deliveries))
     assert not lost
     return done
 
 
-async def nack(topic: Topic, group: str, deliveries: Sequence[Delivery], due_ms: int) -> int:
-    done, _ = await topic.settle(
-        receipts(deliveries), lambda state, some: state.give_back(group, some, due_ms, "busy")
-    )
+async def nack(topic: Topic, group: str, deliveries: Sequence[Delivery], delay_ms: int = 0) -> int:
+    done, _ = await settle_nacked(topic, group, receipts(deliveries), delay_ms, "busy")
     return done
 
 
@@ -288,7 +309,16 @@ def reopened(directory: Path, *, disk: Disk | None = None, epoch: int = 99) -> O
     """Open a partition's logs, as a node would that starts on this folder."""
     with ThreadPoolExecutor(1) as executor:
         machinery = Machinery(
-            disk or RealDisk(), executor, ManualClock(), epoch, lambda *_: None, Histogram()
+            disk or RealDisk(),
+            executor,
+            ManualClock(),
+            epoch,
+            lambda *_: None,
+            Histogram(),
+            FrameCache(),
+            Tasks(),
+            lambda: 0.5,
+            lambda: 1,
         )
         opened = open_logs(directory, machinery, TopicSettings())
         opened.messages.close()
