@@ -7,11 +7,12 @@ follows both: what is published, what matures, what is moved.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
 
+from goq.broker.filling import Filling, put_moved
 from goq.delivery.events import Matured
 from goq.delivery.group import Group
 from goq.delivery.partition import PartitionState
@@ -47,12 +48,14 @@ class Dispatch:
         self.schedule = Schedule(
             now_ms,
             state.frontier,
-            cancelled=(o for run in state.cancelled.runs() for o in range(*run)),
+            cancelled=_offsets(state.cancelled.present(state.start_offset, state.cancelled.top())),
             rescheduled=state.rescheduled,
         )
         self._state = state
         self._settings = settings
         self._policy = policy_of(settings)
+        self._entered: list[Callable[[Ready], None]] | None = None
+        """What entered the queues since a refill began, None when there is none."""
 
     @classmethod
     def build(
@@ -62,11 +65,9 @@ class Dispatch:
         dispatch = cls(state, settings, now_ms)
         floors = [group.taken.floor for group in state.groups.values()]
         start = max(min(floors, default=messages.end_offset), messages.start_offset)
-        dispatch._restore(
-            messages.reader.rows(messages.start_offset, messages.end_offset), start, now_ms
-        )
-        dispatch._enter_plain(messages, start, now_ms)
-        dispatch.ready.complete_from = start
+        found = messages.reader.rows(messages.start_offset, messages.end_offset)
+        filling = dispatch._filling(dispatch.ready, start, messages.end_offset)
+        dispatch._restore(found, filling, now_ms)
         return dispatch
 
     def turns_of(self, group: Group) -> Turns:
@@ -92,7 +93,7 @@ class Dispatch:
     def published(self, start: int, end: int, rows: Rows | None, time_ms: int) -> None:
         """Take a frame's messages that have become durable; ``rows`` None for a plain frame."""
         if rows is None:
-            self.ready.add(self.default_lane, 0, start, end, time_ms)
+            self._enter(self.default_lane, 0, start, end, time_ms)
             return
         lanes, tenants = self.places(rows)
         waits = rows.deliver_at_ms != 0
@@ -102,9 +103,9 @@ class Dispatch:
             if waits.all():
                 return
             now = ~waits
-            self.ready.add_rows(rows.offsets[now], lanes[now], tenants[now], time_ms)
+            self._enter_rows(rows.offsets[now], lanes[now], tenants[now], time_ms)
             return
-        self.ready.add_rows(rows.offsets, lanes, tenants, time_ms)
+        self._enter_rows(rows.offsets, lanes, tenants, time_ms)
 
     def mature(self, now_ms: int) -> Matured | None:
         """Let what is due enter its ready queue; return what to record of it, if anything is."""
@@ -116,23 +117,20 @@ class Dispatch:
 
     def moved(self, offset: int, lane: int, tenant: int, now_ms: int) -> None:
         """Let a message that is ready stand in another lane's queue."""
-        self.ready.add(lane, tenant, offset, offset + 1, now_ms)
+        self._enter(lane, tenant, offset, offset + 1, now_ms)
 
-    def waiting(self, messages: Log, start: int, end: int) -> list[tuple[int, int]]:
-        """Return the offsets that wait for their time, as runs in order; blocks on the disk."""
-        runs: list[tuple[int, int]] = []
-        frontier, cancelled = self._state.frontier, self._state.cancelled
-        for rows in messages.reader.rows(start, end):
-            delayed = rows.deliver_at_ms != 0
-            offsets = rows.offsets[delayed]
-            for offset in offsets[~frontier.matured(offsets, self._due_ms(rows, delayed))].tolist():
-                if offset in cancelled:
-                    continue
-                if runs and runs[-1][1] == offset:
-                    runs[-1] = (runs[-1][0], offset + 1)
-                else:
-                    runs.append((offset, offset + 1))
-        return runs
+    def cancelled(self, offset: int, due_ms: int) -> None:
+        """Take out a message that waits for its time; ``due_ms`` is the one in force."""
+        self.schedule.cancel(offset, due_ms)
+
+    def rescheduled(self, row: Rows, due_ms: int, new_due_ms: int) -> None:
+        """Let a message that waits for its time be due at another; ``due_ms`` was in force."""
+        (tag,) = _tags(*self.places(row)).tolist()
+        self.schedule.reschedule(int(row.offsets[0]), tag, due_ms, new_due_ms)
+
+    def lacks(self, group: Group) -> bool:
+        """Whether the queues do not hold all that the group would begin with: see Refill."""
+        return group.turns is None and group.taken.floor < self.ready.complete_from
 
     def load(self, messages: Log, load: Load) -> list[Rows]:
         """Read the rows that a load wants; blocks on the disk."""
@@ -153,32 +151,70 @@ class Dispatch:
             load.to_ms, np.concatenate(offsets), np.concatenate(tags), np.concatenate(due_ms)
         )
 
+    def begin_refill(self, start: int, end: int) -> Filling:
+        """Begin to make the queues anew, of messages from ``start`` up to ``end``.
+
+        Until :meth:`end_refill`, whatever enters the queues there are is noted for the new ones.
+        """
+        self._entered = []
+        return self._filling(Ready(self._state.start_offset), start, end)
+
+    def refill(self, filling: Filling, rows: Rows, now_ms: int) -> None:
+        """Add rows to the new queues."""
+        lanes, tenants = self.places(rows)
+        filling.add(rows.offsets, lanes, tenants, ~self._waits(rows), now_ms)
+
+    def end_refill(self, filling: Filling, now_ms: int) -> None:
+        """Put the new queues in the place of the old; every group begins anew with them."""
+        ready = filling.finish(now_ms)
+        for enter in self._entered or ():
+            enter(ready)
+        self._entered = None
+        for group in self._state.groups.values():
+            group.start_over()
+        self.ready = ready
+
+    def abandon_refill(self) -> None:
+        """Keep the queues there are."""
+        self._entered = None
+
+    def _filling(self, ready: Ready, start: int, end: int) -> Filling:
+        return Filling(ready, self._state, start, end, self.default_lane)
+
+    def _enter(self, lane: int, tenant: int, start: int, end: int, time_ms: int) -> None:
+        self.ready.add(lane, tenant, start, end, time_ms)
+        if self._entered is not None:
+            self._entered.append(lambda ready: ready.add(lane, tenant, start, end, time_ms))
+
+    def _enter_rows(self, offsets: _Int64s, lanes: _Int64s, tenants: _Int64s, time_ms: int) -> None:
+        self.ready.add_rows(offsets, lanes, tenants, time_ms)
+        if self._entered is not None:
+            self._entered.append(lambda ready: ready.add_rows(offsets, lanes, tenants, time_ms))
+
     def _enter_due(self, due: Due, now_ms: int) -> None:
         lanes = due.tags & ((1 << _LANE_BITS) - 1)
         tenants = due.tags >> _LANE_BITS
-        moved = self._state.moved
-        if moved:
-            for index, offset in enumerate(due.offsets.tolist()):
-                lanes[index] = moved.get(offset, int(lanes[index]))
-        self.ready.add_rows(due.offsets, lanes, tenants, now_ms)
+        put_moved(self._state.moved, due.offsets, lanes)
+        self._enter_rows(due.offsets, lanes, tenants, now_ms)
 
-    def _restore(self, found: Iterator[Rows], start: int, now_ms: int) -> None:
+    def _restore(self, found: Iterator[Rows], filling: Filling, now_ms: int) -> None:
         """Take all rows there are: those that wait into the schedule, the others as ready."""
-        frontier = self._state.frontier
         for rows in found:
             lanes, tenants = self.places(rows)
             delayed = rows.deliver_at_ms != 0
             if delayed.any():
                 tags = _tags(lanes[delayed], tenants[delayed])
                 self.schedule.restore(rows.offsets[delayed], tags, rows.deliver_at_ms[delayed])
-                delayed[delayed] = ~frontier.matured(
-                    rows.offsets[delayed], self._due_ms(rows, delayed)
-                )
-            ready = ~delayed & (rows.offsets >= start)
-            self.ready.add_rows(rows.offsets[ready], lanes[ready], tenants[ready], now_ms)
-        for offset, lane in self._state.moved.items():
-            if offset >= start:
-                self.ready.add(lane, 0, offset, offset + 1, now_ms)
+            filling.add(rows.offsets, lanes, tenants, ~self._waits(rows), now_ms)
+        filling.finish(now_ms)
+
+    def _waits(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Return which rows wait for their time, or did when they were cancelled."""
+        waits: npt.NDArray[np.bool_] = rows.deliver_at_ms != 0
+        if waits.any():
+            due_ms = self._due_ms(rows, waits)
+            waits[waits] = ~self._state.frontier.matured(rows.offsets[waits], due_ms)
+        return waits
 
     def _due_ms(self, rows: Rows, chosen: npt.NDArray[np.bool_]) -> _Int64s:
         """Return when rows are due, by the time in force."""
@@ -188,19 +224,6 @@ class Dispatch:
             for index, offset in enumerate(rows.offsets[chosen].tolist()):
                 due_ms[index] = changed.get(offset, int(due_ms[index]))
         return due_ms
-
-    def _enter_plain(self, messages: Log, start: int, now_ms: int) -> None:
-        """Let everything that no row speaks of stand in the default lane."""
-        at = start
-        for rows in messages.reader.rows(start, messages.end_offset):
-            breaks = np.flatnonzero(np.diff(rows.offsets) != 1) + 1
-            for run in np.split(rows.offsets, breaks):
-                if len(run):
-                    if at < run[0]:
-                        self.ready.add(self.default_lane, 0, at, int(run[0]), now_ms)
-                    at = int(run[-1]) + 1
-        if at < messages.end_offset:
-            self.ready.add(self.default_lane, 0, at, messages.end_offset, now_ms)
 
     def _lanes(self, rows: Rows) -> _Int64s:
         lanes = rows.lanes.astype(np.int64)
@@ -215,3 +238,8 @@ class Dispatch:
 
 def _tags(lanes: _Int64s, tenants: _Int64s) -> _Int64s:
     return tenants << _LANE_BITS | lanes
+
+
+def _offsets(runs: Iterable[tuple[int, int]]) -> Iterator[int]:
+    for start, end in runs:
+        yield from range(start, end)

@@ -13,7 +13,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from goq import limits
 from goq.broker.commit import Appended, Committed, GroupCommit
@@ -29,10 +29,12 @@ from goq.broker.opening import (
 )
 from goq.broker.policies import failing, retry_policy
 from goq.broker.stats import TopicStats
+from goq.broker.waiting import Waiting
 from goq.delivery.choice import Choice
 from goq.delivery.events import (
     Acked,
     AnyEvent,
+    Cancelled,
     Cause,
     Corrupted,
     Departing,
@@ -41,8 +43,10 @@ from goq.delivery.events import (
     Extended,
     GroupDeleted,
     Leased,
+    Moved,
     Nacked,
     Range,
+    Rescheduled,
     Reset,
     Skipped,
     Span,
@@ -60,6 +64,8 @@ from goq.storage.columns import Rows
 from goq.storage.damage import Damage
 from goq.storage.framecolumns import ROW_ATTRIBUTES, rows_of
 from goq.storage.reader import Reading
+
+T = TypeVar("T")
 
 _TIMER_MS_MAX = 1_000  # a wall clock that is set forward is noticed within this
 _LOAD_AGAIN_S = 1.0
@@ -92,6 +98,10 @@ class ColdMessages(Exception):
     def __init__(self, missing: Missing) -> None:
         super().__init__()
         self.missing = missing
+
+
+class ColdQueues(Exception):
+    """Nothing was leased: the group begins before what the ready queues still hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +143,7 @@ class Partition:
         self._offline: GoqError | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
+        self._refilling: asyncio.Future[None] | None = None
         self._next_sequence = opened.events.end_offset
         self._snapshot_sequence = opened.events.end_offset
         self._snapshot_weight = 0
@@ -246,13 +257,46 @@ class Partition:
         if not any(r.start <= start and end <= r.end for r in known) and self.is_online:
             self._record([Corrupted(start, end, reason)])
 
-    async def waiting(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Return which of these messages wait for their time, as runs in order of offset."""
-        if not self.dispatch.schedule.count:
-            return []
-        return await self._loop.run_in_executor(
-            self._machinery.executor, self.dispatch.waiting, self.messages, start, end
-        )
+    async def look(self, work: Callable[[Waiting], T]) -> T:
+        """Ask, in a thread, something about the messages that wait for their time."""
+        waiting = Waiting(self.messages, self.state)
+        return await self._loop.run_in_executor(self._machinery.executor, work, waiting)
+
+    async def row(self, offset: int) -> Rows | None:
+        """Return what the columns say of one message; None for one in a plain frame."""
+
+        def read() -> Rows | None:
+            return next(self.messages.reader.rows(offset, offset + 1), None)
+
+        return await self._loop.run_in_executor(self._machinery.executor, read)
+
+    # Single messages
+
+    def cancel(self, offset: int, reason: str, due_ms: int | None) -> asyncio.Future[Appended]:
+        """Deliver a message to no group that has not got it; with ``due_ms`` it waits till then."""
+        self.check_room()
+        done = self._record([Cancelled([(offset, offset + 1)], reason)])
+        if due_ms is not None:
+            self.dispatch.cancelled(offset, due_ms)
+        self._callbacks.on_ready(None)  # what stood behind it may go
+        return done
+
+    def move(self, offset: int, lane: int, tenant: int | None) -> asyncio.Future[Appended]:
+        """Let a message go on in another lane, at once unless it waits (``tenant`` None)."""
+        self.check_room()
+        done = self._record([Moved(offset, lane)])
+        if tenant is not None:
+            self.dispatch.moved(offset, lane, tenant, self._machinery.clock.wall_ms())
+            self._callbacks.on_ready(None)
+        return done
+
+    def reschedule(self, row: Rows, due_ms: int, new_due_ms: int) -> asyncio.Future[Appended]:
+        """Let a message that waits be due at another time."""
+        self.check_room()
+        done = self._record([Rescheduled(int(row.offsets[0]), new_due_ms)])
+        self.dispatch.rescheduled(row, due_ms, new_due_ms)
+        self._arm_timer(self.dispatch.schedule.next_ms())
+        return done
 
     # Delivery
 
@@ -270,12 +314,14 @@ class Partition:
 
         The delivery may leave the node when the future is done. Raises ``ColdMessages`` with
         nothing leased when the messages have to be fetched from the disk first, and ``wait`` does
-        not allow that here.
+        not allow that here; ``ColdQueues`` when :meth:`refill` has to be awaited first.
         """
         self.check_room()
         now_ms = self._machinery.clock.wall_ms()
         settings = self._callbacks.settings_of(group_name)
         group = self.state.join(group_name)
+        if self.dispatch.lacks(group):
+            raise ColdQueues
         self.dispatch.turns_of(group)
 
         def read(start: int, end: int, size_bytes: int) -> Reading:
@@ -303,6 +349,41 @@ class Partition:
             Delivery(number, token, consumer, deadline_ms, choice.spans, fetch.frames, is_cut),
             done,
         )
+
+    async def refill(self) -> None:
+        """Make the ready queues anew from the log, as far back as any group needs them.
+
+        Raises ``OSError`` when the disk fails; then they are as they were.
+        """
+        if self._refilling is None:
+            self._refilling = asyncio.ensure_future(self._refill())
+            self._refilling.add_done_callback(self._refilled)
+        await asyncio.shield(self._refilling)
+
+    def _refilled(self, done: asyncio.Future[None]) -> None:
+        self._refilling = None
+        if not done.cancelled():
+            done.exception()  # whoever waits has it
+
+    async def _refill(self) -> None:
+        dispatch, messages, clock = self.dispatch, self.messages, self._machinery.clock
+        floors = [group.taken.floor for group in self.state.groups.values()]
+        end = self.state.end_offset
+        start = max(min(floors, default=end), self.state.start_offset)
+        filling = dispatch.begin_refill(start, end)
+        found = messages.reader.rows(start, end)
+        try:
+            while True:
+                rows = await self._loop.run_in_executor(self._machinery.executor, next, found, None)
+                self._check_online()
+                if rows is None:
+                    break
+                dispatch.refill(filling, rows, clock.wall_ms())
+        except BaseException:
+            dispatch.abandon_refill()
+            raise
+        dispatch.end_refill(filling, clock.wall_ms())
+        self._callbacks.on_ready(None)  # what was held back is met anew
 
     def _note_damage(self, damage: Damage) -> None:
         self._record_corruption(damage.start_offset, damage.end_offset, damage.reason)
@@ -525,6 +606,8 @@ class Partition:
         ):
             self._record_snapshot(begins_segment=False)
         self._offline = self._offline or PartitionOffline("the partition is closed")
+        if self._refilling is not None:
+            await asyncio.wait([self._refilling])
         for commit in (self._publisher, self._recorder):
             try:
                 await commit.close()

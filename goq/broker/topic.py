@@ -14,7 +14,13 @@ from goq.broker.commit import Appended
 from goq.broker.coordinator import Coordinator
 from goq.broker.credits import Credits
 from goq.broker.opening import Machinery, Opened, PartitionId, open_logs
-from goq.broker.partition import Callbacks, ColdMessages, Delivery, Partition
+from goq.broker.partition import (
+    Callbacks,
+    ColdMessages,
+    ColdQueues,
+    Delivery,
+    Partition,
+)
 from goq.broker.stats import TopicStats
 from goq.broker.tasks import Tasks
 from goq.broker.waiters import Waiters
@@ -278,6 +284,8 @@ class Topic:
             except _Fetch as fetch:
                 fetched = fetch.partition
                 await self.partitions[fetched].warm(fetch.offset, fetch.messages)
+            except _Refill as refill:
+                await self.partitions[refill.partition].refill()
 
     def _lease(
         self, group: str, options: ReceiveOptions, fetched: int | None
@@ -306,6 +314,11 @@ class Topic:
                     is_cut = True
                     break  # hand over what is at hand; the next call fetches the rest
                 raise _Fetch(partition.identity.number, *error.missing) from None
+            except ColdQueues:
+                if leased:
+                    is_cut = True
+                    break
+                raise _Refill(partition.identity.number) from None
             except (GoqError, OSError) as error:
                 failed = error  # the others may have something
                 continue
@@ -459,6 +472,14 @@ class _Fetch(Exception):
         self.partition = partition
         self.offset = offset
         self.messages = messages
+
+
+class _Refill(Exception):
+    """The partition whose ready queues have to be made anew before a receive can lease."""
+
+    def __init__(self, partition: int) -> None:
+        super().__init__()
+        self.partition = partition
 
 
 async def _all(pending: Sequence[asyncio.Future[Appended]]) -> list[Appended]:

@@ -89,6 +89,11 @@ class KeyLocks:
             del self._waiting[key]
             self._free(key)
 
+    def held(self) -> Iterator[Held]:
+        """Yield what is held back, in no order."""
+        for waiting in self._held.values():
+            yield from waiting
+
     def hold(self, held: Held) -> None:
         """Hold a fresh message back, behind those of its key that are."""
         self._held.setdefault(held.fact.key, deque()).append(held)
