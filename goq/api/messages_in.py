@@ -19,13 +19,7 @@ from goq.http.message import Request
 from goq.model import Header, Message, check_message
 
 _PARTITION_BYTES = 4
-_NOT_YET = (
-    Attribute.DELIVER_AT
-    | Attribute.EXPIRES_AT
-    | Attribute.DEDUP_ID
-    | Attribute.TENANT
-    | Attribute.LANE
-)
+_NOT_YET = Attribute.DEDUP_ID
 _WIDE = int(Attribute.CLIENT_TIME | Attribute.KEY_HASH)  # 8 bytes a message each
 FRAMES_PER_REQUEST_MAX = limits.PARTITIONS_PER_TOPIC_MAX
 RAW_BYTES_PER_REQUEST_MAX = 2 * limits.BODY_BYTES_MAX
@@ -151,7 +145,7 @@ def frames_of(body: bytes) -> list[tuple[int, FrameView]]:
 def _check_supported(view: FrameView) -> None:
     header = view.header
     if header.attributes & _NOT_YET:
-        raise InvalidFrame("this version does not yet deliver by time, lane, tenant or dedup id")
+        raise InvalidFrame("this version does not yet know dedup ids")
     width_bytes = 8 * (header.attributes & _WIDE).bit_count()
     plain_bytes = HEADER_BYTES + 8 + width_bytes * header.message_count + view.raw_bytes
     if plain_bytes > limits.FRAME_BYTES_MAX:  # a part of it could not be handed out

@@ -135,7 +135,7 @@ def duration_ms(value: str | float, field: str, maximum_ms: int) -> int:
     return parsed_ms
 
 
-def time_us(value: str, field: str, now_us: int) -> int:
+def time_us(value: str | float, field: str, now_us: int) -> int:
     """Return a time in microseconds since 1970."""
     _check_quantity(value, "a time", field)
     return parse_time_us(value, now_us=now_us, field=field)

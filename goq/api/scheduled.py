@@ -15,11 +15,13 @@ from goq.api.route import Parameter, Route
 from goq.api.single import put_in_force
 from goq.api.single_bodies import ScheduledOut
 from goq.broker.broker import Broker
-from goq.broker.standing import State, standing_of
+from goq.broker.standing import State
 from goq.broker.topic import Topic
 from goq.broker.waiting import Pending, Waiting
-from goq.errors import InvalidInput, MessageNotFound
+from goq.errors import InvalidInput
+from goq.frame.view import FrameView
 from goq.http.message import Request, Response
+from goq.units import format_time_us
 
 _FOREVER_MS = 2**63 - 1
 _DIGITS_MAX = 19
@@ -40,7 +42,8 @@ class Due(NamedTuple):
             raise InvalidInput(
                 f"{text[:80]!r} is not what the page before gave as next", field="after"
             )
-        return cls(*map(int, parts))
+        due_ms, partition, offset = map(int, parts)
+        return cls(due_ms, partition, offset)
 
     def __str__(self) -> str:
         """Return it as a page's ``next`` has it."""
@@ -69,7 +72,7 @@ class ScheduledRoutes:
             Route(
                 "GET",
                 "/v1/topics/{topic}/scheduled",
-                self.list,
+                self.page,
                 "List the messages that wait for their time, the next to be due first",
                 answer=ScheduledOut,
                 parameters=(
@@ -81,7 +84,7 @@ class ScheduledRoutes:
             )
         ]
 
-    async def list(self, request: Request, name: str) -> Response:
+    async def page(self, request: Request, name: str) -> Response:
         """List messages in the order of due time, partition and offset."""
         topic, query = self._broker.topic(name), request.query
         limit = query_int(request, "limit", 100, minimum=1, maximum=limits.SCHEDULED_MESSAGES_MAX)
@@ -90,9 +93,9 @@ class ScheduledRoutes:
         if "until" in query:
             until_ms = -(-time_us(query["until"], "until", self._broker.clock.wall_us()) // 1000)
         found = await self._due(topic, after, until_ms, limit + 1)
-        page, last = JsonMessages(limits.READ_BYTES_MAX), after
+        page, last, reader = JsonMessages(limits.READ_BYTES_MAX), after, _Reader(topic)
         for due in found[:limit]:
-            out = await self._message(topic, due)
+            out = await reader.message(due)
             if out is not None and not page.add(out):
                 return json_response(ScheduledOut(page.messages, str(last)))
             last = due
@@ -121,18 +124,32 @@ class ScheduledRoutes:
         ]
         return sorted(found)[:count]
 
-    async def _message(self, topic: Topic, due: Due) -> MessageOut | None:
+
+class _Reader:
+    """Reads messages one by one, each frame once as long as the next is in it too."""
+
+    def __init__(self, topic: Topic) -> None:
+        self._topic = topic
+        self._partition: int | None = None
+        self._views: list[FrameView] = []
+
+    async def message(self, due: Due) -> MessageOut | None:
         """Return a message; None for one that cannot be read, or is gone since."""
-        partition = topic.partitions[due.partition]
-        reading = await read_log(partition, due.offset, due.offset + 1)
-        found = messages_json(topic.name, due.partition, reading.frames, due.offset, due.offset + 1)
-        out = next(found, None)
-        if out is None:
-            return None
-        try:
-            standing = await standing_of(partition, due.offset)
-        except MessageNotFound:
-            return None
-        put_in_force(out, partition, standing._replace(due_ms=due.due_ms), topic.settings)
-        out.state = str(State.SCHEDULED)
-        return out
+        topic, partition = self._topic, self._topic.partitions[due.partition]
+        if due.partition != self._partition or not any(_holds(v, due.offset) for v in self._views):
+            self._views = (await read_log(partition, due.offset, due.offset + 1)).frames
+            self._partition = due.partition
+        for view in self._views:
+            if _holds(view, due.offset):
+                out = next(
+                    messages_json(topic.name, due.partition, [view], due.offset, due.offset + 1)
+                )
+                put_in_force(out, partition, view, due.offset, topic.settings)
+                out.deliver_at = format_time_us(due.due_ms * 1000)
+                out.state = str(State.SCHEDULED)
+                return out
+        return None
+
+
+def _holds(view: FrameView, offset: int) -> bool:
+    return view.header.base_offset <= offset < view.header.end_offset

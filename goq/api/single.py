@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from goq import limits
 from goq.api.bodies import MessageOut
@@ -16,7 +17,6 @@ from goq.broker.marking import Marking
 from goq.broker.partition import Partition
 from goq.broker.standing import (
     GroupStanding,
-    Standing,
     State,
     check_exists,
     group_standing,
@@ -24,6 +24,7 @@ from goq.broker.standing import (
 )
 from goq.broker.topic import Topic
 from goq.errors import DamagedData, InvalidInput, MessageNotFound, TooLarge
+from goq.frame.encode import NO_TENANT
 from goq.frame.header import Attribute
 from goq.frame.view import FrameView
 from goq.http.message import Request, Response
@@ -131,10 +132,13 @@ class SingleRoutes:
             raise DamagedData(f"{text} cannot be read: {reading.damage[0].reason}", field="id")
         standing = await standing_of(partition, offset)
         out = StatusOut(**_fields(found[0]), groups=[])
-        expires_ms = _expires_ms(reading.frames, offset)
-        put_in_force(out, partition, standing, topic.settings)
-        if expires_ms:
-            out.expires_at = format_time_us(expires_ms * 1000)
+        (view,) = (
+            v for v in reading.frames if v.header.base_offset <= offset < v.header.end_offset
+        )
+        expires_ms = _expires_ms(view, offset)
+        put_in_force(out, partition, view, offset, topic.settings)
+        if standing.due_ms:
+            out.deliver_at = format_time_us(standing.due_ms * 1000)
         out.state = _AVAILABLE
         if standing.is_cancelled or standing.is_scheduled:
             out.state = str(State.CANCELLED if standing.is_cancelled else State.SCHEDULED)
@@ -148,27 +152,26 @@ class SingleRoutes:
 
 
 def put_in_force(
-    out: MessageOut, partition: Partition, standing: Standing, settings: TopicSettings
+    out: MessageOut, partition: Partition, view: FrameView, offset: int, settings: TopicSettings
 ) -> None:
-    """Put into a message what holds for it now."""
-    out.priority = settings.lane_name(standing.lane)
-    if standing.tenant:
-        out.tenant = partition.dispatch.tenants.name(standing.tenant)
-    if standing.due_ms:
-        out.deliver_at = format_time_us(standing.due_ms * 1000)
+    """Put into a message of a frame the lane it is in now, its tenant, and when it expires."""
+    index = offset - view.header.base_offset
+    lanes, tenants = view.column(Attribute.LANE), view.column(Attribute.TENANT)
+    lane = settings.default_lane if lanes is None else lanes[index]
+    out.priority = settings.lane_name(partition.state.moved.get(offset, lane))
+    if tenants is not None and (number := tenants.cast("H")[index]) != NO_TENANT:
+        out.tenant = view.tenant_names[number]
+    if expires_ms := _expires_ms(view, offset):
+        out.expires_at = format_time_us(expires_ms * 1000)
 
 
-def _fields(out: MessageOut) -> dict[str, object]:
+def _fields(out: MessageOut) -> dict[str, Any]:
     return {name: getattr(out, name) for name in MessageOut.__struct_fields__}
 
 
-def _expires_ms(views: list[FrameView], offset: int) -> int:
-    for view in views:
-        index = offset - view.header.base_offset
-        if 0 <= index < view.header.message_count:
-            column = view.column(Attribute.EXPIRES_AT)
-            return int(column.cast("q")[index]) if column is not None else 0
-    return 0
+def _expires_ms(view: FrameView, offset: int) -> int:
+    column = view.column(Attribute.EXPIRES_AT)
+    return 0 if column is None else int(column.cast("q")[offset - view.header.base_offset])
 
 
 def _group_out(name: str, standing: GroupStanding) -> GroupStateOut:

@@ -73,9 +73,12 @@ class Retries:
         """
         heap = self._ripe.get(lane)
         while heap:
-            part = self._behind(heapq.heappop(heap))
-            self._entries -= 1
-            if part is not None:
+            entry = heap[0]
+            while heap and heap[0] == entry:  # it may have been entered more than once
+                heapq.heappop(heap)
+                self._entries -= 1
+            part = self._behind(entry)
+            if part is not None and self._lane_of(part.start) == lane:
                 return part
         return None
 
