@@ -28,6 +28,7 @@ HEADERS_BYTES_MAX: Final = 64 * KIB
 FRAME_BYTES_MAX: Final = 16 * MIB
 FRAME_MESSAGES_MAX: Final = 65_536
 TENANTS_PER_FRAME_MAX: Final = 65_535
+LEFT_OUT_BYTES_MAX: Final = 64  # what a note of repetitions adds beyond what they took
 
 # Topics
 PARTITIONS_PER_TOPIC_MAX: Final = 1000
@@ -62,6 +63,9 @@ NACK_DELAY_MS_MAX: Final = 365 * 86_400_000
 ATTEMPTS_MAX: Final = 1000
 BACKOFF_MS_MAX: Final = 7 * 86_400_000
 DELAY_MS_MAX: Final = 100 * 365 * 86_400_000
+TTL_MS_MAX: Final = 100 * 365 * 86_400_000
+TIME_MS_MAX: Final = 253_402_300_799_999  # the last millisecond of the year 9999
+CLOCK_SLACK_MS: Final = 60_000
 LANES_MAX: Final = 256
 TENANT_WEIGHTS_MAX: Final = 10_000
 TENANT_WEIGHT_MIN: Final = 0.001

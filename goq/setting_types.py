@@ -14,6 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from goq import limits
 from goq.errors import InvalidInput
+from goq.model import check_tenant
 from goq.units import format_duration_ms, format_size_bytes, parse_duration_ms, parse_size_bytes
 
 NONE = "none"
@@ -172,15 +173,6 @@ tenant_weights: Kind[tuple[tuple[str, float], ...]] = Kind(
     lambda shares: ",".join(f"{n}={_format_number(w)}" for n, w in shares) or NONE,
 )
 """Shares of tenants by name; whoever is not named has 1."""
-
-
-def check_tenant(name: str, *, field: str) -> str:
-    """Return ``name`` if it may name a tenant, else raise ``InvalidInput``."""
-    if not 1 <= len(name.encode("utf-8", "replace")) <= limits.TENANT_NAME_BYTES_MAX:
-        raise InvalidInput(
-            f"a tenant's name has 1 to {limits.TENANT_NAME_BYTES_MAX} bytes", field=field
-        )
-    return name
 
 
 def _bounded(

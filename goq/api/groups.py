@@ -155,7 +155,7 @@ class GroupRoutes:
         await self._broker.remember_group(topic, group)
         deliveries = await topic.receive(group, options)
         if wants_frames(request):
-            return deliveries_frames(deliveries)
+            return deliveries_frames(topic, deliveries)
         return json_response(self._received(topic, group, deliveries))
 
     async def _stream(self, request: Request, topic: Topic, group: str, asked: Receive) -> Response:
@@ -175,7 +175,7 @@ class GroupRoutes:
             if is_full:
                 self._give_back(topic, group, delivery, delivery.spans)
                 continue
-            for out in delivery_json(topic.name, delivery):
+            for out in delivery_json(topic, delivery):
                 if not found.add(out):
                     is_full = True
                     self._give_back(topic, group, delivery, _rest(delivery.spans, out.offset))

@@ -12,10 +12,13 @@ import msgspec
 from goq.api.bodies import MessageOut
 from goq.api.route import FRAMES
 from goq.broker.partition import Delivery
+from goq.broker.topic import Topic
 from goq.delivery.events import Span
-from goq.frame.view import FrameView, slice_frame
+from goq.frame.view import DELIVERY_COLUMNS, FrameView, slice_frame
 from goq.http.message import BytesLike, Response
-from goq.model import Header, MessageId, Receipt
+from goq.model import Header, Message, MessageId, Receipt
+from goq.setting_types import lanes
+from goq.settings import TopicSettings
 from goq.units import format_time_us
 
 _CUT_SAVES_BYTES_MIN = 2048  # by message that is kept: about what building it anew costs
@@ -48,7 +51,7 @@ def _frames_parts(
 
 
 def messages_json(
-    topic: str, partition: int, frames: Sequence[FrameView], start: int, end: int
+    topic: Topic, partition: int, frames: Sequence[FrameView], start: int, end: int
 ) -> Iterator[MessageOut]:
     """Yield the messages from offset ``start`` up to ``end`` that lie in ``frames``.
 
@@ -65,27 +68,43 @@ def _base_offset(view: FrameView) -> int:
 
 
 def _frame_json(
-    topic: str, partition: int, view: FrameView, start: int, end: int
+    topic: Topic, partition: int, view: FrameView, start: int, end: int
 ) -> Iterator[MessageOut]:
     base = view.header.base_offset
     first, last = max(start, base), min(end, view.header.end_offset)
     if first >= last:
         return
     timestamp = format_time_us(view.header.append_time_us)
+    settings = topic.settings
+    default_priority = settings.lane_name(settings.default_lane)
     messages = view.messages(first - base, last - base)
     for offset, message in zip(range(first, last), messages, strict=True):
         out = MessageOut(
-            id=str(MessageId(topic, partition, offset)),
+            id=str(MessageId(topic.name, partition, offset)),
             partition=partition,
             offset=offset,
             timestamp=timestamp,
+            priority=default_priority,
         )
         _put_value(out, message.value)
         if message.key is not None:
             _put_key(out, message.key)
         if message.headers:
             out.headers = headers_json(message.headers)
+        if view.header.attributes & DELIVERY_COLUMNS:
+            _put_delivery(out, message, settings)
         yield out
+
+
+def _put_delivery(out: MessageOut, message: Message, settings: TopicSettings) -> None:
+    if message.lane is not None:
+        out.priority = settings.lane_name(message.lane)
+    if message.tenant is not None:
+        out.tenant = message.tenant
+    if message.deliver_at_ms:
+        out.deliver_at = format_time_us(message.deliver_at_ms * 1000)
+    if message.expires_at_ms:
+        out.expires_at = format_time_us(message.expires_at_ms * 1000)
 
 
 class JsonMessages:
@@ -151,7 +170,7 @@ def _header_json(name: str, value: bytes) -> dict[str, str]:
         return {"name": name, "value_base64": base64.b64encode(value).decode()}
 
 
-def delivery_json(topic: str, delivery: Delivery) -> Iterator[MessageOut]:
+def delivery_json(topic: Topic, delivery: Delivery) -> Iterator[MessageOut]:
     """Yield the leased messages of a delivery, each with its receipt, in the order of its spans."""
     lease_until = format_time_us(delivery.deadline_ms * 1000)
     frames = sorted(delivery.frames, key=_base_offset)
@@ -164,12 +183,12 @@ def delivery_json(topic: str, delivery: Delivery) -> Iterator[MessageOut]:
             yield out
 
 
-def deliveries_frames(deliveries: Sequence[Delivery]) -> Response:
+def deliveries_frames(topic: Topic, deliveries: Sequence[Delivery]) -> Response:
     """Return deliveries in the fast form; large frames are cut to what was leased of them."""
-    return Response(200, deliveries_parts(deliveries), FRAMES)
+    return Response(200, deliveries_parts(topic, deliveries), FRAMES)
 
 
-def deliveries_parts(deliveries: Sequence[Delivery]) -> list[BytesLike]:
+def deliveries_parts(topic: Topic, deliveries: Sequence[Delivery]) -> list[BytesLike]:
     """Return the parts of :func:`deliveries_frames`."""
     prefaces = []
     frames: list[tuple[int, memoryview]] = []
@@ -186,7 +205,12 @@ def deliveries_parts(deliveries: Sequence[Delivery]) -> list[BytesLike]:
             }
         )
         frames.extend((delivery.partition, part) for part in parts)
-    return _frames_parts({"deliveries": prefaces}, frames)
+    return _frames_parts({"deliveries": prefaces, "lanes": lanes_of(topic)}, frames)
+
+
+def lanes_of(topic: Topic) -> str:
+    """Return the names of a topic's lanes, as its settings have them."""
+    return lanes.format(topic.settings.lanes)
 
 
 def _leased_part(view: FrameView, spans: Sequence[Span]) -> memoryview | None:

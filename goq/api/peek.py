@@ -9,6 +9,7 @@ from goq import limits
 from goq.api.bodies import MessagesOut
 from goq.api.log_reading import read_log
 from goq.api.messages_out import JsonMessages, messages_json
+from goq.api.single import put_lane_in_force
 from goq.broker.broker import Broker
 from goq.broker.partition import Partition
 from goq.broker.standing import State
@@ -98,13 +99,14 @@ class Peek:
             if wanted and not expired and not page.is_full:
                 page.passed(topic, number, last - 1, last - first)
                 continue
-            for out in messages_json(topic.name, number, views, first, last):
+            for out in messages_json(topic, number, views, first, last):
                 if page.is_full:
                     return False
                 if state in (State.READY, State.EXPIRED) and (out.offset in expired) != wanted:
                     page.passed(topic, number, out.offset)
                     continue
                 out.state, out.attempt = str(state), run.attempt
+                put_lane_in_force(out, topic, partition)
                 if state in _TIMES:
                     setattr(out, _TIMES[state], format_time_us(run.time_ms * 1000))
                 if not page.found.add(out):
@@ -125,7 +127,7 @@ class Peek:
                     if page.is_full:
                         return page.answer(is_last=False)
                     if _header(views, offset) == name and offset not in state.cancelled:
-                        for out in messages_json(dead.name, number, views, offset, offset + 1):
+                        for out in messages_json(dead, number, views, offset, offset + 1):
                             out.state = str(State.DEAD)
                             if not page.found.add(out):
                                 return page.answer(is_last=False)

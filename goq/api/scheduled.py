@@ -12,7 +12,7 @@ from goq.api.log_reading import read_log
 from goq.api.messages_out import JsonMessages, json_response, messages_json
 from goq.api.reading import query_int, time_us
 from goq.api.route import Parameter, Route
-from goq.api.single import put_in_force
+from goq.api.single import put_lane_in_force
 from goq.api.single_bodies import ScheduledOut
 from goq.broker.broker import Broker
 from goq.broker.standing import State
@@ -141,10 +141,8 @@ class _Reader:
             self._partition = due.partition
         for view in self._views:
             if _holds(view, due.offset):
-                out = next(
-                    messages_json(topic.name, due.partition, [view], due.offset, due.offset + 1)
-                )
-                put_in_force(out, partition, view, due.offset, topic.settings)
+                out = next(messages_json(topic, due.partition, [view], due.offset, due.offset + 1))
+                put_lane_in_force(out, topic, partition)
                 out.deliver_at = format_time_us(due.due_ms * 1000)
                 out.state = str(State.SCHEDULED)
                 return out

@@ -24,7 +24,6 @@ from goq.broker.standing import (
 )
 from goq.broker.topic import Topic
 from goq.errors import DamagedData, InvalidInput, MessageNotFound, TooLarge
-from goq.frame.encode import NO_TENANT
 from goq.frame.header import Attribute
 from goq.frame.view import FrameView
 from goq.http.message import Request, Response
@@ -125,7 +124,7 @@ class SingleRoutes:
         number = partition.identity.number
         text = f"{topic.name}:{number}:{offset}"
         reading = await read_log(partition, offset, offset + 1)
-        found = list(messages_json(topic.name, number, reading.frames, offset, offset + 1))
+        found = list(messages_json(topic, number, reading.frames, offset, offset + 1))
         if not found and not reading.damage:
             raise MessageNotFound(f"{text} is gone", field="id")
         if not found:
@@ -136,7 +135,7 @@ class SingleRoutes:
             v for v in reading.frames if v.header.base_offset <= offset < v.header.end_offset
         )
         expires_ms = _expires_ms(view, offset)
-        put_in_force(out, partition, view, offset, topic.settings)
+        put_lane_in_force(out, topic, partition)
         if standing.due_ms:
             out.deliver_at = format_time_us(standing.due_ms * 1000)
         out.state = _AVAILABLE
@@ -151,18 +150,11 @@ class SingleRoutes:
         return json_response(out)
 
 
-def put_in_force(
-    out: MessageOut, partition: Partition, view: FrameView, offset: int, settings: TopicSettings
-) -> None:
-    """Put into a message of a frame the lane it is in now, its tenant, and when it expires."""
-    index = offset - view.header.base_offset
-    lanes, tenants = view.column(Attribute.LANE), view.column(Attribute.TENANT)
-    lane = settings.default_lane if lanes is None else lanes[index]
-    out.priority = settings.lane_name(partition.state.moved.get(offset, lane))
-    if tenants is not None and (number := tenants.cast("H")[index]) != NO_TENANT:
-        out.tenant = view.tenant_names[number]
-    if expires_ms := _expires_ms(view, offset):
-        out.expires_at = format_time_us(expires_ms * 1000)
+def put_lane_in_force(out: MessageOut, topic: Topic, partition: Partition) -> None:
+    """Put into a message the lane that it was moved to, if it was."""
+    lane = partition.state.moved.get(out.offset)
+    if lane is not None:
+        out.priority = topic.settings.lane_name(lane)
 
 
 def _fields(out: MessageOut) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from goq.api.route import FRAMES, NDJSON, Route
 from goq.broker.broker import Broker
 from goq.broker.partition import Delivery
 from goq.broker.streams import Stream
+from goq.broker.topic import Topic
 from goq.errors import InvalidInput
 from goq.http.message import BytesLike, Item, LiveStream, Request, Response
 
@@ -54,7 +55,7 @@ class StreamRoutes:
     def answer(self, stream: Stream, *, frames: bool) -> Response:
         """Return the answer that a stream is."""
         if frames:
-            live = LiveStream(self._frames(stream), b"".join(_framed([])))
+            live = LiveStream(self._frames(stream), b"".join(_framed(stream.topic, [])))
         else:
             live = LiveStream(self._lines(stream), b"\n")
         return Response(200, live, FRAMES if frames else NDJSON, {STREAM_ID: stream.id})
@@ -81,7 +82,7 @@ class StreamRoutes:
         self._broker.streams.open(stream)
         try:
             while deliveries := await stream.next():
-                yield _framed(deliveries)
+                yield _framed(stream.topic, deliveries)
         finally:
             self._broker.streams.close(stream)
 
@@ -90,20 +91,20 @@ class StreamRoutes:
         try:
             while deliveries := await stream.next():
                 for delivery in deliveries:
-                    for piece in _pieces(stream.topic.name, delivery):
+                    for piece in _pieces(stream.topic, delivery):
                         yield piece
                         await asyncio.sleep(0)  # there may be megabytes: let others have a turn
         finally:
             self._broker.streams.close(stream)
 
 
-def _framed(deliveries: list[Delivery]) -> list[BytesLike]:
-    parts = deliveries_parts(deliveries)
+def _framed(topic: Topic, deliveries: list[Delivery]) -> list[BytesLike]:
+    parts = deliveries_parts(topic, deliveries)
     size = sum(len(part) for part in parts)
     return [size.to_bytes(4, "little"), *parts]
 
 
-def _pieces(topic: str, delivery: Delivery) -> Iterator[bytes]:
+def _pieces(topic: Topic, delivery: Delivery) -> Iterator[bytes]:
     """Yield messages, a line each, some at a time: what they grow to is made as it is taken."""
     lines: list[bytes] = []
     size_bytes = 0

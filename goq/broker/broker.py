@@ -132,6 +132,11 @@ class Broker:
             )
         return topic
 
+    def settings_for_publish(self, name: str) -> TopicSettings:
+        """Return a topic's settings, or those that it would be created with."""
+        topic = self.topics.get(name)
+        return self._defaults if topic is None else topic.settings
+
     async def topic_for_publish(self, name: str) -> Topic:
         """Return a topic, created if there is none and the node is set to do so."""
         topic = self.topics.get(name)

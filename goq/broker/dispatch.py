@@ -7,7 +7,7 @@ follows both: what is published, what matures, what is moved.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,12 @@ from goq.storage.log import Log
 
 _LANE_BITS = 8
 _Int64s = npt.NDArray[np.int64]
+
+
+def first_needed(messages: Log, state: PartitionState) -> int:
+    """Return the first offset that some group may come to; the end where there is no group."""
+    floors = [group.taken.floor for group in state.groups.values()]
+    return max(min(floors, default=messages.end_offset), messages.start_offset)
 
 
 def policy_of(settings: TopicSettings) -> Policy:
@@ -54,21 +60,52 @@ class Dispatch:
         self._state = state
         self._settings = settings
         self._policy = policy_of(settings)
-        self._entered: list[Callable[[Ready], None]] | None = None
-        """What entered the queues since a refill began, None when there is none."""
 
     @classmethod
     def build(
-        cls, messages: Log, state: PartitionState, settings: TopicSettings, now_ms: int
+        cls,
+        messages: Log,
+        state: PartitionState,
+        settings: TopicSettings,
+        now_ms: int,
+        *,
+        start: int,
+        end: int,
     ) -> Dispatch:
-        """Return what follows from a log and the state; blocks on the disk."""
+        """Return what follows from a log up to ``end`` and the state; blocks on the disk.
+
+        Ready messages before ``start`` are left out: nobody has to come to them.
+        """
         dispatch = cls(state, settings, now_ms)
-        floors = [group.taken.floor for group in state.groups.values()]
-        start = max(min(floors, default=messages.end_offset), messages.start_offset)
-        found = messages.reader.rows(messages.start_offset, messages.end_offset)
-        filling = dispatch._filling(dispatch.ready, start, messages.end_offset)
-        dispatch._restore(found, filling, now_ms)
+        dispatch.extend(messages, messages.start_offset, end, now_ms, ready_from=start)
+        dispatch.ready.complete_from = start
         return dispatch
+
+    def extend(
+        self, messages: Log, start: int, end: int, now_ms: int, *, ready_from: int = 0
+    ) -> None:
+        """Take what the log has from ``start`` up to ``end``; blocks on the disk."""
+        ready_from = max(start, ready_from)
+        filling = Filling(self.ready, self._state.moved, ready_from, end, self.default_lane)
+        for rows in messages.reader.rows(start, end):
+            lanes, tenants = self.places(rows)
+            delayed = rows.deliver_at_ms != 0
+            if delayed.any():
+                tags = _tags(lanes[delayed], tenants[delayed])
+                self.schedule.restore(rows.offsets[delayed], tags, rows.deliver_at_ms[delayed])
+                delayed[delayed] = ~self._state.frontier.matured(
+                    rows.offsets[delayed], self._due_ms(rows, delayed)
+                )
+            filling.add(rows.offsets, lanes, tenants, ~delayed, now_ms)
+        filling.finish(now_ms)
+
+    def lacks(self, group: Group) -> bool:
+        """Whether a group that has no place in the queues yet may need what was let go of."""
+        return group.turns is None and group.taken.floor < self.ready.complete_from
+
+    def follows(self, settings: TopicSettings) -> bool:
+        """Whether the queues are as these settings want them."""
+        return (self.default_lane, self._policy) == (settings.default_lane, policy_of(settings))
 
     def turns_of(self, group: Group) -> Turns:
         """Return a group's places in the ready queues."""
@@ -93,7 +130,7 @@ class Dispatch:
     def published(self, start: int, end: int, rows: Rows | None, time_ms: int) -> None:
         """Take a frame's messages that have become durable; ``rows`` None for a plain frame."""
         if rows is None:
-            self._enter(self.default_lane, 0, start, end, time_ms)
+            self.ready.add(self.default_lane, 0, start, end, time_ms)
             return
         lanes, tenants = self.places(rows)
         waits = rows.deliver_at_ms != 0
@@ -103,9 +140,9 @@ class Dispatch:
             if waits.all():
                 return
             now = ~waits
-            self._enter_rows(rows.offsets[now], lanes[now], tenants[now], time_ms)
+            self.ready.add_rows(rows.offsets[now], lanes[now], tenants[now], time_ms)
             return
-        self._enter_rows(rows.offsets, lanes, tenants, time_ms)
+        self.ready.add_rows(rows.offsets, lanes, tenants, time_ms)
 
     def mature(self, now_ms: int) -> Matured | None:
         """Let what is due enter its ready queue; return what to record of it, if anything is."""
@@ -117,7 +154,7 @@ class Dispatch:
 
     def moved(self, offset: int, lane: int, tenant: int, now_ms: int) -> None:
         """Let a message that is ready stand in another lane's queue."""
-        self._enter(lane, tenant, offset, offset + 1, now_ms)
+        self.ready.add(lane, tenant, offset, offset + 1, now_ms)
 
     def cancelled(self, offset: int, due_ms: int) -> None:
         """Take out a message that waits for its time; ``due_ms`` is the one in force."""
@@ -127,10 +164,6 @@ class Dispatch:
         """Let a message that waits for its time be due at another; ``due_ms`` was in force."""
         (tag,) = _tags(*self.places(row)).tolist()
         self.schedule.reschedule(int(row.offsets[0]), tag, due_ms, new_due_ms)
-
-    def lacks(self, group: Group) -> bool:
-        """Whether the queues do not hold all that the group would begin with: see Refill."""
-        return group.turns is None and group.taken.floor < self.ready.complete_from
 
     def load(self, messages: Log, load: Load) -> list[Rows]:
         """Read the rows that a load wants; blocks on the disk."""
@@ -151,70 +184,11 @@ class Dispatch:
             load.to_ms, np.concatenate(offsets), np.concatenate(tags), np.concatenate(due_ms)
         )
 
-    def begin_refill(self, start: int, end: int) -> Filling:
-        """Begin to make the queues anew, of messages from ``start`` up to ``end``.
-
-        Until :meth:`end_refill`, whatever enters the queues there are is noted for the new ones.
-        """
-        self._entered = []
-        return self._filling(Ready(self._state.start_offset), start, end)
-
-    def refill(self, filling: Filling, rows: Rows, now_ms: int) -> None:
-        """Add rows to the new queues."""
-        lanes, tenants = self.places(rows)
-        filling.add(rows.offsets, lanes, tenants, ~self._waits(rows), now_ms)
-
-    def end_refill(self, filling: Filling, now_ms: int) -> None:
-        """Put the new queues in the place of the old; every group begins anew with them."""
-        ready = filling.finish(now_ms)
-        for enter in self._entered or ():
-            enter(ready)
-        self._entered = None
-        for group in self._state.groups.values():
-            group.start_over()
-        self.ready = ready
-
-    def abandon_refill(self) -> None:
-        """Keep the queues there are."""
-        self._entered = None
-
-    def _filling(self, ready: Ready, start: int, end: int) -> Filling:
-        return Filling(ready, self._state, start, end, self.default_lane)
-
-    def _enter(self, lane: int, tenant: int, start: int, end: int, time_ms: int) -> None:
-        self.ready.add(lane, tenant, start, end, time_ms)
-        if self._entered is not None:
-            self._entered.append(lambda ready: ready.add(lane, tenant, start, end, time_ms))
-
-    def _enter_rows(self, offsets: _Int64s, lanes: _Int64s, tenants: _Int64s, time_ms: int) -> None:
-        self.ready.add_rows(offsets, lanes, tenants, time_ms)
-        if self._entered is not None:
-            self._entered.append(lambda ready: ready.add_rows(offsets, lanes, tenants, time_ms))
-
     def _enter_due(self, due: Due, now_ms: int) -> None:
         lanes = due.tags & ((1 << _LANE_BITS) - 1)
         tenants = due.tags >> _LANE_BITS
         put_moved(self._state.moved, due.offsets, lanes)
-        self._enter_rows(due.offsets, lanes, tenants, now_ms)
-
-    def _restore(self, found: Iterator[Rows], filling: Filling, now_ms: int) -> None:
-        """Take all rows there are: those that wait into the schedule, the others as ready."""
-        for rows in found:
-            lanes, tenants = self.places(rows)
-            delayed = rows.deliver_at_ms != 0
-            if delayed.any():
-                tags = _tags(lanes[delayed], tenants[delayed])
-                self.schedule.restore(rows.offsets[delayed], tags, rows.deliver_at_ms[delayed])
-            filling.add(rows.offsets, lanes, tenants, ~self._waits(rows), now_ms)
-        filling.finish(now_ms)
-
-    def _waits(self, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Return which rows wait for their time, or did when they were cancelled."""
-        waits: npt.NDArray[np.bool_] = rows.deliver_at_ms != 0
-        if waits.any():
-            due_ms = self._due_ms(rows, waits)
-            waits[waits] = ~self._state.frontier.matured(rows.offsets[waits], due_ms)
-        return waits
+        self.ready.add_rows(due.offsets, lanes, tenants, now_ms)
 
     def _due_ms(self, rows: Rows, chosen: npt.NDArray[np.bool_]) -> _Int64s:
         """Return when rows are due, by the time in force."""

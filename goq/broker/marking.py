@@ -32,7 +32,7 @@ class Marking:
         To cancel what is cancelled is no error. Raises ``MessageNotFound``; ``Conflict`` when
         every group has finished it; ``TooManyRequests`` at the bound on marks.
         """
-        standing = await standing_of(self._partition, self._offset)
+        standing = await self._standing()
         if not standing.is_cancelled:
             states = [each.state for each in self._standings(standing)]
             if states and all(state in _FINISHED for state in states):
@@ -46,7 +46,7 @@ class Marking:
 
         Raises ``MessageNotFound``; ``Conflict`` when it waits for none; ``TooManyRequests``.
         """
-        standing = await standing_of(self._partition, self._offset)
+        standing = await self._standing()
         self._check_not_cancelled(standing)
         states = [each.state for each in self._standings(standing)]
         if states and not any(state in _MOVABLE for state in states):
@@ -68,7 +68,7 @@ class Marking:
         Raises ``MessageNotFound``; ``Conflict`` when it does not wait for its time;
         ``TooManyRequests``.
         """
-        standing = await standing_of(self._partition, self._offset)
+        standing = await self._standing()
         self._check_not_cancelled(standing)
         if not standing.is_scheduled or standing.row is None:
             was = "is due already" if standing.due_ms else "was not scheduled"
@@ -84,6 +84,10 @@ class Marking:
     def _name(self) -> str:
         topic, number = self._partition.identity
         return f"{topic}:{number}:{self._offset}"
+
+    async def _standing(self) -> Standing:
+        await self._partition.rebuilt()  # until then nothing may be changed
+        return await standing_of(self._partition, self._offset)
 
     def _standings(self, standing: Standing) -> list[GroupStanding]:
         names = {*self._groups, *self._partition.state.groups}

@@ -12,13 +12,16 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from goq import limits
 from goq.broker.commit import Appended, Committed, GroupCommit
+from goq.broker.dispatch import Dispatch, first_needed
 from goq.broker.eventlog import encode_event_frame, snapshot_frames
 from goq.broker.fetching import Fetch, Missing
+from goq.broker.intake import Intake
 from goq.broker.keeping import Keeping
 from goq.broker.opening import (
     Machinery,
@@ -56,8 +59,7 @@ from goq.delivery.events import (
 from goq.delivery.schedule import Load
 from goq.delivery.settling import Failing, Settled, expire, undo
 from goq.delivery.snapshot import snapshot_of, weight_of
-from goq.errors import GoqError, LogFailed, PartitionOffline
-from goq.frame.header import FrameHeader
+from goq.errors import GoqError, LogFailed, PartitionOffline, TooManyRequests
 from goq.frame.view import FrameView
 from goq.settings import Ordering, TopicSettings
 from goq.storage.columns import Rows
@@ -100,8 +102,8 @@ class ColdMessages(Exception):
         self.missing = missing
 
 
-class ColdQueues(Exception):
-    """Nothing was leased: the group begins before what the ready queues still hold."""
+class NotReady(Exception):
+    """Nothing was leased: the ready queues are being built anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +130,11 @@ class Partition:
         opened: Opened,
         machinery: Machinery,
         callbacks: Callbacks,
+        settings: TopicSettings,
         stats: TopicStats,
     ) -> None:
         self.identity = identity
+        self._topic_settings = settings
         self._stats = stats
         self.state = opened.state
         self.dispatch = opened.dispatch
@@ -141,14 +145,15 @@ class Partition:
         self._cached = machinery.frames.of_partition()
         self._loop = asyncio.get_running_loop()
         self._offline: GoqError | None = None
+        self._rebuilding: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
-        self._refilling: asyncio.Future[None] | None = None
         self._next_sequence = opened.events.end_offset
         self._snapshot_sequence = opened.events.end_offset
         self._snapshot_weight = 0
         self._bytes_since_snapshot = 0
         self._rebuilds_from = opened.snapshot_sequence
+        self._intake = Intake(opened.state.producers, opened.dedup, self._read_frame, stats)
         self._publisher = GroupCommit(
             opened.messages,
             machinery.executor,
@@ -157,7 +162,7 @@ class Partition:
             on_commit=self._published,
             on_seal=lambda segment: machinery.on_seal(identity, "messages", segment),
             on_failure=self._publishing_failed,
-            find_duplicate=self._find_duplicate,
+            admission=self._intake,
             write_seconds=machinery.write_seconds,
         )
         self._recorder = GroupCommit(
@@ -197,10 +202,10 @@ class Partition:
         self._check_online()
         return self._publisher.append(view)
 
-    def _find_duplicate(self, header: FrameHeader) -> Appended | None:
-        found = self.state.producers.find(header)
-        self._stats.duplicate_frames += found is not None
-        return Appended(found.offset, found.time_us, duplicate=True) if found else None
+    def _read_frame(self, offset: int) -> FrameView | None:
+        """Return the frame that begins at ``offset``; None if it is gone or damaged."""
+        frames = self.messages.reader.read(offset, offset + 1, messages_max=1).frames
+        return frames[0] if frames and frames[0].header.base_offset == offset else None
 
     def _published(self, committed: Committed) -> None:
         for view, appended in committed:
@@ -224,8 +229,7 @@ class Partition:
     def _rows_of(self, view: FrameView, appended: Appended) -> Rows | None:
         if not view.header.attributes & ROW_ATTRIBUTES:
             return None
-        offset, time_us, _ = appended
-        header = view.header._replace(base_offset=offset, append_time_us=time_us)
+        header = view.header._replace(base_offset=appended.offset, append_time_us=appended.time_us)
         return rows_of(FrameView(header, view.buffer))
 
     def _publishing_failed(self, error: GoqError) -> None:
@@ -274,6 +278,7 @@ class Partition:
 
     def cancel(self, offset: int, reason: str, due_ms: int | None) -> asyncio.Future[Appended]:
         """Deliver a message to no group that has not got it; with ``due_ms`` it waits till then."""
+        self.check_settled()
         self.check_room()
         done = self._record([Cancelled([(offset, offset + 1)], reason)])
         if due_ms is not None:
@@ -283,6 +288,7 @@ class Partition:
 
     def move(self, offset: int, lane: int, tenant: int | None) -> asyncio.Future[Appended]:
         """Let a message go on in another lane, at once unless it waits (``tenant`` None)."""
+        self.check_settled()
         self.check_room()
         done = self._record([Moved(offset, lane)])
         if tenant is not None:
@@ -291,7 +297,8 @@ class Partition:
         return done
 
     def reschedule(self, row: Rows, due_ms: int, new_due_ms: int) -> asyncio.Future[Appended]:
-        """Let a message that waits be due at another time."""
+        """Let a message that waits be due at another time; ``due_ms`` is the one in force."""
+        self.check_settled()
         self.check_room()
         done = self._record([Rescheduled(int(row.offsets[0]), new_due_ms)])
         self.dispatch.rescheduled(row, due_ms, new_due_ms)
@@ -314,14 +321,16 @@ class Partition:
 
         The delivery may leave the node when the future is done. Raises ``ColdMessages`` with
         nothing leased when the messages have to be fetched from the disk first, and ``wait`` does
-        not allow that here; ``ColdQueues`` when :meth:`refill` has to be awaited first.
+        not allow that here, and ``NotReady`` while :meth:`rebuilt` is to be waited for.
         """
         self.check_room()
         now_ms = self._machinery.clock.wall_ms()
         settings = self._callbacks.settings_of(group_name)
         group = self.state.join(group_name)
         if self.dispatch.lacks(group):
-            raise ColdQueues
+            self._rebuild()
+        if self._rebuilding is not None:
+            raise NotReady
         self.dispatch.turns_of(group)
 
         def read(start: int, end: int, size_bytes: int) -> Reading:
@@ -349,41 +358,6 @@ class Partition:
             Delivery(number, token, consumer, deadline_ms, choice.spans, fetch.frames, is_cut),
             done,
         )
-
-    async def refill(self) -> None:
-        """Make the ready queues anew from the log, as far back as any group needs them.
-
-        Raises ``OSError`` when the disk fails; then they are as they were.
-        """
-        if self._refilling is None:
-            self._refilling = asyncio.ensure_future(self._refill())
-            self._refilling.add_done_callback(self._refilled)
-        await asyncio.shield(self._refilling)
-
-    def _refilled(self, done: asyncio.Future[None]) -> None:
-        self._refilling = None
-        if not done.cancelled():
-            done.exception()  # whoever waits has it
-
-    async def _refill(self) -> None:
-        dispatch, messages, clock = self.dispatch, self.messages, self._machinery.clock
-        floors = [group.taken.floor for group in self.state.groups.values()]
-        end = self.state.end_offset
-        start = max(min(floors, default=end), self.state.start_offset)
-        filling = dispatch.begin_refill(start, end)
-        found = messages.reader.rows(start, end)
-        try:
-            while True:
-                rows = await self._loop.run_in_executor(self._machinery.executor, next, found, None)
-                self._check_online()
-                if rows is None:
-                    break
-                dispatch.refill(filling, rows, clock.wall_ms())
-        except BaseException:
-            dispatch.abandon_refill()
-            raise
-        dispatch.end_refill(filling, clock.wall_ms())
-        self._callbacks.on_ready(None)  # what was held back is met anew
 
     def _note_damage(self, damage: Damage) -> None:
         self._record_corruption(damage.start_offset, damage.end_offset, damage.reason)
@@ -554,8 +528,48 @@ class Partition:
             self._callbacks.on_ready(None)
         self._arm_all()
 
+    # What is derived
+
+    def _rebuild(self) -> None:
+        """Have ready queues and schedule built anew; until then nothing is received or matures."""
+        if self._rebuilding is None:
+            self._rebuilding = self._machinery.tasks.start(self._build_anew())
+
+    async def rebuilt(self) -> None:
+        """Return when the ready queues are as they should be."""
+        if self._rebuilding is not None:
+            await asyncio.wait([self._rebuilding])
+
+    def check_settled(self) -> None:
+        """Raise ``TooManyRequests`` while what is known of single messages must not change."""
+        self._check_online()
+        if self._rebuilding is not None:
+            raise TooManyRequests("the partition is being looked through", retry_after_ms=100)
+
+    async def _build_anew(self) -> None:
+        try:
+            settings, end = self._topic_settings, self.state.end_offset
+            start = first_needed(self.messages, self.state)
+            build = partial(Dispatch.build, start=start, end=end)
+            now_ms = self._machinery.clock.wall_ms()
+            dispatch = await self._loop.run_in_executor(
+                self._machinery.executor, build, self.messages, self.state, settings, now_ms
+            )
+            dispatch.extend(self.messages, end, self.state.end_offset, now_ms)
+            for group in self.state.groups.values():
+                group.start_over()
+            self.dispatch = dispatch
+        finally:
+            self._rebuilding = None
+        self._arm_all()
+        self._callbacks.on_ready(None)
+        if not self.dispatch.follows(self._topic_settings):
+            self._rebuild()
+
     def _mature(self, now_ms: int) -> bool:
         """Let delayed messages become ready, and have those read that come near."""
+        if self._rebuilding is not None:
+            return False
         event = self.dispatch.mature(now_ms)
         if event is not None:
             self._record([event])
@@ -579,8 +593,12 @@ class Partition:
 
     def configure(self, settings: TopicSettings) -> None:
         """Take over changed settings; what is written from now on follows them."""
+        self._topic_settings = settings
+        if not self.dispatch.follows(settings):
+            self._rebuild()
         self.messages.config = messages_config(settings)
         self.events.config = events_config(settings)
+        self._intake.configure(settings)
 
     def _check_online(self) -> None:
         if self._offline is not None:
@@ -606,8 +624,7 @@ class Partition:
         ):
             self._record_snapshot(begins_segment=False)
         self._offline = self._offline or PartitionOffline("the partition is closed")
-        if self._refilling is not None:
-            await asyncio.wait([self._refilling])
+        await self.rebuilt()
         for commit in (self._publisher, self._recorder):
             try:
                 await commit.close()

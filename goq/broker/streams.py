@@ -55,6 +55,23 @@ class Stream:
             options.consumer, 0, limits.RECEIVE_BYTES_MAX, _WAIT_MS, options.visibility_ms
         )
         self._task: asyncio.Task[object] | None = None
+        self._presence = contextlib.ExitStack()
+
+    def join(self) -> None:
+        """Take part in the group, where its partitions belong to one consumer each.
+
+        The stream is alive throughout, also while it has no credit. Raises why it cannot.
+        """
+        if self.topic.shares_partitions(self.group):
+            consumer = self._asked.consumer
+            self._presence.enter_context(self.topic.coordinator.present(self.group, consumer))
+
+    def leave(self) -> None:
+        """Take part no more: the connection is gone."""
+        self._presence.close()
+        if not self.ended and self.topic.shares_partitions(self.group):
+            with contextlib.suppress(GoqError):  # somebody took it out before
+                self.topic.coordinator.leave(self.group, self._asked.consumer)
 
     async def next(self) -> list[Delivery]:
         """Return what comes next, as soon as there is some and credit for it; [] at the end.
@@ -133,6 +150,7 @@ class Streams:
 
     def open(self, stream: Stream) -> None:
         """Take up a stream; whoever does closes it."""
+        stream.join()
         self._streams[stream.id] = stream
         stream.topic.credits.opened(stream.account)
 
@@ -148,6 +166,7 @@ class Streams:
     def close(self, stream: Stream) -> None:
         """Let go of a stream; unless it was ended before, what is in flight is ready again."""
         del self._streams[stream.id]
+        stream.leave()
         account, topic = stream.account, stream.topic
         in_flight = dict(account.spans)
         topic.credits.closed(account)

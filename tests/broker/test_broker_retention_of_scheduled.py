@@ -18,7 +18,7 @@ SETTINGS = {"retention__age": "1h", "segment__bytes": "64KiB"}
 
 async def put_later(topic: Topic, value: bytes, due_ms: int) -> int:
     frame = FrameView.parse(encode_frame(Columns([value], deliver_at_ms=[due_ms])))
-    (stored,) = await topic.publish_frames([(0, frame)])
+    (stored,) = await topic.publishing.publish_frames([(0, frame)])
     return stored.offset
 
 
@@ -38,11 +38,11 @@ def test_segments_with_scheduled_messages_outlive_retention(tmp_path: Path) -> N
             offset = await put_later(topic, b"later", due_ms)
             await fill(topic)
             await fill(topic)
-            clock.advance(2 * HOUR_MS)
+            clock.advance_ms(2 * HOUR_MS)
             await broker.apply_retention()
             (partition,) = topic.partitions
             assert 0 < partition.messages.start_offset <= offset
-            clock.advance(8 * HOUR_MS)
+            clock.advance_ms(8 * HOUR_MS)
             await until(lambda: partition.dispatch.schedule.count == 0)
             found = await topic.receive("g", options(1000))
             assert (offset, 1, b"later") in leased(found)
@@ -61,7 +61,7 @@ def test_what_was_cancelled_is_not_kept(tmp_path: Path) -> None:
             offset = await put_later(topic, b"later", clock.wall_ms() + 10 * HOUR_MS)
             await fill(topic)
             await fill(topic)
-            clock.advance(2 * HOUR_MS)
+            clock.advance_ms(2 * HOUR_MS)
             (partition,) = topic.partitions
             await Marking(partition, offset, ()).cancel("")
             await broker.apply_retention()
@@ -82,7 +82,7 @@ def test_what_was_put_off_is_kept_although_its_first_time_has_come(tmp_path: Pat
             await fill(topic)
             (partition,) = topic.partitions
             await Marking(partition, offset, ()).reschedule(clock.wall_ms() + 10 * HOUR_MS)
-            clock.advance(2 * HOUR_MS)
+            clock.advance_ms(2 * HOUR_MS)
             await until(lambda: partition.dispatch.schedule.count == 1)
             await broker.apply_retention()
             assert partition.messages.start_offset == offset

@@ -424,6 +424,8 @@ class _Handler(BaseHTTPRequestHandler):
                     {"partition": n, "start_offset": 0, "end_offset": p.end}
                     for n, p in enumerate(self.fake.topics[topic])
                 ],
+                "settings": {"priority.lanes": "high,normal,low", "delay.max": "365d"},
+                "time": format_time_us(self.fake.now_us),
             }
         if parts[3] == "messages":
             if self.command == "GET":

@@ -6,7 +6,7 @@ import asyncio
 import errno
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,9 +16,10 @@ from goq.broker.broker import Broker
 from goq.broker.frame_cache import FrameCache
 from goq.broker.opening import Machinery, Opened, open_logs
 from goq.broker.partition import Delivery, Partition
+from goq.broker.publishing import Placed
 from goq.broker.stats import Histogram
 from goq.broker.tasks import Tasks
-from goq.broker.topic import Placed, ReceiveOptions, Topic
+from goq.broker.topic import ReceiveOptions, Topic
 from goq.clock import ManualClock
 from goq.delivery.settling import Settled, acknowledge, give_back
 from goq.frame.encode import Columns, ProducerMark, encode_frame
@@ -158,7 +159,7 @@ class MemoryMetadata:
     def __init__(self) -> None:
         self.epoch = 0
         self.rows: dict[str, TopicRow] = {}
-        self.group_names: set[tuple[str, str]] = set()
+        self.group_settings: dict[tuple[str, str], dict[str, str]] = {}
         self.segment_keys: set[tuple[str, int, str, int]] = set()
         self.before: Callable[[str], None] = lambda _change: None
 
@@ -176,17 +177,18 @@ class MemoryMetadata:
     async def delete_topic(self, name: str) -> None:
         self.before("delete_topic")
         del self.rows[name]
-        self.group_names = {key for key in self.group_names if key[0] != name}
+        for key in [key for key in self.group_settings if key[0] == name]:
+            del self.group_settings[key]
         self.segment_keys = {key for key in self.segment_keys if key[0] != name}
 
-    async def groups(self, topic: str) -> list[str]:
-        return sorted(name for of, name in self.group_names if of == topic)
+    async def groups(self, topic: str) -> dict[str, dict[str, str]]:
+        return {name: own for (of, name), own in self.group_settings.items() if of == topic}
 
-    async def put_group(self, topic: str, name: str) -> None:
-        self.group_names.add((topic, name))
+    async def put_group(self, topic: str, name: str, settings: Mapping[str, str]) -> None:
+        self.group_settings[topic, name] = dict(settings)
 
     async def delete_group(self, topic: str, name: str) -> None:
-        self.group_names.discard((topic, name))
+        self.group_settings.pop((topic, name), None)
 
     async def put_segment(self, segment: SegmentRow) -> None:
         self.segment_keys.add((segment.topic, segment.partition, segment.log, segment.base_offset))
@@ -240,7 +242,8 @@ def frame(*values: bytes, mark: ProducerMark | None = None) -> FrameView:
 
 async def publish(topic: Topic, *values: bytes, partition: int = 0) -> list[int]:
     """Publish values; return their offsets."""
-    stored = await topic.publish_messages([Placed(partition, Message(v)) for v in values])
+    placed = [Placed(partition, Message(value)) for value in values]
+    stored = await topic.publishing.publish_messages(placed)
     return [s.offset for s in stored]
 
 

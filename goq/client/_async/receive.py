@@ -18,6 +18,7 @@ from goq.client._async.settle import (
     nack_details,
 )
 from goq.client.arguments import Duration
+from goq.client.lanes import delivery_fields
 from goq.client.messages import Settled
 from goq.client.problems import unreadable
 from goq.client.wire import Delivery
@@ -89,6 +90,7 @@ class AsyncDeliveryBatch:
                     frame.values(start, end),
                     frame.keys(start, end),
                     frame.headers(start, end),
+                    *delivery_fields(frame, start, end, delivery.lanes),
                     repeat(self.group),
                     repeat(attempt),
                     repeat(delivery.token),

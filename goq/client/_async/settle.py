@@ -93,6 +93,10 @@ class AsyncReceivedMessage(msgspec.Struct, eq=False):
     value: bytes | None
     key: bytes | None
     headers: Sequence[Header]
+    priority: str
+    tenant: str | None
+    deliver_at: int | None
+    expires_at: int | None
     group: str
     attempt: int
     token: int
