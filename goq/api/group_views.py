@@ -58,6 +58,8 @@ class GroupViews:
     async def _oldest_age_ms(self, topic: Topic, name: str, now_ms: int) -> int | None:
         times_us: list[int] = []
         for partition in list(topic.partitions):
+            if not group_counts(partition, name, now_ms).ready:
+                continue  # nor is there any need to look at all that is scheduled
             async for run in runs_of(partition, name, State.READY, 0, now_ms):
                 reading = await read_log(partition, run.start, run.start + 1)
                 times_us += [view.header.append_time_us for view in reading.frames]
