@@ -14,13 +14,14 @@ from goq.api.route import FRAMES
 from goq.broker.partition import Delivery
 from goq.broker.topic import Topic
 from goq.delivery.events import Span
-from goq.frame.view import DELIVERY_COLUMNS, FrameView, slice_frame
+from goq.frame.view import DELIVERY_COLUMNS, FrameView, pick_rows, slice_frame
 from goq.http.message import BytesLike, Response
 from goq.model import Header, Message, MessageId, Receipt
 from goq.setting_types import lanes
 from goq.settings import TopicSettings
 from goq.units import format_time_us
 
+_PICK_SAVES_BYTES_MIN = 100  # by message that is kept: sending it costs both sides as much
 _CUT_SAVES_BYTES_MIN = 2048  # by message that is kept: about what building it anew costs
 _encoder = msgspec.json.Encoder()
 
@@ -194,7 +195,8 @@ def deliveries_parts(topic: Topic, deliveries: Sequence[Delivery]) -> list[Bytes
     frames: list[tuple[int, memoryview]] = []
     for delivery in deliveries:
         spans = sorted(delivery.spans)
-        parts = [part for view in delivery.frames if (part := _leased_part(view, spans))]
+        found = [part for view in delivery.frames if (part := _leased_part(view, spans))]
+        parts = [part for part, _ in found]
         prefaces.append(
             {
                 "partition": delivery.partition,
@@ -202,6 +204,7 @@ def deliveries_parts(topic: Topic, deliveries: Sequence[Delivery]) -> list[Bytes
                 "lease_until": format_time_us(delivery.deadline_ms * 1000),
                 "ranges": delivery.spans,
                 "frames": len(parts),
+                "picked": [[n, end] for n, (_, end) in enumerate(found) if end is not None],
             }
         )
         frames.extend((delivery.partition, part) for part in parts)
@@ -213,11 +216,12 @@ def lanes_of(topic: Topic) -> str:
     return lanes.format(topic.settings.lanes)
 
 
-def _leased_part(view: FrameView, spans: Sequence[Span]) -> memoryview | None:
+def _leased_part(view: FrameView, spans: Sequence[Span]) -> tuple[memoryview, int | None] | None:
     """Return the frame from the first to the last message in it that lies in ``spans``.
 
     Cutting builds a frame anew, message by message; so where that would save little, the frame
-    goes out whole.
+    goes out whole. Where few messages of it are leased, only these are picked: then the offset
+    behind the frame comes with it, to tell which they are.
     """
     base, end = view.header.base_offset, view.header.end_offset
     first = bisect_right(spans, base, key=_span_end)  # the first that ends behind the base
@@ -225,10 +229,18 @@ def _leased_part(view: FrameView, spans: Sequence[Span]) -> memoryview | None:
     if first >= last:
         return None
     start, stop = max(base, spans[first][0]), min(end, spans[last - 1][1])
-    spare_bytes = view.header.frame_bytes * (end - base - stop + start) // (end - base)
-    if spare_bytes <= (stop - start) * _CUT_SAVES_BYTES_MIN:
-        return view.buffer
-    return slice_frame(view, start, stop)
+    count = sum(min(e, end) - max(s, base) for s, e, _ in spans[first:last])
+    average_bytes = view.header.frame_bytes // (end - base)
+    if last - first > 1 and (stop - start - count) * average_bytes > count * _PICK_SAVES_BYTES_MIN:
+        rows = [
+            offset - base
+            for s, e, _ in spans[first:last]
+            for offset in range(max(s, base), min(e, end))
+        ]
+        return pick_rows(view, rows), end
+    if average_bytes * (end - base - stop + start) <= (stop - start) * _CUT_SAVES_BYTES_MIN:
+        return view.buffer, None
+    return slice_frame(view, start, stop), None
 
 
 def _span_start(span: Span) -> int:

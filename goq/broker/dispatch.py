@@ -7,12 +7,12 @@ follows both: what is published, what matures, what is moved.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
 
-from goq.broker.filling import Filling, put_moved
 from goq.delivery.events import Matured
 from goq.delivery.group import Group
 from goq.delivery.partition import PartitionState
@@ -86,18 +86,7 @@ class Dispatch:
     ) -> None:
         """Take what the log has from ``start`` up to ``end``; blocks on the disk."""
         ready_from = max(start, ready_from)
-        filling = Filling(self.ready, self._state.moved, ready_from, end, self.default_lane)
-        for rows in messages.reader.rows(start, end):
-            lanes, tenants = self.places(rows)
-            delayed = rows.deliver_at_ms != 0
-            if delayed.any():
-                tags = _tags(lanes[delayed], tenants[delayed])
-                self.schedule.restore(rows.offsets[delayed], tags, rows.deliver_at_ms[delayed])
-                delayed[delayed] = ~self._state.frontier.matured(
-                    rows.offsets[delayed], self._due_ms(rows, delayed)
-                )
-            filling.add(rows.offsets, lanes, tenants, ~delayed, now_ms)
-        filling.finish(now_ms)
+        self._restore(messages.reader.rows(start, end), ready_from, end, now_ms)
 
     def lacks(self, group: Group) -> bool:
         """Whether a group that has no place in the queues yet may need what was let go of."""
@@ -187,8 +176,54 @@ class Dispatch:
     def _enter_due(self, due: Due, now_ms: int) -> None:
         lanes = due.tags & ((1 << _LANE_BITS) - 1)
         tenants = due.tags >> _LANE_BITS
-        put_moved(self._state.moved, due.offsets, lanes)
+        self._move(due.offsets, lanes)
         self.ready.add_rows(due.offsets, lanes, tenants, now_ms)
+
+    def _restore(self, found: Iterator[Rows], start: int, end: int, now_ms: int) -> None:
+        """Take all rows there are: those that wait into the schedule, the others as ready.
+
+        Everything enters in order of offset, so what no row speaks of, which stands in the default
+        lane, in between.
+        """
+        frontier = self._state.frontier
+        moved = sorted(self._state.moved)
+        at = start
+        for rows in found:
+            lanes, tenants = self.places(rows)
+            delayed = rows.deliver_at_ms != 0
+            if delayed.any():
+                tags = _tags(lanes[delayed], tenants[delayed])
+                self.schedule.restore(rows.offsets[delayed], tags, rows.deliver_at_ms[delayed])
+                delayed[delayed] = ~frontier.matured(
+                    rows.offsets[delayed], self._due_ms(rows, delayed)
+                )
+            self._move(rows.offsets, lanes)
+            breaks = np.flatnonzero(np.diff(rows.offsets) != 1) + 1
+            for run in np.split(np.arange(len(rows.offsets)), breaks):
+                if not len(run):
+                    continue
+                self._enter_plain(at, int(rows.offsets[run[0]]), moved, now_ms)
+                at = max(at, int(rows.offsets[run[-1]]) + 1)
+                ready = run[~delayed[run] & (rows.offsets[run] >= start)]
+                self.ready.add_rows(rows.offsets[ready], lanes[ready], tenants[ready], now_ms)
+        self._enter_plain(at, end, moved, now_ms)
+
+    def _enter_plain(self, start: int, end: int, moved: list[int], now_ms: int) -> None:
+        """Let messages that no row speaks of stand in the default lane, or where they moved."""
+        for offset in moved[bisect_left(moved, start) : bisect_left(moved, end)]:
+            if start < offset:
+                self.ready.add(self.default_lane, 0, start, offset, now_ms)
+            self.ready.add(self._state.moved[offset], 0, offset, offset + 1, now_ms)
+            start = offset + 1
+        if start < end:
+            self.ready.add(self.default_lane, 0, start, end, now_ms)
+
+    def _move(self, offsets: _Int64s, lanes: _Int64s) -> None:
+        """Put into ``lanes`` where messages were moved to."""
+        moved = self._state.moved
+        if moved:
+            for index, offset in enumerate(offsets.tolist()):
+                lanes[index] = moved.get(offset, int(lanes[index]))
 
     def _due_ms(self, rows: Rows, chosen: npt.NDArray[np.bool_]) -> _Int64s:
         """Return when rows are due, by the time in force."""

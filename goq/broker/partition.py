@@ -220,10 +220,10 @@ class Partition:
             self.dispatch.published(appended.offset, end, rows, appended.time_us // 1000)
             if rows is not None:
                 self._arm_timer(self.dispatch.schedule.next_ms())
+        self.dispatch.release()
         self._callbacks.on_ready(None)
         enough = limits.CHECKPOINT_INTERVAL_BYTES + _SNAPSHOT_COST_BYTES * self._snapshot_weight
         if self._bytes_since_snapshot > enough and self.is_online:
-            self.dispatch.release()
             self._record_snapshot(begins_segment=self._events_are_full())
 
     def _rows_of(self, view: FrameView, appended: Appended) -> Rows | None:

@@ -127,6 +127,7 @@ class _DeliveryHead(msgspec.Struct):
     lease_until: str
     ranges: list[tuple[int, int, int]]
     frames: int
+    picked: list[tuple[int, int]] = []
 
 
 class _ReceivePreface(msgspec.Struct):
@@ -150,7 +151,8 @@ class Delivery(NamedTuple):
     """Messages of one partition handed over under one lease; times are microseconds.
 
     A range is ``(start, end, attempt)``, end excluded. ``frames`` hold at least these messages.
-    ``lanes`` are the names of the topic's.
+    ``lanes`` are the names of the topic's. A frame that is ``picked`` (its number, and an offset)
+    holds just those of them from its base offset up to that one, by rising offset.
     """
 
     partition: int
@@ -159,6 +161,7 @@ class Delivery(NamedTuple):
     ranges: Sequence[tuple[int, int, int]]
     frames: Sequence[FrameView]
     lanes: str = DEFAULT_LANES
+    picked: Sequence[tuple[int, int]] = ()
 
     def message_count(self) -> int:
         """Return how many messages were handed over."""
@@ -170,19 +173,42 @@ class Delivery(NamedTuple):
 
     def pieces(self) -> Iterator[Piece]:
         """Yield where the messages are in the frames, in the order of the ranges."""
-        frames = sorted(self.frames, key=lambda frame: frame.header.base_offset)
-        bases = [frame.header.base_offset for frame in frames]
+        held = [_Held(f, f.header.base_offset, f.header.end_offset) for f in self.frames]
+        for number, end in self.picked:
+            base = held[number].base
+            held[number] = _Held(self.frames[number], base, end, self._rows_of(base, end))
+        held.sort(key=_base_of)
         for start, end, attempt in self.ranges:
             at = start
             while at < end:
-                index = bisect_right(bases, at) - 1
-                if index < 0 or at >= frames[index].header.end_offset:
+                index = bisect_right(held, at, key=_base_of) - 1
+                if index < 0 or at >= held[index].end:
                     raise InvalidFrame(
                         f"partition {self.partition}, offset {at} was handed over without its frame"
                     )
-                stop = min(end, frames[index].header.end_offset)
-                yield Piece(frames[index], at - bases[index], stop - bases[index], attempt)
+                frame, base, stop, rows = held[index]
+                stop = min(end, stop)
+                row = at - base if rows is None else rows[at]
+                yield Piece(frame, row, row + stop - at, attempt)
                 at = stop
+
+    def _rows_of(self, base: int, end: int) -> dict[int, int]:
+        """Return at which row of a picked frame the message of each offset is."""
+        offsets = (o for s, e, _ in sorted(self.ranges) for o in range(max(s, base), min(e, end)))
+        return {offset: row for row, offset in enumerate(offsets)}
+
+
+class _Held(NamedTuple):
+    """A frame and the offsets that it covers; where it was picked, the row of each it holds."""
+
+    frame: FrameView
+    base: int
+    end: int
+    rows: dict[int, int] | None = None
+
+
+def _base_of(held: _Held) -> int:
+    return held.base
 
 
 def decode_deliveries(body: bytes) -> list[Delivery]:
@@ -196,6 +222,7 @@ def decode_deliveries(body: bytes) -> list[Delivery]:
             head.ranges,
             [_next_frame(placed) for _ in range(head.frames)],
             preface.lanes,
+            head.picked,
         )
         for head in preface.deliveries
     ]

@@ -19,18 +19,17 @@ PARKED = 4
 class Places:
     """Positions in all queues of a partition, and what else a group notes about each.
 
-    ``credits`` and ``dues`` belong to :class:`~goq.delivery.rounds.Rounds`. ``flags`` says in
-    which of the group's structures a queue is. Nothing before ``floor_offset`` is ever offered.
+    ``credits`` belongs to :class:`~goq.delivery.rounds.Rounds`. ``flags`` says in which of the
+    group's structures a queue is. Nothing before ``floor_offset`` is ever offered.
     """
 
-    __slots__ = ("_offsets", "_ready", "_runs", "credits", "dues", "flags", "floor_offset")
+    __slots__ = ("_offsets", "_ready", "_runs", "credits", "flags", "floor_offset")
 
     def __init__(self, ready: Ready, floor_offset: int) -> None:
         self._ready = ready
         self._runs = array("q")
         self._offsets = array("q")
         self.credits = array("q")
-        self.dues = array("q")
         self.flags = bytearray()
         self.floor_offset = floor_offset
 
@@ -40,7 +39,7 @@ class Places:
     def grow(self, slot_count: int) -> None:
         """Have a place for every slot; in a new one the position is the queue's beginning."""
         new = bytes(max(0, slot_count - len(self.flags)))
-        for column in (self._runs, self._offsets, self.credits, self.dues):
+        for column in (self._runs, self._offsets, self.credits):
             column.frombytes(new * column.itemsize)
         self.flags += new
 
@@ -83,11 +82,6 @@ class Places:
         run = queue.runs[-1]
         return offset >= (run >> COUNT_BITS) + (run & COUNT_MAX)
 
-    def leave_turns(self) -> None:
-        """Be in none of the group's structures; positions stay."""
-        self.flags = bytearray(len(self.flags))
-        self.dues = array("q", bytes(self.dues.itemsize * len(self.flags)))
-
     def ready_ms(self, slot: int, offset: int) -> tuple[int, int]:
         """Return when the head, at ``offset``, became ready, and up to where that is so."""
         queue = self._ready.slots[slot]
@@ -111,4 +105,4 @@ class Places:
     def forget(self, slot: int) -> None:
         """Be at the beginning of whatever queue gets the slot."""
         if slot < len(self.flags):
-            self._runs[slot] = self._offsets[slot] = self.dues[slot] = 0
+            self._runs[slot] = self._offsets[slot] = 0

@@ -100,9 +100,8 @@ class Ready:
             return
         offsets = offsets.astype(np.int64, copy=False)
         steps = np.diff(offsets)
-        late_ms = self._order(
-            int(offsets[0]), int(offsets[-1]) + 1, ready_ms, is_rising=bool((steps > 0).all())
-        )
+        first, end = int(offsets[0]), int(offsets.max()) + 1
+        late_ms = self._order(first, end, ready_ms, is_rising=bool((steps > 0).all()))
         keys = lanes.astype(np.int64) << _TENANT_BITS | tenants.astype(np.int64)
         if (keys != keys[0]).any():
             order = keys.argsort(kind="stable")
@@ -158,10 +157,11 @@ class Ready:
 
     def _order(self, start: int, end: int, ready_ms: int, *, is_rising: bool) -> int:
         """Return the time that runs must carry: none, if offsets beyond all earlier tell it."""
-        if not is_rising or start < self._end_offset:
+        is_in_order = is_rising and start >= self._end_offset
+        self._end_offset = max(self._end_offset, end)
+        if not is_in_order:
             return ready_ms
         self.times.add(start, ready_ms)
-        self._end_offset = end
         return IN_ORDER
 
     def _count(self, made: int) -> None:

@@ -68,7 +68,7 @@ class Turns:
         self._rounds: dict[int, Rounds] = {}
         self._lanes = 0
         self._parked: dict[int, list[int]] = {}
-        self._places.leave_turns()
+        self._places.flags[:] = bytes(len(self._places))
         self._arrival = _NEVER_READ
 
     def take(self, source: Source, now_ms: int, messages_max: int) -> int:
@@ -98,6 +98,12 @@ class Turns:
                 break
             left -= handed
         return messages_max - left
+
+    def room(self, source: Source, tenant: int, messages_max: int) -> int:
+        """Return how many of so many messages a tenant may have out more."""
+        if self._cap == UNLIMITED:
+            return messages_max
+        return max(0, min(messages_max, self._cap - source.in_flight(tenant)))
 
     def tenant_freed(self, tenant: int) -> None:
         """Offer a tenant's messages again: one that it had in flight has ended."""
@@ -142,7 +148,7 @@ class Turns:
         if not self._places.flags[slot] & (IN_ROUND | PARKED):
             rounds = self._rounds.get(queue.lane)
             if rounds is None:
-                rounds = self._rounds[queue.lane] = Rounds(self._places.credits, self._places.dues)
+                rounds = self._rounds[queue.lane] = Rounds(self._places.credits)
             self._places.flags[slot] |= IN_ROUND
             self._lanes |= 1 << queue.lane
             rounds.enter(slot, self._weight(queue.tenant) if self._weights else UNIT)
@@ -162,7 +168,7 @@ class Turns:
         room = self._cap - source.in_flight(queue.tenant) if self._cap < UNLIMITED else UNLIMITED
         if room <= 0:
             self._aging.drop_oldest()
-            self._parked.setdefault(queue.tenant, []).append(slot)
+            self._park(queue.tenant, slot)
             return 0
         start, end = head
         end = min(end, self._places.ready_ms(slot, start)[1])
@@ -218,15 +224,20 @@ class Turns:
             if is_empty := places.move(slot, dealt_to):
                 break
         if is_empty:
-            rounds.finish(slot, handed, weight)
+            rounds.leave()
             places.flags[slot] &= ~IN_ROUND
         elif handed >= room:
-            rounds.finish(slot, handed, weight)
+            rounds.leave()
             places.flags[slot] = places.flags[slot] & ~IN_ROUND | PARKED
-            self._parked.setdefault(tenant, []).append(slot)
+            self._park(tenant, slot)
         else:
             rounds.charge(slot, handed, weight)
         return handed
+
+    def _park(self, tenant: int, slot: int) -> None:
+        slots = self._parked.setdefault(tenant, [])
+        if slot not in slots:  # it may be here for its age already
+            slots.append(slot)
 
     def _weight(self, tenant: int) -> int:
         return self._weights.get(self._tenants.name(tenant), UNIT)

@@ -24,6 +24,8 @@ NOT_YET = [
     ("GET", "/v1/cluster"),
     ("POST", "/v1/cluster/nodes"),
 ]
+
+
 @pytest.fixture
 def document(node: RunningNode) -> dict[str, Any]:
     found: dict[str, Any] = node.call("GET", "/openapi.json")

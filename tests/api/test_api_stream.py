@@ -38,6 +38,7 @@ def test_a_stream_hands_over_what_is_there_and_what_is_published_later(
             "value": "x",
             "key": "k",
             "headers": {"a": "1"},
+            "priority": "normal",
             "receipt": message["receipt"],
             "attempt": 1,
             "lease_until": message["lease_until"],

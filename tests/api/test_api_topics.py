@@ -25,6 +25,7 @@ def test_a_topic_is_created_with_what_is_asked_and_shown_as_it_is(node: RunningN
         "segment.bytes": "64KiB",
         "segment.age": "1d",
         "fsync": "interval",
+        "delivery.backoff.initial": "0s",
     }
     assert topic["partitions"] == [
         {
