@@ -145,21 +145,14 @@ class Dispatch:
         """Let a message that is ready stand in another lane's queue."""
         self.ready.add(lane, tenant, offset, offset + 1, now_ms)
 
-    def waiting(self, messages: Log, start: int, end: int) -> list[tuple[int, int]]:
-        """Return the offsets that wait for their time, as runs in order; blocks on the disk."""
-        runs: list[tuple[int, int]] = []
-        frontier, cancelled = self._state.frontier, self._state.cancelled
-        for rows in messages.reader.rows(start, end):
-            delayed = rows.deliver_at_ms != 0
-            offsets = rows.offsets[delayed]
-            for offset in offsets[~frontier.matured(offsets, self._due_ms(rows, delayed))].tolist():
-                if offset in cancelled:
-                    continue
-                if runs and runs[-1][1] == offset:
-                    runs[-1] = (runs[-1][0], offset + 1)
-                else:
-                    runs.append((offset, offset + 1))
-        return runs
+    def cancelled(self, offset: int, due_ms: int) -> None:
+        """Take out a message that waits for its time; ``due_ms`` is the one in force."""
+        self.schedule.cancel(offset, due_ms)
+
+    def rescheduled(self, row: Rows, due_ms: int, new_due_ms: int) -> None:
+        """Let a message that waits for its time be due at another; ``due_ms`` was in force."""
+        (tag,) = _tags(*self.places(row)).tolist()
+        self.schedule.reschedule(int(row.offsets[0]), tag, due_ms, new_due_ms)
 
     def load(self, messages: Log, load: Load) -> list[Rows]:
         """Read the rows that a load wants; blocks on the disk."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from goq import limits
 from goq.broker.commit import Appended, Committed, GroupCommit
@@ -32,10 +32,12 @@ from goq.broker.opening import (
 )
 from goq.broker.policies import failing, retry_policy
 from goq.broker.stats import TopicStats
+from goq.broker.waiting import Waiting
 from goq.delivery.choice import Choice
 from goq.delivery.events import (
     Acked,
     AnyEvent,
+    Cancelled,
     Cause,
     Corrupted,
     Departing,
@@ -44,8 +46,10 @@ from goq.delivery.events import (
     Extended,
     GroupDeleted,
     Leased,
+    Moved,
     Nacked,
     Range,
+    Rescheduled,
     Reset,
     Skipped,
     Span,
@@ -62,6 +66,8 @@ from goq.storage.columns import Rows
 from goq.storage.damage import Damage
 from goq.storage.framecolumns import ROW_ATTRIBUTES, rows_of
 from goq.storage.reader import Reading
+
+T = TypeVar("T")
 
 _TIMER_MS_MAX = 1_000  # a wall clock that is set forward is noticed within this
 _LOAD_AGAIN_S = 1.0
@@ -255,13 +261,49 @@ class Partition:
         if not any(r.start <= start and end <= r.end for r in known) and self.is_online:
             self._record([Corrupted(start, end, reason)])
 
-    async def waiting(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Return which of these messages wait for their time, as runs in order of offset."""
-        if not self.dispatch.schedule.count:
-            return []
-        return await self._loop.run_in_executor(
-            self._machinery.executor, self.dispatch.waiting, self.messages, start, end
-        )
+    async def look(self, work: Callable[[Waiting], T]) -> T:
+        """Ask, in a thread, something about the messages that wait for their time."""
+        waiting = Waiting(self.messages, self.state)
+        return await self._loop.run_in_executor(self._machinery.executor, work, waiting)
+
+    async def row(self, offset: int) -> Rows | None:
+        """Return what the columns say of one message; None for one in a plain frame."""
+
+        def read() -> Rows | None:
+            return next(self.messages.reader.rows(offset, offset + 1), None)
+
+        return await self._loop.run_in_executor(self._machinery.executor, read)
+
+    # Single messages
+
+    def cancel(self, offset: int, reason: str, due_ms: int | None) -> asyncio.Future[Appended]:
+        """Deliver a message to no group that has not got it; with ``due_ms`` it waits till then."""
+        self.check_settled()
+        self.check_room()
+        done = self._record([Cancelled([(offset, offset + 1)], reason)])
+        if due_ms is not None:
+            self.dispatch.cancelled(offset, due_ms)
+        self._callbacks.on_ready(None)  # what stood behind it may go
+        return done
+
+    def move(self, offset: int, lane: int, tenant: int | None) -> asyncio.Future[Appended]:
+        """Let a message go on in another lane, at once unless it waits (``tenant`` None)."""
+        self.check_settled()
+        self.check_room()
+        done = self._record([Moved(offset, lane)])
+        if tenant is not None:
+            self.dispatch.moved(offset, lane, tenant, self._machinery.clock.wall_ms())
+            self._callbacks.on_ready(None)
+        return done
+
+    def reschedule(self, row: Rows, due_ms: int, new_due_ms: int) -> asyncio.Future[Appended]:
+        """Let a message that waits be due at another time; ``due_ms`` is the one in force."""
+        self.check_settled()
+        self.check_room()
+        done = self._record([Rescheduled(int(row.offsets[0]), new_due_ms)])
+        self.dispatch.rescheduled(row, due_ms, new_due_ms)
+        self._arm_timer(self.dispatch.schedule.next_ms())
+        return done
 
     # Delivery
 

@@ -42,6 +42,11 @@ def stream(name: str, group_name: str, stream_id: str) -> str:
     return f"{group(name, group_name)}/streams/{quote(stream_id)}"
 
 
+def scheduled(name: str) -> str:
+    """Return the path of what waits for its time in a topic."""
+    return f"{topic(name)}/scheduled"
+
+
 def message(message_id: str | MessageId) -> str:
     """Return the path of one message."""
     parsed = MessageId.parse(str(message_id))

@@ -23,6 +23,8 @@ from goq.settings import Ordering
 if TYPE_CHECKING:
     from goq.delivery.partition import PartitionState
 
+_FEW_MOVED = 16
+
 
 class Choice:
     """The messages chosen for one receive."""
@@ -138,12 +140,13 @@ class Choice:
             for offset in self._moved_within(start, end)
             if moved[offset] != lane or offset in self._chosen.seen
         )
-        return min(elsewhere, default=end)
+        return next(elsewhere, end)
 
     def _moved_within(self, start: int, end: int) -> Iterator[int]:
+        """Yield the offsets that were moved, in order: as far as asked, one look at each."""
         moved = self._state.moved
-        if len(moved) < end - start:
-            return (offset for offset in moved if start <= offset < end)
+        if len(moved) <= _FEW_MOVED:
+            return iter(sorted(offset for offset in moved if start <= offset < end))
         return (offset for offset in range(start, end) if offset in moved)
 
     def _fresh(self, lane: int, tenant: int, start: int, facts: Facts) -> tuple[int, int]:

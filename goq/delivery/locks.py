@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
+from collections.abc import Iterator
 from typing import NamedTuple
 
 
@@ -99,6 +100,12 @@ class KeyLocks:
         if not lanes:
             del self._waiting[key]
             self.free(key)
+
+    def held(self) -> Iterator[Held]:
+        """Yield what is held back, in no order."""
+        for lanes in self._held.values():
+            for waiting in lanes.values():
+                yield from waiting
 
     def hold(self, held: Held) -> None:
         """Hold a fresh message back, behind those of its key and lane that are."""

@@ -125,6 +125,11 @@ class PartitionState:
         ends += [offset + 1 for offset in (*self.moved, *self.rescheduled)]
         return max(self.start_offset, *ends)
 
+    def mark_count(self) -> int:
+        """Return how many marks there are: messages cancelled, moved or rescheduled, each."""
+        cancelled = self.cancelled.count(self.start_offset, self.cancelled.top())
+        return cancelled + len(self.moved) + len(self.rescheduled)
+
     def apply(self, event: Event, sequence: int, epoch: int) -> None:
         """Change the state as ``event`` says; ``sequence`` is its offset in the events log."""
         if isinstance(event, Leased):
