@@ -17,6 +17,8 @@ from goq.api.messages import MessageRoutes
 from goq.api.metrics import HttpStats, Metrics
 from goq.api.operations import OperationRoutes
 from goq.api.problems import problem_response
+from goq.api.scheduled import ScheduledRoutes
+from goq.api.single import SingleRoutes
 from goq.api.topics import TopicRoutes
 from goq.broker.broker import Broker
 from goq.broker.metadata import LocalMetadata
@@ -96,6 +98,8 @@ class Node:
         routes = [
             *TopicRoutes(broker, node_id).routes(),
             *MessageRoutes(broker).routes(),
+            *SingleRoutes(broker).routes(),
+            *ScheduledRoutes(broker).routes(),
             *GroupRoutes(broker).routes(),
             *MemberRoutes(broker).routes(),
             *DeadLetterRoutes(broker).routes(),

@@ -17,15 +17,18 @@ import typer
 
 from goq.errors import GoqError
 from goq_cli.interrupts import Terminated
-from goq_cli.session import SESSION, take_global_options
+from goq_cli.output import complain
+from goq_cli.session import take_global_options
 
 COMMANDS = {
     "serve": "run a node",
     "produce": "publish lines, files or JSON from stdin or files",
     "consume": "print messages, or run a command for each",
     "peek": "look at messages without touching them",
+    "scheduled": "list, cancel, reschedule what waits for its time",
+    "message": "show, cancel, move one message",
     "topic": "create, list, show, alter, delete topics",
-    "group": "list, show, reset, delete consumer groups",
+    "group": "list, show, set, reset, delete consumer groups",
     "dlq": "list, show, redrive, purge dead letters",
     "doctor": "check a node, or verify a data folder",
     "bench": "measure a node",
@@ -87,7 +90,7 @@ def _run(arguments: list[str]) -> int:
         app = build_app([named] if named in COMMANDS else list(COMMANDS))
         code = app(rest, prog_name="goq", standalone_mode=False)
     except GoqError as error:
-        _complain(error)
+        complain(error)
         return error.exit_code
     except Terminated:
         return EXIT_TERMINATED
@@ -106,22 +109,6 @@ def _run(arguments: list[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _complain(error: GoqError) -> None:
-    """Tell what went wrong, on stderr."""
-    if SESSION.json:
-        import msgspec
-
-        problem = {"code": error.code, "detail": error.detail, "exit_code": error.exit_code}
-        if error.field is not None:
-            problem["field"] = error.field
-        sys.stderr.write(msgspec.json.encode(problem).decode() + "\n")
-        return
-    where = f" ({error.field})" if error.field else ""
-    sys.stderr.write(f"goq: {error.detail}{where}\n")
-    for note in getattr(error, "__notes__", ()):
-        sys.stderr.write(f"goq: {note}\n")
-
-
 def _complain_usage(error: Exception) -> int:
     """Tell what is wrong with the command line, as the option parser sees it."""
     from goq.errors import UsageError
@@ -129,7 +116,7 @@ def _complain_usage(error: Exception) -> int:
     message = str(error.format_message())  # type: ignore[attr-defined]
     context = getattr(error, "ctx", None)
     hint = f"; see: {context.command_path} --help" if context is not None else ""
-    _complain(UsageError(message.rstrip(".") + hint))
+    complain(UsageError(message.rstrip(".") + hint))
     return UsageError.exit_code
 
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from goq.errors import GoqError
 from goq_cli.session import SESSION
 
 
@@ -75,3 +76,19 @@ def confirm(question: str, yes: bool) -> None:
     import typer
 
     typer.confirm(question, abort=True, err=True)
+
+
+def complain(error: GoqError) -> None:
+    """Tell what went wrong, on stderr."""
+    if SESSION.json:
+        import msgspec
+
+        problem = {"code": error.code, "detail": error.detail, "exit_code": error.exit_code}
+        if error.field is not None:
+            problem["field"] = error.field
+        sys.stderr.write(msgspec.json.encode(problem).decode() + "\n")
+        return
+    where = f" ({error.field})" if error.field else ""
+    sys.stderr.write(f"goq: {error.detail}{where}\n")
+    for note in getattr(error, "__notes__", ()):
+        sys.stderr.write(f"goq: {note}\n")

@@ -1,29 +1,22 @@
-"""What people see of groups: progress, what a reset would do, messages by state."""
+"""What people see of groups: progress, and what a reset would do."""
 
 from __future__ import annotations
 
-from goq import limits
 from goq.api.bodies import (
     GroupOut,
     GroupPartitionOut,
     MemberOut,
-    MessagesOut,
     ResetPartitionOut,
 )
 from goq.api.log_reading import read_log
-from goq.api.messages_out import JsonMessages, messages_json
 from goq.api.reading import time_us
 from goq.broker.counts import group_counts
 from goq.broker.partition import Partition
+from goq.broker.standing import State
+from goq.broker.states import runs_of
 from goq.broker.topic import Topic
 from goq.clock import Clock
-from goq.delivery.parts import Part, gaps
 from goq.errors import InvalidInput
-from goq.model import MessageId
-from goq.units import format_time_us
-
-_STATES = ("ready", "leased", "retry")
-_WINDOW = 100_000  # offsets looked at in one go
 
 
 class GroupViews:
@@ -65,10 +58,12 @@ class GroupViews:
     async def _oldest_age_ms(self, topic: Topic, name: str, now_ms: int) -> int | None:
         times_us: list[int] = []
         for partition in list(topic.partitions):
-            runs = await self._ready_runs(partition, name, now_ms, -1, 1)
-            for run in runs[:1]:
+            if not group_counts(partition, name, now_ms).ready:
+                continue  # nor is there any need to look at all that is scheduled
+            async for run in runs_of(partition, name, State.READY, 0, now_ms):
                 reading = await read_log(partition, run.start, run.start + 1)
                 times_us += [view.header.append_time_us for view in reading.frames]
+                break
         return max(0, now_ms - min(times_us) // 1000) if times_us else None
 
     def reset(self, partition: Partition, name: str, offset: int) -> ResetPartitionOut:
@@ -84,84 +79,6 @@ class GroupViews:
             skips=before - group.taken.count(state.start_offset, offset),
             voids=group.leased_count,
         )
-
-    async def peek(
-        self, topic: Topic, name: str, state: str, limit: int, after: str | None
-    ) -> MessagesOut:
-        """Return messages in one state, and the id to go on behind if there are more."""
-        if state not in _STATES:
-            raise InvalidInput(
-                f"{state[:50]!r} is not a state; there are {', '.join(_STATES)}", field="state"
-            )
-        after_partition, after_offset = _position(after, topic.name)
-        found = JsonMessages(limits.READ_BYTES_MAX)
-        for partition in topic.partitions[max(0, after_partition) :]:
-            number = partition.identity.number
-            behind = after_offset if number == after_partition else -1
-            for run in await self._runs(partition, name, state, behind, limit):
-                first = max(run.start, behind + 1)
-                while first < run.end:
-                    if len(found) >= limit:
-                        return MessagesOut(found.messages, found.last_id)
-                    last = min(run.end, first + limit - len(found))
-                    reading = await read_log(partition, first, last)
-                    last = min(last, reading.next_offset)
-                    for out in messages_json(topic, number, reading.frames, first, last):
-                        out.state, out.attempt = state, run.attempt
-                        if state == "leased":
-                            out.lease_until = format_time_us(run.time_ms * 1000)
-                        elif state == "retry":
-                            out.due = format_time_us(run.time_ms * 1000)
-                        if not found.add(out):
-                            return MessagesOut(found.messages, found.last_id)
-                    if last <= first:
-                        break  # the log was cut meanwhile
-                    first = last
-        return MessagesOut(found.messages)
-
-    async def _runs(
-        self, partition: Partition, name: str, state: str, behind: int, count: int
-    ) -> list[Part]:
-        """Return the offsets in a state, in order; attempts are those already made."""
-        group, now_ms = partition.state.group(name), self._clock.wall_ms()
-        if state == "leased":
-            return sorted(part for lease in group.leases.values() for part in lease.parts)
-        if state == "retry":
-            return [part for part in group.retries if part.time_ms > now_ms]
-        return await self._ready_runs(partition, name, now_ms, behind, count)
-
-    async def _ready_runs(
-        self, partition: Partition, name: str, now_ms: int, behind: int, count: int
-    ) -> list[Part]:
-        """Return what is ready behind an offset, in order of offset: at least ``count`` of it."""
-        state = partition.state
-        group = state.group(name)
-        due = [p for p in group.retries if p.time_ms <= now_ms and p.end > behind + 1]
-        fresh: list[Part] = []
-        at, left = max(behind + 1, state.start_offset), count
-        while left > 0 and at < state.end_offset:
-            stop = min(at + _WINDOW, state.end_offset)
-            waiting = [Part(s, e, 0, 0) for s, e in await partition.waiting(at, stop)]
-            for run in state.deliverable(group, at, stop):
-                for start, end in gaps(*run, waiting):
-                    fresh.append(Part(start, end, 0, now_ms))
-                    left -= end - start
-            at = stop
-        return sorted([*due, *fresh])
-
-
-def _position(after: str | None, topic: str) -> tuple[int, int]:
-    """Return the partition and offset to go on behind."""
-    if after is None:
-        return -1, -1
-    try:
-        message_id = MessageId.parse(after)
-    except InvalidInput as error:
-        error.field = "after"
-        raise
-    if message_id.topic != topic:
-        raise InvalidInput(f"{after[:300]} is not in topic {topic}", field="after")
-    return message_id.partition, message_id.offset
 
 
 def reset_target(partition: Partition, to: str | int, now_us: int) -> int:

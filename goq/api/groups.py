@@ -30,6 +30,7 @@ from goq.api.messages_out import (
     delivery_json,
     json_response,
 )
+from goq.api.peek import Peek, state_of
 from goq.api.reading import (
     duration_ms,
     json_body,
@@ -42,6 +43,7 @@ from goq.api.route import Parameter, Route
 from goq.api.streaming import StreamRoutes
 from goq.broker.broker import Broker
 from goq.broker.partition import Delivery, Partition
+from goq.broker.standing import State
 from goq.broker.streams import Stream, StreamOptions
 from goq.broker.topic import ReceiveOptions, Topic
 from goq.delivery.events import Span
@@ -60,6 +62,7 @@ class GroupRoutes:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._views = GroupViews(broker.clock)
+        self._peek = Peek(broker)
         self._streams = StreamRoutes(broker)
 
     def routes(self) -> list[Route]:
@@ -117,7 +120,7 @@ class GroupRoutes:
                 "Look at messages without touching them",
                 answer=MessagesOut,
                 parameters=(
-                    Parameter("state", "ready, leased or retry"),
+                    Parameter("state", f"one of {', '.join(State)}; default ready"),
                     Parameter("limit", "at most so many messages", "integer"),
                     Parameter("after", "go on behind this message id"),
                 ),
@@ -287,8 +290,8 @@ class GroupRoutes:
         """Look at a group's messages in one state."""
         topic = self._known(name, group)
         limit = query_int(request, "limit", 10, minimum=1, maximum=limits.READ_MESSAGES_MAX)
-        state, after = request.query.get("state", "ready"), request.query.get("after")
-        return json_response(await self._views.peek(topic, group, state, limit, after))
+        state, after = state_of(request.query.get("state", "ready")), request.query.get("after")
+        return json_response(await self._peek.page(topic, group, state, limit, after))
 
     def _known(self, name: str, group: str) -> Topic:
         topic = self._broker.topic(name)

@@ -1,9 +1,9 @@
-"""Routes of messages: publish, read the log, show one."""
+"""Routes of messages: publish, read the log."""
 
 from __future__ import annotations
 
 from goq import limits
-from goq.api.bodies import MessageOut, MessagesOut, Publish, PublishedOut, PublishOut
+from goq.api.bodies import MessagesOut, Publish, PublishedOut, PublishOut
 from goq.api.log_reading import read_log
 from goq.api.messages_in import frames_of, messages_of
 from goq.api.messages_out import (
@@ -19,10 +19,10 @@ from goq.broker.broker import Broker
 from goq.broker.partition import Partition
 from goq.broker.publishing import Stored, StoredFrame
 from goq.broker.topic import Topic
-from goq.errors import DamagedData, InvalidInput, MessageNotFound
+from goq.errors import InvalidInput
 from goq.frame.view import slice_frame
 from goq.http.message import Request, Response
-from goq.model import Message, MessageId, check_name
+from goq.model import Message, check_name
 from goq.storage.reader import Reading
 from goq.units import format_time_us
 
@@ -37,7 +37,7 @@ _READ_PARAMETERS = (
 
 
 class MessageRoutes:
-    """Publish, read the log, show one."""
+    """Publish, read the log."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -72,14 +72,6 @@ class MessageRoutes:
                 errors=("topic_not_found", "partition_not_found"),
                 gives_frames=True,
                 waits=True,
-            ),
-            Route(
-                "GET",
-                "/v1/messages/{id}",
-                self.show,
-                "Show one message",
-                answer=MessageOut,
-                errors=("message_not_found", "damaged_data"),
             ),
         ]
 
@@ -159,28 +151,6 @@ class MessageRoutes:
         if "to_time" in query:
             end = log.reader.find_time(time_us(query["to_time"], "to_time", now_us), end)
         return start, end
-
-    async def show(self, request: Request, text: str) -> Response:
-        """Show one message."""
-        message_id = MessageId.parse(text)
-        topic = self._broker.topic(message_id.topic)
-        partition = topic.partition(message_id.partition)
-        offset = message_id.offset
-        if offset >= partition.state.end_offset:
-            raise MessageNotFound(f"{text} does not exist yet", field="id")
-        if offset < partition.messages.start_offset:
-            raise MessageNotFound(
-                f"{text} is gone: retention keeps {message_id.topic}:{message_id.partition} from"
-                f" offset {partition.messages.start_offset} on",
-                field="id",
-            )
-        reading = await read_log(partition, offset, offset + 1)
-        found = list(messages_json(topic, message_id.partition, reading.frames, offset, offset + 1))
-        if not found and not reading.damage:
-            raise MessageNotFound(f"{text} is gone", field="id")
-        if not found:
-            raise DamagedData(f"{text} cannot be read: {reading.damage[0].reason}", field="id")
-        return json_response(found[0])
 
 
 def _damaged(number: int, reading: Reading, stop: int) -> list[dict[str, int]]:

@@ -293,7 +293,12 @@ class Broker:
             await partition.keeping.roll()
         segments = list(messages.segments)
         await loop.run_in_executor(self._executor, self._load_indexes, segments)
-        deleted = await partition.keeping.trim(keep_from(segments, topic.settings, now_us))
+        keep = keep_from(segments, topic.settings, now_us)
+        if keep > segments[0].base_offset:  # what waits for its time is kept, and all behind it
+            start = segments[0].base_offset
+            waits = await partition.look(lambda waiting: waiting.first(start, keep))
+            keep = keep if waits is None else min(keep, waits)
+        deleted = await partition.keeping.trim(keep)
         await self.metadata.delete_segments(
             [(topic.name, partition.identity.number, log, s.base_offset) for log, s in deleted]
         )

@@ -7,7 +7,8 @@ follows both: what is published, what matures, what is moved.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -53,7 +54,7 @@ class Dispatch:
         self.schedule = Schedule(
             now_ms,
             state.frontier,
-            cancelled=(o for run in state.cancelled.all() for o in range(*run)),
+            cancelled=_offsets(state.cancelled.present(state.start_offset, state.cancelled.top())),
             rescheduled=state.rescheduled,
         )
         self._state = state
@@ -85,8 +86,7 @@ class Dispatch:
     ) -> None:
         """Take what the log has from ``start`` up to ``end``; blocks on the disk."""
         ready_from = max(start, ready_from)
-        self._restore(messages.reader.rows(start, end), ready_from, now_ms)
-        self._enter_plain(messages, ready_from, end, now_ms)
+        self._restore(messages.reader.rows(start, end), ready_from, end, now_ms)
 
     def lacks(self, group: Group) -> bool:
         """Whether a group that has no place in the queues yet may need what was let go of."""
@@ -145,21 +145,14 @@ class Dispatch:
         """Let a message that is ready stand in another lane's queue."""
         self.ready.add(lane, tenant, offset, offset + 1, now_ms)
 
-    def waiting(self, messages: Log, start: int, end: int) -> list[tuple[int, int]]:
-        """Return the offsets that wait for their time, as runs in order; blocks on the disk."""
-        runs: list[tuple[int, int]] = []
-        frontier, cancelled = self._state.frontier, self._state.cancelled
-        for rows in messages.reader.rows(start, end):
-            delayed = rows.deliver_at_ms != 0
-            offsets = rows.offsets[delayed]
-            for offset in offsets[~frontier.matured(offsets, self._due_ms(rows, delayed))].tolist():
-                if offset in cancelled:
-                    continue
-                if runs and runs[-1][1] == offset:
-                    runs[-1] = (runs[-1][0], offset + 1)
-                else:
-                    runs.append((offset, offset + 1))
-        return runs
+    def cancelled(self, offset: int, due_ms: int) -> None:
+        """Take out a message that waits for its time; ``due_ms`` is the one in force."""
+        self.schedule.cancel(offset, due_ms)
+
+    def rescheduled(self, row: Rows, due_ms: int, new_due_ms: int) -> None:
+        """Let a message that waits for its time be due at another; ``due_ms`` was in force."""
+        (tag,) = _tags(*self.places(row)).tolist()
+        self.schedule.reschedule(int(row.offsets[0]), tag, due_ms, new_due_ms)
 
     def load(self, messages: Log, load: Load) -> list[Rows]:
         """Read the rows that a load wants; blocks on the disk."""
@@ -183,15 +176,18 @@ class Dispatch:
     def _enter_due(self, due: Due, now_ms: int) -> None:
         lanes = due.tags & ((1 << _LANE_BITS) - 1)
         tenants = due.tags >> _LANE_BITS
-        moved = self._state.moved
-        if moved:
-            for index, offset in enumerate(due.offsets.tolist()):
-                lanes[index] = moved.get(offset, int(lanes[index]))
+        self._move(due.offsets, lanes)
         self.ready.add_rows(due.offsets, lanes, tenants, now_ms)
 
-    def _restore(self, found: Iterator[Rows], start: int, now_ms: int) -> None:
-        """Take all rows there are: those that wait into the schedule, the others as ready."""
+    def _restore(self, found: Iterator[Rows], start: int, end: int, now_ms: int) -> None:
+        """Take all rows there are: those that wait into the schedule, the others as ready.
+
+        Everything enters in order of offset, so what no row speaks of, which stands in the default
+        lane, in between.
+        """
         frontier = self._state.frontier
+        moved = sorted(self._state.moved)
+        at = start
         for rows in found:
             lanes, tenants = self.places(rows)
             delayed = rows.deliver_at_ms != 0
@@ -201,11 +197,33 @@ class Dispatch:
                 delayed[delayed] = ~frontier.matured(
                     rows.offsets[delayed], self._due_ms(rows, delayed)
                 )
-            ready = ~delayed & (rows.offsets >= start)
-            self.ready.add_rows(rows.offsets[ready], lanes[ready], tenants[ready], now_ms)
-        for offset, lane in self._state.moved.items():
-            if offset >= start:
-                self.ready.add(lane, 0, offset, offset + 1, now_ms)
+            self._move(rows.offsets, lanes)
+            breaks = np.flatnonzero(np.diff(rows.offsets) != 1) + 1
+            for run in np.split(np.arange(len(rows.offsets)), breaks):
+                if not len(run):
+                    continue
+                self._enter_plain(at, int(rows.offsets[run[0]]), moved, now_ms)
+                at = max(at, int(rows.offsets[run[-1]]) + 1)
+                ready = run[~delayed[run] & (rows.offsets[run] >= start)]
+                self.ready.add_rows(rows.offsets[ready], lanes[ready], tenants[ready], now_ms)
+        self._enter_plain(at, end, moved, now_ms)
+
+    def _enter_plain(self, start: int, end: int, moved: list[int], now_ms: int) -> None:
+        """Let messages that no row speaks of stand in the default lane, or where they moved."""
+        for offset in moved[bisect_left(moved, start) : bisect_left(moved, end)]:
+            if start < offset:
+                self.ready.add(self.default_lane, 0, start, offset, now_ms)
+            self.ready.add(self._state.moved[offset], 0, offset, offset + 1, now_ms)
+            start = offset + 1
+        if start < end:
+            self.ready.add(self.default_lane, 0, start, end, now_ms)
+
+    def _move(self, offsets: _Int64s, lanes: _Int64s) -> None:
+        """Put into ``lanes`` where messages were moved to."""
+        moved = self._state.moved
+        if moved:
+            for index, offset in enumerate(offsets.tolist()):
+                lanes[index] = moved.get(offset, int(lanes[index]))
 
     def _due_ms(self, rows: Rows, chosen: npt.NDArray[np.bool_]) -> _Int64s:
         """Return when rows are due, by the time in force."""
@@ -215,19 +233,6 @@ class Dispatch:
             for index, offset in enumerate(rows.offsets[chosen].tolist()):
                 due_ms[index] = changed.get(offset, int(due_ms[index]))
         return due_ms
-
-    def _enter_plain(self, messages: Log, start: int, end: int, now_ms: int) -> None:
-        """Let everything that no row speaks of stand in the default lane."""
-        at = start
-        for rows in messages.reader.rows(start, end):
-            breaks = np.flatnonzero(np.diff(rows.offsets) != 1) + 1
-            for run in np.split(rows.offsets, breaks):
-                if len(run):
-                    if at < run[0]:
-                        self.ready.add(self.default_lane, 0, at, int(run[0]), now_ms)
-                    at = int(run[-1]) + 1
-        if at < end:
-            self.ready.add(self.default_lane, 0, at, end, now_ms)
 
     def _lanes(self, rows: Rows) -> _Int64s:
         lanes = rows.lanes.astype(np.int64)
@@ -242,3 +247,8 @@ class Dispatch:
 
 def _tags(lanes: _Int64s, tenants: _Int64s) -> _Int64s:
     return tenants << _LANE_BITS | lanes
+
+
+def _offsets(runs: Iterable[tuple[int, int]]) -> Iterator[int]:
+    for start, end in runs:
+        yield from range(start, end)

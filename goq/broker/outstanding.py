@@ -28,7 +28,7 @@ def learn_outstanding(messages: Log, state: PartitionState, dispatch: Dispatch) 
     facts: dict[int, Fact] = {}
     for start, end in _joined(run for runs in outstanding.values() for run in runs):
         for view in _frames(messages, start, min(end, messages.end_offset)):
-            if view.header.attributes & _TELLING:
+            if view.header.attributes & _TELLING or state.moved:
                 facts.update(_facts(view, start, end, state, dispatch))
     for name, runs in outstanding.items():
         offsets = (offset for run in runs for offset in range(*run)) if facts else ()
@@ -60,8 +60,9 @@ def _facts(
         lanes, tenants = (column.tolist() for column in dispatch.places(rows))
     for offset in range(first, last):
         index = offset - header.base_offset
-        lane = state.moved.get(offset, lanes[index])
-        yield offset, Fact(hashes[index], lane, tenants[index])
+        fact = Fact(hashes[index], state.moved.get(offset, lanes[index]), tenants[index])
+        if fact != (0, dispatch.default_lane, 0):
+            yield offset, fact
 
 
 def _joined(runs: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:

@@ -32,10 +32,12 @@ from goq.broker.opening import (
 )
 from goq.broker.policies import failing, retry_policy
 from goq.broker.stats import TopicStats
+from goq.broker.waiting import Waiting
 from goq.delivery.choice import Choice
 from goq.delivery.events import (
     Acked,
     AnyEvent,
+    Cancelled,
     Cause,
     Corrupted,
     Departing,
@@ -44,8 +46,10 @@ from goq.delivery.events import (
     Extended,
     GroupDeleted,
     Leased,
+    Moved,
     Nacked,
     Range,
+    Rescheduled,
     Reset,
     Skipped,
     Span,
@@ -54,7 +58,7 @@ from goq.delivery.events import (
 )
 from goq.delivery.parts import gaps
 from goq.delivery.schedule import Load
-from goq.delivery.settling import Failing, Settled, expire, spans_of, undo
+from goq.delivery.settling import Failing, Settled, end_lease, expire, spans_of, undo
 from goq.delivery.snapshot import snapshot_of, weight_of
 from goq.errors import GoqError, LogFailed, PartitionOffline, TooManyRequests
 from goq.frame.view import FrameView
@@ -65,6 +69,7 @@ from goq.storage.framecolumns import ROW_ATTRIBUTES, rows_of
 from goq.storage.reader import Reading
 
 T = TypeVar("T")
+
 _TIMER_MS_MAX = 1_000  # a wall clock that is set forward is noticed within this
 _LOAD_AGAIN_S = 1.0
 _EXPIRE_AT_ONCE_MAX = 256  # leases, before others get a turn
@@ -216,10 +221,10 @@ class Partition:
             self.dispatch.published(appended.offset, end, rows, appended.time_us // 1000)
             if rows is not None:
                 self._arm_timer(self.dispatch.schedule.next_ms())
+        self.dispatch.release()
         self._callbacks.on_ready(None)
         enough = limits.CHECKPOINT_INTERVAL_BYTES + _SNAPSHOT_COST_BYTES * self._snapshot_weight
         if self._bytes_since_snapshot > enough and self.is_online:
-            self.dispatch.release()
             self._record_snapshot(begins_segment=self._events_are_full())
 
     def _rows_of(self, view: FrameView, appended: Appended) -> Rows | None:
@@ -265,13 +270,49 @@ class Partition:
         if not any(r.start <= start and end <= r.end for r in known) and self.is_online:
             self._record([Corrupted(start, end, reason)])
 
-    async def waiting(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Return which of these messages wait for their time, as runs in order of offset."""
-        if not self.dispatch.schedule.count:
-            return []
-        return await self._loop.run_in_executor(
-            self._machinery.executor, self.dispatch.waiting, self.messages, start, end
-        )
+    async def look(self, work: Callable[[Waiting], T]) -> T:
+        """Ask, in a thread, something about the messages that wait for their time."""
+        waiting = Waiting(self.messages, self.state)
+        return await self._loop.run_in_executor(self._machinery.executor, work, waiting)
+
+    async def row(self, offset: int) -> Rows | None:
+        """Return what the columns say of one message; None for one in a plain frame."""
+
+        def read() -> Rows | None:
+            return next(self.messages.reader.rows(offset, offset + 1), None)
+
+        return await self._loop.run_in_executor(self._machinery.executor, read)
+
+    # Single messages
+
+    def cancel(self, offset: int, reason: str, due_ms: int | None) -> asyncio.Future[Appended]:
+        """Deliver a message to no group that has not got it; with ``due_ms`` it waits till then."""
+        self.check_settled()
+        self.check_room()
+        done = self._record([Cancelled([(offset, offset + 1)], reason)])
+        if due_ms is not None:
+            self.dispatch.cancelled(offset, due_ms)
+        self._callbacks.on_ready(None)  # what stood behind it may go
+        return done
+
+    def move(self, offset: int, lane: int, tenant: int | None) -> asyncio.Future[Appended]:
+        """Let a message go on in another lane, at once unless it waits (``tenant`` None)."""
+        self.check_settled()
+        self.check_room()
+        done = self._record([Moved(offset, lane)])
+        if tenant is not None:
+            self.dispatch.moved(offset, lane, tenant, self._machinery.clock.wall_ms())
+            self._callbacks.on_ready(None)
+        return done
+
+    def reschedule(self, row: Rows, due_ms: int, new_due_ms: int) -> asyncio.Future[Appended]:
+        """Let a message that waits be due at another time; ``due_ms`` is the one in force."""
+        self.check_settled()
+        self.check_room()
+        done = self._record([Rescheduled(int(row.offsets[0]), new_due_ms)])
+        self.dispatch.rescheduled(row, due_ms, new_due_ms)
+        self._arm_timer(self.dispatch.schedule.next_ms())
+        return done
 
     # Delivery
 
@@ -365,6 +406,15 @@ class Partition:
             if event is not None:
                 self._record([event])
                 self._callbacks.on_ready(group)
+
+    def end_lease(self, group: str, token: int, reason: str) -> None:
+        """End a lease at once, because its consumer is gone; its messages are ready again."""
+        self._check_online()
+        failing = self.failing(group, delay_ms=0, reason=reason)
+        events = end_lease(self.state, group, token, failing)
+        if events:
+            self._record(events)
+            self._callbacks.on_ready(group)
 
     def count_held(self, group: str, token: int) -> int:
         """Return how many messages of a lease are not settled."""

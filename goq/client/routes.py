@@ -52,6 +52,11 @@ def redrive(name: str) -> str:
     return f"{topic(name)}/redrive"
 
 
+def scheduled(name: str) -> str:
+    """Return the path of what waits for its time in a topic."""
+    return f"{topic(name)}/scheduled"
+
+
 def message(message_id: str | MessageId) -> str:
     """Return the path of one message."""
     parsed = MessageId.parse(str(message_id))

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from goq.delivery.capped import Capped
 from goq.delivery.deadlines import Deadlines
 from goq.delivery.events import Range, Span
 from goq.delivery.locks import Fact, KeyLocks
@@ -46,6 +47,7 @@ class Group:
         self.leased_count = 0
         self.facts: dict[int, Fact] = {}
         self.locks = KeyLocks()
+        self.capped = Capped()
         self.in_flight: dict[int, int] = {}
         """How many messages of each tenant are leased."""
         self.turns: Turns | None = None
@@ -60,6 +62,7 @@ class Group:
         """Be told of all outstanding messages, after the state was rebuilt."""
         self.facts = dict(facts)
         self.locks = KeyLocks()
+        self.capped = Capped()
         self.in_flight.clear()
         waiting = list(self.retries)
         self.retries = Retries(self._lane_of)
@@ -131,6 +134,7 @@ class Group:
         self.leased_count = 0
         self.facts.clear()
         self.locks = KeyLocks()
+        self.capped = Capped()
         self.in_flight.clear()
         self.start_over()
         self.retries = Retries(self._lane_of)
@@ -167,8 +171,9 @@ class Group:
         waiting = self._stop_waiting(offset, offset + 1)
         if fact is not None:
             self.facts[offset] = fact._replace(lane=lane)
+        elif waiting or any(lease.parts.at(offset) for lease in self.leases.values()):
+            self.facts[offset] = Fact(0, lane, 0)
         for part in waiting:
-            self.facts.setdefault(offset, Fact(0, lane, 0))
             self._wait(part)
 
     def outstanding(self) -> Iterator[Part]:
@@ -229,26 +234,21 @@ class Group:
         for piece in self._pieces(part):
             fact = self.facts.get(piece.start)
             if fact is not None and fact.key:
-                self.locks.wait(fact.key, piece.start)
+                self.locks.wait(fact.key, fact.lane, piece.start)
             self.retries.add(piece)
 
     def _pieces(self, part: Part) -> Iterator[Part]:
-        """Yield a part by what is known of its messages: keys apart, lanes apart."""
+        """Yield a part by what is known of its messages: keys apart, lanes and tenants apart."""
         if not self.facts or not any(o in self.facts for o in range(part.start, part.end)):
             yield part
             return
         first = part.start
         for offset in range(part.start + 1, part.end):
             fact = self.facts.get(offset)
-            is_keyed = bool(fact and fact.key) or (offset - 1 == first and self._is_keyed(first))
-            if is_keyed or self._lane_of(offset) != self._lane_of(first):
+            if fact != self.facts.get(first) or (fact is not None and fact.key):
                 yield part._replace(start=first, end=offset)
                 first = offset
         yield part._replace(start=first)
-
-    def _is_keyed(self, offset: int) -> bool:
-        fact = self.facts.get(offset)
-        return fact is not None and fact.key != 0
 
     def _stop_waiting(self, start: int, end: int) -> list[Part]:
         waited = self.retries.take(start, end)
@@ -256,7 +256,7 @@ class Group:
             for part in waited:
                 fact = self.facts.get(part.start)
                 if fact is not None and fact.key:
-                    self.locks.end_wait(fact.key, part.start)
+                    self.locks.end_wait(fact.key, fact.lane, part.start)
                     self._enter_waiting_again(fact.key)
         return waited
 
@@ -289,7 +289,7 @@ class Group:
 
     def _enter_waiting_again(self, key: int) -> None:
         """What was passed over because of its key may come up again."""
-        for offset in self.locks.waiting(key):
+        for offset in self.locks.all_waiting(key):
             self.retries.enter_again(offset)
 
     def _one_less_in_flight(self, tenant: int) -> None:
@@ -298,6 +298,7 @@ class Group:
             self.in_flight[tenant] = left
         else:
             del self.in_flight[tenant]
+        self.capped.tenant_freed(tenant)
         if self.turns is not None:
             self.turns.tenant_freed(tenant)
 

@@ -38,6 +38,12 @@ class OffsetSet:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, OffsetSet) and self.encode() == other.encode()
 
+    def copy(self) -> OffsetSet:
+        """Return a set of the same offsets, which goes its own way."""
+        copied = OffsetSet(self.floor)
+        copied._chunks = dict(self._chunks)
+        return copied
+
     def add(self, start: int, end: int) -> None:
         """Put in the offsets from ``start`` up to ``end``."""
         if end <= self.floor or start >= end:

@@ -122,7 +122,13 @@ class PartitionState:
         ends += [r.end for r in self.corrupt]
         ends += [end for _, end in self.frontier.pairs]
         ends += (self.cancelled.top(), self.producers.reach())
+        ends += [offset + 1 for offset in (*self.moved, *self.rescheduled)]
         return max(self.start_offset, *ends)
+
+    def mark_count(self) -> int:
+        """Return how many marks there are: messages cancelled, moved or rescheduled, each."""
+        cancelled = self.cancelled.count(self.start_offset, self.cancelled.top())
+        return cancelled + len(self.moved) + len(self.rescheduled)
 
     def apply(self, event: Event, sequence: int, epoch: int) -> None:
         """Change the state as ``event`` says; ``sequence`` is its offset in the events log."""
@@ -261,6 +267,7 @@ class PartitionState:
     def _trimmed(self, event: Trimmed) -> None:
         start = self.start_offset = event.start_offset
         self.corrupt = [r for r in self.corrupt if r.end > start]
+        self.cancelled.add(0, start)
         self.moved = {o: lane for o, lane in self.moved.items() if o >= start}
         self.rescheduled = {o: due_ms for o, due_ms in self.rescheduled.items() if o >= start}
         self.frontier.trim(start)

@@ -10,7 +10,7 @@ is that, or when the clock was set back.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from goq.delivery.parts import Part, Parts
 
@@ -54,6 +54,15 @@ class Retries:
             self._enter(rest)
         return taken
 
+    def has(self, offset: int) -> bool:
+        """Whether a message waits."""
+        return self._parts.at(offset) is not None
+
+    def is_due(self, offset: int, now_ms: int) -> bool:
+        """Whether a message waits, and its time has come."""
+        part = self._parts.at(offset)
+        return part is not None and part.time_ms <= now_ms
+
     def within(self, start: int, end: int) -> list[Part]:
         """Return what waits from ``start`` up to ``end``."""
         return self._parts.within(start, end)
@@ -66,16 +75,19 @@ class Retries:
         """Return the lanes in which something may be ripe."""
         return [lane for lane, heap in self._ripe.items() if heap]
 
-    def pop_ripe(self, lane: int) -> Part | None:
-        """Return the part of a lane that has been ripe for longest; it stays until it is taken.
+    def pop_ripe(self, lanes: Sequence[int]) -> Part | None:
+        """Return the part of these lanes that has been ripe for longest; it stays until taken.
 
         It is not returned again unless it is entered again.
         """
-        heap = self._ripe.get(lane)
-        while heap:
-            part = self._behind(heapq.heappop(heap))
-            self._entries -= 1
-            if part is not None:
+        while heaps := [(heap[0], lane) for lane in lanes if (heap := self._ripe.get(lane))]:
+            entry, lane = min(heaps)
+            heap = self._ripe[lane]
+            while heap and heap[0] == entry:  # it may have been entered more than once
+                heapq.heappop(heap)
+                self._entries -= 1
+            part = self._behind(entry)
+            if part is not None and self._lane_of(part.start) == lane:
                 return part
         return None
 

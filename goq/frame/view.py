@@ -65,6 +65,11 @@ class BytesColumn(NamedTuple):
         raw = bytes(self.data[first : bounds[-1]])
         return [raw[a - first : b - first] for a, b in itertools.pairwise(bounds)]
 
+    def pick(self, rows: Sequence[int]) -> list[bytes]:
+        """Return the entries of some rows as bytes."""
+        offsets, data = self.offsets, self.data
+        return [bytes(data[offsets[row] : offsets[row + 1]]) for row in rows]
+
 
 class _Cursor:
     """Takes sections off a buffer in order; raises ``InvalidFrame`` when one would not fit."""
@@ -350,9 +355,7 @@ def pick_rows(view: FrameView, rows: Sequence[int]) -> memoryview:
 
     It has the frame's offset, time and epoch; which offsets its messages have, it does not say.
     """
-    first = rows[0]
-    columns = view.columns(first, rows[-1] + 1)
-    part = encode_frame(columns.pick([row - first for row in rows]))
+    part = encode_frame(_picked_columns(view, rows))
     header = view.header
     stamped = stamp(
         parse_header(part),
@@ -361,6 +364,47 @@ def pick_rows(view: FrameView, rows: Sequence[int]) -> memoryview:
         leader_epoch=header.leader_epoch,
     )
     return memoryview(stamped.pack() + part[HEADER_BYTES:])
+
+
+def _picked_columns(view: FrameView, rows: Sequence[int]) -> Columns:
+    """Return some messages by column, without looking at the others."""
+    payload, first, last = view.payload, rows[0], rows[-1] + 1
+    near = [row - first for row in rows]
+    keys = None
+    if payload.keys is not None:
+        keys = _nulls_at(payload.keys.pick(rows), payload.key_validity, rows)
+    headers = None
+    if payload.header_counts is not None:
+        headers = [view.headers(row, row + 1)[0] for row in rows]
+    times = {
+        attribute: None
+        if (column := view.times_ms(attribute, first, last)) is None
+        else [column[row] for row in near]
+        for attribute in (Attribute.DELIVER_AT, Attribute.EXPIRES_AT, Attribute.CLIENT_TIME)
+    }
+    dedup = view.column(Attribute.DEDUP_ID)
+    lanes = view.column(Attribute.LANE)
+    return Columns(
+        values=_nulls_at(payload.values.pick(rows), payload.value_validity, rows),
+        keys=keys,
+        headers=headers,
+        deliver_at_ms=times[Attribute.DELIVER_AT],
+        expires_at_ms=times[Attribute.EXPIRES_AT],
+        client_time_ms=times[Attribute.CLIENT_TIME],
+        dedup_ids=None if dedup is None else [bytes(dedup[16 * r : 16 * r + 16]) for r in rows],
+        tenants=_tenants_at(view, rows),
+        lanes=None if lanes is None else [lanes[row] for row in rows],
+    )
+
+
+def _tenants_at(view: FrameView, rows: Sequence[int]) -> list[str | None] | None:
+    column, dictionary = view.column(Attribute.TENANT), view.tenants
+    if column is None or dictionary is None:
+        return None
+    numbers = column.cast("H")
+    known = sorted({numbers[row] for row in rows} - {NO_TENANT})
+    names = {n: name.decode() for n, name in zip(known, dictionary.pick(known), strict=True)}
+    return [names.get(numbers[row]) for row in rows]
 
 
 def without_rows(view: FrameView, left_out: Sequence[LeftOut]) -> FrameView:
@@ -394,6 +438,17 @@ def _with_nulls(items: list[bytes], validity: memoryview | None, start: int) -> 
     return [
         item if validity[i >> 3] >> (i & 7) & 1 else None
         for i, item in enumerate(items, start=start)
+    ]
+
+
+def _nulls_at(
+    items: list[bytes], validity: memoryview | None, rows: Sequence[int]
+) -> list[bytes | None]:
+    if validity is None:
+        return items  # type: ignore[return-value]  # as in _with_nulls
+    return [
+        item if validity[row >> 3] >> (row & 7) & 1 else None
+        for row, item in zip(rows, items, strict=True)
     ]
 
 

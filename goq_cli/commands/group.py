@@ -6,13 +6,14 @@ from typing import Annotated, Any
 
 import typer
 
-from goq_cli.output import confirm, notice, print_json, print_table
+from goq_cli.output import confirm, notice, parse_settings, print_json, print_table
 from goq_cli.session import SESSION
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 _Group = Annotated[str, typer.Argument(metavar="GROUP")]
 _Topic = Annotated[str, typer.Option("--topic", metavar="TOPIC", help="The group's topic.")]
-_COLUMNS = ("topic", "group", "lag", "ready", "leased", "retry", "oldest_ready_ms", "members")
+_COUNTS = ("lag", "ready", "leased", "retry", "blocked", "scheduled")
+_COLUMNS = ("topic", "group", *_COUNTS, "oldest_ready_ms", "members")
 
 _MOVES_SHOWN = 8
 
@@ -33,7 +34,7 @@ def list_groups(
 
 @app.command()
 def show(group: _Group, topic: _Topic) -> None:
-    """Show a group: lag, in flight, retries, oldest waiting, members."""
+    """Show a group: lag, in flight, retries, oldest waiting, settings, members."""
     with SESSION.client() as client:
         found = client.group(topic, group)
         membership = client.group_members(topic, group)
@@ -41,10 +42,30 @@ def show(group: _Group, topic: _Topic) -> None:
         print_json({**found, "membership": membership})
         return
     print_table(_COLUMNS, [_row(topic, found)])
-    columns = ("partition", "cursor", "lag", "ready", "leased", "retry")
+    columns = ("partition", "cursor", *_COUNTS)
     print_table(columns, [[p[c] for c in columns] for p in found["partitions"]])
+    if found["members"]:
+        held = ("consumer", "leased")
+        print_table(held, [[m["consumer"] or "-", m["leased"]] for m in found["members"]])
+    _print_settings(found)
     if membership["history"]:
         _print_membership(membership)
+
+
+@app.command("set")
+def set_settings(
+    group: _Group,
+    topic: _Topic,
+    settings: Annotated[list[str], typer.Argument(metavar="KEY=VALUE…")],
+) -> None:
+    """Give a group settings of its own, over those of its topic; a new group begins with them."""
+    pairs = parse_settings(settings)
+    with SESSION.client() as client:
+        found = client.configure_group(topic, group, pairs)
+    if SESSION.json:
+        print_json(found)
+    else:
+        _print_settings(found)
 
 
 @app.command()
@@ -84,8 +105,12 @@ def delete(
 
 def _row(topic: str, group: dict[str, Any]) -> list[object]:
     members = ",".join(m["consumer"] or "-" for m in group["members"])
-    cells = [group[name] for name in ("lag", "ready", "leased", "retry")]
+    cells = [group[name] for name in _COUNTS]
     return [topic, group["group"], *cells, group.get("oldest_ready_age_ms"), members]
+
+
+def _print_settings(group: dict[str, Any]) -> None:
+    print_table(("setting", "value"), [list(pair) for pair in group["settings"].items()])
 
 
 def _print_membership(membership: dict[str, Any]) -> None:

@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from goq.errors import UsageError
 from goq.units import format_time_us
-from goq_cli.output import print_json, print_table
+from goq_cli.message_table import print_messages
 from goq_cli.session import SESSION
 
-STATES = ("ready", "leased", "retry")
+if TYPE_CHECKING:
+    from goq.client import Client
+
+STATES = (
+    "ready",
+    "blocked",
+    "leased",
+    "retry",
+    "scheduled",
+    "expired",
+    "dead",
+    "done",
+    "cancelled",
+)
+_COLUMNS = ("id", "timestamp", "attempt", "key", "value")
+_TIMES = {
+    "leased": "lease_until",
+    "retry": "due",
+    "scheduled": "deliver_at",
+    "expired": "expires_at",
+}
+_PAGE = 1000
 
 
 def command(
@@ -24,9 +46,10 @@ def command(
     """Look at messages without touching them: a group's by state, or the oldest in the log."""
     if group is None and state is not None:
         raise UsageError("--state needs a --group")
+    chosen = state or STATES[0]
     with SESSION.client() as client:
         if group is not None:
-            found = client.peek(topic, group, state=state or STATES[0], limit=maximum)["messages"]
+            found = list(islice(_peeked(client, topic, group, chosen, maximum), maximum))
         else:
             found = [
                 {
@@ -37,16 +60,18 @@ def command(
                 }
                 for message in islice(client.log(topic), maximum)
             ]
-    if SESSION.json:
-        print_json({"messages": found})
-        return
-    columns = ("id", "timestamp", "attempt", "key", "value")
-    print_table(columns, [[_cell(message, name) for name in columns] for message in found])
+    extra = (_TIMES[chosen],) if group is not None and chosen in _TIMES else ()
+    print_messages(found, (*_COLUMNS[:3], *extra, *_COLUMNS[3:]))
 
 
-def _cell(message: dict[str, Any], name: str) -> str:
-    text = message.get(name)
-    if text is None:
-        text = message.get(f"{name}_base64", "")
-    shown = str(text).encode("unicode_escape").decode() if name in ("key", "value") else str(text)
-    return shown if len(shown) <= 200 else shown[:199] + "…"
+def _peeked(
+    client: Client, topic: str, group: str, state: str, maximum: int
+) -> Iterator[dict[str, Any]]:
+    after: str | None = None
+    while True:
+        limit = min(maximum, _PAGE)
+        page = client.peek(topic, group, state=state, limit=limit, after=after)
+        yield from page["messages"]
+        after = page["next"]
+        if after is None:
+            return

@@ -17,15 +17,10 @@ from goq.errors import BY_CODE
 
 DOCS = Path(__file__).parents[2] / "docs"
 NOT_YET = [
-    ("GET", "/v1/topics/orders/scheduled"),
     ("GET", "/v1/topics/orders/trace"),
     ("GET", "/v1/messages/orders:0:0/trace"),
     ("GET", "/v1/cluster"),
     ("POST", "/v1/cluster/nodes"),
-]
-METHODS_NOT_YET = [
-    ("PATCH", "/v1/messages/orders:0:0"),
-    ("DELETE", "/v1/messages/orders:0:0"),
 ]
 
 
@@ -135,13 +130,6 @@ def test_a_route_that_is_not_there_yet_is_not_there(
 ) -> None:
     answer = node.request(method, path)
     assert (answer.status, answer.json["code"]) == (404, "route_not_found")
-
-
-@pytest.mark.parametrize(("method", "path"), METHODS_NOT_YET)
-def test_a_method_that_is_not_there_yet_is_not_there(
-    node: RunningNode, method: str, path: str
-) -> None:
-    assert node.request(method, path).status == 405
 
 
 def test_every_metric_is_documented_and_every_documented_one_is_there(

@@ -184,10 +184,11 @@ def test_a_group_that_shares_partitions_is_shown_with_its_members(
     goq("consume", topic, "--group", "g", "--until-empty")
     plain = goq("group", "show", "g", "--topic", topic).stdout.decode()
     assert "session_timeout" not in plain
+    goq("group", "set", "g", "--topic", topic, "ordering=partition")
     node.on_loop(lambda: _let_join(node, topic, "ann", "bob"))
     shown = goq("group", "show", "g", "--topic", topic).stdout.decode().splitlines()
     assert any(line.startswith("ann\t0\t\t20") and line.endswith("\t30s") for line in shown)
-    assert any("\t2\tjoined\tbob\t1:ann>bob" in line for line in shown)
+    assert any("2\tjoined\tbob\t1:ann>bob" in line for line in shown)
     membership = json.loads(goq("group", "show", "g", "--topic", topic, "--json").stdout)[
         "membership"
     ]

@@ -162,7 +162,7 @@ def test_administrative_calls_go_to_their_routes(node: FakeNode, client: Client)
     client.message("orders:1:5")
     client.health()
     assert [path for _, path in node.requests][-2:] == ["/v1/messages/orders:1:5", "/healthz"]
-    with ScriptedServer([[ok()]] * 8) as server:
+    with ScriptedServer([[ok()]] * 13) as server:
         with Client(server.url) as q:
             q.create_topic("t", 3, {"fsync": "never"})
             q.alter_topic("t", settings={"fsync": "always"})
@@ -170,6 +170,11 @@ def test_administrative_calls_go_to_their_routes(node: FakeNode, client: Client)
             q.group("t", "g")
             q.reset_group("t", "g", to="earliest", dry_run=True)
             q.peek("t", "g", state="dead", limit=5)
+            q.configure_group("t", "g", {"max_attempts": 7})
+            q.scheduled("t", limit=5, after="1.0.2", until="+1h")
+            q.cancel("t:0:1", reason="no & more")
+            q.change_priority("t:0:1", "high")
+            q.reschedule("t:0:1", "+1h")
             q.delete_group("t", "g")
             q.delete_topic("t")
         lines = [request.split(b" HTTP")[0].decode() for request in server.requests]
@@ -180,6 +185,11 @@ def test_administrative_calls_go_to_their_routes(node: FakeNode, client: Client)
             "GET /v1/topics/t/groups/g",
             "POST /v1/topics/t/groups/g/reset",
             "GET /v1/topics/t/groups/g/peek?state=dead&limit=5",
+            "PUT /v1/topics/t/groups/g",
+            "GET /v1/topics/t/scheduled?limit=5&after=1.0.2&until=%2B1h",
+            "DELETE /v1/messages/t:0:1?reason=no+%26+more",
+            "PATCH /v1/messages/t:0:1",
+            "PATCH /v1/messages/t:0:1",
             "DELETE /v1/topics/t/groups/g",
             "DELETE /v1/topics/t",
         ]
@@ -187,6 +197,8 @@ def test_administrative_calls_go_to_their_routes(node: FakeNode, client: Client)
         assert sent[0] == {"name": "t", "partitions": 3, "settings": {"fsync": "never"}}
         assert sent[1] == {"settings": {"fsync": "always"}}
         assert sent[4] == {"to": "earliest", "dry_run": True}
+        assert sent[6] == {"settings": {"max_attempts": 7}}
+        assert sent[9:11] == [{"priority": "high"}, {"deliver_at": "+1h"}]
 
 
 CHUNKS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"

@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from goq.delivery.offsets import OffsetSet
+from goq.delivery.parts import Part, gaps
 
 LAST = 20_000
 # Around the edges of chunks of 4096, where mistakes are.
@@ -39,6 +40,9 @@ def test_it_is_the_set_that_a_plain_set_would_be(
     above = {o for run in offsets.runs() for o in range(*run)}
     assert above == {o for o in plain if o >= offsets.floor}
     assert not plain or max(plain) < offsets.top()
+    present = [o for run in offsets.present(start, end) for o in range(*run)]
+    assert present == [o for o in range(start, end) if o in plain]
+    assert {o for run in offsets.all() for o in range(*run)} == plain
 
 
 @settings(max_examples=100, deadline=None)
@@ -68,3 +72,21 @@ def test_full_chunks_above_the_floor_are_written_as_a_run() -> None:
     assert (floor, full, [number for number, _ in partial]) == (0, [(1, 1000)], [0])
     offsets.add(0, 1)
     assert offsets.encode() == (4096 * 1000, [], [])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 6)), max_size=6), OFFSETS, OFFSETS)
+def test_gaps_are_what_no_part_covers_and_never_empty(
+    runs: list[tuple[int, int]], a: int, b: int
+) -> None:
+    covered: set[int] = set()
+    parts = []
+    for start, count in runs:
+        if not covered & set(range(start, start + count)):
+            covered |= set(range(start, start + count))
+            parts.append(Part(start, start + count, 1, 0))
+    start, end = min(a, b) % 50, max(a, b) % 50
+    found = list(gaps(start, end, parts))
+    assert all(first < last for first, last in found)
+    offsets = [o for run in found for o in range(*run)]
+    assert offsets == [o for o in range(start, end) if o not in covered]

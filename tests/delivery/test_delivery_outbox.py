@@ -1,96 +1,64 @@
 from __future__ import annotations
 
-from goq.delivery.events import (
-    Cause,
-    Departed,
-    Departing,
-    Failure,
-    Leased,
-    Nacked,
-    SnapshotDeparture,
-    Truncated,
-    epoch_of,
-    token_of,
-)
-from goq.delivery.outbox import LOST
+import msgspec
+
+from goq.delivery.events import Cause, Departed, Departing, token_of
 from goq.delivery.partition import PartitionState
-from goq.delivery.producers import ProducerTable
-from goq.delivery.snapshot import snapshot_of, weight_of
-from goq.frame.encode import Columns, ProducerMark, encode_frame
-from goq.frame.header import FrameHeader, parse_header
+from goq.delivery.snapshot import snapshot_of
 
 
-def leaving(*spans: tuple[int, int, int], token: int = 0, group: str = "g") -> Departing:
-    return Departing(group, token, list(spans), Cause.TTL, "", 5, "t.dlq", 0, 77)
+def departing(*spans: tuple[int, int, int], partition: int = 0, group: str = "g") -> Departing:
+    return Departing(group, 0, list(spans), Cause.TTL, "", 5, "t.dlq", partition, 77)
 
 
-def state_of(end_offset: int) -> PartitionState:
+def state_with(*events: Departing) -> PartitionState:
     state = PartitionState()
-    state.extend_to(end_offset)
+    state.extend_to(100)
+    for sequence, event in enumerate(events):
+        state.apply(event, sequence, 1)
     return state
 
 
-def restored(state: PartitionState) -> PartitionState:
-    other = state_of(state.end_offset)
-    for event in snapshot_of(state, state.end_offset):
-        other.apply(event, 0, 0)
-    return other
+def test_copies_are_numbered_without_gaps_for_each_target() -> None:
+    state = state_with(
+        departing((0, 2, 0), (5, 6, 0)),
+        departing((6, 7, 0), partition=1),
+        departing((7, 9, 0)),
+        departing((9, 10, 0)),
+    )
+    numbers = [d.first_sequence for d in state.outbox.departures.values()]
+    assert numbers == [0, 0, 3, 5]
+    assert sorted(state.outbox.sequences()) == [("t.dlq", 0, 6), ("t.dlq", 1, 1)]
 
 
-def header_of(mark: ProducerMark, count: int) -> FrameHeader:
-    return parse_header(encode_frame(Columns([b""] * count), producer=mark))
-
-
-def test_departures_are_numbered_on_through_a_snapshot() -> None:
-    state = state_of(20)
-    state.apply(leaving((0, 3, 1)), 1, 9)
-    state.apply(leaving((5, 7, 1)), 2, 9)
-    state.apply(Departed(token_of(9, 1), 0), 3, 9)
-    state = restored(state)
-    state.apply(leaving((9, 10, 1)), 4, 10)
-    assert [(epoch_of(d.number), d.first_sequence) for d in state.outbox.departures.values()] == [
-        (9, 3),
-        (10, 5),
-    ]
+def test_the_first_producer_stays_that_of_the_partition() -> None:
+    state = state_with(
+        departing((0, 1, 0)), msgspec.structs.replace(departing((1, 2, 0)), producer_id=8)
+    )
     assert state.outbox.producer_id == 77
 
 
-def test_what_was_lost_while_it_left_keeps_its_numbers_and_gives_up_its_offsets() -> None:
-    state = state_of(10)
-    state.apply(leaving((1, 3, 1), (4, 8, 2)), 1, 9)
-    state.apply(Truncated(6), 2, 9)
-    [departure] = restored(state).outbox.departures.values()
-    assert departure.event.spans == [(1, 3, 1), (4, 6, 2), (6 - LOST, 8 - LOST, 2)]
-    state.apply(Truncated(5), 3, 9)
-    [departure] = state.outbox.departures.values()
-    assert departure.event.spans == [
-        (1, 3, 1),
-        (4, 5, 2),
-        (5 - LOST, 6 - LOST, 2),
-        (6 - LOST, 8 - LOST, 2),
-    ]
+def test_what_arrived_is_gone_and_its_numbers_are_not_given_again() -> None:
+    state = state_with(departing((0, 2, 0)))
+    state.apply(Departed(token_of(1, 0), 40), 1, 1)
+    state.apply(Departed(token_of(1, 0), 40), 2, 1)
+    assert not state.outbox.departures
+    state.apply(departing((2, 3, 0)), 3, 1)
+    assert [d.first_sequence for d in state.outbox.departures.values()] == [2]
 
 
-def test_a_message_that_expires_while_it_waits_for_a_retry_leaves_with_its_past() -> None:
-    state = state_of(10)
-    state.apply(Leased("g", "c", 50, [(2, 4, 1)]), 1, 9)
-    state.apply(Nacked("g", token_of(9, 1), [(2, 4, 1)], 60, "busy", 55), 2, 9)
-    state.apply(leaving((3, 4, 1)), 3, 9)
-    [departure] = state.outbox.departures.values()
-    assert departure.histories == [(3, 4, (Failure(55, "c", "nacked", "busy"),))]
-    assert [(part.start, part.end) for part in state.group("g").retries] == [(2, 3)]
+def test_a_snapshot_keeps_what_is_under_way_and_the_numbers() -> None:
+    state = state_with(departing((0, 2, 0)), departing((2, 3, 0)))
+    state.apply(Departed(token_of(1, 0), 40), 2, 1)
+    fresh = PartitionState()
+    for event in snapshot_of(state, 0):
+        fresh.apply(event, 0, 0)
+    assert fresh.outbox.departures == state.outbox.departures
+    assert fresh.outbox.sequences() == state.outbox.sequences()
+    assert fresh.outbox.producer_id == 77
 
 
-def test_a_departure_of_many_runs_weighs_as_much_in_a_snapshot() -> None:
-    event = leaving(*[(2 * n, 2 * n + 1, 1) for n in range(1000)])
-    assert weight_of(SnapshotDeparture(1, 0, event, [])) > 1000
-
-
-def test_a_table_tells_how_far_a_producer_is_and_where_its_messages_lie() -> None:
-    table = ProducerTable()
-    assert table.reached(7) is None
-    assert table.offset_of(7, 0) is None
-    table.add(header_of(ProducerMark(7, 2, 10), 3), 100, 0)
-    table.add(header_of(ProducerMark(7, 2, 13), 2), 200, 0)
-    assert table.reached(7) == (2, 15)
-    assert [table.offset_of(7, n) for n in (9, 10, 12, 13, 15)] == [None, 100, 102, 200, None]
+def test_dead_letters_that_are_put_back_are_done_for_every_group_here() -> None:
+    state = state_with(departing((0, 2, 0), group=""))
+    assert state.cancelled.count(0, 100) == 2
+    assert state.group("any").taken.count(0, 100) == 2

@@ -1,4 +1,4 @@
-"""The delivery state against its naive twin, over random histories."""
+"""A partition's delivery against its naive twin, over random histories."""
 
 from __future__ import annotations
 
@@ -7,129 +7,133 @@ import random
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from support.delivery_twin import Pair, skipped
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from support.delivery_pair import Pair
+from support.delivery_steps import GROUPS, random_pair, run_history, step
+from support.delivery_twin import DONE, FRESH, Message, skipped
 
+from goq import limits
+from goq.delivery.backoff import RetryPolicy
 from goq.delivery.events import (
     Acked,
+    AnyEvent,
+    Cancelled,
     Corrupted,
+    Departed,
+    Departing,
+    Dropped,
     Expired,
     Extended,
     GroupDeleted,
     Leased,
+    Matured,
+    Moved,
     Nacked,
+    Rescheduled,
     Reset,
+    Skipped,
     Trimmed,
 )
+from goq.delivery.partition import PartitionState
 from goq.model import Receipt
+from goq.settings import TopicSettings
 
-GROUPS = ["a", "b"]
-MESSAGES_MAX = 60
-
-
-def _receipts(pair: Pair, rng: random.Random) -> list[Receipt]:
-    """Return receipts as consumers send them: right, late, twice, in part, overlapping, foreign."""
-    known = pair.receipts[-12:] or [Receipt(0, 1, 0, 1)]
-    chosen = []
-    for _ in range(rng.randint(1, 5)):
-        receipt = rng.choice(known)
-        kind = rng.randrange(5)
-        if kind == 0:
-            start = rng.randint(receipt.start, receipt.end - 1)
-            receipt = receipt._replace(start=start, end=rng.randint(start + 1, receipt.end))
-        elif kind == 1:
-            start = max(0, receipt.start - rng.randint(0, 3))
-            receipt = receipt._replace(start=start, end=receipt.end + rng.randint(0, 3))
-        elif kind == 2 and rng.random() < 0.3:
-            receipt = receipt._replace(token=receipt.token + rng.choice([1, 2**40]))
-        chosen.append(receipt)
-    return chosen
+_STEPS = 36
+_LOSSY: tuple[type[AnyEvent], ...] = (
+    Leased,
+    Acked,
+    Nacked,
+    Expired,
+    Extended,
+    Corrupted,
+    Trimmed,
+    Cancelled,
+    Departed,
+    Departing,
+    Dropped,
+    Matured,
+    Moved,
+    Rescheduled,
+    Skipped,
+)
 
 
-def step(pair: Pair, rng: random.Random) -> None:
-    """Do one random thing."""
-    group = rng.choice(GROUPS)
-    room = MESSAGES_MAX - pair.twin.end
-    start, end = pair.twin.start, pair.twin.end
-    roll = rng.randrange(100)
-    if roll < 12 and room > 0:
-        pair.publish(rng.randint(1, min(room, 12)))
-    elif roll < 42:
-        count = rng.choice([1, 2, 3, 7, 100])
-        keep = count if rng.random() < 0.8 else rng.randint(1, count)
-        pair.receive(group, count, keep, rng.choice([0, 5, 50, 5000]))
-    elif roll < 78:
-        how = rng.choice(["ack", "nack", "nack", "extend"])
-        pair.settle(how, group, _receipts(pair, rng), pair.now_ms + rng.choice([0, 3, 60]))
-    elif roll < 88:
-        pair.move_clock(rng.choice([-40, -2, 0, 1, 4, 30, 200]))
-    elif roll < 91:
-        pair.reset(group, rng.randint(start, end))
-    elif roll < 92:
-        pair.delete_group(group)
-    elif roll < 94:
-        pair.trim(rng.randint(start, min(end, start + 6)))
-    elif roll < 96 and start < end:
-        first = rng.randint(start, end - 1)
-        pair.corrupt(first, rng.randint(first + 1, min(end, first + 5)))
-    elif roll < 97 and start < end:
-        pair.lose(rng.randint(start, end))
-    elif roll < 99:
-        pair.restore()
-    else:
-        pair.replay()
+@pytest.mark.parametrize("part", range(4))
+def test_random_histories_agree_with_the_twin_after_every_step(part: int) -> None:
+    for seed in range(part * 450, (part + 1) * 450):
+        run_history(seed, _STEPS)
 
 
-def _run_history(seed: int, steps: int) -> Pair:
-    rng, pair = random.Random(seed), Pair()
-    try:
-        for _ in range(steps):
-            step(pair, rng)
-            pair.check()
-        pair.replay()
-        pair.restore()
-    except Exception as error:
-        error.add_note(f"seed {seed}")
-        raise
-    return pair
-
-
-def test_random_histories_agree_with_the_twin_after_every_step() -> None:
-    for seed in range(500):
-        _run_history(seed, 40)
+def test_histories_agree_when_few_messages_may_be_held_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "HELD_MESSAGES_MAX", 2)
+    for seed in range(100):
+        run_history(seed, _STEPS)
 
 
 @pytest.mark.long
-def test_many_long_random_histories_agree_with_the_twin() -> None:
+def test_a_million_steps_agree_with_the_twin() -> None:
     first = random.SystemRandom().randrange(2**32)
     print(f"seeds from {first}")
-    for seed in range(first, first + 5000):
-        _run_history(seed, 200)
+    for seed in range(first, first + 10_000):
+        run_history(seed, 100)
 
 
 class Histories(RuleBasedStateMachine):
     """The same steps, chosen by hypothesis, so that a failure comes out small."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.pair = Pair()
-
-    @rule(count=st.integers(1, 5))
-    def publish(self, count: int) -> None:
-        self.pair.publish(count)
-
-    @rule(
-        group=st.sampled_from(GROUPS),
-        count=st.integers(1, 6),
-        keep=st.integers(1, 6),
-        visibility_ms=st.sampled_from([0, 5, 1000]),
+    @initialize(
+        cap=st.sampled_from([None, 1, 2]),
+        weights=st.sampled_from([None, (2, 1, 1)]),
+        attempts_max=st.sampled_from([None, 2]),
+        wait_ms=st.sampled_from([0, 4]),
     )
-    def receive(self, group: str, count: int, keep: int, visibility_ms: int) -> None:
-        self.pair.receive(group, count, keep, visibility_ms)
+    def begin(
+        self,
+        cap: int | None,
+        weights: tuple[int, ...] | None,
+        attempts_max: int | None,
+        wait_ms: int,
+    ) -> None:
+        topic = TopicSettings(lane_weights=weights, tenant_in_flight_max=cap)
+        policy = RetryPolicy(attempts_max, wait_ms, 50, jitter=0.0)
+        self.pair = Pair(topic, GROUPS, policy)
 
     @rule(
-        how=st.sampled_from(["ack", "nack", "extend"]),
-        group=st.sampled_from(GROUPS),
+        kinds=st.lists(
+            st.tuples(
+                st.integers(0, 2),
+                st.sampled_from([None, "x"]),
+                st.integers(0, 2),
+                st.sampled_from([0, 0, 3]),
+                st.sampled_from([0, 0, 5]),
+            ),
+            min_size=1,
+            max_size=5,
+        )
+    )
+    def publish(self, kinds: list[tuple[int, str | None, int, int, int]]) -> None:
+        now_ms = self.pair.now_ms
+        self.pair.publish(
+            [
+                Message(lane, tenant, key, due and now_ms + due, ttl and now_ms + ttl)
+                for lane, tenant, key, due, ttl in kinds
+            ]
+        )
+
+    @rule(
+        group=st.sampled_from(sorted(GROUPS)),
+        count=st.integers(1, 6),
+        visibility_ms=st.sampled_from([0, 5, 1000]),
+        reads_max=st.sampled_from([0, 1, 1000]),
+    )
+    def receive(self, group: str, count: int, visibility_ms: int, reads_max: int) -> None:
+        self.pair.receive(group, count, visibility_ms, reads_max)
+
+    @rule(
+        how=st.sampled_from(["ack", "nack", "reject", "extend"]),
+        group=st.sampled_from(sorted(GROUPS)),
         which=st.lists(
             st.tuples(st.integers(0, 5), st.integers(-1, 2), st.integers(-1, 2)),
             min_size=1,
@@ -147,18 +151,31 @@ class Histories(RuleBasedStateMachine):
                 start = max(0, known.start + before)
                 end = max(start + 1, known.end + after)
                 receipts.append(known._replace(start=start, end=end))
-        self.pair.settle(how, group, receipts, self.pair.now_ms + delay_ms)
+        time_ms = self.pair.now_ms + delay_ms if how == "extend" else delay_ms
+        self.pair.settle(how, group, receipts, time_ms)
 
     @rule(step_ms=st.sampled_from([-40, -1, 1, 5, 60]))
     def move_clock(self, step_ms: int) -> None:
         self.pair.move_clock(step_ms)
 
-    @rule(group=st.sampled_from(GROUPS), share=st.floats(0, 1))
+    @rule(which=st.integers(0, 20), lane=st.integers(0, 2), what=st.sampled_from("mcr"))
+    def change(self, which: int, lane: int, what: str) -> None:
+        twin = self.pair.twin
+        if twin.start < twin.end:
+            offset = twin.start + which % (twin.end - twin.start)
+            if what == "m":
+                self.pair.move(offset, lane)
+            elif what == "c" and offset not in twin.cancelled:
+                self.pair.cancel(offset)
+            elif what == "r" and offset in twin.waiting:
+                self.pair.reschedule(offset, self.pair.now_ms + 5 * lane - 5)
+
+    @rule(group=st.sampled_from(sorted(GROUPS)), share=st.floats(0, 1))
     def reset(self, group: str, share: float) -> None:
         twin = self.pair.twin
         self.pair.reset(group, twin.start + int(share * (twin.end - twin.start)))
 
-    @rule(group=st.sampled_from(GROUPS))
+    @rule(group=st.sampled_from(sorted(GROUPS)))
     def delete_group(self, group: str) -> None:
         self.pair.delete_group(group)
 
@@ -166,81 +183,118 @@ class Histories(RuleBasedStateMachine):
     def trim(self, count: int) -> None:
         self.pair.trim(min(self.pair.twin.start + count, self.pair.twin.end))
 
-    @rule(share=st.floats(0, 1), count=st.integers(1, 3))
-    def corrupt(self, share: float, count: int) -> None:
+    @rule(share=st.floats(0, 1), count=st.integers(1, 3), is_met=st.booleans())
+    def corrupt(self, share: float, count: int, is_met: bool) -> None:
         twin = self.pair.twin
         start = twin.start + int(share * (twin.end - twin.start))
         if start < twin.end:
-            self.pair.corrupt(start, min(start + count, twin.end))
+            end = min(start + count, twin.end)
+            if is_met:
+                self.pair.rotten[start] = end
+            else:
+                self.pair.corrupt(start, end)
 
-    @rule()
-    def restore(self) -> None:
-        self.pair.restore()
+    @rule(is_snapshot=st.booleans())
+    def recover(self, is_snapshot: bool) -> None:
+        if is_snapshot:
+            self.pair.restore()
+        else:
+            self.pair.restart()
 
     @invariant()
     def agree(self) -> None:
-        self.pair.check()
+        if hasattr(self, "pair"):
+            self.pair.check()
 
     def teardown(self) -> None:
-        self.pair.replay()
+        if hasattr(self, "pair"):
+            self.pair.restart()
+            self.pair.drain()
 
 
 TestHistories = Histories.TestCase
 TestHistories.settings = settings(
-    max_examples=60,
+    max_examples=100,
     stateful_step_count=20,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
 
-_LOSSY = (Leased, Acked, Nacked, Expired, Extended, Corrupted, Trimmed)
+
+def _history(seed: int, steps: int) -> tuple[Pair, random.Random]:
+    rng = random.Random(seed)
+    pair = random_pair(rng)
+    for _ in range(steps):
+        step(pair, rng)
+    return pair, rng
 
 
 def test_damaged_events_let_messages_come_back_but_never_skip_one() -> None:
-    for seed in range(300):
-        pair, rng = Pair(), random.Random(seed)
-        for _ in range(50):
-            step(pair, rng)
+    for seed in range(120):
+        pair, rng = _history(seed, 40)
         damaged = pair.replay_damaged(rng, _LOSSY)
         found = skipped(damaged, pair.real)
         deleted = {n for n in found if n not in pair.real.groups}
         assert all(not offsets for n, offsets in found.items() if n not in deleted), (seed, found)
 
 
-def test_any_damage_to_the_events_leads_to_a_sound_state() -> None:
-    for seed in range(300):
-        pair, rng = Pair(), random.Random(seed)
-        for _ in range(50):
-            step(pair, rng)
-        pair.replay_damaged(rng, (*_LOSSY, Reset, GroupDeleted))
+def test_any_damage_to_the_events_leads_to_a_sound_state_that_goes_on() -> None:
+    for seed in range(120):
+        pair, rng = _history(seed, 40)
+        pair.go_on_damaged(pair.replay_damaged(rng, (*_LOSSY, Reset, GroupDeleted)))
+        pair.drain()
+
+
+def _without(pair: Pair, kind: type[AnyEvent]) -> PartitionState:
+    state = PartitionState()
+    state.extend_to(pair.real.end_offset)
+    for event, sequence, epoch in pair.history:
+        if not isinstance(event, kind):
+            state.apply(event, sequence, epoch)
+    return state
+
+
+def _ten() -> Pair:
+    pair = Pair()
+    pair.publish([Message(1)] * 10, is_plain=True)
+    return pair
 
 
 def test_a_lost_reset_is_made_up_for_by_the_first_lease_after_it() -> None:
-    pair = Pair()
-    pair.publish(10)
-    token = pair.receive("a", 10, 10, 1000)
+    pair = _ten()
+    token = pair.receive("a", 10, 1000)
     assert token is not None
-    pair.settle("ack", "a", [Receipt(0, token, 0, 10)], 0)
+    pair.settle("ack", "a", [Receipt(0, token, 0, 10)])
     pair.reset("a", 3)
-    pair.receive("a", 2, 2, 1000)
-    damaged = pair.replay_damaged(random.Random(1), ())
-    for event, sequence, epoch in pair.history:
-        if not isinstance(event, Reset):
-            damaged.apply(event, sequence, epoch)
-    assert skipped(damaged, pair.real) == {"a": []}
+    pair.receive("a", 2, 1000)
+    assert skipped(_without(pair, Reset), pair.real) == {"a": []}
 
 
 def test_a_lease_whose_predecessors_end_was_lost_takes_its_messages_over() -> None:
-    pair = Pair()
-    pair.publish(10)
-    pair.receive("a", 10, 10, 5)
+    pair = _ten()
+    pair.receive("a", 10, 5)
     pair.move_clock(10)
-    pair.receive("a", 10, 10, 1000)
-    damaged = pair.replay_damaged(random.Random(1), ())
-    fresh = type(damaged)()
-    fresh.extend_to(10)
-    for event, sequence, epoch in pair.history:
-        if not isinstance(event, Expired):
-            fresh.apply(event, sequence, epoch)
-    assert fresh.groups["a"].leased_count == 10
-    assert len(fresh.groups["a"].leases) == 1
+    pair.receive("a", 10, 1000)
+    damaged = _without(pair, Expired)
+    assert damaged.groups["a"].leased_count == 10
+    assert len(damaged.groups["a"].leases) == 1
+
+
+def test_offsets_that_were_lost_take_nothing_along_of_what_was_known_of_them() -> None:
+    pair = _ten()
+    pair.move(9, 0)
+    assert pair.real.reach() == 10
+    pair.lose(5)
+    pair.publish([Message(1)] * 5, is_plain=True)
+    pair.check()
+    assert pair.real.moved == {}
+    assert pair.twin.view("a") == dict.fromkeys(range(10), FRESH)
+
+
+def test_what_was_cancelled_before_the_log_begins_is_not_remembered_one_by_one() -> None:
+    pair = _ten()
+    for offset in (1, 5, 9):
+        pair.cancel(offset)
+    pair.trim(8)
+    assert pair.real.cancelled.encode()[0] == 8
+    assert pair.twin.view("a") == {8: FRESH, 9: DONE}

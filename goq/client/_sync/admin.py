@@ -69,17 +69,34 @@ class Admin(DeadLetters):
         path = f"{routes.group(topic, group)}/reset"
         return _dict(self._http.call("POST", path, body, repeatable=True))
 
+    def configure_group(self, topic: str, group: str, settings: Mapping[str, object]) -> Json:
+        """Give a group settings of its own, over those of its topic; return the group."""
+        body = {"settings": dict(settings)}
+        return _dict(
+            self._http.call("PUT", routes.group(topic, group), body, repeatable=True)
+        )
+
     def delete_group(self, topic: str, group: str) -> None:
         """Delete a group and forget what it has done."""
         self._http.call("DELETE", routes.group(topic, group))
 
     def peek(
-        self, topic: str, group: str | None = None, *, state: str = "ready", limit: int = 10
+        self,
+        topic: str,
+        group: str | None = None,
+        *,
+        state: str = "ready",
+        limit: int = 10,
+        after: str | None = None,
     ) -> Json:
-        """Return messages of a group in a state, or a topic's oldest, without touching them."""
+        """Return messages of a group in a state, or a topic's oldest, without touching them.
+
+        A group's come in pages: ``next`` is what to give as ``after``, None on the last page. A
+        page may be short, even empty, and not be the last.
+        """
         if group is not None:
             path = f"{routes.group(topic, group)}/peek"
-            target = routes.query(path, state=state, limit=limit)
+            target = routes.query(path, state=state, limit=limit, after=after)
             return _dict(self._http.call("GET", target))
         found: list[Json] = []
         for partition in (self.topic(topic))["partitions"]:
@@ -93,6 +110,43 @@ class Admin(DeadLetters):
     def message(self, message_id: str | MessageId) -> Json:
         """Return one message and what is known of it."""
         return _dict(self._http.call("GET", routes.message(message_id)))
+
+    def scheduled(
+        self,
+        topic: str,
+        *,
+        limit: int = 100,
+        after: str | None = None,
+        until: str | int | None = None,
+    ) -> Json:
+        """Return what waits for its time, the next to be due first, a page at a time."""
+        target = routes.query(routes.scheduled(topic), limit=limit, after=after, until=until)
+        return _dict(self._http.call("GET", target))
+
+    def cancel(self, message_id: str | MessageId, *, reason: str | None = None) -> Json:
+        """Deliver a message to no group that has not got it yet; return what holds for it.
+
+        Raises ``Conflict`` if every group has finished it.
+        """
+        target = routes.query(routes.message(message_id), reason=reason)
+        return _dict(self._http.call("DELETE", target, repeatable=True))
+
+    def change_priority(self, message_id: str | MessageId, priority: str | int) -> Json:
+        """Move a message that waits to another lane; raises ``Conflict`` if it does not wait."""
+        change = {"priority": priority}
+        return _dict(
+            self._http.call("PATCH", routes.message(message_id), change, repeatable=True)
+        )
+
+    def reschedule(self, message_id: str | MessageId, deliver_at: str | float) -> Json:
+        """Give a message that waits for its time another; one in the past is at once.
+
+        Raises ``Conflict`` if it does not wait for its time.
+        """
+        change = {"deliver_at": deliver_at}
+        return _dict(
+            self._http.call("PATCH", routes.message(message_id), change, repeatable=True)
+        )
 
     def version(self) -> Json:
         """Return the node's version."""

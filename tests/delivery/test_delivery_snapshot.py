@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from support.delivery_twin import canonical
+
+from goq import limits
+from goq.broker.eventlog import snapshot_frames
+from goq.delivery.events import (
+    Cancelled,
+    Leased,
+    Moved,
+    Nacked,
+    Rescheduled,
+    decode_events,
+    encode_events,
+    token_of,
+)
+from goq.delivery.partition import PartitionState
+from goq.delivery.snapshot import snapshot_of
+
+
+def restored(state: PartitionState) -> PartitionState:
+    fresh = PartitionState()
+    fresh.extend_to(state.end_offset)
+    for event in decode_events(encode_events(snapshot_of(state, state.end_offset))):
+        fresh.apply(event, 0, 0)
+    return fresh
+
+
+def test_a_snapshot_of_very_many_leases_with_long_names_fits_into_frames() -> None:
+    state = PartitionState()
+    state.extend_to(100_000)
+    name = "\U0001f4e6" * limits.CONSUMER_NAME_CHARS_MAX
+    for offset in range(20_000):
+        state.apply(Leased("g", name, 1000, [(offset, offset + 1, 1)]), offset, 1)
+    frames = list(snapshot_frames(snapshot_of(state, 0)))
+    assert len(frames) > 1
+    assert all(f.header.frame_bytes <= limits.FRAME_BYTES_MAX for f in frames)
+
+
+def test_a_state_that_takes_several_events_of_each_kind_is_restored_in_full() -> None:
+    state = PartitionState()
+    state.extend_to(20_000_000)
+    sequence = 0
+    for chunk in range(4500):
+        start = chunk * 4096 + 7
+        state.apply(Cancelled([(start, start + 1)]), sequence, 1)
+        sequence += 1
+    for offset in range(21_000):
+        state.apply(Moved(offset, offset % 3), sequence, 1)
+        state.apply(Rescheduled(offset, 5_000 + offset), sequence + 1, 1)
+        sequence += 2
+    for offset in range(0, 24_000, 2):
+        state.apply(Leased("g", f"c{offset}", 1000, [(offset, offset + 1, 1)]), sequence, 1)
+        token, reason = token_of(1, sequence), f"r{offset % 7}"
+        if offset % 4:
+            state.apply(
+                Nacked("g", token, [(offset, offset + 1, 1)], 9, reason, 8), sequence + 1, 1
+            )
+        sequence += 2
+    fresh = restored(state)
+    fresh.extend_to(30_000)
+    state.extend_to(30_000)
+    assert canonical(fresh) == canonical(state)
+    assert fresh.groups["g"].taken == state.groups["g"].taken
+    assert fresh.cancelled == state.cancelled
