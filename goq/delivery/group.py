@@ -12,7 +12,7 @@ rebuilds the state.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from goq.delivery.capped import Capped
@@ -87,14 +87,20 @@ class Group:
             self.taken.add(start, end)
         self._deadlines.add(deadline_ms, token, living_count=len(self.leases))
 
-    def finish(self, token: int, ranges: Iterable[Range]) -> list[Part]:
+    def finish(self, token: int, ranges: Sequence[Range]) -> list[Part]:
         """Let go of messages that are done with; return what was let go of."""
         lease = self.leases.get(token)
-        ended: list[Part] = []
-        if lease is not None:
-            for start, end in ranges:
-                ended += self._end(lease, start, end)
-            self._drop_if_empty(lease)
+        if lease is None:
+            return []
+        if lease.parts.is_just(ranges):
+            ended = lease.parts.take_all()  # nearly always: a batch is acknowledged as it came
+            self.leased_count -= sum([part.end - part.start for part in ended])
+            self._end(ended)
+        else:
+            ended = [
+                part for start, end in ranges for part in self._take_for_good(lease, start, end)
+            ]
+        self._drop_if_empty(lease)
         return ended
 
     def give_back(self, token: int, parts: Iterable[Part]) -> None:
@@ -161,7 +167,7 @@ class Group:
         """Take messages out of every lease; return how many were in one."""
         before = self.leased_count
         for lease in list(self.leases.values()):
-            self._end(lease, start, end)
+            self._take_for_good(lease, start, end)
             self._drop_if_empty(lease)
         return before - self.leased_count
 
@@ -222,13 +228,17 @@ class Group:
         self.leased_count -= sum(part.end - part.start for part in taken)
         return taken
 
-    def _end(self, lease: Lease, start: int, end: int) -> list[Part]:
-        """Take messages out of a lease for good."""
+    def _take_for_good(self, lease: Lease, start: int, end: int) -> list[Part]:
         ended = self._take(lease, start, end)
-        for part in ended:
-            self._unlock(part.start, part.end)
-            self._lose_facts(part.start, part.end)
+        self._end(ended)
         return ended
+
+    def _end(self, parts: Iterable[Part]) -> None:
+        """Forget what was known of messages that are in no lease any more."""
+        if self.facts:
+            for part in parts:
+                self._unlock(part.start, part.end)
+                self._lose_facts(part.start, part.end)
 
     def _wait(self, part: Part) -> None:
         for piece in self._pieces(part):

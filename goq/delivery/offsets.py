@@ -49,6 +49,10 @@ class OffsetSet:
         if end <= self.floor or start >= end:
             return
         if start > self.floor:
+            if end == start + 1:
+                number, bit = divmod(start, _CHUNK)
+                self._chunks[number] = self._chunks.get(number, 0) | 1 << bit
+                return
             for number, mask in _masks(start, end):
                 self._chunks[number] = self._chunks.get(number, 0) | mask
             return
@@ -75,6 +79,10 @@ class OffsetSet:
         """Yield what of ``start`` up to ``end`` is not in, in order; neighbours may touch."""
         start = max(start, self.floor)
         chunks = self._chunks
+        if end == start + 1 and chunks:
+            if start not in self:
+                yield OffsetRange(start, end)
+            return
         if not chunks:
             if start < end:
                 yield OffsetRange(start, end)
@@ -117,8 +125,8 @@ class OffsetSet:
 
     def count(self, start: int, end: int) -> int:
         """Return how many offsets from ``start`` up to ``end`` are in."""
-        if end <= start:
-            return 0
+        if end <= start + 1:
+            return int(start < end and start in self)
         found = max(0, min(end, self.floor) - start)
         for number, mask in _masks(max(start, self.floor), end, within=self._chunks):
             found += (self._chunks[number] & mask).bit_count()

@@ -200,6 +200,8 @@ class PartitionState:
         """Return the group, holding the lease even if the event that gave it was damaged."""
         group = self.join(name)
         lease = group.leases.get(token)
+        if lease and all(lease.parts.holds(start, end) for start, end, _ in spans):
+            return group
         missing: list[Span] = []
         for start, end, attempt in spans:
             held = lease.parts.within(start, end) if lease else []

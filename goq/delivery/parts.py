@@ -7,7 +7,7 @@ with the number of runs, not of messages: a lease of a thousand messages in orde
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from goq.delivery.events import Failure
@@ -26,10 +26,11 @@ class Part(NamedTuple):
 class Parts:
     """A sorted, disjoint set of :class:`Part`."""
 
-    __slots__ = ("_parts", "message_count")
+    __slots__ = ("_parts", "_starts", "message_count")
 
     def __init__(self) -> None:
         self._parts: list[Part] = []
+        self._starts: list[int] = []  # of the parts, to search among plain numbers
         self.message_count = 0
 
     def __len__(self) -> int:
@@ -40,17 +41,18 @@ class Parts:
 
     def add(self, part: Part) -> None:
         """Add a part that overlaps none that is here."""
-        parts = self._parts
+        starts = self._starts
         self.message_count += part.end - part.start
-        if not parts or parts[-1].start < part.start:
-            parts.append(part)
-        else:
-            parts.insert(bisect_right(parts, part.start, key=_start), part)
+        place = len(starts)
+        if starts and starts[-1] > part.start:
+            place = bisect_right(starts, part.start)
+        starts.insert(place, part.start)
+        self._parts.insert(place, part)
 
     def take(self, start: int, end: int) -> list[Part]:
         """Remove what lies from ``start`` up to ``end`` and return it."""
         parts = self._parts
-        first = max(0, bisect_right(parts, start, key=_start) - 1)
+        first = max(0, bisect_right(self._starts, start) - 1)
         if first < len(parts) and parts[first].end <= start:
             first += 1
         last = first
@@ -65,19 +67,26 @@ class Parts:
                 kept.append(part._replace(start=end))
             last += 1
         parts[first:last] = kept
+        self._starts[first:last] = [part.start for part in kept]
         self.message_count -= sum(part.end - part.start for part in taken)
+        return taken
+
+    def take_all(self) -> list[Part]:
+        """Remove everything and return it."""
+        taken, self._parts, self._starts = self._parts, [], []
+        self.message_count = 0
         return taken
 
     def at(self, offset: int) -> Part | None:
         """Return the part that holds ``offset``."""
-        number = bisect_right(self._parts, offset, key=_start) - 1
+        number = bisect_right(self._starts, offset) - 1
         if number >= 0 and offset < self._parts[number].end:
             return self._parts[number]
         return None
 
     def within(self, start: int, end: int) -> list[Part]:
         """Return what :meth:`take` would, and leave it."""
-        number = max(0, bisect_right(self._parts, start, key=_start) - 1)
+        number = max(0, bisect_right(self._starts, start) - 1)
         found: list[Part] = []
         while number < len(self._parts) and (part := self._parts[number]).start < end:
             if part.end > start:
@@ -87,8 +96,13 @@ class Parts:
 
     def holds(self, start: int, end: int) -> bool:
         """Whether one part holds all from ``start`` up to ``end``."""
-        number = bisect_right(self._parts, start, key=_start) - 1
+        number = bisect_right(self._starts, start) - 1
         return number >= 0 and end <= self._parts[number].end
+
+    def is_just(self, ranges: Sequence[tuple[int, int]]) -> bool:
+        """Whether this is all that is here: ranges that do not overlap."""
+        count = sum([end - start for start, end in ranges])
+        return count == self.message_count and all(self.holds(*each) for each in ranges)
 
     def earliest_ms(self) -> int | None:
         """Return the smallest time, None when empty."""
@@ -112,7 +126,3 @@ def _cut(part: Part, start: int, end: int) -> Part:
     if start <= part.start and part.end <= end:
         return part
     return part._replace(start=max(part.start, start), end=min(part.end, end))
-
-
-def _start(part: Part) -> int:
-    return part.start
