@@ -57,7 +57,7 @@ from goq.delivery.events import (
     token_of,
 )
 from goq.delivery.schedule import Load
-from goq.delivery.settling import Failing, Settled, expire, undo
+from goq.delivery.settling import Failing, Settled, end_lease, expire, undo
 from goq.delivery.snapshot import snapshot_of, weight_of
 from goq.errors import GoqError, LogFailed, PartitionOffline, TooManyRequests
 from goq.frame.view import FrameView
@@ -391,6 +391,15 @@ class Partition:
             if event is not None:
                 self._record([event])
                 self._callbacks.on_ready(group)
+
+    def end_lease(self, group: str, token: int, reason: str) -> None:
+        """End a lease at once, because its consumer is gone; its messages are ready again."""
+        self._check_online()
+        failing = self.failing(group, delay_ms=0, reason=reason)
+        events = end_lease(self.state, group, token, failing)
+        if events:
+            self._record(events)
+            self._callbacks.on_ready(group)
 
     def count_held(self, group: str, token: int) -> int:
         """Return how many messages of a lease are not settled."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -13,9 +12,7 @@ from goq import limits
 from goq.broker.credits import Account
 from goq.broker.partition import Delivery
 from goq.broker.topic import ReceiveOptions, Topic
-from goq.delivery.settling import give_back
 from goq.errors import GoqError, StreamNotFound, TooManyRequests
-from goq.model import Receipt
 
 CONNECTION_CLOSED: Final = "connection closed"
 _WAIT_MS: Final = 3_600_000  # then a stream takes its place in the queue anew
@@ -168,24 +165,14 @@ class Streams:
         del self._streams[stream.id]
         stream.leave()
         account, topic = stream.account, stream.topic
-        in_flight = dict(account.spans)
+        in_flight = list(account.spans)
         topic.credits.closed(account)
         if stream.ended or not in_flight:
             return
-        by_partition: dict[int, list[Receipt]] = {}
-        for (number, token), spans in in_flight.items():
-            receipts = by_partition.setdefault(number, [])
-            receipts += [Receipt(number, token, start, end) for start, end, _ in spans]
-        for number, receipts in by_partition.items():
-            self._give_back(topic, stream.group, number, receipts)
+        for number, token in in_flight:
+            with contextlib.suppress(GoqError):  # then the lease's end gives them back
+                topic.partitions[number].end_lease(stream.group, token, CONNECTION_CLOSED)
         topic.wake()
-
-    @staticmethod
-    def _give_back(topic: Topic, group: str, number: int, receipts: Sequence[Receipt]) -> None:
-        partition = topic.partitions[number]
-        with contextlib.suppress(GoqError):  # then the leases' end gives them back
-            failing = partition.failing(group, delay_ms=0, reason=CONNECTION_CLOSED)
-            partition.settle(group, give_back(partition.state, group, receipts, failing))
 
     def end_all(self) -> None:
         """End all streams: the node is stopping."""

@@ -18,7 +18,7 @@ class Policy:
     ``tenant_weights``: messages in each round, by name; a tenant that is not named has 1. Kept to
     a thousandth.
     ``tenant_in_flight_max``: how many messages of one tenant a group may have out at once.
-    Messages without a tenant are one more tenant, in this as in all.
+    Messages without a tenant have their turns as those of one more, but no cap.
     """
 
     lane_weights: tuple[int, ...] | None = None

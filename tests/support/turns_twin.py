@@ -48,7 +48,7 @@ class Referee:
 
     def is_capped(self, tenant: int) -> bool:
         cap = self.policy.tenant_in_flight_max
-        return cap is not None and self.out[tenant] >= cap
+        return cap is not None and bool(tenant) and self.out[tenant] >= cap
 
     def offerable(self) -> dict[tuple[int, int], list[Entry]]:
         """Return by queue what would be handed over if it were offered now."""
