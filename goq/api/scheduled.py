@@ -57,7 +57,7 @@ class Due(NamedTuple):
 
 
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and int(text[:_DIGITS_MAX]) < 2**62
+    return len(text) <= _DIGITS_MAX and text.isascii() and text.isdigit() and int(text) < 2**62
 
 
 class ScheduledRoutes:

@@ -109,6 +109,7 @@ def test_an_answer_is_bounded_in_bytes(node: RunningNode, topic: str) -> None:
         ("after=1.2", "after"),
         ("after=1.2.x", "after"),
         (f"after={'9' * 5000}.1.1", "after"),
+        (f"after={'0' * 5000}.1.1", "after"),
         (f"after=1.1.{2**63}", "after"),
         ("until=soon", "until"),
     ],

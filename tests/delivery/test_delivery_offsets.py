@@ -90,3 +90,15 @@ def test_gaps_are_what_no_part_covers_and_never_empty(
     assert all(first < last for first, last in found)
     offsets = [o for run in found for o in range(*run)]
     assert offsets == [o for o in range(start, end) if o not in covered]
+
+
+def test_a_copy_goes_its_own_way() -> None:
+    offsets = OffsetSet(5)
+    offsets.add(10, 20)
+    copied = offsets.copy()
+    assert copied == offsets
+    offsets.add(30, 40)
+    offsets.remove(12, 14)
+    assert list(copied.runs()) == [(10, 20)]
+    copied.add(0, 10)
+    assert offsets.floor == 5
