@@ -46,9 +46,7 @@ class Dispatch:
         self.schedule = Schedule(
             now_ms,
             state.frontier,
-            cancelled=_offsets(
-                state.cancelled.present(state.start_offset, state.cancelled.top())
-            ),
+            cancelled=_offsets(state.cancelled.present(state.start_offset, state.cancelled.top())),
             rescheduled=state.rescheduled,
         )
         self._state = state

@@ -106,8 +106,8 @@ class Lane:
 
     ``arrivals`` names the tenants that got messages, in order, so that whoever keeps a ring of
     the tenants with work need not look at all of them; ``arrivals_read`` is how far anybody did.
-    One that nobody read yet stands for what the same tenant gets next, too. It is cut when it is longer than the
-    tenants are many; who is behind then looks at all once.
+    One that nobody read yet stands for what the same tenant gets next, too. The list is cut when
+    it is longer than the tenants are many; who is behind then looks at all once.
     """
 
     def __init__(self, number: int) -> None:

@@ -32,7 +32,9 @@ def test_copies_are_numbered_without_gaps_for_each_target() -> None:
 
 
 def test_the_first_producer_stays_that_of_the_partition() -> None:
-    state = state_with(departing((0, 1, 0)), msgspec.structs.replace(departing((1, 2, 0)), producer_id=8))
+    state = state_with(
+        departing((0, 1, 0)), msgspec.structs.replace(departing((1, 2, 0)), producer_id=8)
+    )
     assert state.outbox.producer_id == 77
 
 

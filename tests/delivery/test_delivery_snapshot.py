@@ -41,7 +41,7 @@ def test_a_state_that_takes_several_events_of_each_kind_is_restored_in_full() ->
     state = PartitionState()
     state.extend_to(20_000_000)
     sequence = 0
-    for chunk in range(0, 4500):
+    for chunk in range(4500):
         start = chunk * 4096 + 7
         state.apply(Cancelled([(start, start + 1)]), sequence, 1)
         sequence += 1
@@ -53,7 +53,9 @@ def test_a_state_that_takes_several_events_of_each_kind_is_restored_in_full() ->
         state.apply(Leased("g", f"c{offset}", 1000, [(offset, offset + 1, 1)]), sequence, 1)
         token, reason = token_of(1, sequence), f"r{offset % 7}"
         if offset % 4:
-            state.apply(Nacked("g", token, [(offset, offset + 1, 1)], 9, reason, 8), sequence + 1, 1)
+            state.apply(
+                Nacked("g", token, [(offset, offset + 1, 1)], 9, reason, 8), sequence + 1, 1
+            )
         sequence += 2
     fresh = restored(state)
     fresh.extend_to(30_000)

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from support.delivery_twin import Message
 
 from goq.delivery.chosen import Facts
 from goq.storage.columns import Rows
+from support.delivery_twin import Message
 
 
 class Frame(NamedTuple):
@@ -47,7 +47,9 @@ class MessageLog:
         return Rows(
             np.arange(start, end, dtype=np.int64),
             np.array([m.lane for m in messages], np.int16),
-            np.array([-1 if m.tenant is None else names.index(m.tenant) for m in messages], np.int32),
+            np.array(
+                [-1 if m.tenant is None else names.index(m.tenant) for m in messages], np.int32
+            ),
             np.array([m.due_ms for m in messages], np.int64),
             names,
         )

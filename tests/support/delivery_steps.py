@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import random
 
-from support.delivery_pair import Pair
-from support.delivery_twin import Message
-
 from goq.delivery.backoff import RetryPolicy
 from goq.model import Receipt
 from goq.settings import Ordering, TopicSettings
+from support.delivery_pair import Pair
+from support.delivery_twin import Message
 
 GROUPS = {"a": Ordering.KEY, "b": Ordering.NONE, "c": Ordering.PARTITION}
 MESSAGES_MAX = 60

@@ -247,7 +247,9 @@ def _check_derived(group: Group) -> None:
     assert group.facts.keys() <= offsets
     assert group.in_flight == {tenant: n for tenant, n in in_flight.items() if tenant}
     assert group.locks._leased == {key: n for key, n in leased.items() if key}
-    known = {(k, n): found for k, lanes in group.locks._waiting.items() for n, found in lanes.items()}
+    known = {
+        (k, n): found for k, lanes in group.locks._waiting.items() for n, found in lanes.items()
+    }
     assert known == {place: sorted(found) for place, found in waiting.items() if place[0]}
 
 
