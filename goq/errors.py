@@ -13,7 +13,8 @@
     ├── UsageError              400  the command line or the configuration is wrong
     ├── NotFound                404
     │   ├── RouteNotFound · TopicNotFound · PartitionNotFound
-    │   └── GroupNotFound · MemberNotFound · MessageNotFound
+    │   ├── GroupNotFound · MemberNotFound · MessageNotFound
+    │   └── StreamNotFound
     ├── NotAllowed              403
     ├── Conflict                409
     │   ├── TopicExists · LeaseLost
@@ -172,6 +173,12 @@ class MessageNotFound(NotFound):
     """No message has this id, or no longer."""
 
     code = "message_not_found"
+
+
+class StreamNotFound(NotFound):
+    """The stream has ended, or this node never had it."""
+
+    code = "stream_not_found"
 
 
 class NotAllowed(GoqError):

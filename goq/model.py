@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import msgspec
 
 from goq import limits
 from goq.errors import InvalidInput, TooLarge
@@ -95,18 +96,53 @@ _RECEIPT = re.compile(r"(\d{1,9}):(\d{1,19}):(\d{1,18})(?:\+([1-9]\d{0,8}))?", r
 
 Header = tuple[str, bytes]
 
+DEDUP_HASH_BYTES = 16
 
-@dataclass(frozen=True, slots=True)
-class Message:
+
+class Message(msgspec.Struct, frozen=True):
     """One message as it is published or read.
 
     ``value`` None is a tombstone, ``key`` None a message without key; both differ from empty.
-    Headers keep their order and may repeat a name.
+    Headers keep their order and may repeat a name. ``lane`` None is the topic's default lane.
+    Times are milliseconds since 1970, 0 for none: not before ``deliver_at_ms``, not from
+    ``expires_at_ms`` on. ``dedup_id`` is the 16-byte hash of what the producer gave.
     """
 
     value: bytes | None
     key: bytes | None = None
-    headers: Sequence[Header] = field(default=())
+    headers: Sequence[Header] = ()
+    lane: int | None = None
+    deliver_at_ms: int = 0
+    expires_at_ms: int = 0
+    tenant: str | None = None
+    dedup_id: bytes | None = None
+
+
+def says_delivery(message: Message) -> bool:
+    """Whether a message says anything of when, to whom or whether it is delivered."""
+    return (
+        message.lane is not None
+        or message.deliver_at_ms != 0
+        or message.expires_at_ms != 0
+        or message.tenant is not None
+        or message.dedup_id is not None
+    )
+
+
+def check_tenant(name: str, *, field: str) -> str:
+    """Return ``name`` if it may name a tenant, else raise ``InvalidInput``."""
+    if not 1 <= len(name.encode("utf-8", "replace")) <= limits.TENANT_NAME_BYTES_MAX:
+        raise InvalidInput(
+            f"a tenant's name has 1 to {limits.TENANT_NAME_BYTES_MAX} bytes", field=field
+        )
+    return name
+
+
+def check_dedup_text(text: str, *, field: str) -> str:
+    """Return ``text`` if it may be a dedup id, else raise ``InvalidInput``."""
+    if not 1 <= len(text.encode("utf-8", "replace")) <= limits.DEDUP_ID_BYTES_MAX:
+        raise InvalidInput(f"a dedup id has 1 to {limits.DEDUP_ID_BYTES_MAX} bytes", field=field)
+    return text
 
 
 def check_message(message: Message, *, field: str) -> None:
@@ -121,16 +157,33 @@ def check_message(message: Message, *, field: str) -> None:
             f"a key of {len(message.key)} bytes is over the limit of {limits.KEY_BYTES_MAX}",
             field=f"{field}.key",
         )
-    if not message.headers:
-        return
-    if len(message.headers) > limits.HEADERS_PER_MESSAGE_MAX:
+    if message.headers:
+        _check_headers(message.headers, field)
+    if message.tenant is not None:
+        check_tenant(message.tenant, field=f"{field}.tenant")
+    if message.lane is not None and not 0 <= message.lane < limits.LANES_MAX:
+        raise InvalidInput(
+            f"a lane is 0 to {limits.LANES_MAX - 1}, not {message.lane}", field=f"{field}.priority"
+        )
+    if not 0 <= message.deliver_at_ms <= limits.TIME_MS_MAX:
+        raise InvalidInput("a time is from 1970 to 9999", field=f"{field}.deliver_at")
+    if not 0 <= message.expires_at_ms <= limits.TIME_MS_MAX:
+        raise InvalidInput("a time is from 1970 to 9999", field=f"{field}.ttl")
+    if message.dedup_id is not None and len(message.dedup_id) != DEDUP_HASH_BYTES:
+        raise InvalidInput(
+            f"the hash of a dedup id has {DEDUP_HASH_BYTES} bytes", field=f"{field}.dedup_id"
+        )
+
+
+def _check_headers(headers: Sequence[Header], field: str) -> None:
+    if len(headers) > limits.HEADERS_PER_MESSAGE_MAX:
         raise TooLarge(
-            f"{len(message.headers)} headers are over the limit of"
+            f"{len(headers)} headers are over the limit of"
             f" {limits.HEADERS_PER_MESSAGE_MAX} a message",
             field=f"{field}.headers",
         )
     total_bytes = 0
-    for name, value in message.headers:
+    for name, value in headers:
         name_bytes = len(name.encode())
         if not 1 <= name_bytes <= limits.HEADER_NAME_BYTES_MAX:
             raise InvalidInput(

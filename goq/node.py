@@ -115,6 +115,8 @@ class Node:
         self._draining = True
         if self.api is not None:
             self.api.stop_waiting()
+        if self.broker is not None:
+            self.broker.streams.end_all()
         if self._server is not None:
             await self._server.drain(limits.DRAIN_TIMEOUT_MS)
             self._server = None

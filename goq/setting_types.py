@@ -14,6 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from goq import limits
 from goq.errors import InvalidInput
+from goq.model import check_tenant
 from goq.units import format_duration_ms, format_size_bytes, parse_duration_ms, parse_size_bytes
 
 NONE = "none"
@@ -23,7 +24,6 @@ T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
 
 _LANE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,49}", re.ASCII)
-_WEIGHT_MAX = 1_000_000
 
 
 class Kind(NamedTuple, Generic[T]):
@@ -127,10 +127,10 @@ def _parse_weights(value: Any, field: str) -> tuple[int, ...] | None:
             f"there are 1 to {limits.LANES_MAX} weights, not {len(weights)}", field=field
         )
     for weight in weights:
-        if not 1 <= weight <= _WEIGHT_MAX:
+        if not 1 <= weight <= limits.LANE_WEIGHT_MAX:
             raise InvalidInput(
-                f"a weight is 1 to {_WEIGHT_MAX}, not {weight}; write {STRICT} to always take the"
-                " most urgent lane first",
+                f"a weight is 1 to {limits.LANE_WEIGHT_MAX}, not {weight}; write {STRICT} for the"
+                " most urgent lane always first",
                 field=field,
             )
     return weights
@@ -173,15 +173,6 @@ tenant_weights: Kind[tuple[tuple[str, float], ...]] = Kind(
     lambda shares: ",".join(f"{n}={_format_number(w)}" for n, w in shares) or NONE,
 )
 """Shares of tenants by name; whoever is not named has 1."""
-
-
-def check_tenant(name: str, *, field: str) -> str:
-    """Return ``name`` if it may name a tenant, else raise ``InvalidInput``."""
-    if not 1 <= len(name.encode("utf-8", "replace")) <= limits.TENANT_NAME_BYTES_MAX:
-        raise InvalidInput(
-            f"a tenant's name has 1 to {limits.TENANT_NAME_BYTES_MAX} bytes", field=field
-        )
-    return name
 
 
 def _bounded(

@@ -1,4 +1,4 @@
-"""Messages as JSON objects, one a line: ``{"value": …, "key": …, "headers": …}``."""
+"""Messages as JSON objects, one a line: ``{"value": …, "key": …, "delay": …}``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import binascii
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from goq.client.delivery import DeliveryOptions
 from goq.errors import InvalidInput
 from goq.model import Header, Message
 
@@ -20,13 +21,22 @@ class JsonMessage(msgspec.Struct, forbid_unknown_fields=True):
     key: str | None = None
     key_base64: str | None = None
     headers: dict[str, str] = msgspec.field(default_factory=dict)
+    priority: str | int | None = None
+    delay: str | float | None = None
+    deliver_at: str | float | None = None
+    ttl: str | float | None = None
+    tenant: str | None = None
+    dedup_id: str | None = None
 
 
 _decoder = msgspec.json.Decoder(JsonMessage)
 
 
-def parse_message(line: bytes, where: str) -> Message:
-    """Return the message in ``line``; raise ``InvalidInput`` saying ``where`` it stands."""
+def parse_message(line: bytes, where: str) -> tuple[Message, DeliveryOptions]:
+    """Return the message in ``line``, and what it says of its delivery.
+
+    Raises ``InvalidInput`` saying ``where`` it stands.
+    """
     try:
         parsed = _decoder.decode(line)
         value = _value(parsed)
@@ -36,7 +46,15 @@ def parse_message(line: bytes, where: str) -> Message:
     if parsed.key is not None:
         key = parsed.key.encode()
     headers: list[Header] = [(name, text.encode()) for name, text in parsed.headers.items()]
-    return Message(value, key, tuple(headers))
+    options = DeliveryOptions(
+        parsed.priority,
+        parsed.delay,
+        parsed.deliver_at,
+        parsed.ttl,
+        parsed.tenant,
+        parsed.dedup_id,
+    )
+    return Message(value, key, tuple(headers)), options
 
 
 def _value(parsed: JsonMessage) -> bytes | None:

@@ -149,6 +149,13 @@ def json_line(message: AnyMessage) -> bytes:
     }
     if (attempt := getattr(message, "attempt", None)) is not None:
         fields["attempt"] = attempt
+    fields["priority"] = message.priority
+    if message.tenant is not None:
+        fields["tenant"] = message.tenant
+    if message.deliver_at is not None:
+        fields["deliver_at"] = format_time_us(message.deliver_at)
+    if message.expires_at is not None:
+        fields["expires_at"] = format_time_us(message.expires_at)
     _put(fields, "key", message.key)
     _put(fields, "value", message.value)
     if message.headers:

@@ -59,7 +59,10 @@ _messages_left = [0]
 
 
 class NewMessage(Input):
-    """A message to publish: its value as text or base64; ``"value": null`` is a tombstone."""
+    """A message to publish: its value as text or base64; ``"value": null`` is a tombstone.
+
+    ``ttl`` counts from when the message is ready: from now, or from ``delay`` or ``deliver_at``.
+    """
 
     value: str | UnsetType | None = UNSET
     value_base64: str | UnsetType = UNSET
@@ -67,6 +70,12 @@ class NewMessage(Input):
     key_base64: str | None = None
     headers: Annotated[msgspec.Raw, Meta(extra_json_schema=_HEADERS_SCHEMA)] | UnsetType = UNSET
     partition: int | None = None
+    priority: str | int | None = None
+    delay: str | float | None = None
+    deliver_at: str | float | None = None
+    ttl: str | float | None = None
+    tenant: str | None = None
+    dedup_id: str | None = None
 
     def __post_init__(self) -> None:
         """Stop at one too many: millions of empty messages are a small body."""
@@ -91,12 +100,32 @@ class Publish(Input):
 
 
 class Receive(Input):
-    """What a consumer asks for; durations as ``30s`` or in seconds."""
+    """What a consumer asks for; durations as ``30s`` or in seconds.
+
+    With ``stream`` the answer does not end: ``max`` messages may be in flight at a time, ``limit``
+    come in all, and ``wait`` says nothing.
+    """
 
     max: int = 1
+    stream: bool = False
+    limit: int | None = None
     wait: str | float = 0
     visibility: str | float | None = None
     consumer: str = ""
+
+
+class StreamGrant(Input):
+    """How many messages a stream may hand over beyond those in flight now."""
+
+    more: int
+
+
+class StreamOut(Output):
+    """An open stream: ``in_flight`` of ``max`` messages are handed over and not settled."""
+
+    stream: str
+    max: int
+    in_flight: int
 
 
 class Settle(Input):
@@ -160,6 +189,7 @@ class TopicOut(Output):
     name: str
     partitions: list[PartitionOut]
     settings: dict[str, str]
+    time: str | UnsetType = UNSET
 
 
 class TopicsOut(Output):
@@ -169,14 +199,17 @@ class TopicsOut(Output):
 
 
 class PublishedOut(Output):
-    """Where a message lies; ``count`` and ``duplicate`` only for frames."""
+    """Where a message lies; ``count``, ``duplicate`` and ``duplicates`` only for frames."""
 
     partition: int
     offset: int
     timestamp: str
     id: str | None = None
+    deliver_at: str | None = None
+    duplicate_of: str | None = None
     count: int | None = None
     duplicate: bool | None = None
+    duplicates: list[tuple[int, int, int]] = []
 
 
 class PublishOut(Output):
@@ -198,6 +231,10 @@ class MessageOut(Output, kw_only=True):
     key: str | UnsetType = UNSET
     key_base64: str | UnsetType = UNSET
     headers: dict[str, str] | list[dict[str, str]] | UnsetType = UNSET
+    priority: str | UnsetType = UNSET
+    tenant: str | UnsetType = UNSET
+    deliver_at: str | UnsetType = UNSET
+    expires_at: str | UnsetType = UNSET
     receipt: str | UnsetType = UNSET
     attempt: int | UnsetType = UNSET
     lease_until: str | UnsetType = UNSET

@@ -106,7 +106,7 @@ class GroupViews:
                     last = min(run.end, first + limit - len(found))
                     reading = await read_log(partition, first, last)
                     last = min(last, reading.next_offset)
-                    for out in messages_json(topic.name, number, reading.frames, first, last):
+                    for out in messages_json(topic, number, reading.frames, first, last):
                         out.state, out.attempt = state, run.attempt
                         if state == "leased":
                             out.lease_until = format_time_us(run.time_ms * 1000)

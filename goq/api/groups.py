@@ -30,10 +30,19 @@ from goq.api.messages_out import (
     delivery_json,
     json_response,
 )
-from goq.api.reading import duration_ms, json_body, query_int, receipts_of, wants_frames
+from goq.api.reading import (
+    duration_ms,
+    json_body,
+    query_int,
+    receipts_of,
+    wants_frames,
+    wants_lines,
+)
 from goq.api.route import Parameter, Route
+from goq.api.streaming import StreamRoutes
 from goq.broker.broker import Broker
 from goq.broker.partition import Delivery, Partition
+from goq.broker.streams import Stream, StreamOptions
 from goq.broker.topic import ReceiveOptions, Topic
 from goq.delivery.events import Span
 from goq.delivery.settling import Settled, acknowledge, extend, give_back, reject
@@ -51,6 +60,7 @@ class GroupRoutes:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._views = GroupViews(broker.clock)
+        self._streams = StreamRoutes(broker)
 
     def routes(self) -> list[Route]:
         """Return the declarations."""
@@ -64,8 +74,10 @@ class GroupRoutes:
                 answer=ReceivedOut,
                 errors=("topic_not_found", "too_many_requests"),
                 gives_frames=True,
+                gives_lines=True,
                 waits=True,
             ),
+            *self._streams.routes(),
             Route("POST", f"{_GROUP}/ack", self.ack, "Mark as done", Settle, SettledOut),
             Route("POST", f"{_GROUP}/nack", self.nack, "Give back", Nack, SettledOut),
             Route("POST", f"{_GROUP}/reject", self.reject, "Give up", Reject, SettledOut),
@@ -126,6 +138,10 @@ class GroupRoutes:
                 f"a consumer's name has at most {limits.CONSUMER_NAME_CHARS_MAX} characters",
                 field="consumer",
             )
+        if asked.stream or wants_lines(request):
+            return await self._stream(request, topic, group, asked)
+        if asked.limit is not None:
+            raise InvalidInput("limit is of a stream; say max, or stream", field="limit")
         options = ReceiveOptions(
             consumer=asked.consumer,
             messages_max=asked.max,
@@ -136,8 +152,17 @@ class GroupRoutes:
         await self._broker.remember_group(topic, group)
         deliveries = await topic.receive(group, options)
         if wants_frames(request):
-            return deliveries_frames(deliveries)
+            return deliveries_frames(topic, deliveries)
         return json_response(self._received(topic, group, deliveries))
+
+    async def _stream(self, request: Request, topic: Topic, group: str, asked: Receive) -> Response:
+        if asked.limit is not None and asked.limit < 1:
+            raise InvalidInput(f"limit is at least 1, not {asked.limit}", field="limit")
+        visibility_ms = _visibility_ms(asked.visibility)
+        self._broker.streams.check_room(topic, group)
+        await self._broker.remember_group(topic, group)
+        options = StreamOptions(asked.consumer, asked.max, asked.limit, visibility_ms)
+        return self._streams.answer(Stream(topic, group, options), frames=wants_frames(request))
 
     def _received(self, topic: Topic, group: str, deliveries: Sequence[Delivery]) -> ReceivedOut:
         """Return deliveries as JSON; what an answer has no room for is ready again."""
@@ -147,7 +172,7 @@ class GroupRoutes:
             if is_full:
                 self._give_back(topic, group, delivery, delivery.spans)
                 continue
-            for out in delivery_json(topic.name, delivery):
+            for out in delivery_json(topic, delivery):
                 if not found.add(out):
                     is_full = True
                     self._give_back(topic, group, delivery, _rest(delivery.spans, out.offset))

@@ -19,7 +19,7 @@ from goq.broker.coordinator import Coordinator, Standing
 from goq.broker.members import GroupMembers
 from goq.broker.topic import Topic
 from goq.delivery.rebalances import Move
-from goq.errors import Conflict, GroupNotFound
+from goq.errors import GroupNotFound
 from goq.http.message import Request, Response
 from goq.units import format_time_us
 
@@ -77,13 +77,13 @@ class MemberRoutes:
         topic = self._broker.topic(name)
         if group not in topic.groups:
             raise GroupNotFound(f"topic {name} has no group {group[:200]!r}", field="group")
-        members = topic.coordinator.members(group) if topic.coordinator is not None else None
+        members = topic.coordinator.members(group)
         return json_response(MembersOut(0, [], [], []) if members is None else _shown(members))
 
     async def join(self, request: Request, name: str, group: str) -> Response:
         """Let a consumer take part; for a member it counts as a heartbeat."""
         asked = json_body(request, Join)
-        topic, coordinator = self._of(name, group)
+        topic, coordinator = self._of(name)
         coordinator.check(group, asked.consumer)
         timeout_ms = None
         if asked.session_timeout is not None:
@@ -94,19 +94,17 @@ class MemberRoutes:
 
     def heartbeat(self, _request: Request, name: str, group: str, consumer: str) -> Response:
         """Begin a member's session anew."""
-        _, coordinator = self._of(name, group)
+        _, coordinator = self._of(name)
         return _standing(coordinator.heartbeat(group, consumer))
 
     def leave(self, _request: Request, name: str, group: str, consumer: str) -> Response:
         """Let a member go; its partitions go on to others once its leases have ended."""
-        _, coordinator = self._of(name, group)
+        _, coordinator = self._of(name)
         coordinator.leave(group, consumer)
         return Response(204)
 
-    def _of(self, name: str, group: str) -> tuple[Topic, Coordinator]:
+    def _of(self, name: str) -> tuple[Topic, Coordinator]:
         topic = self._broker.topic(name)
-        if topic.coordinator is None:
-            raise Conflict(f"group {group[:200]} has no members", field="group")
         return topic, topic.coordinator
 
 

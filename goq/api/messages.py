@@ -6,16 +6,23 @@ from goq import limits
 from goq.api.bodies import MessageOut, MessagesOut, Publish, PublishedOut, PublishOut
 from goq.api.log_reading import read_log
 from goq.api.messages_in import frames_of, messages_of
-from goq.api.messages_out import JsonMessages, frames_response, json_response, messages_json
+from goq.api.messages_out import (
+    JsonMessages,
+    frames_response,
+    json_response,
+    lanes_of,
+    messages_json,
+)
 from goq.api.reading import duration_ms, media_type, query_int, time_us, wants_frames
 from goq.api.route import FRAMES, Parameter, Route
 from goq.broker.broker import Broker
 from goq.broker.partition import Partition
-from goq.broker.topic import Stored, Topic
+from goq.broker.publishing import Stored, StoredFrame
+from goq.broker.topic import Topic
 from goq.errors import DamagedData, InvalidInput, MessageNotFound
 from goq.frame.view import slice_frame
 from goq.http.message import Request, Response
-from goq.model import MessageId, check_name
+from goq.model import Message, MessageId, check_name
 from goq.storage.reader import Reading
 from goq.units import format_time_us
 
@@ -78,15 +85,21 @@ class MessageRoutes:
 
     async def publish(self, request: Request, name: str) -> Response:
         """Publish messages, given as JSON or as frames."""
+        settings = self._broker.settings_for_publish(name)
+        now_us = self._broker.clock.wall_us()
         if media_type(request) == FRAMES:
-            frames = frames_of(request.body)
+            frames = frames_of(request.body, settings, now_us // 1000)
             topic = await self._topic(name)
-            results = [_frame_result(stored) for stored in await topic.publish_frames(frames)]
+            stored_frames = await topic.publishing.publish_frames(frames)
+            results = [_frame_result(stored) for stored in stored_frames]
         else:
-            placed = messages_of(request)
+            placed = messages_of(request, settings, now_us)
             topic = await self._topic(name)
-            stored = await topic.publish_messages(placed)
-            results = [_message_result(name, each) for each in stored]
+            stored_messages = await topic.publishing.publish_messages(placed)
+            results = [
+                _message_result(name, asked.content, stored)
+                for asked, stored in zip(placed, stored_messages, strict=True)
+            ]
         return json_response(PublishOut(results, topic.settings.fsync))
 
     async def _topic(self, name: str) -> Topic:
@@ -121,10 +134,11 @@ class MessageRoutes:
                 "start": partition.messages.start_offset,
                 "end": partition.state.end_offset,
                 "damaged": _damaged(number, reading, stop),
+                "lanes": lanes_of(topic),
             }
             return frames_response(preface, parts)
         found = JsonMessages(limits.READ_BYTES_MAX)
-        for out in messages_json(name, number, reading.frames, start, stop):
+        for out in messages_json(topic, number, reading.frames, start, stop):
             if not found.add(out):
                 stop = out.offset
                 break
@@ -161,9 +175,7 @@ class MessageRoutes:
                 field="id",
             )
         reading = await read_log(partition, offset, offset + 1)
-        found = list(
-            messages_json(topic.name, message_id.partition, reading.frames, offset, offset + 1)
-        )
+        found = list(messages_json(topic, message_id.partition, reading.frames, offset, offset + 1))
         if not found and not reading.damage:
             raise MessageNotFound(f"{text} is gone", field="id")
         if not found:
@@ -179,20 +191,27 @@ def _damaged(number: int, reading: Reading, stop: int) -> list[dict[str, int]]:
     ]
 
 
-def _frame_result(stored: Stored) -> PublishedOut:
+def _frame_result(stored: StoredFrame) -> PublishedOut:
     return PublishedOut(
         partition=stored.partition,
         offset=stored.offset,
         timestamp=format_time_us(stored.time_us),
         count=stored.message_count,
         duplicate=stored.duplicate,
+        duplicates=[(row, offset, time_us) for row, offset, time_us in stored.left_out],
     )
 
 
-def _message_result(topic: str, stored: Stored) -> PublishedOut:
-    return PublishedOut(
+def _message_result(topic: str, message: Message, stored: Stored) -> PublishedOut:
+    text = f"{topic}:{stored.partition}:{stored.offset}"
+    result = PublishedOut(
         partition=stored.partition,
         offset=stored.offset,
         timestamp=format_time_us(stored.time_us),
-        id=f"{topic}:{stored.partition}:{stored.offset}",
+        id=text,
     )
+    if stored.is_repetition:
+        result.duplicate_of = text
+    elif message.deliver_at_ms:
+        result.deliver_at = format_time_us(message.deliver_at_ms * 1000)
+    return result

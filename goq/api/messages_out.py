@@ -12,12 +12,16 @@ import msgspec
 from goq.api.bodies import MessageOut
 from goq.api.route import FRAMES
 from goq.broker.partition import Delivery
+from goq.broker.topic import Topic
 from goq.delivery.events import Span
-from goq.frame.view import FrameView, slice_frame
-from goq.http.message import Response
-from goq.model import Header, MessageId, Receipt
+from goq.frame.view import DELIVERY_COLUMNS, FrameView, pick_rows, slice_frame
+from goq.http.message import BytesLike, Response
+from goq.model import Header, Message, MessageId, Receipt
+from goq.setting_types import lanes
+from goq.settings import TopicSettings
 from goq.units import format_time_us
 
+_PICK_SAVES_BYTES_MIN = 100  # by message that is kept: sending it costs both sides as much
 _CUT_SAVES_BYTES_MIN = 2048  # by message that is kept: about what building it anew costs
 _encoder = msgspec.json.Encoder()
 
@@ -27,17 +31,28 @@ def json_response(answer: object, status: int = 200) -> Response:
     return Response(status, _encoder.encode(answer), "application/json")
 
 
+def encode_json(answer: object) -> bytes:
+    """Return ``answer`` as JSON bytes."""
+    return _encoder.encode(answer)
+
+
 def frames_response(preface: dict[str, Any], frames: Iterable[tuple[int, memoryview]]) -> Response:
     """Return a preface and placed frames, not joined: the bytes go out from where they lie."""
+    return Response(200, _frames_parts(preface, frames), FRAMES)
+
+
+def _frames_parts(
+    preface: dict[str, Any], frames: Iterable[tuple[int, memoryview]]
+) -> list[BytesLike]:
     head = _encoder.encode(preface)
-    parts: list[bytes | memoryview] = [len(head).to_bytes(4, "little") + head]
+    parts: list[BytesLike] = [len(head).to_bytes(4, "little") + head]
     for partition, frame in frames:
         parts += (partition.to_bytes(4, "little"), frame)
-    return Response(200, parts, FRAMES)
+    return parts
 
 
 def messages_json(
-    topic: str, partition: int, frames: Sequence[FrameView], start: int, end: int
+    topic: Topic, partition: int, frames: Sequence[FrameView], start: int, end: int
 ) -> Iterator[MessageOut]:
     """Yield the messages from offset ``start`` up to ``end`` that lie in ``frames``.
 
@@ -54,27 +69,43 @@ def _base_offset(view: FrameView) -> int:
 
 
 def _frame_json(
-    topic: str, partition: int, view: FrameView, start: int, end: int
+    topic: Topic, partition: int, view: FrameView, start: int, end: int
 ) -> Iterator[MessageOut]:
     base = view.header.base_offset
     first, last = max(start, base), min(end, view.header.end_offset)
     if first >= last:
         return
     timestamp = format_time_us(view.header.append_time_us)
+    settings = topic.settings
+    default_priority = settings.lane_name(settings.default_lane)
     messages = view.messages(first - base, last - base)
     for offset, message in zip(range(first, last), messages, strict=True):
         out = MessageOut(
-            id=str(MessageId(topic, partition, offset)),
+            id=str(MessageId(topic.name, partition, offset)),
             partition=partition,
             offset=offset,
             timestamp=timestamp,
+            priority=default_priority,
         )
         _put_value(out, message.value)
         if message.key is not None:
             _put_key(out, message.key)
         if message.headers:
             out.headers = headers_json(message.headers)
+        if view.header.attributes & DELIVERY_COLUMNS:
+            _put_delivery(out, message, settings)
         yield out
+
+
+def _put_delivery(out: MessageOut, message: Message, settings: TopicSettings) -> None:
+    if message.lane is not None:
+        out.priority = settings.lane_name(message.lane)
+    if message.tenant is not None:
+        out.tenant = message.tenant
+    if message.deliver_at_ms:
+        out.deliver_at = format_time_us(message.deliver_at_ms * 1000)
+    if message.expires_at_ms:
+        out.expires_at = format_time_us(message.expires_at_ms * 1000)
 
 
 class JsonMessages:
@@ -140,7 +171,7 @@ def _header_json(name: str, value: bytes) -> dict[str, str]:
         return {"name": name, "value_base64": base64.b64encode(value).decode()}
 
 
-def delivery_json(topic: str, delivery: Delivery) -> Iterator[MessageOut]:
+def delivery_json(topic: Topic, delivery: Delivery) -> Iterator[MessageOut]:
     """Yield the leased messages of a delivery, each with its receipt, in the order of its spans."""
     lease_until = format_time_us(delivery.deadline_ms * 1000)
     frames = sorted(delivery.frames, key=_base_offset)
@@ -153,13 +184,19 @@ def delivery_json(topic: str, delivery: Delivery) -> Iterator[MessageOut]:
             yield out
 
 
-def deliveries_frames(deliveries: Sequence[Delivery]) -> Response:
+def deliveries_frames(topic: Topic, deliveries: Sequence[Delivery]) -> Response:
     """Return deliveries in the fast form; large frames are cut to what was leased of them."""
+    return Response(200, deliveries_parts(topic, deliveries), FRAMES)
+
+
+def deliveries_parts(topic: Topic, deliveries: Sequence[Delivery]) -> list[BytesLike]:
+    """Return the parts of :func:`deliveries_frames`."""
     prefaces = []
     frames: list[tuple[int, memoryview]] = []
     for delivery in deliveries:
         spans = sorted(delivery.spans)
-        parts = [part for view in delivery.frames if (part := _leased_part(view, spans))]
+        found = [part for view in delivery.frames if (part := _leased_part(view, spans))]
+        parts = [part for part, _ in found]
         prefaces.append(
             {
                 "partition": delivery.partition,
@@ -167,17 +204,24 @@ def deliveries_frames(deliveries: Sequence[Delivery]) -> Response:
                 "lease_until": format_time_us(delivery.deadline_ms * 1000),
                 "ranges": delivery.spans,
                 "frames": len(parts),
+                "picked": [[n, end] for n, (_, end) in enumerate(found) if end is not None],
             }
         )
         frames.extend((delivery.partition, part) for part in parts)
-    return frames_response({"deliveries": prefaces}, frames)
+    return _frames_parts({"deliveries": prefaces, "lanes": lanes_of(topic)}, frames)
 
 
-def _leased_part(view: FrameView, spans: Sequence[Span]) -> memoryview | None:
+def lanes_of(topic: Topic) -> str:
+    """Return the names of a topic's lanes, as its settings have them."""
+    return lanes.format(topic.settings.lanes)
+
+
+def _leased_part(view: FrameView, spans: Sequence[Span]) -> tuple[memoryview, int | None] | None:
     """Return the frame from the first to the last message in it that lies in ``spans``.
 
     Cutting builds a frame anew, message by message; so where that would save little, the frame
-    goes out whole.
+    goes out whole. Where few messages of it are leased, only these are picked: then the offset
+    behind the frame comes with it, to tell which they are.
     """
     base, end = view.header.base_offset, view.header.end_offset
     first = bisect_right(spans, base, key=_span_end)  # the first that ends behind the base
@@ -185,10 +229,18 @@ def _leased_part(view: FrameView, spans: Sequence[Span]) -> memoryview | None:
     if first >= last:
         return None
     start, stop = max(base, spans[first][0]), min(end, spans[last - 1][1])
-    spare_bytes = view.header.frame_bytes * (end - base - stop + start) // (end - base)
-    if spare_bytes <= (stop - start) * _CUT_SAVES_BYTES_MIN:
-        return view.buffer
-    return slice_frame(view, start, stop)
+    count = sum(min(e, end) - max(s, base) for s, e, _ in spans[first:last])
+    average_bytes = view.header.frame_bytes // (end - base)
+    if last - first > 1 and (stop - start - count) * average_bytes > count * _PICK_SAVES_BYTES_MIN:
+        rows = [
+            offset - base
+            for s, e, _ in spans[first:last]
+            for offset in range(max(s, base), min(e, end))
+        ]
+        return pick_rows(view, rows), end
+    if average_bytes * (end - base - stop + start) <= (stop - start) * _CUT_SAVES_BYTES_MIN:
+        return view.buffer, None
+    return slice_frame(view, start, stop), None
 
 
 def _span_start(span: Span) -> int:

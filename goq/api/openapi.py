@@ -12,7 +12,7 @@ import msgspec
 from goq import __version__
 from goq.api.bodies import HeaderIn
 from goq.api.problems import Problem
-from goq.api.route import FRAMES, JSON, Route
+from goq.api.route import FRAMES, JSON, NDJSON, Route
 from goq.errors import BY_CODE
 
 _REF = "#/components/schemas/{name}"
@@ -79,6 +79,8 @@ def _responses(route: Route, references: dict[Any, Any]) -> dict[str, Any]:
         done["content"] = {JSON: {"schema": references[route.answer]}}
         if route.gives_frames:
             done["content"][FRAMES] = _binary()
+        if route.gives_lines:
+            done["content"][NDJSON] = {"schema": {"type": "string"}}
     elif route.status == 200:
         done["content"] = {route.answer_type: {"schema": {"type": "string"}}}
     problem = {"application/problem+json": {"schema": references[Problem]}}

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from goq import limits
-from goq.api.route import FRAMES, JSON
+from goq.api.route import FRAMES, JSON, NDJSON
 from goq.errors import InvalidInput, TooLarge, UnsupportedMedia
 from goq.http.message import Request
 from goq.model import Receipt
@@ -119,6 +119,11 @@ def wants_frames(request: Request) -> bool:
     return FRAMES in request.headers.get("accept", "")
 
 
+def wants_lines(request: Request) -> bool:
+    """Whether the client accepts messages as they come, a line each."""
+    return NDJSON in request.headers.get("accept", "")
+
+
 def duration_ms(value: str | float, field: str, maximum_ms: int) -> int:
     """Return a duration that may be at most ``maximum_ms``."""
     _check_quantity(value, "a duration", field)
@@ -130,7 +135,7 @@ def duration_ms(value: str | float, field: str, maximum_ms: int) -> int:
     return parsed_ms
 
 
-def time_us(value: str, field: str, now_us: int) -> int:
+def time_us(value: str | float, field: str, now_us: int) -> int:
     """Return a time in microseconds since 1970."""
     _check_quantity(value, "a time", field)
     return parse_time_us(value, now_us=now_us, field=field)

@@ -13,6 +13,7 @@ from goq.http.message import Request, Response
 Handler = Callable[..., Response | Awaitable[Response]]
 FRAMES = "application/vnd.goq.frames"
 JSON = "application/json"
+NDJSON = "application/x-ndjson"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class Route:
     """The codes of its own; what any request can meet (``invalid_input``) goes without saying."""
     takes_frames: bool = False
     gives_frames: bool = False
+    gives_lines: bool = False
     waits: bool = False
     """Whether the answer may wait for messages: then it ends with the client's connection."""
     answer_type: str = JSON

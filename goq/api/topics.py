@@ -11,6 +11,7 @@ from goq.broker.partition import Partition
 from goq.broker.topic import Topic
 from goq.http.message import Request, Response
 from goq.model import check_name
+from goq.units import format_time_us
 
 
 class TopicRoutes:
@@ -89,7 +90,9 @@ class TopicRoutes:
         """Show a topic that is about to be published to."""
         if name not in self._broker.topics:
             check_name(name, "topic")
-        return json_response(self._topic(await self._broker.topic_for_publish(name)))
+        out = self._topic(await self._broker.topic_for_publish(name))
+        out.time = format_time_us(self._broker.clock.wall_us())  # what delays are counted from
+        return json_response(out)
 
     async def alter(self, request: Request, name: str) -> Response:
         """Change settings, or add partitions."""

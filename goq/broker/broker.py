@@ -17,6 +17,7 @@ from goq.broker.metadata import MetadataStore
 from goq.broker.opening import Machinery, PartitionId
 from goq.broker.partition import Partition
 from goq.broker.stats import Histogram
+from goq.broker.streams import Streams
 from goq.broker.tasks import Tasks
 from goq.broker.topic import Topic
 from goq.clock import Clock
@@ -48,6 +49,7 @@ class Broker:
         auto_create: bool,
     ) -> None:
         self.topics: dict[str, Topic] = {}
+        self.streams = Streams()
         self.clock = clock
         self.metadata = metadata
         self._topics_dir = topics_dir
@@ -129,6 +131,11 @@ class Broker:
                 field="topic",
             )
         return topic
+
+    def settings_for_publish(self, name: str) -> TopicSettings:
+        """Return a topic's settings, or those that it would be created with."""
+        topic = self.topics.get(name)
+        return self._defaults if topic is None else topic.settings
 
     async def topic_for_publish(self, name: str) -> Topic:
         """Return a topic, created if there is none and the node is set to do so."""

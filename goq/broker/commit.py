@@ -13,13 +13,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from goq import limits
 from goq.broker.stats import Histogram
 from goq.clock import Clock
 from goq.errors import GoqError, LogFailed, ShuttingDown, TooManyRequests
-from goq.frame.header import FrameHeader
+from goq.frame.encode import LeftOut
 from goq.frame.view import FrameView
 from goq.settings import Fsync
 from goq.storage.batch import Batch
@@ -30,11 +30,46 @@ T = TypeVar("T")
 
 
 class Appended(NamedTuple):
-    """Where a frame lies, and since when; ``duplicate`` if it had been there before."""
+    """Where a frame lies, and since when; ``duplicate`` if it had been there before.
+
+    ``left_out`` are its messages that were in the log already, in the order of their rows. Where
+    that is all of them nothing was appended, and the rest speaks of the first.
+    """
 
     offset: int
     time_us: int
     duplicate: bool = False
+    left_out: Sequence[LeftOut] = ()
+
+
+class Admission(Protocol):
+    """What decides on frames before they are written, and hears what became of them."""
+
+    def admit(self, view: FrameView, next_offset: int, now_us: int) -> FrameView | Appended | None:
+        """Return what to append, where it lies already, or None: ask when the batch is written.
+
+        Raises ``GoqError``, to the frame's sender, where it may not be appended.
+        """
+
+    def stage(self, view: FrameView, offset: int, time_us: int) -> None:
+        """Hear of a frame that is going to be written."""
+
+    def settle(self, *, stored: bool) -> None:
+        """Hear that everything staged is durable, or that none of it is stored."""
+
+
+class AdmitAll:
+    """Appends everything."""
+
+    def admit(self, view: FrameView, _next_offset: int, _now_us: int) -> FrameView:
+        """Return the frame."""
+        return view
+
+    def stage(self, _view: FrameView, _offset: int, _time_us: int) -> None:
+        """Do nothing."""
+
+    def settle(self, *, stored: bool) -> None:
+        """Do nothing."""
 
 
 class _Waiting(NamedTuple):
@@ -61,7 +96,7 @@ Committed = Sequence[tuple[FrameView, Appended]]
 class GroupCommit:
     """The one writer of a log.
 
-    ``find_duplicate`` says where a frame already lies, or raises why it may not be appended;
+    ``admission`` decides what of each frame is appended;
     ``on_commit`` hears of the frames that became durable, in order; ``on_seal`` of every segment
     that was sealed; ``on_failure`` of every failure: appends were lost, or the log itself.
     """
@@ -76,7 +111,7 @@ class GroupCommit:
         on_commit: Callable[[Committed], None],
         on_seal: Callable[[Segment], None],
         on_failure: Callable[[GoqError], None] = lambda _error: None,
-        find_duplicate: Callable[[FrameHeader], Appended | None] = lambda _header: None,
+        admission: Admission | None = None,
         write_seconds: Histogram,
     ) -> None:
         self.log = log
@@ -86,7 +121,7 @@ class GroupCommit:
         self._on_commit = on_commit
         self._on_seal = on_seal
         self._on_failure = on_failure
-        self._find_duplicate = find_duplicate
+        self._admission: Admission = admission or AdmitAll()
         self._write_seconds = write_seconds
         self._loop = asyncio.get_running_loop()
         self._queue: deque[_Waiting | _Alone] = deque()
@@ -164,21 +199,32 @@ class GroupCommit:
                 batch = self.log.begin(self._clock.wall_us(), roll=begins_segment)
             if not batch.takes(header.frame_bytes):
                 break
+            now_us = self._clock.wall_us()
+            admitted: FrameView | Appended | GoqError | None
+            try:
+                admitted = self._admission.admit(view, batch.end_offset, now_us)
+            except GoqError as error:
+                admitted = error
+            if admitted is None:
+                break
             queue.popleft()
             self._queued_bytes -= header.frame_bytes
-            try:
-                found = self._find_duplicate(header)
-            except GoqError as error:
-                _reject(done, error)
-                continue
-            if found is not None:
-                _resolve(done, found)
-                continue
-            if header.producer_id:
-                producers.add(header.producer_id)
-            now_us = self._clock.wall_us()
-            offset = batch.add(header, view.body, append_time_us=now_us, leader_epoch=self._epoch)
-            written.append(_Written(view, Appended(offset, now_us), done))
+            if isinstance(admitted, GoqError):
+                _reject(done, admitted)
+            elif isinstance(admitted, Appended):
+                _resolve(done, admitted)
+            else:
+                if header.producer_id:
+                    producers.add(header.producer_id)
+                offset = batch.add(
+                    admitted.header,
+                    admitted.body,
+                    append_time_us=now_us,
+                    leader_epoch=self._epoch,
+                )
+                self._admission.stage(admitted, offset, now_us)
+                appended = Appended(offset, now_us, left_out=admitted.left_out)
+                written.append(_Written(admitted, appended, done))
         return batch if written else None
 
     def _run(self, work: Callable[[], None], then: Callable[[Exception | None], None]) -> None:
@@ -208,6 +254,7 @@ class GroupCommit:
             self._fail(written, self._as_known(error))
             return
         sealed = self.log.commit(batch)
+        self._admission.settle(stored=True)
         for _, appended, done in written:
             _resolve(done, appended)
         try:
@@ -247,6 +294,7 @@ class GroupCommit:
         waiting = [w.done for w in written] + [w.done for w in self._queue]
         self._queue.clear()
         self._queued_bytes = 0
+        self._admission.settle(stored=False)
         if self.log.failed:
             self._closed = error
         for done in waiting:

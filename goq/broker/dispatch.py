@@ -19,6 +19,7 @@ from goq.delivery.partition import PartitionState
 from goq.delivery.policy import Policy
 from goq.delivery.ready import Ready
 from goq.delivery.schedule import Due, Load, Schedule
+from goq.delivery.tenants import Tenants
 from goq.delivery.turns import Turns
 from goq.settings import TopicSettings
 from goq.storage.columns import Rows
@@ -26,6 +27,12 @@ from goq.storage.log import Log
 
 _LANE_BITS = 8
 _Int64s = npt.NDArray[np.int64]
+
+
+def first_needed(messages: Log, state: PartitionState) -> int:
+    """Return the first offset that some group may come to; the end where there is no group."""
+    floors = [group.taken.floor for group in state.groups.values()]
+    return max(min(floors, default=messages.end_offset), messages.start_offset)
 
 
 def policy_of(settings: TopicSettings) -> Policy:
@@ -42,7 +49,8 @@ class Dispatch:
     """Ready queues and schedule of one partition."""
 
     def __init__(self, state: PartitionState, settings: TopicSettings, now_ms: int) -> None:
-        self.ready = Ready()
+        self.ready = Ready(state.start_offset)
+        self.tenants = Tenants()
         self.schedule = Schedule(
             now_ms,
             state.frontier,
@@ -55,21 +63,44 @@ class Dispatch:
 
     @classmethod
     def build(
-        cls, messages: Log, state: PartitionState, settings: TopicSettings, now_ms: int
+        cls,
+        messages: Log,
+        state: PartitionState,
+        settings: TopicSettings,
+        now_ms: int,
+        *,
+        start: int,
+        end: int,
     ) -> Dispatch:
-        """Return what follows from a log and the state; blocks on the disk."""
+        """Return what follows from a log up to ``end`` and the state; blocks on the disk.
+
+        Ready messages before ``start`` are left out: nobody has to come to them.
+        """
         dispatch = cls(state, settings, now_ms)
-        floors = [group.taken.floor for group in state.groups.values()]
-        start = max(min(floors, default=messages.end_offset), messages.start_offset)
-        found = messages.reader.rows(messages.start_offset, messages.end_offset)
-        dispatch._restore(found, start, messages.end_offset, now_ms)
+        dispatch.extend(messages, messages.start_offset, end, now_ms, ready_from=start)
         dispatch.ready.complete_from = start
         return dispatch
+
+    def extend(
+        self, messages: Log, start: int, end: int, now_ms: int, *, ready_from: int = 0
+    ) -> None:
+        """Take what the log has from ``start`` up to ``end``; blocks on the disk."""
+        ready_from = max(start, ready_from)
+        self._restore(messages.reader.rows(start, end), ready_from, end, now_ms)
+
+    def lacks(self, group: Group) -> bool:
+        """Whether a group that has no place in the queues yet may need what was let go of."""
+        return group.turns is None and group.taken.floor < self.ready.complete_from
+
+    def follows(self, settings: TopicSettings) -> bool:
+        """Whether the queues are as these settings want them."""
+        return (self.default_lane, self._policy) == (settings.default_lane, policy_of(settings))
 
     def turns_of(self, group: Group) -> Turns:
         """Return a group's places in the ready queues."""
         if group.turns is None:
-            group.turns = Turns(self.ready, self._policy)
+            floor = group.taken.floor
+            group.turns = Turns(self.ready, self.tenants, self._policy, floor_offset=floor)
         return group.turns
 
     def places(self, rows: Rows) -> tuple[_Int64s, _Int64s]:
@@ -78,10 +109,7 @@ class Dispatch:
 
     def release(self) -> None:
         """Let go of what no group will come to any more."""
-        self.ready.release(
-            [self.turns_of(group).places for group in self._state.groups.values()],
-            self._state.end_offset,
-        )
+        self.ready.release()
 
     @property
     def default_lane(self) -> int:
@@ -220,7 +248,7 @@ class Dispatch:
     def _tenants(self, rows: Rows) -> _Int64s:
         if not rows.tenant_names:
             return np.zeros(len(rows.offsets), np.int64)
-        numbers = np.array([*map(self.ready.tenants.number, rows.tenant_names), 0], np.int64)
+        numbers = np.array([*map(self.tenants.number, rows.tenant_names), 0], np.int64)
         return numbers[rows.tenants]  # -1, for none, is the last: 0
 
 

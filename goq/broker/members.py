@@ -36,7 +36,7 @@ class Host(Protocol):
         """Return a consumer, other than that one, that has a lease in a partition, if any does."""
         ...
 
-    def wake(self, group: str, consumers: Collection[str]) -> None:
+    def wake_consumers(self, group: str, consumers: Collection[str]) -> None:
         """Let these consumers look again if they wait: they got partitions."""
         ...
 
@@ -122,7 +122,7 @@ class GroupMembers:
                 self.membership.release(partition, self._now_ms())
                 owners.add(heir)
         if owners:
-            self._host.wake(self.group, owners)
+            self._host.wake_consumers(self.group, owners)
 
     def reopened(self, partition: int) -> None:
         """Look at the leases of a partition anew: of those that were known some may be gone.

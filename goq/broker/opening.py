@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from goq import limits
-from goq.broker.dispatch import Dispatch
+from goq.broker.dedup_restore import restore_dedup
+from goq.broker.dispatch import Dispatch, first_needed
 from goq.broker.eventlog import encode_event_frame, rebuild
 from goq.broker.frame_cache import FrameCache
 from goq.broker.outstanding import learn_outstanding
 from goq.broker.stats import Histogram
 from goq.broker.tasks import Tasks
 from goq.clock import Clock
+from goq.delivery.dedup import DedupWindow
 from goq.delivery.partition import PartitionState
 from goq.errors import GoqError
 from goq.settings import TopicSettings
@@ -61,6 +63,7 @@ class Opened(NamedTuple):
     state: PartitionState
     dispatch: Dispatch
     snapshot_sequence: int
+    dedup: DedupWindow
 
 
 def open_logs(directory: Path, machinery: Machinery, settings: TopicSettings) -> Opened:
@@ -71,12 +74,19 @@ def open_logs(directory: Path, machinery: Machinery, settings: TopicSettings) ->
         on_error.callback(_release, messages)
         events = Log.open(directory / "events", disk, events_config(settings))
         on_error.callback(_release, events)
-        opened = _rebuild(messages, events, machinery, settings)
+        dedup = restore_dedup(messages, settings, machinery.clock.wall_us())
+        opened = _rebuild(messages, events, machinery, settings, dedup)
         on_error.pop_all()
     return opened
 
 
-def _rebuild(messages: Log, events: Log, machinery: Machinery, settings: TopicSettings) -> Opened:
+def _rebuild(
+    messages: Log,
+    events: Log,
+    machinery: Machinery,
+    settings: TopicSettings,
+    dedup: DedupWindow,
+) -> Opened:
     rebuilt = rebuild(events, start_offset=messages.start_offset, end_offset=messages.end_offset)
     if rebuilt.repairs:  # durable before an offset that was lost is given to another message
         view = encode_event_frame(rebuilt.repairs)
@@ -95,9 +105,16 @@ def _rebuild(messages: Log, events: Log, machinery: Machinery, settings: TopicSe
             header = view.header
             state.producers.add(header, header.base_offset, header.append_time_us)
         offset = reading.next_offset
-    dispatch = Dispatch.build(messages, state, settings, machinery.clock.wall_ms())
+    dispatch = Dispatch.build(
+        messages,
+        state,
+        settings,
+        machinery.clock.wall_ms(),
+        start=first_needed(messages, state),
+        end=messages.end_offset,
+    )
     learn_outstanding(messages, state, dispatch)
-    return Opened(messages, events, state, dispatch, rebuilt.sequence)
+    return Opened(messages, events, state, dispatch, rebuilt.sequence, dedup)
 
 
 def _release(log: Log) -> None:

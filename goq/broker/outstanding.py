@@ -13,7 +13,7 @@ from goq.delivery.locks import Fact
 from goq.delivery.partition import PartitionState
 from goq.frame.header import Attribute
 from goq.frame.view import FrameView
-from goq.storage.columns import rows_of
+from goq.storage.framecolumns import rows_of
 from goq.storage.log import Log
 
 _TELLING = Attribute.KEYS | Attribute.LANE | Attribute.TENANT

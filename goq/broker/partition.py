@@ -12,13 +12,16 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
 from goq import limits
 from goq.broker.commit import Appended, Committed, GroupCommit
+from goq.broker.dispatch import Dispatch, first_needed
 from goq.broker.eventlog import encode_event_frame, snapshot_frames
 from goq.broker.fetching import Fetch, Missing
+from goq.broker.intake import Intake
 from goq.broker.keeping import Keeping
 from goq.broker.opening import (
     Machinery,
@@ -46,17 +49,18 @@ from goq.delivery.events import (
     Reset,
     Skipped,
     Span,
+    Trimmed,
     token_of,
 )
 from goq.delivery.schedule import Load
-from goq.delivery.settling import Failing, Settled, end_lease, expire, undo
+from goq.delivery.settling import Failing, Settled, expire, undo
 from goq.delivery.snapshot import snapshot_of, weight_of
-from goq.errors import GoqError, LogFailed, PartitionOffline
-from goq.frame.header import FrameHeader
+from goq.errors import GoqError, LogFailed, PartitionOffline, TooManyRequests
 from goq.frame.view import FrameView
 from goq.settings import Ordering, TopicSettings
-from goq.storage.columns import ROW_ATTRIBUTES, Rows, rows_of
+from goq.storage.columns import Rows
 from goq.storage.damage import Damage
+from goq.storage.framecolumns import ROW_ATTRIBUTES, rows_of
 from goq.storage.reader import Reading
 
 _TIMER_MS_MAX = 1_000  # a wall clock that is set forward is noticed within this
@@ -75,6 +79,8 @@ class Delivery(NamedTuple):
     deadline_ms: int
     spans: list[Span]
     frames: list[FrameView]
+    is_cut: bool
+    """Whether the partition may have more that is ready."""
 
     @property
     def message_count(self) -> int:
@@ -90,6 +96,10 @@ class ColdMessages(Exception):
         self.missing = missing
 
 
+class NotReady(Exception):
+    """Nothing was leased: the ready queues are being built anew."""
+
+
 @dataclass(frozen=True, slots=True)
 class Callbacks:
     """What a partition tells its topic."""
@@ -98,8 +108,9 @@ class Callbacks:
     """There may be something to receive: for one group, or with None for all."""
     on_failure: Callable[[], None]
     on_departing: Callable[[], None]
-    on_settled: Callable[[str, int, int], None]
-    """So many messages of a lease, by group and token, are no longer with their consumer."""
+    on_settled: Callable[[str | None, int | None, int], None]
+    """So many messages of a lease, by group and token, are no longer with their consumer; without
+    a token, any of any lease; without a group, of any group."""
     settings_of: Callable[[str], TopicSettings]
     """The settings that hold for a group."""
 
@@ -113,9 +124,11 @@ class Partition:
         opened: Opened,
         machinery: Machinery,
         callbacks: Callbacks,
+        settings: TopicSettings,
         stats: TopicStats,
     ) -> None:
         self.identity = identity
+        self._topic_settings = settings
         self._stats = stats
         self.state = opened.state
         self.dispatch = opened.dispatch
@@ -126,12 +139,15 @@ class Partition:
         self._cached = machinery.frames.of_partition()
         self._loop = asyncio.get_running_loop()
         self._offline: GoqError | None = None
+        self._rebuilding: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = 0.0
         self._next_sequence = opened.events.end_offset
         self._snapshot_sequence = opened.events.end_offset
         self._snapshot_weight = 0
         self._bytes_since_snapshot = 0
         self._rebuilds_from = opened.snapshot_sequence
+        self._intake = Intake(opened.state.producers, opened.dedup, self._read_frame, stats)
         self._publisher = GroupCommit(
             opened.messages,
             machinery.executor,
@@ -140,7 +156,7 @@ class Partition:
             on_commit=self._published,
             on_seal=lambda segment: machinery.on_seal(identity, "messages", segment),
             on_failure=self._publishing_failed,
-            find_duplicate=self._find_duplicate,
+            admission=self._intake,
             write_seconds=machinery.write_seconds,
         )
         self._recorder = GroupCommit(
@@ -180,10 +196,10 @@ class Partition:
         self._check_online()
         return self._publisher.append(view)
 
-    def _find_duplicate(self, header: FrameHeader) -> Appended | None:
-        found = self.state.producers.find(header)
-        self._stats.duplicate_frames += found is not None
-        return Appended(found.offset, found.time_us, duplicate=True) if found else None
+    def _read_frame(self, offset: int) -> FrameView | None:
+        """Return the frame that begins at ``offset``; None if it is gone or damaged."""
+        frames = self.messages.reader.read(offset, offset + 1, messages_max=1).frames
+        return frames[0] if frames and frames[0].header.base_offset == offset else None
 
     def _published(self, committed: Committed) -> None:
         for view, appended in committed:
@@ -198,17 +214,16 @@ class Partition:
             self.dispatch.published(appended.offset, end, rows, appended.time_us // 1000)
             if rows is not None:
                 self._arm_timer(self.dispatch.schedule.next_ms())
+        self.dispatch.release()
         self._callbacks.on_ready(None)
         enough = limits.CHECKPOINT_INTERVAL_BYTES + _SNAPSHOT_COST_BYTES * self._snapshot_weight
         if self._bytes_since_snapshot > enough and self.is_online:
-            self.dispatch.release()
             self._record_snapshot(begins_segment=self._events_are_full())
 
     def _rows_of(self, view: FrameView, appended: Appended) -> Rows | None:
         if not view.header.attributes & ROW_ATTRIBUTES:
             return None
-        offset, time_us, _ = appended
-        header = view.header._replace(base_offset=offset, append_time_us=time_us)
+        header = view.header._replace(base_offset=appended.offset, append_time_us=appended.time_us)
         return rows_of(FrameView(header, view.buffer))
 
     def _publishing_failed(self, error: GoqError) -> None:
@@ -264,12 +279,16 @@ class Partition:
 
         The delivery may leave the node when the future is done. Raises ``ColdMessages`` with
         nothing leased when the messages have to be fetched from the disk first, and ``wait`` does
-        not allow that here.
+        not allow that here, and ``NotReady`` while :meth:`rebuilt` is to be waited for.
         """
         self.check_room()
         now_ms = self._machinery.clock.wall_ms()
         settings = self._callbacks.settings_of(group_name)
         group = self.state.join(group_name)
+        if self.dispatch.lacks(group):
+            self._rebuild()
+        if self._rebuilding is not None:
+            raise NotReady
         self.dispatch.turns_of(group)
 
         def read(start: int, end: int, size_bytes: int) -> Reading:
@@ -292,7 +311,11 @@ class Partition:
         token = token_of(self._machinery.epoch, self._next_sequence)
         done = self._record([Leased(group_name, consumer, deadline_ms, choice.spans)])
         number = self.identity.number
-        return Delivery(number, token, consumer, deadline_ms, choice.spans, fetch.frames), done
+        is_cut = choice.is_full()
+        return (
+            Delivery(number, token, consumer, deadline_ms, choice.spans, fetch.frames, is_cut),
+            done,
+        )
 
     def _note_damage(self, damage: Damage) -> None:
         self._record_corruption(damage.start_offset, damage.end_offset, damage.reason)
@@ -325,17 +348,12 @@ class Partition:
             event = undo(self.state, group, delivery.token, spans, now_ms)
             if event is not None:
                 self._record([event])
-                self._let_go(group, [event])
                 self._callbacks.on_ready(group)
 
-    def end_lease(self, group: str, token: int, reason: str) -> None:
-        """End a lease before its time, because its consumer is gone."""
-        if group in self.state.groups and self.is_online:
-            events = end_lease(self.state, group, token, self.failing(group, reason=reason))
-            if events:
-                self._record(events)
-                self._let_go(group, events)
-                self._callbacks.on_ready(group)
+    def count_held(self, group: str, token: int) -> int:
+        """Return how many messages of a lease are not settled."""
+        lease = self.state.group(group).leases.get(token)
+        return 0 if lease is None else lease.parts.message_count
 
     def check_room(self) -> None:
         """Raise why no event can be taken now."""
@@ -349,20 +367,8 @@ class Partition:
         for first in range(0, len(settled.events), _EVENTS_PER_FRAME_MAX):
             recorded = self._record(settled.events[first : first + _EVENTS_PER_FRAME_MAX])
         if settled.events:
-            self._let_go(group, settled.events)
             self._wake_blocked(group)
         return settled, recorded
-
-    def _let_go(self, group: str, events: Sequence[AnyEvent]) -> None:
-        """Say that leases lost messages."""
-        for event in events:
-            if isinstance(event, Acked):
-                count = sum(end - start for start, end in event.ranges)
-            elif isinstance(event, Nacked | Expired | Dropped | Departing):
-                count = sum(end - start for start, end, _ in event.spans)
-            else:
-                continue
-            self._callbacks.on_settled(group, event.token, count)
 
     def _wake_blocked(self, group_name: str) -> None:
         """Wake a consumer if something may have stood behind what was settled."""
@@ -401,10 +407,23 @@ class Partition:
                 self._arm_timer(self.state.next_timer_ms(event.group))
             elif isinstance(event, Departing):
                 self._callbacks.on_departing()
+            self._tell_settled(event)
         enough = max(limits.SNAPSHOT_EVENTS_MIN, self._snapshot_weight)
         if self._events_are_full() and self._next_sequence - self._snapshot_sequence >= enough:
             self._record_snapshot(begins_segment=True)
         return done
+
+    def _tell_settled(self, event: AnyEvent) -> None:
+        """Tell how many messages have left a lease by ``event``; without a token, any lease."""
+        told = self._callbacks.on_settled
+        if isinstance(event, Acked):
+            told(event.group, event.token, sum([end - start for start, end in event.ranges]))
+        elif isinstance(event, Nacked | Expired | Dropped | Departing):
+            told(event.group, event.token, sum([end - start for start, end, _ in event.spans]))
+        elif isinstance(event, Reset | GroupDeleted):
+            told(event.group, None, 0)
+        elif isinstance(event, Corrupted | Trimmed):
+            told(None, None, 0)
 
     def _events_are_full(self) -> bool:
         return self.events.active.size_bytes >= limits.EVENT_SEGMENT_BYTES
@@ -440,10 +459,11 @@ class Partition:
         delay_ms = min(max(0, due_ms - self._machinery.clock.wall_ms()), _TIMER_MS_MAX)
         at = self._loop.time() + delay_ms / 1000
         if self._timer is not None:
-            if self._timer.when() <= at:
+            if self._timer_s <= at:
                 return
             self._timer.cancel()
-        self._timer = self._loop.call_at(at, self._on_time)
+        # uvloop's handle of a call that is due at once does not know when it is
+        self._timer, self._timer_s = self._loop.call_at(at, self._on_time), at
 
     def _arm_all(self) -> None:
         self._arm_timer(self.state.next_timer_ms())
@@ -460,15 +480,54 @@ class Partition:
             self._record(events)
             for event in events:
                 assert isinstance(event, Expired | Departing | Dropped)
-                self._let_go(event.group, [event])
                 self._stats.expired_messages += sum(end - start for start, end, _ in event.spans)
         matured = self._mature(now_ms)
         if self.state.ripen(now_ms) or matured:
             self._callbacks.on_ready(None)
         self._arm_all()
 
+    # What is derived
+
+    def _rebuild(self) -> None:
+        """Have ready queues and schedule built anew; until then nothing is received or matures."""
+        if self._rebuilding is None:
+            self._rebuilding = self._machinery.tasks.start(self._build_anew())
+
+    async def rebuilt(self) -> None:
+        """Return when the ready queues are as they should be."""
+        if self._rebuilding is not None:
+            await asyncio.wait([self._rebuilding])
+
+    def check_settled(self) -> None:
+        """Raise ``TooManyRequests`` while what is known of single messages must not change."""
+        self._check_online()
+        if self._rebuilding is not None:
+            raise TooManyRequests("the partition is being looked through", retry_after_ms=100)
+
+    async def _build_anew(self) -> None:
+        try:
+            settings, end = self._topic_settings, self.state.end_offset
+            start = first_needed(self.messages, self.state)
+            build = partial(Dispatch.build, start=start, end=end)
+            now_ms = self._machinery.clock.wall_ms()
+            dispatch = await self._loop.run_in_executor(
+                self._machinery.executor, build, self.messages, self.state, settings, now_ms
+            )
+            dispatch.extend(self.messages, end, self.state.end_offset, now_ms)
+            for group in self.state.groups.values():
+                group.start_over()
+            self.dispatch = dispatch
+        finally:
+            self._rebuilding = None
+        self._arm_all()
+        self._callbacks.on_ready(None)
+        if not self.dispatch.follows(self._topic_settings):
+            self._rebuild()
+
     def _mature(self, now_ms: int) -> bool:
         """Let delayed messages become ready, and have those read that come near."""
+        if self._rebuilding is not None:
+            return False
         event = self.dispatch.mature(now_ms)
         if event is not None:
             self._record([event])
@@ -492,8 +551,12 @@ class Partition:
 
     def configure(self, settings: TopicSettings) -> None:
         """Take over changed settings; what is written from now on follows them."""
+        self._topic_settings = settings
+        if not self.dispatch.follows(settings):
+            self._rebuild()
         self.messages.config = messages_config(settings)
         self.events.config = events_config(settings)
+        self._intake.configure(settings)
 
     def _check_online(self) -> None:
         if self._offline is not None:
@@ -519,6 +582,7 @@ class Partition:
         ):
             self._record_snapshot(begins_segment=False)
         self._offline = self._offline or PartitionOffline("the partition is closed")
+        await self.rebuilt()
         for commit in (self._publisher, self._recorder):
             try:
                 await commit.close()

@@ -1,53 +1,31 @@
-"""A topic at work: placing messages on partitions, and leasing from all of them in one call."""
+"""A topic at work: its partitions, and leasing from all of them in one call."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
-from goq import limits
 from goq.broker.commit import Appended
 from goq.broker.coordinator import Coordinator
+from goq.broker.credits import Credits
 from goq.broker.opening import Machinery, Opened, PartitionId, open_logs
-from goq.broker.partition import Callbacks, ColdMessages, Delivery, Partition
+from goq.broker.partition import Callbacks, ColdMessages, Delivery, NotReady, Partition
+from goq.broker.publishing import Publishing, wait_for_all
 from goq.broker.stats import TopicStats
 from goq.broker.tasks import Tasks
 from goq.broker.waiters import Waiters
 from goq.delivery.settling import Settled
-from goq.errors import GoqError, InvalidInput, PartitionNotFound
-from goq.frame.encode import columns_of, encode_frame, encode_value
-from goq.frame.header import Attribute
-from goq.frame.keys import partition_of
-from goq.frame.view import FrameView
-from goq.model import Message, Receipt
-from goq.settings import TopicSettings
+from goq.errors import GoqError
+from goq.model import Receipt
+from goq.settings import Ordering, TopicSettings
 
 _log = logging.getLogger("goq.broker")
 _REOPEN_DELAY_S = 1.0
-
-ANY_PARTITION = 0xFFFF_FFFF
-
-
-class Placed(NamedTuple):
-    """A message or frame and the partition asked for, None to leave that to the topic."""
-
-    partition: int | None
-    content: Message
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """Where one published message or frame lies."""
-
-    partition: int
-    offset: int
-    message_count: int
-    time_us: int
-    duplicate: bool
+_GENERATIONS_PER_START = 1_000_000
+_LINE = "/"  # no name of a group has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +57,15 @@ class Topic:
         self.groups: dict[str, dict[str, str]] = {}
         self.waiters = Waiters()
         self.readers = Waiters()  # of the log, by partition
+        self.credits = Credits(self._count_held)
         self.stats = TopicStats()
-        self.coordinator: Coordinator | None = None  # of groups that share partitions
+        self.coordinator = Coordinator(
+            self, machinery.clock, first_generation=machinery.epoch * _GENERATIONS_PER_START
+        )
+        self.publishing = Publishing(name, settings, self.partitions)
         self._machinery = machinery
         self._tasks = tasks
         self._group_settings: dict[str, TopicSettings] = {}
-        self._sticky = 0
-        self._sticky_bytes = 0
         self._turn = 0
         self._closed: GoqError | None = None
         self._closing = asyncio.Event()
@@ -95,6 +75,7 @@ class Topic:
         """Recover and open partitions until there are so many; more can be added later."""
         for number in range(len(self.partitions), partitions):
             self.partitions.append(self._partition(number, await self._open_logs(number)))
+        self.coordinator.partitions_added()
 
     async def _open_logs(self, number: int) -> Opened:
         machinery = self._machinery
@@ -111,11 +92,11 @@ class Topic:
             on_ready=lambda group: self._ready(number, group),
             on_failure=lambda: self._failed(number),
             on_departing=lambda: None,
-            on_settled=lambda _group, _token, _count: None,
+            on_settled=lambda group, token, count: self._settled(number, group, token, count),
             settings_of=self.settings_of,
         )
         identity = PartitionId(self.name, number)
-        return Partition(identity, opened, self._machinery, callbacks, self.stats)
+        return Partition(identity, opened, self._machinery, callbacks, self.settings, self.stats)
 
     def settings_of(self, group: str) -> TopicSettings:
         """Return the settings that hold for a group: the topic's, and its own over them."""
@@ -123,129 +104,47 @@ class Topic:
 
     def configure_group(self, group: str, written: Mapping[str, str]) -> None:
         """Take over a group's own settings."""
+        before = self.settings_of(group).ordering
         self.groups[group] = dict(written)
         if written:
             self._group_settings[group] = self.settings.for_group(written)
         else:
             self._group_settings.pop(group, None)
+        if self.settings_of(group).ordering is not before:
+            self._order_anew(group)
+
+    def _order_anew(self, group: str) -> None:
+        """What was held back by the old ordering is looked at again by the new one."""
+        self.coordinator.forget(group)
+        for partition in self.partitions:
+            if group in partition.state.groups:
+                partition.state.groups[group].start_over()
+        self.wake()
 
     def forget_group(self, group: str) -> None:
         """Let go of a group that was deleted."""
         self.groups.pop(group, None)
         self._group_settings.pop(group, None)
+        self.coordinator.forget(group)
 
     def partition(self, number: int) -> Partition:
         """Return a partition; raise ``PartitionNotFound`` if the topic has no such one."""
-        if not 0 <= number < len(self.partitions):
-            raise PartitionNotFound(
-                f"topic {self.name} has partitions 0 to {len(self.partitions) - 1}, not {number}",
-                field="partition",
-            )
-        return self.partitions[number]
-
-    # Publishing
-
-    async def publish_messages(self, placed: Sequence[Placed]) -> list[Stored]:
-        """Store messages, those of a partition in one frame; return where each lies."""
-        if len(placed) == 1:  # the common request of a service deserves the short way
-            return [await self._publish_one(*placed[0])]
-        chosen: dict[int, list[int]] = {}
-        for number, (partition, message) in enumerate(placed):
-            chosen.setdefault(self._place(partition, message), []).append(number)
-        frames = [
-            (
-                partition,
-                FrameView.parse(encode_frame(columns_of([placed[n].content for n in some]))),
-            )
-            for partition, some in chosen.items()
-        ]
-        pending = self._publish(frames)
-        results: dict[int, Stored] = {}
-        for (partition, numbers), appended in zip(chosen.items(), await _all(pending), strict=True):
-            for index, number in enumerate(numbers):
-                results[number] = Stored(
-                    partition, appended.offset + index, 1, appended.time_us, appended.duplicate
-                )
-        return [results[number] for number in range(len(placed))]
-
-    async def _publish_one(self, asked: int | None, message: Message) -> Stored:
-        number = self._place(asked, message)
-        if message.value is None or message.key is not None or message.headers:
-            frame = encode_frame(columns_of([message]))
-        else:
-            frame = encode_value(message.value)
-        view = FrameView.parse(frame)
-        self.partitions[number].check_publish(len(view.buffer))
-        appended = await self._publish_to(number, view)
-        return Stored(number, appended.offset, 1, appended.time_us, appended.duplicate)
-
-    async def publish_frames(self, frames: Sequence[tuple[int, FrameView]]) -> list[Stored]:
-        """Store checked frames; return where each lies."""
-        targets = [self._place_frame(partition, view) for partition, view in frames]
-        pending = self._publish([(n, view) for n, (_, view) in zip(targets, frames, strict=True)])
-        return [
-            Stored(
-                target,
-                appended.offset,
-                view.header.message_count,
-                appended.time_us,
-                appended.duplicate,
-            )
-            for target, (_, view), appended in zip(
-                targets, frames, await _all(pending), strict=True
-            )
-        ]
-
-    def _publish(self, frames: Sequence[tuple[int, FrameView]]) -> list[asyncio.Future[Appended]]:
-        """Queue all frames, or raise before any of them is."""
-        for number, view in frames:
-            self.partition(number).check_publish(len(view.buffer))
-        return [self._publish_to(number, view) for number, view in frames]
-
-    def _publish_to(self, number: int, view: FrameView) -> asyncio.Future[Appended]:
-        if number == self._sticky:
-            self._sticky_bytes += len(view.buffer)
-        return self.partitions[number].publish(view)
-
-    def _place(self, partition: int | None, message: Message) -> int:
-        if partition is not None:
-            self.partition(partition)
-            return partition
-        if message.key is not None:
-            return partition_of(message.key, len(self.partitions))
-        return self._keyless()
-
-    def _keyless(self) -> int:
-        """Return the partition that keyless messages go to now.
-
-        They stay with one until it got its share and then move on, as in Kafka: so that those of
-        one moment share a write, and so do their leases and acks.
-        """
-        count = len(self.partitions)
-        if self._sticky_bytes >= limits.STICKY_BYTES:
-            self._sticky, self._sticky_bytes = (self._sticky + 1) % count, 0
-        for number in range(self._sticky, self._sticky + count):
-            if self.partitions[number % count].is_online:
-                self._sticky = number % count
-                break
-        return self._sticky
-
-    def _place_frame(self, partition: int, view: FrameView) -> int:
-        if partition != ANY_PARTITION:
-            self.partition(partition)
-            return partition
-        if view.header.attributes & Attribute.KEYS:
-            raise InvalidInput(
-                "a frame with keys must name its partition: the hash of a key modulo"
-                f" {len(self.partitions)}",
-                field="partition",
-            )
-        return self._keyless()
+        return self.publishing.partition(number)
 
     # Delivery
 
     async def receive(self, group: str, options: ReceiveOptions) -> list[Delivery]:
-        """Lease what is ready in any partition, waiting for it as long as asked."""
+        """Lease what is ready in any partition, waiting for it as long as asked.
+
+        Where each partition belongs to one consumer, in the consumer's own; it takes part in the
+        group while it waits.
+        """
+        if not self.shares_partitions(group):
+            return await self._receive(group, options, group)
+        with self.coordinator.present(group, options.consumer):
+            return await self._receive(group, options, _line_of(group, options.consumer))
+
+    async def _receive(self, group: str, options: ReceiveOptions, line: str) -> list[Delivery]:
         loop = asyncio.get_running_loop()
         until = loop.time() + options.wait_ms / 1000
         has_waited = False
@@ -253,7 +152,7 @@ class Topic:
             try:
                 leased = await self._lease_fetched(group, options)
             except BaseException:
-                self.waiters.wake(group)  # what woke this one is for another
+                self.waiters.wake(line)  # what woke this one is for another
                 raise
             if leased:
                 return await self._handed_over(group, leased)
@@ -262,7 +161,7 @@ class Topic:
                 return []
             if self._closed is not None:
                 raise self._closed
-            await self.waiters.wait(group, left_s, in_front=has_waited)
+            await self.waiters.wait(line, left_s, in_front=has_waited)
             has_waited = True
 
     async def _lease_fetched(
@@ -276,6 +175,8 @@ class Topic:
             except _Fetch as fetch:
                 fetched = fetch.partition
                 await self.partitions[fetched].warm(fetch.offset, fetch.messages)
+            except _Rebuild as rebuild:
+                await self.partitions[rebuild.partition].rebuilt()
 
     def _lease(
         self, group: str, options: ReceiveOptions, fetched: int | None
@@ -283,8 +184,14 @@ class Topic:
         messages, size_bytes = options.messages_max, options.bytes_max
         leased: list[tuple[Delivery, asyncio.Future[Appended]]] = []
         failed: GoqError | OSError | None = None
-        for partition in self._in_turn(fetched):
+        is_cut = False
+        partitions = self._in_turn(fetched)
+        if self.shares_partitions(group):
+            own = self.coordinator.partitions_for(group, options.consumer)
+            partitions = [p for p in partitions if p.identity.number in own]
+        for partition in partitions:
             if messages <= 0 or size_bytes <= 0:
+                is_cut = True
                 break
             if not partition.is_online:
                 continue
@@ -299,19 +206,26 @@ class Topic:
                 )
             except ColdMessages as error:
                 if leased:
+                    is_cut = True
                     break  # hand over what is at hand; the next call fetches the rest
                 raise _Fetch(partition.identity.number, *error.missing) from None
+            except NotReady:
+                if leased:
+                    is_cut = True
+                    break
+                raise _Rebuild(partition.identity.number) from None
             except (GoqError, OSError) as error:
                 failed = error  # the others may have something
                 continue
             if found is not None:
                 leased.append(found)
+                is_cut |= found[0].is_cut
                 messages -= found[0].message_count
                 size_bytes -= sum(view.header.frame_bytes for view in found[0].frames)
         if failed is not None and not leased:
             raise failed
-        if leased:
-            self.waiters.wake(group)  # there may be more; who finds nothing waits again
+        if leased and (is_cut or messages <= 0):
+            self._wake_group(group)  # there may be more; who finds nothing waits again
         return leased
 
     def _in_turn(self, first: int | None) -> list[Partition]:
@@ -367,27 +281,77 @@ class Topic:
                 self.partitions[number].check_room()
         for number, some in by_partition.items():
             partition = self.partitions[number]
+            self._see(group, partition, some)
             settled, recorded = partition.settle(group, decide(partition, some))
             done += settled.done
             lost.extend(settled.lost)
             if recorded is not None:
                 pending.append(recorded)
-        await _all(pending)
+        await wait_for_all(pending)
         return done, lost
+
+    def _see(self, group: str, partition: Partition, receipts: Sequence[Receipt]) -> None:
+        """Take the settling of a lease for a sign of life."""
+        if self.shares_partitions(group):
+            leases = partition.state.group(group).leases
+            for token in {receipt.token for receipt in receipts} & leases.keys():
+                self.coordinator.seen(group, leases[token].consumer)
 
     def wake(self) -> None:
         """Wake one waiting consumer of each group: something may have become ready."""
-        for group in self.waiters.groups:
-            self.waiters.wake(group)
+        for line in self.waiters.groups:
+            self.waiters.wake(line)
+
+    def _wake_group(self, group: str) -> None:
+        for line in self.waiters.groups:
+            if line.partition(_LINE)[0] == group:
+                self.waiters.wake(line)
+
+    def _count_held(self, group: str, number: int, token: int) -> int:
+        return self.partitions[number].count_held(group, token)
 
     # Keeping
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the topic is going away."""
+        return self._closed is not None
+
+    def _settled(self, number: int, group: str | None, token: int | None, count: int) -> None:
+        self.credits.settled(number, token, count)
+        for name in (group,) if group is not None else list(self.groups):
+            self.coordinator.settled(name, number)
+
     def _ready(self, number: int, group: str | None) -> None:
-        if group is not None:
-            self.waiters.wake(group)
-            return
-        self.wake()
-        self.readers.wake_group(str(number))
+        """Wake whoever may take from a partition, one of each group, or of one group."""
+        for line in self.waiters.groups:
+            name, _, consumer = line.partition(_LINE)
+            if group in (None, name) and (
+                not consumer or self.coordinator.owner(name, number) == consumer
+            ):
+                self.waiters.wake(line)
+        if group is None:
+            self.readers.wake_group(str(number))
+
+    # What the coordinator asks
+
+    def partition_count(self) -> int:
+        """Return how many partitions there are."""
+        return len(self.partitions)
+
+    def shares_partitions(self, group: str) -> bool:
+        """Return whether each partition belongs to one consumer of a group."""
+        return self.settings_of(group).ordering is Ordering.PARTITION
+
+    def holder(self, group: str, partition: int, other_than: str | None) -> str | None:
+        """Return a consumer, other than that one, that has a lease in a partition."""
+        leases = self.partitions[partition].state.group(group).leases.values()
+        return next((le.consumer for le in leases if le.consumer != other_than), None)
+
+    def wake_consumers(self, group: str, consumers: Collection[str]) -> None:
+        """Let these consumers look again if they wait."""
+        for consumer in consumers:
+            self.waiters.wake_group(_line_of(group, consumer))
 
     def _failed(self, number: int) -> None:
         if self._closed is None and not self.partitions[number].messages.failed:
@@ -404,6 +368,8 @@ class Topic:
                 _log.warning("partition %d of %s stays offline: %s", number, self.name, error)
                 continue
             self.partitions[number] = self._partition(number, opened)
+            self.credits.settled(number, None, 0)
+            self.coordinator.reopened(number)
             self.wake()
             return
 
@@ -416,7 +382,7 @@ class Topic:
 
     def configure(self, settings: TopicSettings) -> None:
         """Take over changed settings."""
-        self.settings = settings
+        self.settings = self.publishing.settings = settings
         for group, written in self.groups.items():
             self.configure_group(group, written)
         for partition in self.partitions:
@@ -428,8 +394,15 @@ class Topic:
         self._closing.set()
         self.waiters.wake_all()
         self.readers.wake_all()
+        self.credits.wake_all()
+        self.coordinator.close()
         await asyncio.gather(*self._reopening, return_exceptions=True)
         await asyncio.gather(*(partition.close() for partition in self.partitions))
+
+
+def _line_of(group: str, consumer: str) -> str:
+    """Return where a consumer waits that has partitions of its own."""
+    return f"{group}{_LINE}{consumer}"
 
 
 class _Fetch(Exception):
@@ -442,12 +415,9 @@ class _Fetch(Exception):
         self.messages = messages
 
 
-async def _all(pending: Sequence[asyncio.Future[Appended]]) -> list[Appended]:
-    """Wait for all appends, then return them or raise the first error."""
-    if len(pending) == 1:
-        return [await pending[0]]
-    results = await asyncio.gather(*pending, return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return [result for result in results if isinstance(result, Appended)]
+class _Rebuild(Exception):
+    """Which partition must be ready before a receive can lease."""
+
+    def __init__(self, partition: int) -> None:
+        super().__init__()
+        self.partition = partition

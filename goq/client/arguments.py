@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import msgspec
+
 from goq import limits
 from goq.errors import InvalidInput, TooLarge
-from goq.model import Header, Message, check_message
+from goq.model import Header, Message, check_message, says_delivery
 from goq.units import format_duration_ms, parse_duration_ms
 
 Duration = str | float
+Time = str | float
+_DELIVERY_BYTES = 48  # times, dedup id, lane, number and offset of a tenant
 HeadersLike = Mapping[str, str | bytes] | Iterable[tuple[str, str | bytes]]
 MessageLike = Message | bytes | str
 
@@ -65,6 +69,8 @@ def message_bytes(message: Message) -> int:
         size_bytes += 16 + len(message.key)
     for name, value in message.headers:
         size_bytes += 8 + len(name) + len(value)
+    if says_delivery(message):
+        size_bytes += _DELIVERY_BYTES + 4 * len(message.tenant or "")
     return size_bytes
 
 
@@ -82,7 +88,14 @@ def _checked(message: Message) -> Message:
     if type(message.value) is bytes and type(message.key) is bytes and not message.headers:
         check_message(message, field="message")
         return message
-    return as_message(message.value, message.key, message.headers)
+    plain = as_message(message.value, message.key, message.headers)
+    if not says_delivery(message):
+        return plain
+    whole = msgspec.structs.replace(
+        message, value=plain.value, key=plain.key, headers=plain.headers
+    )
+    check_message(whole, field="message")
+    return whole
 
 
 def _as_headers(headers: HeadersLike) -> tuple[Header, ...]:

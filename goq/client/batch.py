@@ -2,7 +2,8 @@
 
 A batch holds columns, not messages: whole lists come in and whole lists go to the codec. It is
 divided when it is sent: each keyed message goes where its key's hash says, all others together
-to one partition, so that a batch without keys is one frame.
+to one partition, so that a batch without keys is one frame. One without a key but with a dedup
+id goes where the id says, so that sending it again meets the first one.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from goq.client.arguments import message_bytes
-from goq.frame.encode import Columns
-from goq.frame.keys import partition_of
-from goq.model import Header, Message
+from goq.frame.encode import Columns, with_delivery
+from goq.frame.keys import dedup_partition_of, partition_of
+from goq.model import Header, Message, says_delivery
+
+_PLAIN = Message(None)
 
 
 class Share(NamedTuple):
@@ -29,16 +32,17 @@ class Batch:
     """Messages in the order in which they were given, by column.
 
     ``keys`` and ``headers`` are None as long as no message has any. ``partitions`` is None unless
-    a message names its own partition.
+    a message names its own partition, ``delivery`` unless one says anything of its delivery.
     """
 
-    __slots__ = ("headers", "keys", "partitions", "size_bytes", "values")
+    __slots__ = ("delivery", "headers", "keys", "partitions", "size_bytes", "values")
 
     def __init__(self) -> None:
         self.values: list[bytes | None] = []
         self.keys: list[bytes | None] | None = None
         self.headers: list[Sequence[Header]] | None = None
         self.partitions: list[int | None] | None = None
+        self.delivery: list[Message] | None = None
         self.size_bytes = 0
 
     def __len__(self) -> int:
@@ -53,6 +57,8 @@ class Batch:
             self.headers = [()] * before
         if partition is not None and self.partitions is None:
             self.partitions = [None] * before
+        if self.delivery is None and says_delivery(message):
+            self.delivery = [_PLAIN] * before
         self.values.append(message.value)
         if self.keys is not None:
             self.keys.append(message.key)
@@ -60,6 +66,8 @@ class Batch:
             self.headers.append(message.headers)
         if self.partitions is not None:
             self.partitions.append(partition)
+        if self.delivery is not None:
+            self.delivery.append(message)
         self.size_bytes += size_bytes
 
     def add_messages(self, messages: Sequence[Message], size_bytes: int) -> None:
@@ -70,6 +78,8 @@ class Batch:
             self.keys = [None] * len(self.values)
         if self.headers is None and any(headers):
             self.headers = [()] * len(self.values)
+        if self.delivery is None and any(map(says_delivery, messages)):
+            self.delivery = [_PLAIN] * len(self.values)
         self.values.extend([message.value for message in messages])
         if self.keys is not None:
             self.keys.extend(keys)
@@ -77,6 +87,8 @@ class Batch:
             self.headers.extend(headers)
         if self.partitions is not None:
             self.partitions.extend([None] * len(messages))
+        if self.delivery is not None:
+            self.delivery.extend(messages)
         self.size_bytes += size_bytes
 
     def add_values(self, values: Sequence[bytes], size_bytes: int) -> None:
@@ -88,30 +100,40 @@ class Batch:
             self.headers.extend([()] * len(values))
         if self.partitions is not None:
             self.partitions.extend([None] * len(values))
+        if self.delivery is not None:
+            self.delivery.extend([_PLAIN] * len(values))
         self.size_bytes += size_bytes
 
-    def divide(self, partitions: int, *, keyless_to: int) -> list[Share]:
-        """Return the shares of a topic's partitions, in the order of their first messages."""
-        if self.keys is None and self.partitions is None:
+    def divide(self, partitions: int, *, keyless_to: int, default_lane: int = 0) -> list[Share]:
+        """Return the shares of a topic's partitions, in the order of their first messages.
+
+        ``default_lane`` is where messages go that name no lane.
+        """
+        if self.keys is None and self.partitions is None and self.delivery is None:
             return [self.whole(keyless_to)]
         places: dict[int, list[int]] = {}
         for position, partition in enumerate(self._destinations(partitions, keyless_to)):
             places.setdefault(partition, []).append(position)
         if len(places) == 1:
-            return [self.whole(next(iter(places)))]
+            return [self.whole(next(iter(places)), default_lane=default_lane)]
         return [
-            Share(partition, positions, self._columns_of(positions))
+            Share(partition, positions, self._columns_of(positions, default_lane))
             for partition, positions in places.items()
         ]
 
-    def whole(self, partition: int) -> Share:
+    def whole(self, partition: int, *, default_lane: int = 0) -> Share:
         """Return everything as the share of one partition."""
         columns = Columns(self.values, self.keys, self.headers)
+        if self.delivery is not None:
+            columns = with_delivery(columns, self.delivery, default_lane)
         return Share(partition, range(len(self.values)), columns)
 
     def _destinations(self, partitions: int, keyless_to: int) -> list[int]:
         keys = self.keys or [None] * len(self.values)
         by_key = [keyless_to if key is None else partition_of(key, partitions) for key in keys]
+        for position, message in enumerate(self.delivery or ()):
+            if message.dedup_id is not None and keys[position] is None:
+                by_key[position] = dedup_partition_of(message.dedup_id, partitions)
         if self.partitions is None:
             return by_key
         return [
@@ -119,12 +141,15 @@ class Batch:
             for named, hashed in zip(self.partitions, by_key, strict=True)
         ]
 
-    def _columns_of(self, positions: list[int]) -> Columns:
+    def _columns_of(self, positions: list[int], default_lane: int) -> Columns:
         keys = None if self.keys is None else _pick(self.keys, positions)
         headers = None if self.headers is None else _pick(self.headers, positions)
         if keys is not None and keys.count(None) == len(keys):
             keys = None
-        return Columns(_pick(self.values, positions), keys, headers)
+        columns = Columns(_pick(self.values, positions), keys, headers)
+        if self.delivery is None:
+            return columns
+        return with_delivery(columns, _pick(self.delivery, positions), default_lane)
 
 
 def batches_of(messages: Sequence[Message], *, count_max: int, bytes_max: int) -> list[Batch]:

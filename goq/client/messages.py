@@ -9,12 +9,16 @@ from typing import NamedTuple
 
 import msgspec
 
+from goq.client.lanes import DEFAULT_LANES, delivery_fields
 from goq.frame.view import FrameView
 from goq.model import Header, MessageId
 
 
 class LogMessage(msgspec.Struct, frozen=True):
-    """A message as the log holds it. ``timestamp`` is its append time in microseconds."""
+    """A message as the log holds it. ``timestamp`` is its append time.
+
+    Times are microseconds since 1970, None where a message has none.
+    """
 
     topic: str
     partition: int
@@ -23,6 +27,10 @@ class LogMessage(msgspec.Struct, frozen=True):
     value: bytes | None
     key: bytes | None
     headers: Sequence[Header]
+    priority: str = "normal"
+    tenant: str | None = None
+    deliver_at: int | None = None
+    expires_at: int | None = None
 
     @property
     def id(self) -> MessageId:
@@ -33,8 +41,8 @@ class LogMessage(msgspec.Struct, frozen=True):
 class Published(NamedTuple):
     """One message that the node has stored.
 
-    ``timestamp`` is the append time in microseconds. ``duplicate`` says that an earlier attempt
-    had stored the message already: it is there once, under ``id``.
+    ``timestamp`` is the append time in microseconds. ``duplicate`` says that it had been stored
+    already, by an earlier attempt or with the same dedup id: it is there once, under ``id``.
     """
 
     id: MessageId
@@ -125,12 +133,14 @@ class ReadBatch:
         frames: Sequence[FrameView],
         bounds: tuple[int, int, int],
         damaged: Sequence[DamagedRange],
+        lanes: str = DEFAULT_LANES,
     ) -> None:
         self.topic = topic
         self.partition = partition
         self.frames = frames
         self.next, self.start, self.end = bounds
         self.damaged = damaged
+        self.lanes = lanes
 
     @cached_property
     def messages(self) -> list[LogMessage]:
@@ -138,12 +148,12 @@ class ReadBatch:
         return [
             message
             for frame in self.frames
-            for message in messages_of(self.topic, self.partition, frame)
+            for message in messages_of(self.topic, self.partition, frame, self.lanes)
         ]
 
 
-def messages_of(topic: str, partition: int, frame: FrameView) -> Iterator[LogMessage]:
-    """Yield all messages of a frame."""
+def messages_of(topic: str, partition: int, frame: FrameView, lanes: str) -> Iterator[LogMessage]:
+    """Yield all messages of a frame of a topic whose lanes have these names."""
     header = frame.header
     count = header.message_count
     return map(
@@ -155,6 +165,7 @@ def messages_of(topic: str, partition: int, frame: FrameView) -> Iterator[LogMes
         frame.values(0, count),
         frame.keys(0, count),
         frame.headers(0, count),
+        *delivery_fields(frame, 0, count, lanes),
     )
 
 

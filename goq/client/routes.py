@@ -37,6 +37,11 @@ def members(name: str, group_name: str) -> str:
     return f"{group(name, group_name)}/members"
 
 
+def stream(name: str, group_name: str, stream_id: str) -> str:
+    """Return the path of an open stream."""
+    return f"{group(name, group_name)}/streams/{quote(stream_id)}"
+
+
 def message(message_id: str | MessageId) -> str:
     """Return the path of one message."""
     parsed = MessageId.parse(str(message_id))

@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 from crc32c import crc32c
 
+from goq.client.lanes import DEFAULT_LANES
 from goq.client.messages import DamagedRange, FailedReceipt, ReadBatch, Settled
 from goq.errors import DamagedData, InvalidFrame
 from goq.frame.view import FrameView
@@ -62,13 +63,14 @@ def split_preface(
 
 
 class StoredFrame(msgspec.Struct):
-    """What became of one published frame."""
+    """What became of one published frame; ``duplicates`` are ``(row, offset, time_us)``."""
 
     partition: int
     offset: int
     count: int
     timestamp: str
     duplicate: bool = False
+    duplicates: list[tuple[int, int, int]] = []
 
 
 class _PublishAnswer(msgspec.Struct):
@@ -97,6 +99,7 @@ class _ReadPreface(msgspec.Struct):
     start: int
     end: int
     damaged: list[_Damage] = []
+    lanes: str = DEFAULT_LANES
 
 
 _read_decoder = msgspec.json.Decoder(_ReadPreface)
@@ -114,6 +117,7 @@ def decode_read(body: bytes, topic: str, partition: int) -> ReadBatch:
             DamagedRange(topic, item.partition, item.start_offset, item.end_offset)
             for item in preface.damaged
         ],
+        lanes=preface.lanes,
     )
 
 
@@ -123,10 +127,12 @@ class _DeliveryHead(msgspec.Struct):
     lease_until: str
     ranges: list[tuple[int, int, int]]
     frames: int
+    picked: list[tuple[int, int]] = []
 
 
 class _ReceivePreface(msgspec.Struct):
     deliveries: list[_DeliveryHead]
+    lanes: str = DEFAULT_LANES
 
 
 _receive_decoder = msgspec.json.Decoder(_ReceivePreface, strict=False)
@@ -145,6 +151,8 @@ class Delivery(NamedTuple):
     """Messages of one partition handed over under one lease; times are microseconds.
 
     A range is ``(start, end, attempt)``, end excluded. ``frames`` hold at least these messages.
+    ``lanes`` are the names of the topic's. A frame that is ``picked`` (its number, and an offset)
+    holds just those of them from its base offset up to that one, by rising offset.
     """
 
     partition: int
@@ -152,6 +160,8 @@ class Delivery(NamedTuple):
     lease_until: int
     ranges: Sequence[tuple[int, int, int]]
     frames: Sequence[FrameView]
+    lanes: str = DEFAULT_LANES
+    picked: Sequence[tuple[int, int]] = ()
 
     def message_count(self) -> int:
         """Return how many messages were handed over."""
@@ -163,19 +173,42 @@ class Delivery(NamedTuple):
 
     def pieces(self) -> Iterator[Piece]:
         """Yield where the messages are in the frames, in the order of the ranges."""
-        frames = sorted(self.frames, key=lambda frame: frame.header.base_offset)
-        bases = [frame.header.base_offset for frame in frames]
+        held = [_Held(f, f.header.base_offset, f.header.end_offset) for f in self.frames]
+        for number, end in self.picked:
+            base = held[number].base
+            held[number] = _Held(self.frames[number], base, end, self._rows_of(base, end))
+        held.sort(key=_base_of)
         for start, end, attempt in self.ranges:
             at = start
             while at < end:
-                index = bisect_right(bases, at) - 1
-                if index < 0 or at >= frames[index].header.end_offset:
+                index = bisect_right(held, at, key=_base_of) - 1
+                if index < 0 or at >= held[index].end:
                     raise InvalidFrame(
                         f"partition {self.partition}, offset {at} was handed over without its frame"
                     )
-                stop = min(end, frames[index].header.end_offset)
-                yield Piece(frames[index], at - bases[index], stop - bases[index], attempt)
+                frame, base, stop, rows = held[index]
+                stop = min(end, stop)
+                row = at - base if rows is None else rows[at]
+                yield Piece(frame, row, row + stop - at, attempt)
                 at = stop
+
+    def _rows_of(self, base: int, end: int) -> dict[int, int]:
+        """Return at which row of a picked frame the message of each offset is."""
+        offsets = (o for s, e, _ in sorted(self.ranges) for o in range(max(s, base), min(e, end)))
+        return {offset: row for row, offset in enumerate(offsets)}
+
+
+class _Held(NamedTuple):
+    """A frame and the offsets that it covers; where it was picked, the row of each it holds."""
+
+    frame: FrameView
+    base: int
+    end: int
+    rows: dict[int, int] | None = None
+
+
+def _base_of(held: _Held) -> int:
+    return held.base
 
 
 def decode_deliveries(body: bytes) -> list[Delivery]:
@@ -188,9 +221,49 @@ def decode_deliveries(body: bytes) -> list[Delivery]:
             parse_time_us(head.lease_until, now_us=0),
             head.ranges,
             [_next_frame(placed) for _ in range(head.frames)],
+            preface.lanes,
+            head.picked,
         )
         for head in preface.deliveries
     ]
+
+
+class StreamedAnswers:
+    """Cuts a stream into its answers, each behind its length as a little-endian ``u32``."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._pieces: list[bytes] = []
+        self._size_bytes = 0
+        self._needed_bytes = _LENGTH_BYTES
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """Take what came; return the answers that it completes.
+
+        Raises ``InvalidFrame`` for an answer that is larger than a node sends any.
+        """
+        self._pieces.append(piece)
+        self._size_bytes += len(piece)
+        if self._size_bytes < self._needed_bytes:
+            return []
+        data = b"".join(self._pieces)
+        answers: list[bytes] = []
+        start = 0
+        while len(data) - start >= (needed := self._needed_at(data, start)):
+            answers.append(data[start + _LENGTH_BYTES : start + needed])
+            start += needed
+        self._pieces = [data[start:]]
+        self._size_bytes = len(data) - start
+        self._needed_bytes = needed
+        return answers
+
+    def _needed_at(self, data: bytes, start: int) -> int:
+        if len(data) - start < _LENGTH_BYTES:
+            return _LENGTH_BYTES
+        size_bytes = int.from_bytes(data[start : start + _LENGTH_BYTES], "little")
+        if not _LENGTH_BYTES < size_bytes <= self._bytes_max:
+            raise InvalidFrame(f"an answer of {size_bytes} bytes in a stream")
+        return _LENGTH_BYTES + size_bytes
 
 
 def _next_frame(placed: Iterator[tuple[int, FrameView]]) -> FrameView:

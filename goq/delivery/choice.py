@@ -99,10 +99,12 @@ class Choice:
             while at < run_end:
                 if left <= 0 or self.is_full():
                     return messages_max - left, at
-                stop = self._until_moved(lane, at, min(run_end, at + left))
-                if stop == at:
-                    at += 1
-                    continue
+                stop = min(run_end, at + left)
+                if self._state.moved:
+                    stop = self._until_moved(lane, at, stop)
+                    if stop == at:
+                        at += 1
+                        continue
                 facts = self._chosen.facts_of(at, stop)
                 if facts is None:
                     return messages_max - left, at
@@ -173,11 +175,13 @@ class Choice:
         return chosen, facts.end
 
     def _skip(self, offset: int, cause: Cause) -> None:
-        self._chosen.seen.update(self._moved_within(offset, offset + 1))
+        if self._state.moved:
+            self._chosen.seen.update(self._moved_within(offset, offset + 1))
         self._chosen.skip(offset, cause)
 
     def _choose(self, start: int, end: int, fact: Fact) -> None:
-        self._chosen.seen.update(self._moved_within(start, end))
+        if self._state.moved:
+            self._chosen.seen.update(self._moved_within(start, end))
         self._chosen.choose(start, end, 1)
         if fact.key or fact.tenant or fact.lane != self._default_lane:
             self._chosen.facts.update(dict.fromkeys(range(start, end), fact))

@@ -160,9 +160,12 @@ class SnapshotGroup(Event, frozen=True, tag=11):
 
 
 class SnapshotProducers(Event, frozen=True, tag=12):
-    """The batches of producers: ``(id, epoch, [(first_sequence, count, offset, time_us), …])``."""
+    """The batches of producers, each ``(id, epoch, batches)``.
 
-    producers: list[tuple[int, int, list[tuple[int, int, int, int]]]]
+    A batch is ``(first_sequence, message_count, offset, time_us, left_out)``.
+    """
+
+    producers: list[tuple[int, int, list[tuple[int, int, int, int, int]]]]
 
 
 class SnapshotEnded(Event, frozen=True, tag=13):

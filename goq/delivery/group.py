@@ -136,9 +136,16 @@ class Group:
         self.locks = KeyLocks()
         self.capped = Capped()
         self.in_flight.clear()
-        self.turns = None
+        self.start_over()
         self.retries = Retries(self._lane_of)
         self._deadlines.clear()
+
+    def start_over(self) -> None:
+        """Begin anew with the ready queues; what was taken stays so."""
+        if self.turns is not None:
+            self.turns.close()
+            self.turns = None
+        self.locks.drop_held()
 
     def forget(self, start: int, end: int) -> None:
         """Let go of messages that are no longer there to be delivered."""

@@ -110,6 +110,12 @@ class KeyLocks:
         self._lane_of(held).appendleft(held)
         self.held_count += 1
 
+    def drop_held(self) -> None:
+        """Forget what is held back: it will be met again."""
+        self._held.clear()
+        self._freed.clear()
+        self.held_count = 0
+
     def free(self, key: int) -> None:
         """Let those held behind the key go, if nothing has it in hand."""
         if self._is_free(key):

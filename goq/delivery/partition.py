@@ -248,7 +248,9 @@ class PartitionState:
         group.taken.update(self.cancelled.all())
 
     def _group_deleted(self, event: GroupDeleted) -> None:
-        self.groups.pop(event.group, None)
+        group = self.groups.pop(event.group, None)
+        if group is not None:
+            group.start_over()
 
     def _corrupted(self, event: Corrupted) -> None:
         self.corrupt = _joined([*self.corrupt, OffsetRange(event.start, event.end)])

@@ -60,7 +60,7 @@ class Parts:
             part = parts[last]
             if part.start < start:
                 kept.append(part._replace(end=start))
-            taken.append(part._replace(start=max(part.start, start), end=min(part.end, end)))
+            taken.append(_cut(part, start, end))
             if part.end > end:
                 kept.append(part._replace(start=end))
             last += 1
@@ -81,9 +81,14 @@ class Parts:
         found: list[Part] = []
         while number < len(self._parts) and (part := self._parts[number]).start < end:
             if part.end > start:
-                found.append(part._replace(start=max(part.start, start), end=min(part.end, end)))
+                found.append(_cut(part, start, end))
             number += 1
         return found
+
+    def holds(self, start: int, end: int) -> bool:
+        """Whether one part holds all from ``start`` up to ``end``."""
+        number = bisect_right(self._parts, start, key=_start) - 1
+        return number >= 0 and end <= self._parts[number].end
 
     def earliest_ms(self) -> int | None:
         """Return the smallest time, None when empty."""
@@ -100,6 +105,13 @@ def gaps(start: int, end: int, parts: Iterable[Part]) -> Iterator[tuple[int, int
         start = max(start, part.end)
     if start < end:
         yield start, end
+
+
+def _cut(part: Part, start: int, end: int) -> Part:
+    """Return what of a part lies from ``start`` up to ``end``."""
+    if start <= part.start and part.end <= end:
+        return part
+    return part._replace(start=max(part.start, start), end=min(part.end, end))
 
 
 def _start(part: Part) -> int:

@@ -2,6 +2,7 @@
 
 A producer numbers its messages in each partition from where it likes, without gaps. The last few
 batches of each producer are remembered; a batch that comes again is answered with where it lies.
+A batch of which nothing was stored, because the partition had all of it, uses up no numbers.
 The table is bounded: when it is full, the producer that wrote longest ago is forgotten, and its
 next batch is taken as a first one.
 """
@@ -18,17 +19,22 @@ from goq.frame.header import FrameHeader
 
 
 class Remembered(NamedTuple):
-    """A batch that the partition has."""
+    """A batch that the partition has.
+
+    ``message_count`` is the producer's; ``left_out`` of them were not stored with the batch, for
+    they were in the partition already.
+    """
 
     first_sequence: int
     message_count: int
     offset: int
     time_us: int
+    left_out: int = 0
 
     @property
     def end_offset(self) -> int:
         """The offset after the batch."""
-        return self.offset + self.message_count
+        return self.offset + self.message_count - self.left_out
 
 
 class _Producer(NamedTuple):
@@ -59,7 +65,7 @@ class ProducerTable:
         for batch in known.batches:
             if (batch.first_sequence, batch.message_count) == (
                 header.first_sequence,
-                header.message_count,
+                header.producer_count,
             ):
                 return batch
         last = known.batches[-1]
@@ -74,7 +80,9 @@ class ProducerTable:
     def add(self, header: FrameHeader, offset: int, time_us: int) -> None:
         """Remember a batch that was appended at ``offset``."""
         if header.producer_id:
-            batch = Remembered(header.first_sequence, header.message_count, offset, time_us)
+            batch = Remembered(
+                header.first_sequence, header.producer_count, offset, time_us, header.left_out
+            )
             self._add(header.producer_id, header.producer_epoch, batch)
 
     def _add(self, producer_id: int, epoch: int, batch: Remembered) -> None:

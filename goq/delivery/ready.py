@@ -1,191 +1,210 @@
-"""A partition's ready queues: one for each tenant of each lane, in order of readiness.
+"""The ready queues of a partition: what may be handed out, in the order in which it became ready.
 
-A queue is an append-only list of runs of offsets. It belongs to the partition, and a group is a
-place in it, so a thousand groups share one list. Runs are told by numbers that never change, also
-when what every group has passed is let go of. An entry is a hint: whoever takes from a queue asks
-whether a message is still to be had.
+Each lane and tenant has one (:class:`~goq.delivery.ready_queue.ReadyQueue`). They belong to the
+partition and only grow; a group is a reader with a position in each
+(:class:`~goq.delivery.turns.Turns`). Entries are hints: a message that was cancelled, moved,
+expired or deleted stays where it is, and whoever takes it looks.
+
+What all readers are past is dropped, a few queues at each :meth:`Ready.release`, so that no call
+ever pays for 100,000 tenants. A queue that is empty for two sweeps is forgotten altogether: a
+tenant without messages costs its name and no more.
+
+All of this is derived. Without readers everything may go; :attr:`Ready.complete_from` says from
+which offset on the queues still have every message that became ready, so that the owner knows
+whether a new reader finds all it needs or the queues must be built anew.
 """
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_right
-from collections.abc import Iterable
-from operator import add
+from collections.abc import Iterator
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-Int64s = npt.NDArray[np.int64]
-Place = tuple[int, int]
-"""The number of a run, and how many messages of it were dealt with."""
+from goq.delivery.arrivals import Arrivals
+from goq.delivery.ready_queue import IN_ORDER, ReadyQueue
+from goq.delivery.ready_times import ReadyTimes
+from goq.delivery.tenants import NO_TENANT
 
-_DROP_MIN = 1024  # runs; fewer are not worth moving the others
-
-
-class Tenants:
-    """Names of tenants and their numbers in this partition; 0 is no tenant."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-        self._names: list[str | None] = [None]
-
-    def number(self, name: str) -> int:
-        """Return a tenant's number, a new one for one that is seen first."""
-        number = self._numbers.get(name)
-        if number is None:
-            number = self._numbers[name] = len(self._names)
-            self._names.append(name)
-        return number
-
-    def name(self, number: int) -> str | None:
-        """Return whose number it is."""
-        return self._names[number]
+_TENANT_BITS = 32
+_SWEEP_MIN = 16
+_SWEEP_SHARE = 8
 
 
-class ReadyQueue:
-    """The runs of one tenant in one lane."""
+class Reader(Protocol):
+    """One that reads the queues, as far as dropping must know."""
 
-    __slots__ = ("_counts", "_marks", "_starts", "_times_ms", "first", "lane", "tenant")
+    def passed(self, slot: int) -> int:
+        """Return the number of the first run of a queue that it still needs."""
 
-    def __init__(self, lane: int, tenant: int) -> None:
-        self.lane = lane
-        self.tenant = tenant
-        self.first = 0
-        self._starts = array("q")
-        self._counts = array("I")
-        self._marks = array("q")  # run numbers, rising, from which the time holds
-        self._times_ms = array("q")
-
-    @property
-    def end(self) -> int:
-        """The number behind the last run."""
-        return self.first + len(self._starts)
-
-    def run(self, number: int) -> tuple[int, int]:
-        """Return the offsets of a run, the end excluded."""
-        start = self._starts[number - self.first]
-        return start, start + self._counts[number - self.first]
-
-    def ready_ms(self, number: int) -> int:
-        """Return since when a run is ready."""
-        return self._times_ms[max(0, bisect_right(self._marks, number) - 1)]
-
-    def append(self, start: int, end: int, ready_ms: int) -> None:
-        """Add a run; one that continues the last becomes part of it."""
-        starts, counts = self._starts, self._counts
-        if starts and starts[-1] + counts[-1] == start and end - starts[-1] < 2**32:
-            counts[-1] += end - start
-            return
-        if not self._times_ms or self._times_ms[-1] != ready_ms:
-            self._marks.append(self.end)
-            self._times_ms.append(ready_ms)
-        while start < end:
-            count = min(end - start, 2**32 - 1)
-            starts.append(start)
-            counts.append(count)
-            start += count
-
-    def drop_before(self, number: int) -> int:
-        """Let go of the runs before ``number``; return the end of the offsets that were dropped."""
-        count = min(number, self.end) - self.first
-        dropped = 0
-        if count >= _DROP_MIN or (count > 0 and count == len(self._starts)):
-            dropped = max(map(add, self._starts[:count], self._counts[:count]))
-            del self._starts[:count]
-            del self._counts[:count]
-            self.first += count
-            kept = max(0, bisect_right(self._marks, self.first) - 1)
-            del self._marks[:kept]
-            del self._times_ms[:kept]
-        return dropped
-
-
-class Lane:
-    """The queues of one lane.
-
-    ``arrivals`` names the tenants that got messages, in order, so that whoever keeps a ring of
-    the tenants with work need not look at all of them; ``arrivals_read`` is how far anybody did.
-    One that nobody read yet stands for what the same tenant gets next, too. The list is cut when
-    it is longer than the tenants are many; who is behind then looks at all once.
-    """
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.queues: dict[int, ReadyQueue] = {}
-        self.arrivals = array("i")
-        self.arrivals_first = 0
-        self.arrivals_read = 0
-
-    def append(self, tenant: int, start: int, end: int, ready_ms: int) -> None:
-        """Add a run to a tenant's queue."""
-        queue = self.queues.get(tenant)
-        if queue is None:
-            queue = self.queues[tenant] = ReadyQueue(self.number, tenant)
-        queue.append(start, end, ready_ms)
-        arrivals = self.arrivals
-        if not arrivals or arrivals[-1] != tenant or self.arrivals_end <= self.arrivals_read:
-            arrivals.append(tenant)
-            if len(arrivals) > 2 * len(self.queues) + _DROP_MIN:
-                cut = len(arrivals) // 2
-                del arrivals[:cut]
-                self.arrivals_first += cut
-
-    @property
-    def arrivals_end(self) -> int:
-        """The number behind the last arrival."""
-        return self.arrivals_first + len(self.arrivals)
+    def forget(self, slot: int) -> None:
+        """Forget a queue: the slot may become another's."""
 
 
 class Ready:
-    """All ready queues of a partition.
+    """All ready queues. ``slots`` has None where a queue was forgotten.
 
-    What became ready before ``complete_from`` in order of offset may be missing.
+    ``start_offset`` is where the log begins; ``entry_count`` how many runs are kept.
     """
 
-    def __init__(self) -> None:
-        self.tenants = Tenants()
-        self.lanes: dict[int, Lane] = {}
-        self.complete_from = 0
+    def __init__(self, start_offset: int = 0) -> None:
+        self.slots: list[ReadyQueue | None] = []
+        self.times = ReadyTimes()
+        self.arrivals = Arrivals()
+        self.start_offset = start_offset
+        self.complete_from = start_offset
+        self.entry_count = 0
+        self._queues: dict[int, ReadyQueue] = {}
+        self._free_slots: list[int] = []
+        self._readers: list[Reader] = []
+        self._end_offset = start_offset
+        self._lowest_end: int | None = None
+        self._sweep_slot = 0
+        self._unswept_runs = 0
 
-    def lane(self, number: int) -> Lane:
-        """Return a lane, empty if nothing is in it yet."""
-        lane = self.lanes.get(number)
-        if lane is None:
-            lane = self.lanes[number] = Lane(number)
-        return lane
+    def __iter__(self) -> Iterator[ReadyQueue]:
+        return iter(self._queues.values())
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    def join(self, reader: Reader) -> None:
+        """Keep from now on what this reader has not passed."""
+        self._readers.append(reader)
+
+    def leave(self, reader: Reader) -> None:
+        """Keep nothing more for this reader."""
+        self._readers.remove(reader)
 
     def add(self, lane: int, tenant: int, start: int, end: int, ready_ms: int) -> None:
-        """Add the messages from ``start`` up to ``end`` to a queue."""
-        self.lane(lane).append(tenant, start, end, ready_ms)
+        """Enter messages of one lane and tenant."""
+        if start >= end:
+            return
+        late_ms = self._order(start, end, ready_ms, is_rising=True)
+        key = lane << _TENANT_BITS | tenant
+        queue = self._queues.get(key) or self._new_queue(key)
+        self._count(queue.append(start, end, late_ms))
+        if queue.announced < self.arrivals.read_to:
+            self.arrivals.announce(queue, len(self.slots))
 
-    def add_rows(self, offsets: Int64s, lanes: Int64s, tenants: Int64s, ready_ms: int) -> None:
-        """Add messages to their queues, in the order in which they are given."""
+    def add_rows(
+        self,
+        offsets: npt.NDArray[np.integer[Any]],
+        lanes: npt.NDArray[np.integer[Any]],
+        tenants: npt.NDArray[np.integer[Any]],
+        ready_ms: int,
+    ) -> None:
+        """Enter messages of many lanes and tenants, each queue's in the order of the rows."""
         if not len(offsets):
             return
-        codes = tenants << 8 | lanes
-        order = np.argsort(codes, kind="stable")
-        codes, offsets = codes[order], offsets[order]
-        breaks = np.flatnonzero((np.diff(offsets) != 1) | (np.diff(codes) != 0)) + 1
-        firsts = np.concatenate(([0], breaks))
-        counts = np.diff(np.concatenate((firsts, [len(offsets)])))
-        for code, start, count in zip(
-            codes[firsts].tolist(), offsets[firsts].tolist(), counts.tolist(), strict=True
+        offsets = offsets.astype(np.int64, copy=False)
+        steps = np.diff(offsets)
+        first, end = int(offsets[0]), int(offsets.max()) + 1
+        late_ms = self._order(first, end, ready_ms, is_rising=bool((steps > 0).all()))
+        keys = lanes.astype(np.int64) << _TENANT_BITS | tenants.astype(np.int64)
+        if (keys != keys[0]).any():
+            order = keys.argsort(kind="stable")
+            keys, offsets = keys[order], offsets[order]
+            begins = (np.diff(keys) != 0) | (np.diff(offsets) != 1)
+        else:
+            begins = steps != 1
+        first_rows = np.concatenate(([0], np.flatnonzero(begins) + 1))
+        counts = np.diff(first_rows, append=len(offsets))
+        starts = offsets[first_rows]
+        arrivals, made = self.arrivals, 0
+        for key, start, end in zip(
+            keys[first_rows].tolist(), starts.tolist(), (starts + counts).tolist(), strict=True
         ):
-            self.lane(code & 0xFF).append(code >> 8, start, start + count, ready_ms)
+            queue = self._queues.get(key) or self._new_queue(key)
+            made += queue.append(start, end, late_ms)
+            if queue.announced < arrivals.read_to:
+                arrivals.announce(queue, len(self.slots))
+        self._count(made)
 
-    def release(self, places: Iterable[dict[tuple[int, int], Place]], end_offset: int) -> None:
-        """Let go of the runs that every group has passed; with no group, of all there is."""
-        known = list(places)
-        if not known:
-            self.complete_from = end_offset
-        for lane in self.lanes.values():
-            for tenant, queue in lane.queues.items():
-                key = (lane.number, tenant)
-                passed = min((p[key][0] if key in p else 0 for p in known), default=queue.end)
-                self.complete_from = max(self.complete_from, queue.drop_before(passed))
+    def trim(self, start_offset: int) -> None:
+        """Forget the runs at the head of a queue that lie wholly before an offset.
 
-    @property
-    def run_count(self) -> int:
-        """How many runs there are."""
-        return sum(q.end - q.first for lane in self.lanes.values() for q in lane.queues.values())
+        Looks at the queues only when that of the lowest head has one.
+        """
+        self.start_offset = max(self.start_offset, start_offset)
+        self.times.trim(self.start_offset)
+        if self._lowest_end is not None and self._lowest_end > self.start_offset:
+            return
+        self._lowest_end = None
+        for queue in self._queues.values():
+            if queue.runs and queue.head_end() <= self.start_offset:
+                self._drop(queue, queue.reaching(self.start_offset))
+            if queue.runs and (self._lowest_end is None or queue.head_end() < self._lowest_end):
+                self._lowest_end = queue.head_end()
+
+    def release(self) -> None:
+        """Forget what all readers are past; everything, if there are none.
+
+        Looks at a number of queues in proportion to what was added since the last call. To be
+        called often: after each frame or two.
+        """
+        if not self._readers:
+            self._forget_all()
+            return
+        looks = _SWEEP_MIN + self._unswept_runs // _SWEEP_SHARE
+        self._unswept_runs = 0
+        for _ in range(min(len(self.slots), -(-looks // len(self._readers)))):
+            self._sweep_slot = (self._sweep_slot + 1) % len(self.slots)
+            queue = self.slots[self._sweep_slot]
+            if queue is not None:
+                self._sweep(queue)
+
+    def _order(self, start: int, end: int, ready_ms: int, *, is_rising: bool) -> int:
+        """Return the time that runs must carry: none, if offsets beyond all earlier tell it."""
+        is_in_order = is_rising and start >= self._end_offset
+        self._end_offset = max(self._end_offset, end)
+        if not is_in_order:
+            return ready_ms
+        self.times.add(start, ready_ms)
+        return IN_ORDER
+
+    def _count(self, made: int) -> None:
+        self.entry_count += made
+        self._unswept_runs += made
+
+    def _new_queue(self, key: int) -> ReadyQueue:
+        if self._free_slots:
+            slot = self._free_slots.pop()
+        else:
+            slot = len(self.slots)
+            self.slots.append(None)
+        queue = ReadyQueue(key >> _TENANT_BITS, key & ((1 << _TENANT_BITS) - 1), slot)
+        self.slots[slot] = self._queues[key] = queue
+        return queue
+
+    def _sweep(self, queue: ReadyQueue) -> None:
+        passed = min([reader.passed(queue.slot) for reader in self._readers])
+        if queue.tenant == NO_TENANT:  # its last run costs nothing, and a new reader may need it
+            passed = min(passed, queue.end - 1)
+        elif passed == queue.end and not queue.runs:
+            self._forget(queue)
+        if passed > queue.first:
+            self.complete_from = max(self.complete_from, self._drop(queue, passed - queue.first))
+
+    def _drop(self, queue: ReadyQueue, count: int) -> int:
+        self.entry_count -= count
+        return queue.drop(count)
+
+    def _forget(self, queue: ReadyQueue) -> None:
+        del self._queues[queue.lane << _TENANT_BITS | queue.tenant]
+        self.slots[queue.slot] = None
+        self._free_slots.append(queue.slot)
+        for reader in self._readers:
+            reader.forget(queue.slot)
+
+    def _forget_all(self) -> None:
+        self.slots.clear()
+        self._queues.clear()
+        self._free_slots.clear()
+        self.times.trim(self._end_offset)
+        self.arrivals = Arrivals()
+        self.complete_from = max(self.complete_from, self._end_offset)
+        self.entry_count = 0
+        self._lowest_end = None
+        self._unswept_runs = 0

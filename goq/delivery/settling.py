@@ -117,13 +117,6 @@ def undo(
     return Nacked(group, token, back, now_ms, "", now_ms) if back else None
 
 
-def end_lease(state: PartitionState, group: str, token: int, failing: Failing) -> list[AnyEvent]:
-    """Decide to end a lease before its time: its consumer is gone."""
-    lease = state.group(group).leases.get(token)
-    parts = list(lease.parts) if lease else []
-    return _failed(group, token, parts, failing, Expired)
-
-
 def expire(
     state: PartitionState, now_ms: int, failing_of: Callable[[str], Failing]
 ) -> Iterator[list[AnyEvent]]:

@@ -1,262 +1,243 @@
-"""Whose turn it is: a group's places in a partition's ready queues.
+"""What a group is offered next: lanes first, then tenants, each in its turn.
 
-Lanes first: strictly by number, or in the ratio of their weights; a message that has waited for
-longer than the starvation bound goes before either. Within a lane what waits for a retry, or was
-held back, goes first; then tenants in turn, by deficit round robin counted in messages: each round
-a tenant may take as many as its weight, and a fraction is carried over. Rounds go on from one call
-to the next. A tenant with nothing to offer, or with as many out as it may have, leaves the ring.
-(Shreedhar and Varghese, "Efficient fair queueing using deficit round robin", 1995.)
+**Lanes.** Strict: lane 0 first, another only when no lower one has anything. With weights: see
+:mod:`goq.delivery.lane_shares`. Retries and released messages of a lane come before its fresh
+ones and count in its share.
+
+**Tenants** of a lane share it by :mod:`goq.delivery.rounds`. A tenant at its cap leaves the rounds
+until one of its messages ends.
+
+**Starvation.** A fresh message that has been ready for longer than the bound goes next, before
+all lanes and tenants, the oldest first. But of those that are over the bound and the rest each
+gets every other message while both have something: otherwise, after an hour without consumers,
+an urgent message would wait behind the hour's whole backlog. So the promise is: as long as
+consumers take twice as many messages as come over the bound, none waits longer than the bound
+and the taking of those that came over it before; and however slow they are, half of what they
+take is in the usual order, and nothing waits for ever. What went ahead this way is not counted in
+shares and rounds. Ages are as exact as :mod:`goq.delivery.ready_times` tells them.
+
+All this is kept between calls: many calls for one message give what one call for many would.
+Nothing is skipped: a position moves over a message only when the group said that it is dealt with.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
-from typing import Protocol
-
+from goq.delivery.aging import Aging
+from goq.delivery.lane_shares import LaneShares, lowest
+from goq.delivery.places import IN_ROUND, PARKED, Places
 from goq.delivery.policy import Policy
-from goq.delivery.ready import Lane, Place, Ready, ReadyQueue
+from goq.delivery.ready import Ready
+from goq.delivery.rounds import UNIT, UNLIMITED, Rounds
+from goq.delivery.source import Source
+from goq.delivery.tenants import Tenants
 
-
-class Source(Protocol):
-    """Where turns take from; what it hands over is for one receive."""
-
-    def waiting_lanes(self) -> Iterable[int]:
-        """Return the lanes in which something waits that goes before fresh messages."""
-        ...
-
-    def take_waiting(self, lane: int, messages_max: int) -> int:
-        """Hand over such messages; return how many."""
-        ...
-
-    def take_fresh(
-        self, lane: int, tenant: int, start: int, end: int, messages_max: int
-    ) -> tuple[int, int]:
-        """Hand over some of a run; return how many, and up to which offset it is dealt with.
-
-        Short of ``end`` only when there is no more room, here or in the whole receive.
-        """
-        ...
-
-    def is_full(self) -> bool:
-        """Whether the receive takes no more."""
-        ...
-
-    def in_flight(self, tenant: int) -> int:
-        """Return how many messages of a tenant are out."""
-        ...
-
-
-class _Ring:
-    """The tenants of a lane that may have something for the group, in the order of their turns."""
-
-    def __init__(self) -> None:
-        self.tenants: deque[int] = deque()
-        self.members: set[int] = set()
-        self.capped: set[int] = set()
-        self.credit = 0.0
-        """What is left of the first tenant's turn."""
-        self.carried: dict[int, float] = {}
-        self.seen = 0
-
-    def catch_up(self, lane: Lane) -> None:
-        """Let the tenants join that got messages since the last time."""
-        if self.seen == lane.arrivals_end:
-            return
-        if self.seen < lane.arrivals_first:
-            for tenant in lane.queues:
-                self.join(tenant)
-        else:
-            for tenant in lane.arrivals[self.seen - lane.arrivals_first :]:
-                self.join(tenant)
-        self.seen = lane.arrivals_end
-        lane.arrivals_read = max(lane.arrivals_read, self.seen)
-
-    def join(self, tenant: int) -> None:
-        if tenant not in self.members and tenant not in self.capped:
-            self.members.add(tenant)
-            self.tenants.append(tenant)
-
-    def leave(self) -> int:
-        """Take the first out."""
-        tenant = self.tenants.popleft()
-        self.members.discard(tenant)
-        self.carried.pop(tenant, None)
-        self.credit = 0.0
-        return tenant
-
-    def pass_on(self) -> None:
-        """End the first's turn; what it has left counts in its next."""
-        if 0 < self.credit < 1:
-            self.carried[self.tenants[0]] = self.credit
-        self.credit = 0.0
-        self.tenants.rotate(-1)
+_NEVER_READ = -1
 
 
 class Turns:
-    """One group's places in the ready queues, and whose turn is next."""
+    """One group's way through the ready queues of a partition, from their beginnings.
 
-    def __init__(self, ready: Ready, policy: Policy) -> None:
-        self.places: dict[tuple[int, int], Place] = {}
+    Nothing before ``floor_offset`` is offered: the group is done with it.
+    """
+
+    def __init__(
+        self, ready: Ready, tenants: Tenants, policy: Policy, *, floor_offset: int = 0
+    ) -> None:
         self._ready = ready
+        self._tenants = tenants
+        self._places = Places(ready, floor_offset)
+        self._is_full = False
+        self._waiting = 0
+        self.set_policy(policy)
+        ready.join(self)
+
+    def close(self) -> None:
+        """Let the queues go that are kept for this group."""
+        self._ready.leave(self)
+
+    def set_policy(self, policy: Policy) -> None:
+        """Follow other rules from now on; positions stay, turns begin anew."""
         self._policy = policy
-        self._rings: dict[int, _Ring] = {}
-        self._lane_credit: dict[int, int] = {}
+        self._weights = {name: round(w * UNIT) for name, w in policy.tenant_weights.items()}
+        self._cap = (
+            UNLIMITED if policy.tenant_in_flight_max is None else policy.tenant_in_flight_max
+        )
+        self._shares = None if policy.lane_weights is None else LaneShares(policy.lane_weights)
+        self._aging = Aging(self._places)
+        self._owed = 0
+        self._rounds: dict[int, Rounds] = {}
+        self._lanes = 0
+        self._parked: dict[int, list[int]] = {}
+        self._places.flags[:] = bytes(len(self._places))
+        self._arrival = _NEVER_READ
 
     def take(self, source: Source, now_ms: int, messages_max: int) -> int:
-        """Let the source hand over up to ``messages_max`` messages; return how many it did."""
+        """Offer messages to the group until it has ``messages_max`` or there are no more.
+
+        Returns how many it took.
+        """
+        self._catch_up()
+        self._is_full = source.is_full()
+        self._waiting = 0
+        for lane in source.waiting_lanes():
+            self._waiting |= 1 << lane
         left = messages_max
-        if self._policy.starvation_ms is not None:
-            left -= self._take_starving(source, now_ms - self._policy.starvation_ms, left)
-        if self._policy.lane_weights is None:
-            for lane in self._lanes(source):
-                if left <= 0 or source.is_full():
-                    break
-                left -= self._take_lane(source, lane, left)
-        else:
-            left -= self._take_by_weight(source, self._policy.lane_weights, left)
+        while left > 0 and not self._is_full:
+            starving = self._starving(now_ms)
+            if starving is None:
+                self._owed = 0
+            if starving is not None and not self._owed:
+                handed = self._owed = self._offer_starving(source, starving, (left + 1) // 2)
+            elif self._lanes | self._waiting:
+                quota = left if starving is None else min(left, self._owed)
+                handed = self._offer_lane(source, quota)
+                self._owed = max(0, self._owed - handed)
+            elif starving is not None:
+                self._owed = handed = 0
+            else:
+                break
+            left -= handed
         return messages_max - left
 
     def room(self, source: Source, tenant: int, messages_max: int) -> int:
-        """Return how many of so many messages a tenant may take."""
-        return max(0, self._under_cap(source, tenant, messages_max)[0])
+        """Return how many of so many messages a tenant may have out more."""
+        if self._cap == UNLIMITED:
+            return messages_max
+        return max(0, min(messages_max, self._cap - source.in_flight(tenant)))
 
     def tenant_freed(self, tenant: int) -> None:
-        """A message of a tenant is no longer out: it may have its turn again."""
-        for ring in self._rings.values():
-            if tenant in ring.capped:
-                ring.capped.discard(tenant)
-                ring.join(tenant)
+        """Offer a tenant's messages again: one that it had in flight has ended."""
+        for slot in self._parked.pop(tenant, ()):
+            self._places.flags[slot] &= ~PARKED
+            self._activate(slot)
 
-    def _lanes(self, source: Source) -> list[int]:
-        return sorted({*self._ready.lanes, *source.waiting_lanes()})
+    def oldest_ready_ms(self) -> int | None:
+        """Return when the message that waited longest for its first offer became ready.
 
-    def _take_by_weight(self, source: Source, weights: tuple[int, ...], messages_max: int) -> int:
-        """Give each lane its weight of messages in turn; what a lane leaves is for the others."""
-        left = messages_max
-        idle = 0
-        lanes = self._lanes(source)
-        while left > 0 and not source.is_full() and idle < 2 and lanes:
-            progress = 0
-            for lane in lanes:
-                credit = self._lane_credit.get(lane, 0)
-                if credit <= 0:
-                    continue
-                taken = self._take_lane(source, lane, min(left, credit))
-                progress += taken
-                left -= taken
-                if left <= 0 or source.is_full():
-                    self._lane_credit[lane] = credit - taken
-                    return messages_max - left
-                self._lane_credit[lane] = 0
-            for lane in lanes:
-                self._lane_credit[lane] = weights[lane] if lane < len(weights) else 1
-            idle = 0 if progress else idle + 1
-        return messages_max - left
+        Looks at every queue: for people and metrics. None if there is none.
+        """
+        self._catch_up()
+        heads = ((slot, self._places.head(slot)) for slot in range(len(self._places)))
+        times = (self._places.ready_ms(slot, head[0])[0] for slot, head in heads if head)
+        return min(times, default=None)
 
-    def _take_lane(self, source: Source, number: int, messages_max: int) -> int:
-        left = messages_max - source.take_waiting(number, messages_max)
-        lane = self._ready.lanes.get(number)
-        if lane is None or left <= 0 or source.is_full():
-            return messages_max - left
-        ring = self._rings.get(number)
-        if ring is None:
-            ring = self._rings[number] = _Ring()
-        ring.catch_up(lane)
-        while left > 0 and ring.tenants and not source.is_full():
-            left -= self._take_turn(source, lane, ring, left)
-        return messages_max - left
+    def passed(self, slot: int) -> int:
+        """Return the number of the first run of a queue that this group still needs."""
+        return self._places.passed(slot)
 
-    def _take_turn(self, source: Source, lane: Lane, ring: _Ring, messages_max: int) -> int:
-        """Let the first tenant of the ring take what is left of its turn."""
-        tenant = ring.tenants[0]
-        queue = lane.queues[tenant]
-        if len(ring.tenants) == 1:
-            room = messages_max  # nobody to share with
-        else:
-            if ring.credit < 1:
-                ring.credit += self._weight(tenant) + ring.carried.pop(tenant, 0.0)
-            room = min(messages_max, int(ring.credit))
-            if room == 0:
-                ring.pass_on()
-                return 0
-        room, is_capped = self._under_cap(source, tenant, room)
+    def forget(self, slot: int) -> None:
+        """Forget a queue: the slot may become another's."""
+        self._places.forget(slot)
+
+    def _catch_up(self) -> None:
+        arrivals = self._ready.arrivals
+        self._places.floor_offset = max(self._places.floor_offset, self._ready.start_offset)
+        if self._arrival == arrivals.end:
+            return
+        self._places.grow(len(self._ready.slots))
+        slots = arrivals.since(self._arrival)
+        self._arrival = arrivals.end
+        for slot in range(len(self._places)) if slots is None else slots:
+            self._activate(slot)
+
+    def _activate(self, slot: int) -> None:
+        """Let a queue take part, if it does not yet; it leaves if it has nothing."""
+        queue = self._ready.slots[slot]
+        if queue is None:
+            return
+        if not self._places.flags[slot] & (IN_ROUND | PARKED):
+            rounds = self._rounds.get(queue.lane)
+            if rounds is None:
+                rounds = self._rounds[queue.lane] = Rounds(self._places.credits)
+            self._places.flags[slot] |= IN_ROUND
+            self._lanes |= 1 << queue.lane
+            rounds.enter(slot, self._weight(queue.tenant) if self._weights else UNIT)
+        if self._policy.starvation_ms is not None:
+            self._aging.enter(slot)
+
+    def _starving(self, now_ms: int) -> int | None:
+        bound_ms = self._policy.starvation_ms
+        if bound_ms is None or (len(self._aging) <= 1 and not self._waiting):
+            return None
+        return self._aging.oldest(now_ms - bound_ms)
+
+    def _offer_starving(self, source: Source, slot: int, messages_max: int) -> int:
+        queue, head = self._ready.slots[slot], self._places.head(slot)
+        assert queue is not None
+        assert head is not None
+        room = self._cap - source.in_flight(queue.tenant) if self._cap < UNLIMITED else UNLIMITED
         if room <= 0:
-            ring.capped.add(ring.leave())
+            self._aging.drop_oldest()
+            self._park(queue.tenant, slot)
             return 0
-        taken = self._take_queue(source, queue, room)
-        if self._is_done(queue):
-            ring.leave()
-        elif taken < room or source.is_full():
-            ring.credit = max(0.0, ring.credit - taken)
-        elif is_capped:
-            ring.capped.add(ring.leave())
-        elif len(ring.tenants) > 1:
-            ring.credit -= taken
-            if ring.credit < 1:
-                ring.pass_on()
-        return taken
+        start, end = head
+        end = min(end, self._places.ready_ms(slot, start)[1])
+        messages_max = min(messages_max, room)
+        handed, dealt_to = source.take_fresh(queue.lane, queue.tenant, start, end, messages_max)
+        self._places.move(slot, dealt_to)
+        self._is_full = dealt_to < end and handed < messages_max
+        return handed
 
-    def _weight(self, tenant: int) -> float:
-        weights = self._policy.tenant_weights
-        name = self._ready.tenants.name(tenant) if weights else None
-        return 1.0 if name is None else weights.get(name, 1.0)
+    def _offer_lane(self, source: Source, messages_max: int) -> int:
+        lane = lowest(self._lanes | self._waiting)
+        if self._shares is not None:
+            lane, share = self._shares.choose(self._lanes | self._waiting)
+            messages_max = min(messages_max, share)
+        handed = 0
+        if self._waiting >> lane & 1:
+            handed = source.take_waiting(lane, messages_max)
+            if handed < messages_max:
+                self._waiting &= ~(1 << lane)
+                self._is_full = source.is_full()
+        if self._lanes >> lane & 1:
+            rounds = self._rounds[lane]
+            while handed < messages_max and not self._is_full:
+                turn = rounds.turn()
+                if turn is None:
+                    self._lanes &= ~(1 << lane)
+                    break
+                handed += self._offer_turn(source, rounds, *turn, messages_max - handed)
+        if self._shares is not None:
+            self._shares.charge(lane, handed)
+        return handed
 
-    def _under_cap(self, source: Source, tenant: int, room: int) -> tuple[int, bool]:
-        """Return what a tenant may take, and whether that is all until some comes back."""
-        cap = self._policy.tenant_in_flight_max
-        if cap is None or not tenant:
-            return room, False
-        left = cap - source.in_flight(tenant)
-        return min(room, left), left <= room
-
-    def _take_queue(self, source: Source, queue: ReadyQueue, messages_max: int) -> int:
-        left = messages_max
-        number, done = self._place(queue)
-        while left > 0 and number < queue.end and not source.is_full():
-            start, end = queue.run(number)
-            if start + done < end:
-                taken, reached = source.take_fresh(
-                    queue.lane, queue.tenant, start + done, end, left
-                )
-                left -= taken
-                done = reached - start
-            if start + done < end or number + 1 == queue.end:  # the last may still grow
+    def _offer_turn(
+        self, source: Source, rounds: Rounds, slot: int, allowance: int, messages_max: int
+    ) -> int:
+        """Offer messages of the queue whose turn it is; return how many were taken."""
+        places, queue = self._places, self._ready.slots[slot]
+        assert queue is not None
+        lane, tenant = queue.lane, queue.tenant
+        weight = self._weight(tenant) if self._weights else UNIT
+        room = self._cap - source.in_flight(tenant) if self._cap < UNLIMITED else UNLIMITED
+        quota = min(allowance, messages_max, room)
+        handed, is_empty = 0, False
+        while handed < quota and not self._is_full:
+            head = places.head(slot)
+            if head is None:
+                is_empty = True
                 break
-            number, done = number + 1, 0
-        self.places[queue.lane, queue.tenant] = (number, done)
-        return messages_max - left
-
-    def _place(self, queue: ReadyQueue) -> Place:
-        number, done = self.places.get((queue.lane, queue.tenant), (queue.first, 0))
-        return (number, done) if number >= queue.first else (queue.first, 0)
-
-    def _is_done(self, queue: ReadyQueue) -> bool:
-        number, done = self._place(queue)
-        if number >= queue.end:
-            return True
-        start, end = queue.run(number)
-        return number + 1 == queue.end and start + done >= end
-
-    def _take_starving(self, source: Source, since_ms: int, messages_max: int) -> int:
-        """Let messages go first that have been ready since then, the oldest first."""
-        left = messages_max
-        while left > 0 and not source.is_full():
-            oldest: ReadyQueue | None = None
-            oldest_ms = since_ms
-            for lane in self._ready.lanes.values():
-                for queue in lane.queues.values():
-                    if not self._is_done(queue):
-                        ready_ms = queue.ready_ms(self._place(queue)[0])
-                        if ready_ms <= oldest_ms:
-                            oldest, oldest_ms = queue, ready_ms
-            if oldest is None:
+            start, end = head
+            count, dealt_to = source.take_fresh(lane, tenant, start, end, quota - handed)
+            handed += count
+            self._is_full = dealt_to < end and handed < quota
+            if is_empty := places.move(slot, dealt_to):
                 break
-            before = self._place(oldest)
-            room, _ = self._under_cap(source, oldest.tenant, 1)
-            if room <= 0:
-                break
-            left -= self._take_queue(source, oldest, room)
-            if self._place(oldest) == before:
-                break
-        return messages_max - left
+        if is_empty:
+            rounds.leave()
+            places.flags[slot] &= ~IN_ROUND
+        elif handed >= room:
+            rounds.leave()
+            places.flags[slot] = places.flags[slot] & ~IN_ROUND | PARKED
+            self._park(tenant, slot)
+        else:
+            rounds.charge(slot, handed, weight)
+        return handed
+
+    def _park(self, tenant: int, slot: int) -> None:
+        slots = self._parked.setdefault(tenant, [])
+        if slot not in slots:  # it may be here for its age already
+            slots.append(slot)
+
+    def _weight(self, tenant: int) -> int:
+        return self._weights.get(self._tenants.name(tenant), UNIT)

@@ -16,13 +16,12 @@ Algorithm: G. Varghese and T. Lauck, "Hashed and Hierarchical Timing Wheels", 19
 
 from __future__ import annotations
 
-import heapq
-from array import array
 from typing import NamedTuple
 
 import numpy as np
 
 from goq.delivery.rows import Int64s, among, sorted_offsets
+from goq.delivery.slots import SlotLevel, rows_of
 
 _BITS = 8
 _LEVELS = 8
@@ -45,41 +44,6 @@ class Entries(NamedTuple):
     tags: Int64s
 
 
-class _Level:
-    """The slots of one width that hold something, and the order of their numbers."""
-
-    __slots__ = ("order", "shift", "slots")
-
-    def __init__(self, shift: int) -> None:
-        self.shift = shift
-        self.slots: dict[int, array[int]] = {}
-        self.order: list[int] = []
-
-    def slot(self, number: int) -> array[int]:
-        """Return a slot, a new one if need be."""
-        slot = self.slots.get(number)
-        if slot is None:
-            slot = self.slots[number] = array("q")
-            heapq.heappush(self.order, number)
-        return slot
-
-    def first_ms(self) -> int | None:
-        """Return when the earliest slot begins."""
-        return self.order[0] << self.shift if self.order else None
-
-    def take_first(self) -> Int64s:
-        """Remove the earliest slot and return its rows."""
-        return _rows(self.slots.pop(heapq.heappop(self.order)))
-
-    def replace(self, number: int, rows: Int64s) -> None:
-        """Let a slot hold these rows; it is gone when they are none."""
-        if len(rows):
-            self.slots[number] = array("q", rows.tobytes())
-        else:
-            del self.slots[number]
-            self.order = sorted(self.slots)
-
-
 class TimerWheel:
     """Entries of a due time in ms, an offset and a tag, all from 0 to 2**63 - 1.
 
@@ -92,7 +56,7 @@ class TimerWheel:
     def __init__(self, now_ms: int) -> None:
         self.position_ms = now_ms
         """What new entries' distance is measured from: the last pop, or set by who knows better."""
-        self._levels = [_Level(_BITS * level) for level in range(_LEVELS)]
+        self._levels = [SlotLevel(_BITS * level) for level in range(_LEVELS)]
         self._count = 0
         self._amended: dict[int, _Group] = {}
         """By due time and offset what differs from the slots: removed (None) or another tag."""
@@ -135,15 +99,15 @@ class TimerWheel:
             slots = self._slots_around(span)
             row_count = sum(len(level.slots[number]) for level, number in slots) // 3
             if len(group) * _REMOVED_SHARE > row_count:
-                self._clean(slots)
+                self._clean(slots, self._amended_offsets(span, span))
         if self._removed_count > self._count // 2 + _REMOVED_MIN:
-            self._clean(self._slots())
+            self._clean_all()
 
     def trim(self, start_offset: int) -> None:
         """Remove everything before an offset."""
-        self._clean(self._slots())
+        self._clean_all()
         for level, number in self._slots():
-            rows = _rows(level.slots[number])
+            rows = rows_of(level.slots[number])
             self._replace(level, number, rows[rows[:, _OFFSET] >= start_offset])
 
     def pop_due(self, now_ms: int) -> Entries:
@@ -197,16 +161,19 @@ class TimerWheel:
             part = data[start * _ROW_BYTES : end * _ROW_BYTES]
             self._levels[level].slot(number).frombytes(part)
 
-    def _amend(self, rows: Int64s) -> Int64s:
-        """Return rows without the removed and with the tags that changed; that is then done."""
+    def _amend(self, rows: Int64s, offsets: Int64s | None = None) -> Int64s:
+        """Return rows without the removed and with the tags that changed; that is then done.
+
+        ``offsets`` are those that may be concerned, if they are known.
+        """
         if not self._amended or not len(rows):
             return rows
         indices = np.arange(len(rows))
         if len(rows) > _CHECK_EVERY:
-            first = int(rows[:, _DUE].min()) >> _GROUP_BITS
-            last = int(rows[:, _DUE].max()) >> _GROUP_BITS
-            groups = [group for span, group in self._amended.items() if first <= span <= last]
-            offsets = sorted_offsets(offset for group in groups for _, offset in group)
+            if offsets is None:
+                first = int(rows[:, _DUE].min()) >> _GROUP_BITS
+                last = int(rows[:, _DUE].max()) >> _GROUP_BITS
+                offsets = self._amended_offsets(first, last)
             indices = np.flatnonzero(among(rows[:, _OFFSET], offsets))
         kept = np.ones(len(rows), bool)
         for index, (due_ms, offset, old_tag) in zip(
@@ -223,10 +190,10 @@ class TimerWheel:
                 del self._amended[due_ms >> _GROUP_BITS]
         return rows[kept]
 
-    def _slots(self) -> list[tuple[_Level, int]]:
+    def _slots(self) -> list[tuple[SlotLevel, int]]:
         return [(level, number) for level in self._levels for number in level.slots]
 
-    def _slots_around(self, span: int) -> list[tuple[_Level, int]]:
+    def _slots_around(self, span: int) -> list[tuple[SlotLevel, int]]:
         """Return the slots that hold any of the times whose amendments are in one group."""
         found = []
         for level in self._levels:
@@ -237,17 +204,21 @@ class TimerWheel:
                 found += [(level, number) for number in level.slots if number >> -wider == span]
         return found
 
-    def _clean(self, slots: list[tuple[_Level, int]]) -> None:
-        for level, number in slots:
-            self._replace(level, number, self._amend(_rows(level.slots[number])))
+    def _amended_offsets(self, first_span: int, last_span: int) -> Int64s:
+        groups = (g for span, g in self._amended.items() if first_span <= span <= last_span)
+        return sorted_offsets(offset for group in groups for _, offset in group)
 
-    def _replace(self, level: _Level, number: int, rows: Int64s) -> None:
+    def _clean(self, slots: list[tuple[SlotLevel, int]], offsets: Int64s) -> None:
+        """Take what was removed and has one of these offsets out of slots."""
+        for level, number in slots:
+            self._replace(level, number, self._amend(rows_of(level.slots[number]), offsets))
+
+    def _clean_all(self) -> None:
+        self._clean(self._slots(), self._amended_offsets(0, max(self._amended, default=0)))
+
+    def _replace(self, level: SlotLevel, number: int, rows: Int64s) -> None:
         """Let a slot hold these of its rows only."""
         less = len(level.slots[number]) // 3 - len(rows)
         if less:
             self._count -= less
             level.replace(number, rows)
-
-
-def _rows(slot: array[int]) -> Int64s:
-    return np.frombuffer(slot, np.int64).reshape(-1, 3)

@@ -17,7 +17,9 @@ from goq import limits
 from goq.errors import InvalidFrame, TooLarge
 from goq.frame.encode import NO_TENANT
 from goq.frame.header import Attribute, FrameHeader
-from goq.frame.view import BytesColumn, FrameView, Payload
+from goq.frame.view import DELIVERY_COLUMNS, BytesColumn, FrameView, Payload
+from goq.settings import TopicSettings
+from goq.units import format_duration_ms
 
 _SHORT_COLUMN = 32
 _SEQUENCE_MAX = 2**63 - 1
@@ -39,6 +41,8 @@ def check_frame(view: FrameView) -> None:
         raise InvalidFrame("a frame without keys has no empty ones to mark")
     if bool(header.attributes & Attribute.KEYS) != bool(header.attributes & Attribute.KEY_HASH):
         raise InvalidFrame("keys and their hashes come together")
+    if header.left_out:
+        raise InvalidFrame("only the node leaves messages out of a batch")
     if header.first_sequence + header.message_count > _SEQUENCE_MAX:
         raise InvalidFrame(f"a producer never counts to {header.first_sequence}")
     try:
@@ -51,6 +55,48 @@ def check_frame(view: FrameView) -> None:
     if payload.header_counts is not None:
         _check_headers(payload, payload.header_counts, header)
     _check_tenants(view)
+
+
+def check_delivery(view: FrameView, settings: TopicSettings, now_ms: int) -> None:
+    """Raise ``InvalidFrame`` or ``TooLarge`` unless a topic allows what a checked frame asks.
+
+    A time to deliver at may be a little further off than the topic allows: who made the frame
+    knows the node's clock only nearly.
+    """
+    if not view.header.attributes & DELIVERY_COLUMNS:
+        return
+    if view.header.attributes & Attribute.DEDUP_ID:
+        limit_bytes = limits.FRAME_BYTES_MAX - limits.LEFT_OUT_BYTES_MAX
+        if view.unpacked_bytes > limit_bytes:  # it would not fit with a note of what is left out
+            raise TooLarge(
+                f"a frame of {view.unpacked_bytes} bytes, uncompressed, is over the limit of"
+                f" {limit_bytes} for one with dedup ids"
+            )
+    if (lanes := view.column(Attribute.LANE)) is not None:
+        highest, lane_count = max(lanes), len(settings.lanes) or limits.LANES_MAX
+        if highest >= lane_count:
+            raise InvalidFrame(f"there is no lane {highest}; there are 0 to {lane_count - 1}")
+    if (names := view.tenants) is not None and not np.diff(np.asarray(names.offsets)).all():
+        raise InvalidFrame("a tenant's name is empty")
+    latest_ms = now_ms + settings.delay_max_ms + limits.CLOCK_SLACK_MS
+    if _latest_ms(view, Attribute.DELIVER_AT, "a time to deliver at") > latest_ms:
+        raise InvalidFrame(
+            "a message is to be delivered later than the topic's delay.max allows, which is"
+            f" {format_duration_ms(settings.delay_max_ms)}"
+        )
+    _latest_ms(view, Attribute.EXPIRES_AT, "a time to expire at")
+
+
+def _latest_ms(view: FrameView, attribute: int, what: str) -> int:
+    """Return the latest time of a column, 0 where there is none."""
+    column = view.column(attribute)
+    if column is None:
+        return 0
+    times_ms = np.frombuffer(column, np.int64)
+    earliest_ms, latest_ms = int(times_ms.min()), int(times_ms.max())
+    if earliest_ms < 0 or latest_ms > limits.TIME_MS_MAX:
+        raise InvalidFrame(f"{what} is not from 1970 to 9999")
+    return latest_ms
 
 
 def _check_headers(payload: Payload, counts: memoryview, header: FrameHeader) -> None:
@@ -91,7 +137,7 @@ def _check_tenants(view: FrameView) -> None:
     column, dictionary = view.column(Attribute.TENANT), view.tenants
     if column is None or dictionary is None:
         return
-    _check_column(dictionary, limits.FRAME_BYTES_MAX, "tenant name")
+    _check_column(dictionary, limits.TENANT_NAME_BYTES_MAX, "tenant name")
     _check_text(dictionary, "a tenant's name")
     numbers = np.frombuffer(column, np.uint16)
     known = (numbers < len(dictionary.offsets) - 1) | (numbers == NO_TENANT)

@@ -10,9 +10,10 @@ import struct
 import sys
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import accumulate, chain
+from typing import Any, NamedTuple
 
 from crc32c import crc32c
 
@@ -20,7 +21,7 @@ from goq import limits
 from goq.errors import TooLarge
 from goq.frame.header import HEADER_BYTES, MAGIC, Attribute, FrameHeader, padding_bytes
 from goq.frame.keys import key_hash
-from goq.model import Header, Message
+from goq.model import DEDUP_HASH_BYTES, Header, Message
 
 if sys.byteorder != "little":  # the format is little-endian and read without conversion
     raise ImportError("goq's frames need a little-endian machine")
@@ -50,6 +51,14 @@ class Columns:
     tenants: Sequence[str | None] | None = None
     lanes: Sequence[int] | None = None
 
+    def pick(self, rows: Sequence[int]) -> Columns:
+        """Return these rows alone, in the order in which they are named."""
+        found: dict[str, Any] = {
+            name: None if (column := getattr(self, name)) is None else [column[r] for r in rows]
+            for name in self.__slots__
+        }
+        return Columns(**found)
+
 
 @dataclass(frozen=True, slots=True)
 class ProducerMark:
@@ -61,21 +70,55 @@ class ProducerMark:
 
 
 NO_PRODUCER = ProducerMark(0, 0, 0)
+NO_DEDUP_ID = bytes(DEDUP_HASH_BYTES)
 
 
-def columns_of(messages: Sequence[Message]) -> Columns:
-    """Return messages by column, leaving out the columns that none of them needs."""
+class LeftOut(NamedTuple):
+    """A message of a producer's batch that the partition had already, and where that lies."""
+
+    row: int
+    offset: int
+    time_us: int
+
+
+def columns_of(messages: Sequence[Message], *, default_lane: int = 0) -> Columns:
+    """Return messages by column, leaving out the columns that none of them needs.
+
+    ``default_lane`` is the lane of those that name none.
+    """
     keys = [m.key for m in messages]
     headers = [m.headers for m in messages]
-    return Columns(
+    columns = Columns(
         values=[m.value for m in messages],
         keys=keys if any(k is not None for k in keys) else None,
         headers=headers if any(headers) else None,
     )
+    return with_delivery(columns, messages, default_lane)
+
+
+def with_delivery(columns: Columns, messages: Sequence[Message], default_lane: int) -> Columns:
+    """Return columns with what the messages say of their delivery, where any of them does."""
+    delivers = [m.deliver_at_ms for m in messages]
+    expires = [m.expires_at_ms for m in messages]
+    dedup_ids = [m.dedup_id for m in messages]
+    tenants = [m.tenant for m in messages]
+    lanes = [default_lane if m.lane is None else m.lane for m in messages]
+    return replace(
+        columns,
+        deliver_at_ms=delivers if any(delivers) else None,
+        expires_at_ms=expires if any(expires) else None,
+        dedup_ids=[d or NO_DEDUP_ID for d in dedup_ids] if any(dedup_ids) else None,
+        tenants=tenants if any(t is not None for t in tenants) else None,
+        lanes=lanes if any(lane != default_lane for lane in lanes) else None,
+    )
 
 
 def encode_frame(
-    columns: Columns, *, producer: ProducerMark = NO_PRODUCER, compress: bool = False
+    columns: Columns,
+    *,
+    producer: ProducerMark = NO_PRODUCER,
+    compress: bool = False,
+    left_out: Sequence[LeftOut] = (),
 ) -> bytes:
     """Return the frame of a batch, stamped with offset, time and epoch 0.
 
@@ -88,10 +131,14 @@ def encode_frame(
     attributes = 0
     parts: list[bytes] = []
     attributes |= _add_fixed_columns(parts, columns)
+    if left_out:
+        _add_left_out(parts, left_out)
     payload: list[bytes] = []
     attributes |= _add_payload(payload, columns)
     attributes |= _add_stored(parts, payload, compress=compress)
-    return seal(parts, count=count, attributes=attributes, producer=producer)
+    return seal(
+        parts, count=count, attributes=attributes, producer=producer, left_out=len(left_out)
+    )
 
 
 def encode_value(value: bytes) -> bytes:
@@ -103,7 +150,12 @@ def encode_value(value: bytes) -> bytes:
 
 
 def seal(
-    body: Sequence[bytes], *, count: int, attributes: int, producer: ProducerMark = NO_PRODUCER
+    body: Sequence[bytes],
+    *,
+    count: int,
+    attributes: int,
+    producer: ProducerMark = NO_PRODUCER,
+    left_out: int = 0,
 ) -> bytes:
     """Return the parts of ``body``, together a multiple of 8 bytes, behind their header."""
     frame_bytes = HEADER_BYTES + sum(map(len, body))
@@ -116,6 +168,7 @@ def seal(
         leader_epoch=0,
         message_count=count,
         attributes=attributes,
+        left_out=left_out,
         producer_epoch=producer.epoch,
         producer_id=producer.producer_id,
         first_sequence=producer.first_sequence,
@@ -153,6 +206,13 @@ def _add_fixed_columns(parts: list[bytes], columns: Columns) -> int:
         present |= Attribute.LANE
         _add_padded(parts, bytes(columns.lanes))
     return present
+
+
+def _add_left_out(parts: list[bytes], left_out: Sequence[LeftOut]) -> None:
+    rows, offsets, times_us = zip(*left_out, strict=True)
+    _add_padded(parts, array("H", rows).tobytes())
+    parts.append(array("q", offsets).tobytes())
+    parts.append(array("q", times_us).tobytes())
 
 
 def _key_hashes(keys: Sequence[bytes | None] | None) -> list[int] | None:

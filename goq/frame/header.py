@@ -7,7 +7,8 @@
         16     8  append_time_us   when the leader took it, microseconds since 1970 (signed)
         24     4  leader_epoch
         28     4  message_count    messages (or events) in the frame
-        32     4  attributes       bits of :class:`Attribute`
+        32     2  attributes       bits of :class:`Attribute`
+        34     2  left_out         messages of the producer's batch that are not in the frame
         36     4  producer_epoch
         40     8  producer_id      0: the batch has no producer identity
         48     8  first_sequence   the producer's number of the first message
@@ -15,7 +16,8 @@
         60     4  header_crc32c    of the 60 bytes before it
 
 The producer writes all but what the leader stamps: base_offset, append_time_us, leader_epoch and
-with them header_crc32c. The body's bytes never change again.
+with them header_crc32c. The body's bytes never change again, unless the leader leaves out messages
+that it has already: then it makes the frame anew, and ``left_out`` says how many.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ MAGIC: Final = b"goq\x01"
 HEADER_BYTES: Final = 64
 ALIGNMENT_BYTES: Final = 8
 
-_FIELDS = struct.Struct("<4sIqqIIIIQQI")
+_FIELDS = struct.Struct("<4sIqqIIHHIQQI")
 _CRC = struct.Struct("<I")
 _FIXED_BYTES: Final = _FIELDS.size  # 60: all but the header's own CRC
 
@@ -73,6 +75,7 @@ class FrameHeader(NamedTuple):
     leader_epoch: int
     message_count: int
     attributes: int
+    left_out: int
     producer_epoch: int
     producer_id: int
     first_sequence: int
@@ -82,6 +85,11 @@ class FrameHeader(NamedTuple):
     def end_offset(self) -> int:
         """The offset after the frame's last message."""
         return self.base_offset + self.message_count
+
+    @property
+    def producer_count(self) -> int:
+        """How many messages the producer's batch had, with those that were left out."""
+        return self.message_count + self.left_out
 
     def pack(self) -> bytes:
         """Return the header's 64 bytes, with its CRC."""
@@ -112,6 +120,8 @@ def parse_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> F
         )
     if header.attributes & ~KNOWN_ATTRIBUTES:
         raise InvalidFrame(f"unknown attribute bits {header.attributes & ~KNOWN_ATTRIBUTES:#x}")
+    if header.producer_count > limits.FRAME_MESSAGES_MAX:
+        raise InvalidFrame(f"a batch never had {header.producer_count} messages")
     if header.base_offset < 0:
         raise InvalidFrame(f"a frame's base offset is never negative: {header.base_offset}")
     return header

@@ -1,8 +1,11 @@
-"""The hash of a key: which partition it belongs to, and what indexes find it by.
+"""The hash of a key or dedup id: which partition it belongs to, and what indexes find it by.
 
 One function for both: the first 64 bits of MurmurHash3 x64-128 with seed 0. A key's partition is
 that number modulo the count of partitions, so the same key goes to the same partition from every
 client. (Kafka's default partitioner is MurmurHash2: same idea, other numbers.)
+
+A dedup id is known by its whole 128 bits. A message without a key goes by the first 64 of them,
+so that sending it again meets the first one.
 """
 
 from __future__ import annotations
@@ -18,3 +21,14 @@ def key_hash(key: bytes) -> int:
 def partition_of(key: bytes, partitions: int) -> int:
     """Return the partition, 0 to ``partitions - 1``, that ``key`` belongs to."""
     return key_hash(key) % partitions
+
+
+def dedup_hash(text: str) -> bytes:
+    """Return the 16 bytes that a dedup id is known by; all zero stands for none."""
+    hashed = mmh3.hash_bytes(text.encode())
+    return hashed if any(hashed) else b"\x01" + hashed[1:]
+
+
+def dedup_partition_of(dedup_id: bytes, partitions: int) -> int:
+    """Return the partition that a message without a key, but with a dedup id, belongs to."""
+    return int.from_bytes(dedup_id[:8], "little") % partitions

@@ -8,12 +8,20 @@ goes through :mod:`goq.frame.check` first, one from the log has passed its CRC.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from goq import limits
 from goq.errors import InvalidFrame, TooLarge
-from goq.frame.encode import NO_TENANT, Columns, ProducerMark, encode_frame
+from goq.frame.encode import (
+    NO_DEDUP_ID,
+    NO_TENANT,
+    Columns,
+    LeftOut,
+    ProducerMark,
+    encode_frame,
+)
 from goq.frame.header import (
     HEADER_BYTES,
     Attribute,
@@ -25,6 +33,14 @@ from goq.frame.header import (
 from goq.model import Header, Message
 
 T = TypeVar("T")
+DELIVERY_COLUMNS: Final = (
+    Attribute.DELIVER_AT
+    | Attribute.EXPIRES_AT
+    | Attribute.DEDUP_ID
+    | Attribute.TENANT
+    | Attribute.LANE
+)
+"""What says when, to whom before whom, and whether a message is delivered."""
 _WIDTH_BYTES = {
     Attribute.DELIVER_AT: 8,
     Attribute.EXPIRES_AT: 8,
@@ -48,6 +64,11 @@ class BytesColumn(NamedTuple):
         first = bounds[0]
         raw = bytes(self.data[first : bounds[-1]])
         return [raw[a - first : b - first] for a, b in itertools.pairwise(bounds)]
+
+    def pick(self, rows: Sequence[int]) -> list[bytes]:
+        """Return the entries of some rows as bytes."""
+        offsets, data = self.offsets, self.data
+        return [bytes(data[offsets[row] : offsets[row + 1]]) for row in rows]
 
 
 class _Cursor:
@@ -144,7 +165,10 @@ class FrameView:
 
     @_lazy
     def _sections(self) -> tuple[dict[int, memoryview], BytesColumn | None, memoryview]:
-        """The fixed columns, the tenant dictionary, and the payload as stored."""
+        """The fixed columns, the tenant dictionary, and the payload as stored.
+
+        What was left out of the batch is read on the way.
+        """
         header, cursor = self.header, _Cursor(self.body)
         columns: dict[int, memoryview] = {}
         for attribute, width_bytes in _WIDTH_BYTES.items():
@@ -159,6 +183,7 @@ class FrameView:
             tenants = cursor.take_bytes_column(names)
         if header.attributes & Attribute.LANE:
             columns[Attribute.LANE] = cursor.take(header.message_count)
+        self._left_out = _take_left_out(cursor, header.left_out)
         lengths = cursor.take(8)
         stored = cursor.take(int.from_bytes(lengths[4:], "little"))
         if not cursor.done():
@@ -170,11 +195,9 @@ class FrameView:
     def payload(self) -> Payload:
         """The payload, decompressed if need be: the whole is then within the limit of a frame."""
         stored = self._sections[2]
-        stored_bytes = len(stored) + padding_bytes(len(stored))
-        unpacked_bytes = self.header.frame_bytes - stored_bytes + self.raw_bytes
-        if unpacked_bytes > limits.FRAME_BYTES_MAX:
+        if self.unpacked_bytes > limits.FRAME_BYTES_MAX:
             raise TooLarge(
-                f"a frame of {unpacked_bytes} bytes, uncompressed, is over the limit of"
+                f"a frame of {self.unpacked_bytes} bytes, uncompressed, is over the limit of"
                 f" {limits.FRAME_BYTES_MAX}"
             )
         if self.header.attributes & Attribute.ZSTD:
@@ -184,6 +207,14 @@ class FrameView:
                 f"the payload has {len(stored)} bytes where {self.raw_bytes} are declared"
             )
         return Payload(stored, self.header)
+
+    @property
+    def unpacked_bytes(self) -> int:
+        """How long the frame would be with its payload uncompressed."""
+        stored_bytes = len(self._sections[2])
+        return (
+            self.header.frame_bytes - (stored_bytes + padding_bytes(stored_bytes)) + self.raw_bytes
+        )
 
     @property
     def tenants(self) -> BytesColumn | None:
@@ -197,6 +228,14 @@ class FrameView:
         if dictionary is None:
             return []
         return [name.decode() for name in dictionary.slice(0, len(dictionary.offsets) - 1)]
+
+    @property
+    def left_out(self) -> Sequence[LeftOut]:
+        """The messages of the producer's batch that the partition had already."""
+        if not self.header.left_out:
+            return ()
+        _ = self._sections
+        return self._left_out
 
     def column(self, attribute: int) -> memoryview | None:
         """Return a fixed column's raw bytes, or None where the frame has none."""
@@ -227,38 +266,64 @@ class FrameView:
 
     def messages(self, start: int, end: int) -> Iterator[Message]:
         """Yield messages ``start`` up to ``end``, counted from the frame's first."""
+        values, keys = self.values(start, end), self.keys(start, end)
+        headers = self.headers(start, end)
+        if not self.header.attributes & DELIVERY_COLUMNS:
+            return map(Message, values, keys, headers)
         return map(
-            Message, self.values(start, end), self.keys(start, end), self.headers(start, end)
+            Message,
+            values,
+            keys,
+            headers,
+            self.lanes(start, end) or repeat(None),
+            self.times_ms(Attribute.DELIVER_AT, start, end) or repeat(0),
+            self.times_ms(Attribute.EXPIRES_AT, start, end) or repeat(0),
+            self.tenants_of(start, end) or repeat(None),
+            self.dedup_ids(start, end) or repeat(None),
         )
+
+    def lanes(self, start: int, end: int) -> Sequence[int] | None:
+        """Return the lanes of messages ``start`` up to ``end``; None: all in the default one."""
+        column = self.column(Attribute.LANE)
+        return None if column is None else column[start:end]
+
+    def tenants_of(self, start: int, end: int) -> list[str | None] | None:
+        """Return the tenants of messages ``start`` up to ``end``; None: of none has one."""
+        column = self.column(Attribute.TENANT)
+        if column is None:
+            return None
+        names = self.tenant_names
+        return [None if n == NO_TENANT else names[n] for n in column.cast("H")[start:end]]
+
+    def dedup_ids(self, start: int, end: int) -> list[bytes | None] | None:
+        """Return the dedup ids of messages ``start`` up to ``end``; None: none has one."""
+        column = self.column(Attribute.DEDUP_ID)
+        if column is None:
+            return None
+        ids = bytes(column)
+        found = [ids[16 * i : 16 * i + 16] for i in range(start, end)]
+        return [None if one == NO_DEDUP_ID else one for one in found]
+
+    def times_ms(self, attribute: int, start: int, end: int) -> list[int] | None:
+        """Return a column of times of messages ``start`` up to ``end``; None: none has one."""
+        column = self.column(attribute)
+        return None if column is None else column.cast("q")[start:end].tolist()
 
     def columns(self, start: int, end: int) -> Columns:
         """Return messages ``start`` up to ``end`` by column, as they were encoded."""
         present = self.header.attributes
-        tenants = None
-        if (numbers := self.column(Attribute.TENANT)) is not None:
-            names = self.tenant_names
-            tenants = [
-                None if number == NO_TENANT else names[number]
-                for number in numbers.cast("H")[start:end]
-            ]
-        dedup = self.column(Attribute.DEDUP_ID)
+        dedup_ids = self.dedup_ids(start, end)
         return Columns(
             values=self.values(start, end),
             keys=self.keys(start, end) if present & Attribute.KEYS else None,
             headers=self.headers(start, end) if present & Attribute.HEADERS else None,
-            deliver_at_ms=self._integers(Attribute.DELIVER_AT, start, end),
-            expires_at_ms=self._integers(Attribute.EXPIRES_AT, start, end),
-            client_time_ms=self._integers(Attribute.CLIENT_TIME, start, end),
-            dedup_ids=None
-            if dedup is None
-            else [bytes(dedup[16 * i : 16 * i + 16]) for i in range(start, end)],
-            tenants=tenants,
-            lanes=None if (lanes := self.column(Attribute.LANE)) is None else lanes[start:end],
+            deliver_at_ms=self.times_ms(Attribute.DELIVER_AT, start, end),
+            expires_at_ms=self.times_ms(Attribute.EXPIRES_AT, start, end),
+            client_time_ms=self.times_ms(Attribute.CLIENT_TIME, start, end),
+            dedup_ids=None if dedup_ids is None else [one or NO_DEDUP_ID for one in dedup_ids],
+            tenants=self.tenants_of(start, end),
+            lanes=self.lanes(start, end),
         )
-
-    def _integers(self, attribute: int, start: int, end: int) -> list[int] | None:
-        column = self.column(attribute)
-        return None if column is None else column.cast("q")[start:end].tolist()
 
 
 def slice_frame(view: FrameView, start_offset: int, end_offset: int) -> memoryview:
@@ -285,12 +350,105 @@ def slice_frame(view: FrameView, start_offset: int, end_offset: int) -> memoryvi
     return memoryview(stamped.pack() + part[HEADER_BYTES:])
 
 
+def pick_rows(view: FrameView, rows: Sequence[int]) -> memoryview:
+    """Return a frame of some of the messages, rising and counted from the frame's first.
+
+    It has the frame's offset, time and epoch; which offsets its messages have, it does not say.
+    """
+    part = encode_frame(_picked_columns(view, rows))
+    header = view.header
+    stamped = stamp(
+        parse_header(part),
+        base_offset=header.base_offset,
+        append_time_us=header.append_time_us,
+        leader_epoch=header.leader_epoch,
+    )
+    return memoryview(stamped.pack() + part[HEADER_BYTES:])
+
+
+def _picked_columns(view: FrameView, rows: Sequence[int]) -> Columns:
+    """Return some messages by column, without looking at the others."""
+    payload, first, last = view.payload, rows[0], rows[-1] + 1
+    near = [row - first for row in rows]
+    keys = None
+    if payload.keys is not None:
+        keys = _nulls_at(payload.keys.pick(rows), payload.key_validity, rows)
+    headers = None
+    if payload.header_counts is not None:
+        headers = [view.headers(row, row + 1)[0] for row in rows]
+    times = {
+        attribute: None
+        if (column := view.times_ms(attribute, first, last)) is None
+        else [column[row] for row in near]
+        for attribute in (Attribute.DELIVER_AT, Attribute.EXPIRES_AT, Attribute.CLIENT_TIME)
+    }
+    dedup = view.column(Attribute.DEDUP_ID)
+    lanes = view.column(Attribute.LANE)
+    return Columns(
+        values=_nulls_at(payload.values.pick(rows), payload.value_validity, rows),
+        keys=keys,
+        headers=headers,
+        deliver_at_ms=times[Attribute.DELIVER_AT],
+        expires_at_ms=times[Attribute.EXPIRES_AT],
+        client_time_ms=times[Attribute.CLIENT_TIME],
+        dedup_ids=None if dedup is None else [bytes(dedup[16 * r : 16 * r + 16]) for r in rows],
+        tenants=_tenants_at(view, rows),
+        lanes=None if lanes is None else [lanes[row] for row in rows],
+    )
+
+
+def _tenants_at(view: FrameView, rows: Sequence[int]) -> list[str | None] | None:
+    column, dictionary = view.column(Attribute.TENANT), view.tenants
+    if column is None or dictionary is None:
+        return None
+    numbers = column.cast("H")
+    known = sorted({numbers[row] for row in rows} - {NO_TENANT})
+    names = {n: name.decode() for n, name in zip(known, dictionary.pick(known), strict=True)}
+    return [names.get(numbers[row]) for row in rows]
+
+
+def without_rows(view: FrameView, left_out: Sequence[LeftOut]) -> FrameView:
+    """Return a frame of all messages but those left out, of which it takes note.
+
+    Some must remain. It is compressed if the frame was.
+    """
+    header = view.header
+    producer = ProducerMark(header.producer_id, header.producer_epoch, header.first_sequence)
+    gone = {row for row, _, _ in left_out}
+    kept = [row for row in range(header.message_count) if row not in gone]
+    columns = view.columns(0, header.message_count)
+    compress = bool(header.attributes & Attribute.ZSTD)
+    frame = encode_frame(
+        columns.pick(kept), producer=producer, compress=compress, left_out=left_out
+    )
+    return FrameView.parse(frame)
+
+
+def _take_left_out(cursor: _Cursor, count: int) -> list[LeftOut]:
+    if not count:
+        return []
+    rows = cursor.take(2 * count).cast("H")
+    offsets, times_us = cursor.take(8 * count).cast("q"), cursor.take(8 * count).cast("q")
+    return list(map(LeftOut, rows, offsets, times_us))
+
+
 def _with_nulls(items: list[bytes], validity: memoryview | None, start: int) -> list[bytes | None]:
     if validity is None:
         return items  # type: ignore[return-value]  # list[bytes] read as list[bytes | None]
     return [
         item if validity[i >> 3] >> (i & 7) & 1 else None
         for i, item in enumerate(items, start=start)
+    ]
+
+
+def _nulls_at(
+    items: list[bytes], validity: memoryview | None, rows: Sequence[int]
+) -> list[bytes | None]:
+    if validity is None:
+        return items  # type: ignore[return-value]  # as in _with_nulls
+    return [
+        item if validity[row >> 3] >> (row & 7) & 1 else None
+        for row, item in zip(rows, items, strict=True)
     ]
 
 

@@ -8,6 +8,7 @@
 | ``reader`` | bytes in, requests out; no I/O |
 | ``serialize`` | answers as bytes |
 | ``writer`` | whole answers and streams out, no faster than they are taken |
+| ``pulse`` | the heartbeats of streams that have nothing to send |
 | ``deadlines`` | one lazily armed timer per connection |
 | ``shared`` | what all connections of one server share |
 | ``connection`` | one connection: order, answers, cancellation |
@@ -15,7 +16,7 @@
 """
 
 from goq.http.bounds import HttpLimits
-from goq.http.message import Handler, Request, Response
+from goq.http.message import Handler, LiveStream, Request, Response
 from goq.http.server import HttpServer
 
-__all__ = ["Handler", "HttpLimits", "HttpServer", "Request", "Response"]
+__all__ = ["Handler", "HttpLimits", "HttpServer", "LiveStream", "Request", "Response"]

@@ -15,6 +15,9 @@ class HttpLimits:
     client that sends a byte now and then gains nothing. ``write_timeout_ms`` bounds the time in
     which a client takes nothing of its answer. ``headers_bytes_max`` counts names and values and
     four bytes a header for the rest of its line.
+
+    A stream with nothing to send times out by none of them: after ``heartbeat_ms``, or up to
+    twice that, it sends its heartbeat.
     """
 
     connections_max: int = limits.CONNECTIONS_MAX
@@ -28,3 +31,4 @@ class HttpLimits:
     body_timeout_ms: int = limits.BODY_TIMEOUT_MS
     idle_timeout_ms: int = limits.IDLE_TIMEOUT_MS
     write_timeout_ms: int = limits.WRITE_TIMEOUT_MS
+    heartbeat_ms: int = limits.HEARTBEAT_MS

@@ -9,7 +9,7 @@ from typing import cast
 
 from goq.errors import GoqError, Unavailable
 from goq.http.deadlines import LINGER_MS, Deadlines
-from goq.http.message import Request, Response
+from goq.http.message import LiveStream, Request, Response
 from goq.http.reader import Phase, RequestReader
 from goq.http.serialize import CLOSE, CONTINUE, KEEP_ALIVE
 from goq.http.shared import Shared
@@ -205,9 +205,11 @@ class Connection(asyncio.Protocol):
             response = shared.failure(error, request)
         except Exception as error:
             response = shared.failure(error, request)
-        if self._task is None:
-            return  # cancelled, though the handler did not end with it: nobody is there to answer
         items = response.stream
+        if self._task is None:  # cancelled, though the handler did not end with it
+            if isinstance(items, LiveStream):
+                await items.aclose()
+            return  # nobody is there to answer
         if items is None:
             self._writer.write(response, self._connection_line(request), request)
         else:

@@ -18,13 +18,15 @@ class Deadlines:
 
     Moving a deadline is one assignment and touches no timer: the timer fires every ``_step_s``,
     the shortest of the timeouts, or at the next deadline if that is sooner. As no deadline is
-    ever set nearer than ``_step_s``, none is missed.
+    ever set nearer than ``_step_s``, none is missed. While nothing is expected of the client, as
+    when it waits for messages, the timer rests: thousands may wait at a time.
 
     ``on_reading`` is called when bytes are overdue, ``on_writing`` when the transport's buffer
     has not shrunk for a whole timeout; a stuck client is so found after one to two of them.
     """
 
     __slots__ = (
+        "_is_resting",
         "_limits",
         "_loop",
         "_on_reading",
@@ -57,6 +59,7 @@ class Deadlines:
         self._phase: Phase | None = None
         self._request_number = 0
         self._unsent_bytes = 0
+        self._is_resting = False
         shortest_ms = min(
             limits.header_timeout_ms,
             limits.body_timeout_ms,
@@ -87,11 +90,15 @@ class Deadlines:
         else:
             timeout_ms = limits.body_timeout_ms
         self._reading_s = self._loop.time() + timeout_ms / 1000
+        if self._is_resting:
+            self._wake()
 
     def expect_taken(self, timeout_ms: int) -> None:
         """Await that the client takes some of what it was sent, or closes."""
         self._unsent_bytes = self._transport.get_write_buffer_size()
         self._writing_s = self._loop.time() + timeout_ms / 1000
+        if self._is_resting:
+            self._wake()
 
     def taken(self) -> None:
         """Note that the client has taken enough."""
@@ -99,9 +106,14 @@ class Deadlines:
 
     def stop(self) -> None:
         """Never call back again."""
+        self._is_resting = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _wake(self) -> None:
+        self._is_resting = False
+        self._timer = self._loop.call_later(self._step_s, self._fire)
 
     def _fire(self) -> None:
         now = self._loop.time()
@@ -114,6 +126,11 @@ class Deadlines:
         elif now >= self._reading_s:
             self._reading_s = inf
             self._on_reading()
-        if self._timer is not None:
+        if self._timer is None:
+            return  # stopped by what was called
+        if self._reading_s == self._writing_s == inf:
+            self._timer = None
+            self._is_resting = True
+        else:
             due = min(self._reading_s, self._writing_s, now + self._step_s)
             self._timer = self._loop.call_at(due, self._fire)

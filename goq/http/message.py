@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from typing import TypeAlias
 
 from goq.http.target import parse_query
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
-Body: TypeAlias = bytes | Sequence[BytesLike] | AsyncIterator[bytes]
+Item: TypeAlias = BytesLike | Sequence[BytesLike]
+"""What a stream yields: one chunk, in parts if it lies in several places."""
+Body: TypeAlias = bytes | Sequence[BytesLike] | AsyncIterator[Item]
+
+
+class LiveStream(AsyncIterator[Item]):
+    """A stream that may have nothing to send for a long time; then it sends ``heartbeat``.
+
+    So each side finds out when the other is gone without a word.
+    """
+
+    __slots__ = ("_items", "heartbeat")
+
+    def __init__(self, items: AsyncGenerator[Item, None], heartbeat: bytes) -> None:
+        self._items = items
+        self.heartbeat = heartbeat
+
+    def __anext__(self) -> Awaitable[Item]:
+        return self._items.__anext__()
+
+    async def aclose(self) -> None:
+        """End the stream where it waits."""
+        await self._items.aclose()
 
 
 class Request:
@@ -79,10 +101,10 @@ class Response:
     """An answer.
 
     ``body`` is one ``bytes``, a list or tuple of bytes-like parts (written without joining), or
-    an async iterator whose items are sent as they come (chunked; an HTTP/1.0 client reads to the
-    end of the connection). A stream's head is sent before its first item, so an iterator that
-    raises cannot change the status: it ends the connection without the final chunk, which the
-    client notices.
+    an async iterator whose items are sent as they come, each as one chunk (an HTTP/1.0 client
+    reads to the end of the connection). A stream's head is sent before its first item, so an
+    iterator that raises cannot change the status: it ends the connection without the final chunk,
+    which the client notices.
 
     ``headers`` may not frame the message (Content-Length, Transfer-Encoding, Connection) nor hold
     line breaks; the server answers 500 instead.
@@ -103,7 +125,7 @@ class Response:
         self.headers: dict[str, str] = {} if headers is None else headers
 
     @property
-    def stream(self) -> AsyncIterator[bytes] | None:
+    def stream(self) -> AsyncIterator[Item] | None:
         """The body, if it is to be streamed."""
         body = self.body
         if isinstance(body, (bytes, list, tuple)):

@@ -8,7 +8,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import Final
 
-from goq.http.message import BytesLike, Response
+from goq.http.message import BytesLike, Item, Response
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK: Final = b"0\r\n\r\n"
@@ -55,9 +55,12 @@ def render_head(response: Response, *lines: bytes) -> bytes:
     return b"".join((start, *lines))
 
 
-def chunk_parts(data: bytes) -> Sequence[bytes]:
-    """Frame one chunk, as parts to write in order; ``data`` must not be empty."""
-    return (b"%x\r\n" % len(data), data, b"\r\n")
+def chunk_parts(item: Item) -> Sequence[BytesLike]:
+    """Frame one chunk, as parts to write in order; ``item`` must not be empty."""
+    if isinstance(item, (list, tuple)):
+        return (b"%x\r\n" % sum([len(part) for part in item]), *item, b"\r\n")
+    assert isinstance(item, (bytes, bytearray, memoryview))
+    return (b"%x\r\n" % len(item), item, b"\r\n")
 
 
 @lru_cache(maxsize=512)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from goq.errors import GoqError
 from goq.http.bounds import HttpLimits
 from goq.http.message import Handler, Request, Response
+from goq.http.pulse import Pulse
 
 if TYPE_CHECKING:
     from goq.http.connection import Connection
@@ -35,6 +36,7 @@ class Shared:
         "loop",
         "on_empty",
         "on_error",
+        "pulse",
         "requests_total",
     )
 
@@ -51,6 +53,7 @@ class Shared:
         self.connection_count = 0
         self.requests_total = 0
         self.bodies_in_flight_bytes = 0
+        self.pulse = Pulse(limits.heartbeat_ms)
 
     def leave(self, connection: Connection) -> None:
         """Forget a connection that is lost; the last one to leave ends a drain."""

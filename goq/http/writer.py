@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
-from goq.http.message import BytesLike, Request, Response
+from goq.http.message import BytesLike, Item, LiveStream, Request, Response
 from goq.http.serialize import (
     BODILESS,
     CHUNKED,
@@ -27,12 +29,14 @@ class ResponseWriter:
     ``resume``, and whoever starts requests should start no other.
     """
 
-    __slots__ = ("_resumed", "_shared", "_transport", "paused")
+    __slots__ = ("_heartbeat", "_is_silent", "_resumed", "_shared", "_transport", "paused")
 
     def __init__(self, shared: Shared, transport: asyncio.Transport) -> None:
         self._shared = shared
         self._transport = transport
         self._resumed: asyncio.Future[None] | None = None
+        self._heartbeat = b""
+        self._is_silent = False
         self.paused = False
 
     def resume(self) -> None:
@@ -57,7 +61,7 @@ class ResponseWriter:
             self._transport.writelines(parts)
 
     async def write_stream(
-        self, response: Response, items: AsyncIterator[bytes], connection: bytes, request: Request
+        self, response: Response, items: AsyncIterator[Item], connection: bytes, request: Request
     ) -> bool:
         """Write a streamed answer and close its iterator; return whether it went out whole."""
         try:
@@ -79,21 +83,50 @@ class ResponseWriter:
             if close is not None:
                 await close()
 
-    async def _pump(self, items: AsyncIterator[bytes], *, chunked: bool) -> None:
+    def beat(self) -> None:
+        """Send the stream's heartbeat if it has sent nothing since the last call."""
+        if self._is_silent and not self.paused:
+            self._transport.write(self._heartbeat)
+        self._is_silent = True
+
+    async def _pump(self, items: AsyncIterator[Item], *, chunked: bool) -> None:
         transport = self._transport
-        async for item in items:
-            if not item:
-                continue  # an empty chunk would end the answer
-            if chunked:
-                transport.writelines(chunk_parts(item))
-            else:
-                transport.write(item)
-            if self.paused:
-                self._resumed = asyncio.get_running_loop().create_future()
-                await self._resumed
-                self._resumed = None
+        if isinstance(items, LiveStream):
+            self._start_beating(items.heartbeat, chunked=chunked)
+        try:
+            async for item in items:
+                if not item:
+                    continue  # an empty chunk would end the answer
+                if chunked:
+                    transport.writelines(chunk_parts(item))
+                elif isinstance(item, (list, tuple)):
+                    transport.writelines(item)
+                else:
+                    transport.write(item)  # type: ignore[arg-type]  # no sequence is left
+                self._is_silent = False
+                if self.paused:
+                    self._resumed = asyncio.get_running_loop().create_future()
+                    await self._resumed
+                    self._resumed = None
+        finally:
+            self._shared.pulse.remove(self)
         if chunked:
             transport.write(LAST_CHUNK)
+
+    def _start_beating(self, heartbeat: bytes, *, chunked: bool) -> None:
+        """Send heartbeats, and let the system find out when nobody takes them.
+
+        What a client whose machine is gone does not take would stay in the kernel's buffer, which
+        gives up after a quarter of an hour.
+        """
+        self._heartbeat = b"".join(chunk_parts(heartbeat)) if chunked else heartbeat
+        self._is_silent = True
+        self._shared.pulse.add(self)
+        if (option := getattr(socket, "TCP_USER_TIMEOUT", None)) is not None:
+            sock = self._transport.get_extra_info("socket")
+            timeout_ms = self._shared.limits.write_timeout_ms
+            with contextlib.suppress(OSError):  # it is no TCP socket, or closed already
+                sock.setsockopt(socket.IPPROTO_TCP, option, timeout_ms)
 
     def _render_failure(
         self, error: Exception, connection: bytes, request: Request | None

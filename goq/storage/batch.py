@@ -10,7 +10,8 @@ from goq import limits
 from goq.frame.header import HEADER_BYTES, FrameHeader, stamp
 from goq.frame.view import FrameView
 from goq.storage.columnblock import LastFrame, last_frame
-from goq.storage.columns import COLUMN_ATTRIBUTES, FrameRows, read_frame
+from goq.storage.columns import FrameRows
+from goq.storage.framecolumns import COLUMN_ATTRIBUTES, read_frames
 from goq.storage.index import IndexEntry
 from goq.storage.segment import Segment
 
@@ -31,7 +32,7 @@ class Batch:
         self.first_time_us: int | None = None
         self.buffers: list[bytes | memoryview] = []
         self.entries: list[IndexEntry] = []
-        self.rows: list[FrameRows] = []
+        self.rows: FrameRows = None, None
         """What the columns of its frames say, once :meth:`read_columns` was called."""
         self._with_columns: list[tuple[FrameHeader, int]] = []  # and where in the buffers
         room = segment_bytes - segment.size_bytes
@@ -68,10 +69,12 @@ class Batch:
 
     def read_columns(self) -> None:
         """Read the columns of the frames that have any: work for the thread that writes."""
-        self.rows = [
-            read_frame(FrameView(stamped, memoryview(b"".join(self.buffers[place : place + 2]))))
-            for stamped, place in self._with_columns
-        ]
+        self.rows = read_frames(
+            [
+                FrameView(stamped, memoryview(b"".join(self.buffers[place : place + 2])))
+                for stamped, place in self._with_columns
+            ]
+        )
 
     @property
     def last_frame(self) -> LastFrame:

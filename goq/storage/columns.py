@@ -2,7 +2,7 @@
 
 Frames say it by frame; here it is by message, as arrays, for many frames at once. Lane, tenant
 and time of delivery make the *rows* of all messages in frames that have any of the three; dedup
-ids make rows of their own. A frame with none of them is *plain* and gives nothing.
+ids make rows of their own.
 """
 
 from __future__ import annotations
@@ -13,14 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-
-from goq.errors import InvalidFrame
-from goq.frame.encode import NO_TENANT
-from goq.frame.header import Attribute
-from goq.frame.view import FrameView
-
-ROW_ATTRIBUTES = Attribute.LANE | Attribute.TENANT | Attribute.DELIVER_AT
-COLUMN_ATTRIBUTES = ROW_ATTRIBUTES | Attribute.DEDUP_ID
 
 Int64s = npt.NDArray[np.int64]
 
@@ -72,75 +64,6 @@ class DedupRows(NamedTuple):
 
 
 FrameRows = tuple[Rows | None, DedupRows | None]
-
-
-def rows_of(view: FrameView) -> Rows | None:
-    """Return the rows of a frame as it was stamped, None for one that has none.
-
-    Raises ``InvalidFrame`` or ``ValueError`` for a frame that was never checked and is not sound.
-    """
-    header = view.header
-    if not header.attributes & ROW_ATTRIBUTES:
-        return None
-    count = header.message_count
-    lane_column, due_column = view.column(Attribute.LANE), view.column(Attribute.DELIVER_AT)
-    tenants, names = _tenants_of(view)
-    if due_column is None:
-        deliver_at_ms = np.zeros(count, np.int64)
-    else:
-        deliver_at_ms = np.frombuffer(due_column, np.int64)
-        # times by 1000 would overflow: nobody has checked what a producer wrote there
-        delayed = deliver_at_ms > max(0, header.append_time_us // 1000)
-        deliver_at_ms = np.where(delayed, deliver_at_ms, 0)
-    return Rows(
-        np.arange(header.base_offset, header.end_offset, dtype=np.int64),
-        np.full(count, -1, np.int16)
-        if lane_column is None
-        else np.frombuffer(lane_column, np.uint8).astype(np.int16),
-        tenants,
-        deliver_at_ms,
-        names,
-    )
-
-
-def _tenants_of(view: FrameView) -> tuple[npt.NDArray[np.int32], list[str]]:
-    """Return the number of each message's tenant among the names that are used, and those."""
-    column, dictionary = view.column(Attribute.TENANT), view.tenants
-    if column is None or dictionary is None:
-        return np.full(view.header.message_count, -1, np.int32), []
-    numbers = np.frombuffer(column, np.uint16)
-    used = np.unique(numbers)
-    used = used[used != NO_TENANT]
-    known = len(dictionary.offsets) - 1
-    if len(used) and used[-1] >= known:
-        raise InvalidFrame("a tenant's number points outside of the frame's dictionary")
-    names = [dictionary.slice(n, n + 1)[0].decode() for n in used.tolist()]
-    place = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    places = np.array([*(place[name] for name in names), -1], np.int32)
-    found = np.searchsorted(used, numbers)  # no tenant is the highest number: behind all names
-    return places[found], list(place)
-
-
-def dedup_rows_of(view: FrameView) -> DedupRows | None:
-    """Return the dedup ids of a frame as it was stamped, None where it has none."""
-    header = view.header
-    if not header.attributes & Attribute.DEDUP_ID:
-        return None
-    column = view.column(Attribute.DEDUP_ID)
-    assert column is not None
-    ids = np.frombuffer(column, np.uint64).reshape(header.message_count, 2)
-    given = np.flatnonzero(ids.any(axis=1))
-    if not len(given):
-        return None
-    return DedupRows(given + header.base_offset, ids[given])
-
-
-def read_frame(view: FrameView) -> FrameRows:
-    """Return what a frame adds; nothing if it was never checked and its sections are not sound."""
-    try:
-        return rows_of(view), dedup_rows_of(view)
-    except (InvalidFrame, ValueError, IndexError):
-        return None, None
 
 
 class OffsetRuns:

@@ -18,6 +18,7 @@ from goq import limits
 from goq.errors import LogFailed, StorageFull
 from goq.settings import Fsync
 from goq.storage.batch import Batch
+from goq.storage.columnblock import Place
 from goq.storage.damage import Damage
 from goq.storage.files import Disk, File, is_full
 from goq.storage.index import IndexEntry
@@ -243,7 +244,8 @@ class Log:
         for entry in batch.entries:
             segment.index.add(entry)
         if segment.columns is not None and batch.buffers:
-            segment.columns.add(batch.rows, batch.end_position, batch.end_offset, batch.last_frame)
+            end = Place(batch.end_position, batch.end_offset)
+            segment.columns.add(batch.rows, end, batch.last_frame)
         segment.size_bytes = batch.end_position
         segment.end_offset = batch.end_offset
         segment.time_us = batch.time_us

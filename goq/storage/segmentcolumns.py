@@ -10,11 +10,12 @@ that is not in it is read from the frames each time.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 from goq import limits
+from goq.frame.view import FrameView
 from goq.storage.columnblock import (
     NO_FRAME,
     Block,
@@ -27,9 +28,10 @@ from goq.storage.columnblock import (
     unpack_rows,
 )
 from goq.storage.columnfile import ColumnFile
-from goq.storage.columns import ColumnsBuilder, DedupRows, FrameRows, Rows, read_frame
+from goq.storage.columns import ColumnsBuilder, DedupRows, FrameRows, Rows
 from goq.storage.files import Disk
-from goq.storage.scan import BadRegion, FramePlace, Scan
+from goq.storage.framecolumns import read_frames
+from goq.storage.scan import FramePlace, Scan
 
 T = TypeVar("T")
 _MS_MAX = 2**63 - 1
@@ -60,16 +62,10 @@ class SegmentColumns:
             self._is_sealed = False
             self._load()
 
-    def add(
-        self, frames: Sequence[FrameRows], end_position: int, end_offset: int, last: LastFrame
-    ) -> None:
+    def add(self, found: FrameRows, end: Place, last: LastFrame) -> None:
         """Add what was just committed (memory only)."""
-        with self._swapping:
-            for rows, dedup in frames:
-                self._gathered.add(rows, dedup)
-            end = Place(end_position, end_offset)
-            self._stretch = self._stretch._replace(end=end, last=last)
-            self._size_bytes = end_position
+        self._gather(found, end, last)
+        self._size_bytes = end.position
 
     @property
     def has_gathered_much(self) -> bool:
@@ -150,6 +146,11 @@ class SegmentColumns:
             with self._swapping:
                 return self._blocks, copy(self._gathered)
 
+    def _gather(self, found: FrameRows, end: Place, last: LastFrame) -> None:
+        with self._swapping:
+            self._gathered.add(*found)
+            self._stretch = self._stretch._replace(end=end, last=last)
+
     # Looking for what there is
 
     def _load(self) -> None:
@@ -163,13 +164,8 @@ class SegmentColumns:
         stretch = blocks[-1].stretch if blocks else Stretch(self._base, self._base, NO_FRAME)
         self._begin_stretch(blocks, stretch)
         try:
-            for place, offset in self._scan(self._stretch.end, self._size_bytes):
-                last = self._stretch.last
-                if isinstance(place, FramePlace):
-                    self._gathered.add(*read_frame(place.view))
-                    last = last_frame(place.position, place.view.buffer)
-                end = Place(place.end_position, offset)
-                self._stretch = self._stretch._replace(end=end, last=last)
+            for found, end, last in self._scan(stretch.end, stretch.last, self._size_bytes):
+                self._gather(found, end, last)
                 if self.has_gathered_much:
                     self._end_block()
         except FileNotFoundError:
@@ -179,14 +175,23 @@ class SegmentColumns:
         self._is_loaded = True
 
     def _scan(
-        self, start: Place, end_position: int
-    ) -> Iterator[tuple[FramePlace | BadRegion, int]]:
-        """Yield what lies in the segment up to a frame's end, each with the offset after it."""
+        self, start: Place, last: LastFrame, end_position: int
+    ) -> Iterator[tuple[FrameRows, Place, LastFrame]]:
+        """Yield what frames up to a frame's end say, some at a time, and how far they reach."""
         scan = Scan(self._disk, self._segment_path, self._size_bytes, chunk_bytes=limits.MIB)
+        views, views_bytes, end = list[FrameView](), 0, start
         for place in scan.frames(*start):
             if place.position >= end_position:
-                return
-            yield place, scan.offset
+                break
+            end = Place(place.end_position, scan.offset)
+            if isinstance(place, FramePlace):
+                last = last_frame(place.position, place.view.buffer)
+                views.append(place.view)
+                views_bytes += len(place.view.buffer)
+            if views_bytes >= limits.COLUMNS_BLOCK_BYTES // 4:
+                yield read_frames(views), end, last
+                views, views_bytes = [], 0
+        yield read_frames(views), end, last
 
     def _read_again(self, block: Block) -> ColumnsBuilder:
         """Read from its frames what the file should have, and write that if the file is nobody's.
@@ -195,9 +200,9 @@ class SegmentColumns:
         """
         builder = ColumnsBuilder()
         try:
-            for place, _ in self._scan(block.stretch.start, block.stretch.end.position):
-                if isinstance(place, FramePlace):
-                    builder.add(*read_frame(place.view))
+            start, end, last = block.stretch
+            for found, _, _ in self._scan(start, last, end.position):
+                builder.add(*found)
         except FileNotFoundError:
             return builder
         with self._loading:

@@ -53,7 +53,9 @@ def command(
     visibility: Annotated[
         str | None, typer.Option(metavar="D", help="How long a lease lasts.")
     ] = None,
-    batch: Annotated[int, typer.Option(metavar="N", min=1, help="Messages a request.")] = 1000,
+    batch: Annotated[
+        int, typer.Option(metavar="N", min=1, help="At most so many in flight.")
+    ] = 2000,
     no_ack: Annotated[
         bool, typer.Option("--no-ack", help="Print only; the leases run out.")
     ] = False,
@@ -143,7 +145,7 @@ class Acker:
     def __init__(self, client: Client, writer: Writer, batch: int, *, ack: bool) -> None:
         self._client = client
         self._writer = writer
-        self._batch = batch
+        self._batch = (batch + 1) // 2  # the node pushes a half while the other is printed
         self._ack = ack
         self._printed: list[ReceivedMessage] = []
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from goq import limits
@@ -20,6 +21,7 @@ from goq_cli.session import SESSION
 
 if TYPE_CHECKING:
     from goq.client import Producer, PublishedBatch
+    from goq.client.delivery import DeliveryOptions
 
 STDIN = "-"
 
@@ -34,11 +36,18 @@ class Form:
     key: bytes | None
     key_separator: bytes | None
     headers: tuple[Header, ...]
+    delivery: DeliveryOptions
 
     @property
     def is_plain(self) -> bool:
         """Whether messages are nothing but values."""
-        return not (self.jsonl or self.headers or self.key is not None or self.key_separator)
+        return not (
+            self.jsonl
+            or self.headers
+            or self.key is not None
+            or self.key_separator
+            or any(option is not None for option in self.delivery)
+        )
 
 
 def command(
@@ -47,7 +56,10 @@ def command(
         list[str], typer.Argument(metavar="[FILE]...", help="Default or '-': stdin.")
     ] = [],  # noqa: B006 - typer reads the default, nothing writes to it
     jsonl: Annotated[
-        bool, typer.Option("--jsonl", help="A JSON object a line: value, key, headers.")
+        bool,
+        typer.Option(
+            "--jsonl", help="A JSON object a line: value, key, headers, priority, delay, …"
+        ),
     ] = False,
     whole: Annotated[bool, typer.Option("--whole", help="A file is one message.")] = False,
     delimiter: Annotated[
@@ -63,6 +75,22 @@ def command(
     header: Annotated[
         list[str], typer.Option(metavar="K=V", help="A header of every message; repeatable.")
     ] = [],  # noqa: B006
+    priority: Annotated[
+        str | None, typer.Option(metavar="P", help="The lane of every message.")
+    ] = None,
+    delay: Annotated[
+        str | None, typer.Option(metavar="D", help="Deliver no message before so long.")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option("--at", metavar="TIME", help="Deliver no message before.")
+    ] = None,
+    ttl: Annotated[
+        str | None,
+        typer.Option(metavar="D", help="How long a message may wait once it is ready."),
+    ] = None,
+    tenant: Annotated[
+        str | None, typer.Option(metavar="T", help="Whose messages these are.")
+    ] = None,
     partition: Annotated[int | None, typer.Option(metavar="N", help="Default: by key.")] = None,
     batch: Annotated[int, typer.Option(metavar="N", help="Messages a request at most.")] = 10_000,
     linger: Annotated[
@@ -83,6 +111,10 @@ def command(
         raise UsageError(f"--compress is zstd, not {compress!r}")
     if key is not None and key_sep is not None:
         raise UsageError("give --key or --key-sep, not both")
+    if delay is not None and at is not None:
+        raise UsageError("give --delay or --at, not both")
+    from goq.client.delivery import DeliveryOptions
+
     form = Form(
         delimiter=b"\0" if null else unescape(delimiter, "--delimiter"),
         jsonl=jsonl,
@@ -90,6 +122,7 @@ def command(
         key=None if key is None else key.encode(),
         key_separator=None if key_sep is None else unescape(key_sep, "--key-sep"),
         headers=tuple((name, text.encode()) for name, text in parse_settings(header).items()),
+        delivery=DeliveryOptions(priority, delay, at, ttl, tenant),
     )
     report = Report(print_ids)
     with (
@@ -114,7 +147,8 @@ def feed(producer: Producer, fd: int, name: str, form: Form) -> None:
     """Send what one input holds."""
     label = "stdin" if name == STDIN else name
     if form.whole:
-        producer.send_many([Message(_whole(fd, label), form.key, form.headers)])
+        message = Message(_whole(fd, label), form.key, form.headers)
+        producer.send_many([producer.apply(message, form.delivery)])
         return
     splitter = Splitter(b"\n" if form.jsonl else form.delimiter, label)
     for values in splitter.split(fd):
@@ -122,24 +156,30 @@ def feed(producer: Producer, fd: int, name: str, form: Form) -> None:
         if form.is_plain and not splitter.unterminated:
             producer.send_values(values)
             continue
-        messages = list(_messages(values, first, label, form))
+        messages = [
+            producer.apply(message, options)
+            for message, options in _messages(values, first, label, form)
+        ]
         if splitter.unterminated and not form.jsonl:
-            last = messages[-1]
             mark: Header = (UNTERMINATED_HEADER, b"1")
-            messages[-1] = Message(last.value, last.key, (*last.headers, mark))
+            headers = (*messages[-1].headers, mark)
+            messages[-1] = msgspec.structs.replace(messages[-1], headers=headers)
         producer.send_many(messages)
 
 
-def _messages(values: list[bytes], first: int, label: str, form: Form) -> Iterator[Message]:
+def _messages(
+    values: list[bytes], first: int, label: str, form: Form
+) -> Iterator[tuple[Message, DeliveryOptions]]:
     for number, value in enumerate(values, first):
         if form.jsonl:
             if not value.strip():
                 continue
             from goq_cli.jsonl import parse_message
 
-            message = parse_message(value, f"{label}, line {number}")
+            message, options = parse_message(value, f"{label}, line {number}")
             headers = (*form.headers, *message.headers)
-            yield Message(message.value, message.key if form.key is None else form.key, headers)
+            key = message.key if form.key is None else form.key
+            yield Message(message.value, key, headers), _overridden(options, form.delivery)
         elif form.key_separator is not None:
             key, separator, rest = value.partition(form.key_separator)
             if not separator:
@@ -147,9 +187,17 @@ def _messages(values: list[bytes], first: int, label: str, form: Form) -> Iterat
                     f"{label}, line {number}: no {form.key_separator.decode(errors='replace')!r}"
                     " to tell the key from the value; the lines before it are stored"
                 )
-            yield Message(rest, key, form.headers)
+            yield Message(rest, key, form.headers), form.delivery
         else:
-            yield Message(value, form.key, form.headers)
+            yield Message(value, form.key, form.headers), form.delivery
+
+
+def _overridden(options: DeliveryOptions, given: DeliveryOptions) -> DeliveryOptions:
+    """Return what a line says, with what the command line says in its place."""
+    if given.delay is not None or given.deliver_at is not None:
+        options = options._replace(delay=None, deliver_at=None)
+    said = {name: value for name, value in given._asdict().items() if value is not None}
+    return options._replace(**said)
 
 
 def _whole(fd: int, label: str) -> bytes:

@@ -12,7 +12,7 @@ from support.running_node import RunningNode
 
 from goq import limits
 from goq.api.messages_in import FRAMES_PER_REQUEST_MAX
-from goq.frame.encode import Columns, ProducerMark, encode_frame
+from goq.frame.encode import Columns, LeftOut, ProducerMark, encode_frame
 from goq.frame.header import HEADER_BYTES, Attribute
 
 PUBLISH = "/v1/topics/framed/messages"
@@ -75,7 +75,7 @@ BAD = {
     "a length that is longer": f.placed(f.resealed(GOOD, frame_bytes=len(GOOD) + 8)),
     "a length that is shorter": f.placed(f.resealed(GOOD, frame_bytes=len(GOOD) - 8)),
     "an odd length": f.placed(f.resealed(GOOD, frame_bytes=len(GOOD) - 1)),
-    "attributes nobody knows": f.placed(f.resealed(GOOD, attributes=1 << 31)),
+    "attributes nobody knows": f.placed(f.resealed(GOOD, attributes=1 << 15)),
     "events": f.placed(f.resealed(GOOD, attributes=Attribute.EVENTS)),
     "keys without hashes": f.placed(
         plain(1, f.offsets(0, 0), b"", f.offsets(0, 0), b"", attributes=Attribute.KEYS), 0
@@ -152,11 +152,17 @@ BAD = {
         zstd(zstandard.compress(f.offsets(0, 0)) + b"x", 8)
     ),
     "half of the compressed bytes": f.placed(zstd(zstandard.compress(bytes(4096))[:-3], 4096)),
-    "delivery at a time": f.placed(encode_frame(Columns([b"x"], deliver_at_ms=[2**40]))),
-    "an expiry": f.placed(encode_frame(Columns([b"x"], expires_at_ms=[2**40]))),
-    "a lane": f.placed(encode_frame(Columns([b"x"], lanes=[1]))),
-    "a tenant": f.placed(encode_frame(Columns([b"x"], tenants=["acme"]))),
-    "a dedup id": f.placed(encode_frame(Columns([b"x"], dedup_ids=[bytes(16)]))),
+    "delivery before 1970": f.placed(encode_frame(Columns([b"x"], deliver_at_ms=[-1]))),
+    "delivery later than the topic allows": f.placed(
+        encode_frame(Columns([b"x"] * 2, deliver_at_ms=[0, 2**42]))
+    ),
+    "an expiry after all years": f.placed(encode_frame(Columns([b"x"], expires_at_ms=[2**62]))),
+    "a lane the topic has not": f.placed(encode_frame(Columns([b"x"] * 2, lanes=[0, 3]))),
+    "a tenant without a name": f.placed(encode_frame(Columns([b"x"], tenants=[""]))),
+    "a batch that says it is not whole": f.placed(f.resealed(GOOD, left_out=1)),
+    "a batch with a list of what is left out": f.placed(
+        encode_frame(Columns([b"x"]), left_out=[LeftOut(1, 0, 0)])
+    ),
 }
 LARGE = {
     "a payload of four gigabytes": f.with_body(

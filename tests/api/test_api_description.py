@@ -17,7 +17,6 @@ from goq.errors import BY_CODE
 
 DOCS = Path(__file__).parents[2] / "docs"
 NOT_YET = [
-    ("POST", "/v1/topics/orders/groups/g/reject"),
     ("GET", "/v1/topics/orders/scheduled"),
     ("GET", "/v1/topics/orders/dead"),
     ("POST", "/v1/topics/orders/redrive"),
@@ -29,7 +28,6 @@ NOT_YET = [
 METHODS_NOT_YET = [
     ("PATCH", "/v1/messages/orders:0:0"),
     ("DELETE", "/v1/messages/orders:0:0"),
-    ("PUT", "/v1/topics/orders/groups/g"),
 ]
 
 
@@ -114,6 +112,12 @@ def test_every_field_of_a_message_is_described(document: dict[str, Any]) -> None
         "key_base64",
         "headers",
         "partition",
+        "priority",
+        "delay",
+        "deliver_at",
+        "ttl",
+        "tenant",
+        "dedup_id",
     }
     assert message["additionalProperties"] is False
 

@@ -31,8 +31,11 @@ def mixed(node: RunningNode, topic: str) -> str:
 def test_a_group_is_shown_with_its_progress(node: RunningNode, mixed: str) -> None:
     group = group_of(node, mixed)
     assert isinstance(group.pop("oldest_ready_age_ms"), int)
-    nothing = {"cursor": 0, "lag": 0, "ready": 0, "leased": 0, "retry": 0}
+    assert group.pop("settings")["visibility_timeout"] == "30s"
+    none = {"blocked": 0, "scheduled": 0}
+    nothing = {"cursor": 0, "lag": 0, "ready": 0, "leased": 0, "retry": 0, **none}
     assert group == {
+        **none,
         "group": "g",
         "lag": 7,
         "ready": 4,
@@ -40,7 +43,7 @@ def test_a_group_is_shown_with_its_progress(node: RunningNode, mixed: str) -> No
         "retry": 1,
         "members": [{"consumer": "c-1", "leased": 2}],
         "partitions": [
-            {"partition": 0, "cursor": 6, "lag": 7, "ready": 4, "leased": 2, "retry": 1},
+            {"partition": 0, "cursor": 6, "lag": 7, "ready": 4, "leased": 2, "retry": 1, **none},
             {"partition": 1, **nothing},
             {"partition": 2, **nothing},
         ],

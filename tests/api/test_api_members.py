@@ -31,7 +31,7 @@ class Host:
         leases = self.topic.partitions[partition].state.group(group).leases.values()
         return next((x.consumer for x in leases if x.consumer != other_than), None)
 
-    def wake(self, group: str, consumers: Collection[str]) -> None:
+    def wake_consumers(self, group: str, consumers: Collection[str]) -> None:
         assert group == "g"
         self.woken += sorted(consumers)
 
@@ -181,8 +181,8 @@ def test_a_group_that_shares_otherwise_has_no_members(shared: Shared) -> None:
 def test_a_topic_without_such_groups_has_no_members(node: RunningNode, topic: str) -> None:
     path = f"/v1/topics/{topic}/groups/g/members"
     assert node.request("POST", path, {"consumer": "ann"}).json["code"] == "conflict"
-    assert node.request("POST", f"{path}/ann/heartbeat").json["code"] == "conflict"
-    assert node.request("DELETE", f"{path}/ann").json["code"] == "conflict"
+    assert node.request("POST", f"{path}/ann/heartbeat").json["code"] == "member_not_found"
+    assert node.request("DELETE", f"{path}/ann").json["code"] == "member_not_found"
     publish(node, topic, "x")
     assert values(receive(node, topic)) == ["x"]
     assert node.call("GET", path)["members"] == []

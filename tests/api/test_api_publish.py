@@ -42,7 +42,7 @@ def test_results_come_in_the_order_of_the_messages_and_say_where_each_lies(
         }
         assert TIMESTAMP.fullmatch(result["timestamp"])
         shown = node.call("GET", f"/v1/messages/{result['id']}")
-        assert shown == {**result, "value": str(number)}
+        assert shown == {**result, "value": str(number), "priority": "normal"}
     assert answer["durability"] == "always"
 
 
@@ -86,7 +86,7 @@ def test_a_message_comes_back_as_it_was_sent(
     if "value_base64" in shown:
         del expected["value"]
     assert {name: found[name] for name in expected} == expected
-    assert set(found) - set(expected) == {"id", "partition", "offset", "timestamp"}
+    assert set(found) - set(expected) == {"id", "partition", "offset", "timestamp", "priority"}
 
 
 def test_a_key_decides_the_partition(node: RunningNode, topic: str) -> None:

@@ -30,6 +30,7 @@ def test_a_received_message_says_what_it_is_and_how_long_it_is_held(
         "value": "x",
         "key": "k",
         "headers": {"a": "1"},
+        "priority": "normal",
         "receipt": message["receipt"],
         "attempt": 1,
         "lease_until": message["lease_until"],
@@ -194,7 +195,7 @@ def test_a_small_frame_of_a_receive_goes_out_as_it_is_and_the_ranges_say_what_wa
 def test_an_empty_receive_of_frames_is_a_preface(node: RunningNode, topic: str) -> None:
     path = f"/v1/topics/{topic}/groups/g/receive"
     assert f.answered(node.request("POST", path, {}, f.ACCEPT_FRAMES).body) == (
-        {"deliveries": []},
+        {"deliveries": [], "lanes": "high,normal,low"},
         [],
     )
 

@@ -13,8 +13,10 @@ from support.broker_harness import BrokenDisk, frame, run, until
 
 from goq import limits
 from goq.broker.commit import Appended, GroupCommit
-from goq.broker.stats import Histogram
+from goq.broker.intake import Intake
+from goq.broker.stats import Histogram, TopicStats
 from goq.clock import ManualClock
+from goq.delivery.dedup import DedupWindow
 from goq.delivery.producers import ProducerTable
 from goq.errors import (
     GoqError,
@@ -25,9 +27,10 @@ from goq.errors import (
     TooManyRequests,
 )
 from goq.frame.encode import ProducerMark
-from goq.frame.header import FrameHeader
 from goq.settings import Fsync
 from goq.storage.log import Log, LogConfig
+
+NO_WINDOW = DedupWindow(None, time_of=lambda _offset: None, factors=(1, 1))
 
 
 class _Setup:
@@ -48,19 +51,15 @@ class _Setup:
             on_commit=self._on_commit,
             on_seal=lambda segment: self.sealed.append(segment.base_offset),
             on_failure=self.failures.append,
-            find_duplicate=self._find,
+            admission=Intake(self.producers, NO_WINDOW, lambda _offset: None, TopicStats()),
             write_seconds=Histogram(),
         )
 
     def _on_commit(self, committed: object) -> None:
         self.commits += 1
-        for header, appended in committed:  # type: ignore[attr-defined]
-            self.producers.add(header, appended.offset, appended.time_us)
+        for view, appended in committed:  # type: ignore[attr-defined]
+            self.producers.add(view.header, appended.offset, appended.time_us)
             self.committed.append(appended.offset)
-
-    def _find(self, header: FrameHeader) -> Appended | None:
-        found = self.producers.find(header)
-        return Appended(found.offset, found.time_us, duplicate=True) if found else None
 
     async def held(self) -> asyncio.Future[Appended]:
         """Append a frame whose sync then waits for ``release``."""

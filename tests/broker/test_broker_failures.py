@@ -20,13 +20,15 @@ from support.broker_harness import (
     receipts,
     reopened,
     run,
+    settle_nacked,
     until,
 )
 from support.delivery_twin import canonical
 
 from goq import limits
 from goq.broker.eventlog import read_events
-from goq.broker.topic import Placed, Topic
+from goq.broker.publishing import Placed
+from goq.broker.topic import Topic
 from goq.delivery.events import Corrupted
 from goq.errors import GoqError, LogFailed, PartitionOffline, StorageFull, TooLarge
 from goq.frame.encode import ProducerMark
@@ -64,7 +66,7 @@ def test_a_failed_sync_of_messages_takes_one_partition_offline_and_nothing_else(
                 await publish(topic, b"x")
             await publish(topic, b"y", partition=1)
             assert leased(await topic.receive("g", options())) == [(0, 1, b"y")]
-            (stored,) = await topic.publish_messages([Placed(None, Message(b"z"))])
+            (stored,) = await topic.publishing.publish_messages([Placed(None, Message(b"z"))])
             assert stored.partition == 1  # keyless messages go where they can
             assert not topic.partitions[0].is_online
 
@@ -79,11 +81,11 @@ def test_a_full_disk_refuses_messages_and_takes_them_when_there_is_room(tmp_path
             disk.fail("append", "messages")
             mark = ProducerMark(7, 1, 0)
             with pytest.raises(StorageFull):
-                await topic.publish_frames([(0, frame(b"a", b"b", mark=mark))])
+                await topic.publishing.publish_frames([(0, frame(b"a", b"b", mark=mark))])
             disk.heal()
-            (stored,) = await topic.publish_frames([(0, frame(b"a", b"b", mark=mark))])
+            (stored,) = await topic.publishing.publish_frames([(0, frame(b"a", b"b", mark=mark))])
             assert (stored.offset, stored.duplicate) == (0, False)
-            (again,) = await topic.publish_frames([(0, frame(b"a", b"b", mark=mark))])
+            (again,) = await topic.publishing.publish_frames([(0, frame(b"a", b"b", mark=mark))])
             assert (again.offset, again.duplicate) == (0, True)
 
     run(main())
@@ -335,7 +337,7 @@ def test_scattered_retries_that_are_not_in_memory_come_one_by_one_but_do_come(
             for number in range(20):
                 await publish(topic, b"%d" % number)
             for found in [await topic.receive("g", options(1)) for _ in range(20)]:
-                await nack(topic, "g", found, 0 if found[0].spans[0][0] % 2 else 10**15)
+                await nack(topic, "g", found, 0 if found[0].spans[0][0] % 2 else 10**10)
             disk.cold = 10**6
             got: list[int] = []
             while found := await topic.receive("g", options(5)):
@@ -357,10 +359,7 @@ def test_a_frame_asked_for_by_two_spans_is_sent_once(tmp_path: Path) -> None:
             late = [Receipt(0, delivery.token, 9, 10)]
             rest = [Receipt(0, delivery.token, 0, 9)]
             for given, due_ms in ((late, 0), (rest, 5)):
-                await topic.settle(
-                    given,
-                    lambda state, some, due_ms=due_ms: state.give_back("g", some, due_ms, ""),
-                )
+                await settle_nacked(topic, "g", given, due_ms)
             again = await topic.receive("g", options(12))
             assert len(leased(again)) == 10
 
@@ -377,7 +376,7 @@ def test_a_request_with_a_frame_too_large_stores_nothing_of_it(
             topic = await broker.create_topic("t")
             placed = [Placed(0, Message(b"a")), Placed(1, Message(b"b" * 1000))]
             with pytest.raises(TooLarge):
-                await topic.publish_messages(placed)
+                await topic.publishing.publish_messages(placed)
             assert [p.state.end_offset for p in topic.partitions] == [0, 0]
             assert not topic.partitions[0]._publisher._busy
 
@@ -393,9 +392,11 @@ def test_publishing_is_refused_as_a_whole_when_a_partition_is_offline(tmp_path: 
             with pytest.raises(LogFailed):
                 await publish(topic, b"x", partition=1)
             with pytest.raises(PartitionOffline):
-                await topic.publish_messages([Placed(n, Message(b"x")) for n in range(2)])
+                await topic.publishing.publish_messages(
+                    [Placed(n, Message(b"x")) for n in range(2)]
+                )
             with pytest.raises(PartitionOffline):
-                await topic.publish_frames([(n, frame(b"x")) for n in range(2)])
+                await topic.publishing.publish_frames([(n, frame(b"x")) for n in range(2)])
             await quiet(topic.partitions[0])
             assert topic.partitions[0].state.end_offset == 0
 
@@ -433,9 +434,7 @@ def test_settling_very_many_leases_with_long_reasons_fits_into_frames(tmp_path: 
             for _ in range(count):
                 found += await topic.receive("g", options(1))
             reason = "\U0001f4a5" * limits.REASON_CHARS_MAX
-            done, lost = await topic.settle(
-                receipts(found), lambda state, some: state.give_back("g", some, 10**15, reason)
-            )
+            done, lost = await settle_nacked(topic, "g", receipts(found), 10**10, reason)
             assert (done, lost) == (count, [])
             assert topic.partitions[0].state.groups["g"].retries.message_count == count
             await quiet(topic.partitions[0])

@@ -22,6 +22,8 @@ from support.broker_harness import (
     receipts,
     reopened,
     run,
+    settle_acked,
+    settle_nacked,
     until,
 )
 from support.delivery_twin import canonical
@@ -55,16 +57,16 @@ async def _random_step(topic: Topic, clock: ManualClock, rng: random.Random, hel
             last = known[mark.producer_id][1][-1]
             mark = mark.__class__(mark.producer_id, 1, last[0] + last[1])
         values = [b"%d" % rng.randrange(100) for _ in range(rng.randint(1, 9))]
-        await topic.publish_frames([(0, frame(*values, mark=mark))])
+        await topic.publishing.publish_frames([(0, frame(*values, mark=mark))])
     elif kind < 7:
         held += await topic.receive(group, options(rng.randint(1, 6), visibility_ms=50))
     elif kind < 9 and held:
         chosen = receipts([rng.choice(held)])
-        await topic.settle(chosen, lambda state, some: state.acknowledge(group, some))
+        await settle_acked(topic, group, chosen)
     elif kind < 10 and held:
-        due_ms = clock.wall_ms() + rng.choice([0, 100])
+        delay_ms = rng.choice([0, 100])
         chosen = receipts([rng.choice(held)])
-        await topic.settle(chosen, lambda state, some: state.give_back(group, some, due_ms, ""))
+        await settle_nacked(topic, group, chosen, delay_ms)
     elif kind < 11:
         clock.advance_ms(rng.choice([1, 60, -5]))
         partition._on_time()
@@ -157,7 +159,7 @@ async def _check_ledger(topic: Topic, ledger: _Ledger) -> None:
         left = set(range(len(values))) - skipped
         for lease in list(partition.state.group(group).leases.values()):
             given = [Receipt(0, lease.token, p.start, p.end) for p in lease.parts]
-            await topic.settle(given, lambda s, some, g=group: s.give_back(g, some, 0, ""))
+            await settle_nacked(topic, group, given, 0)
         seen = set()
         while found := await topic.receive(group, options(100)):
             seen |= {offset for offset, _, _ in leased(found)}
@@ -232,12 +234,12 @@ def test_messages_published_after_a_power_cut_took_others_are_not_skipped(
         async with broker_on(tmp_path, metadata=metadata, fsync="never") as broker:
             topic = await broker.create_topic("t")
             mark = ProducerMark(5, 1, 0)
-            await topic.publish_frames([(0, frame(b"a", mark=mark))])
+            await topic.publishing.publish_frames([(0, frame(b"a", mark=mark))])
             kept = tmp_path / "kept"
             await quiet(topic.partitions[0])
             shutil.copytree(topic.directory / "0" / "messages", kept)
             lost = ProducerMark(5, 1, 1)
-            await topic.publish_frames([(0, frame(b"lost", b"lost", mark=lost))])
+            await topic.publishing.publish_frames([(0, frame(b"lost", b"lost", mark=lost))])
             await ack(topic, "g", await topic.receive("g", options()))
             await topic.receive("h", options())
         messages = tmp_path / "topics/t/0/messages"
@@ -249,7 +251,9 @@ def test_messages_published_after_a_power_cut_took_others_are_not_skipped(
                 state = topic.partitions[0].state
                 assert state.reach() <= state.end_offset
                 again = ProducerMark(5, 1, state.end_offset)
-                (stored,) = await topic.publish_frames([(0, frame(expected, mark=again))])
+                (stored,) = await topic.publishing.publish_frames(
+                    [(0, frame(expected, mark=again))]
+                )
                 assert not stored.duplicate
                 if expected == b"newer":
                     assert [v for _, _, v in leased(await topic.receive("g", options()))] == [
@@ -300,7 +304,7 @@ def test_damaged_events_bring_acked_messages_back_but_never_skip_one(
             state = topic.partitions[0].state
             for lease in list(state.group("g").leases.values()):
                 given = [Receipt(0, lease.token, p.start, p.end) for p in lease.parts]
-                await topic.settle(given, lambda s, some: s.give_back("g", some, 0, ""))
+                await settle_nacked(topic, "g", given, 0)
             seen: list[int] = []
             while found := await topic.receive("g", options(100)):
                 seen += [offset for offset, _, _ in leased(found)]
@@ -432,16 +436,16 @@ def test_retention_keeps_the_events_that_a_rebuild_begins_with(
             assert partition.events.start_offset == 0
             assert len(partition.events.segments) == 2
             await publish(topic, b"y" * 100)
-            await partition.roll()
+            await partition.keeping.roll()
             await publish(topic, b"y" * 100)
-            await partition.trim(6)
+            await partition.keeping.trim(6)
             assert partition.messages.start_offset == 6
             assert partition.events.start_offset == 0
             await _check_copy(topic, tmp_path)
             partition._record_snapshot(begins_segment=True)
             await quiet(partition)
-            await partition.roll()
-            await partition.trim(7)
+            await partition.keeping.roll()
+            await partition.keeping.trim(7)
             assert partition.events.start_offset > 0
             await _check_copy(topic, tmp_path)
 
@@ -528,11 +532,11 @@ def test_receives_and_trims_do_not_get_into_each_others_way(tmp_path: Path) -> N
                         assert value == b"%03d" % offset * 10
                         seen.append(offset)
                     given = receipts(found)  # void where retention was faster
-                    await topic.settle(given, lambda s, some: s.acknowledge("g", some))
+                    await settle_acked(topic, "g", given)
 
             async def trim() -> None:
                 for offset in range(0, 150, 5):
-                    await partition.trim(offset)
+                    await partition.keeping.trim(offset)
 
             await asyncio.gather(consume(), consume(), trim())
             assert len(set(seen)) == len(seen)
@@ -554,9 +558,7 @@ def test_an_expired_lease_comes_back_by_itself(tmp_path: Path) -> None:
             clock.advance_ms(5)
             assert leased(await waiting) == [(0, 2, b"x")]
             assert topic.stats.expired_messages == 1
-            done, lost = await topic.settle(
-                receipts(found), lambda state, some: state.acknowledge("g", some)
-            )
+            done, lost = await settle_acked(topic, "g", receipts(found))
             assert (done, len(lost)) == (0, 1)
 
     run(main())
@@ -569,7 +571,7 @@ def test_leases_and_retries_keep_their_times_over_a_restart(tmp_path: Path) -> N
             topic = await broker.create_topic("t")
             await publish(topic, b"a", b"b")
             held = await topic.receive("g", options(1, visibility_ms=40))
-            await nack(topic, "g", await topic.receive("g", options(1)), clock.wall_ms() + 20)
+            await nack(topic, "g", await topic.receive("g", options(1)), 20)
         async with broker_on(tmp_path, clock=clock, metadata=metadata) as broker:
             topic = broker.topic("t")
             assert await topic.receive("g", options()) == []

@@ -16,13 +16,14 @@ from support.broker_harness import (
     options,
     publish,
     run,
+    settle_acked,
     until,
 )
 
 from goq import limits
 from goq.broker.broker import Broker
 from goq.broker.metadata import LocalMetadata
-from goq.broker.topic import ANY_PARTITION, Placed
+from goq.broker.publishing import ANY_PARTITION, Placed
 from goq.clock import ManualClock
 from goq.errors import (
     GoqError,
@@ -59,7 +60,7 @@ def test_topics_groups_and_progress_survive_a_restart(tmp_path: Path) -> None:
             found = await topic.receive("g", options())
             assert leased(found) == [(turn, 1, b"%d" % turn)]
             await ack(topic, "g", found)
-            assert topic.groups == {"g"}
+            assert topic.groups == {"g": {}}
             await broker.close()
 
     run(main())
@@ -178,7 +179,7 @@ def test_deleting_a_topic_in_full_traffic_hangs_nobody(tmp_path: Path) -> None:
 
             async def produce() -> None:
                 while True:
-                    await topic.publish_messages([Placed(None, Message(b"x"))])
+                    await topic.publishing.publish_messages([Placed(None, Message(b"x"))])
 
             async def consume() -> None:
                 while True:
@@ -244,15 +245,13 @@ def test_a_deleted_group_begins_anew(tmp_path: Path) -> None:
                 await publish(topic, b"x", partition=partition)
             found = await topic.receive("g", options())
             await broker.delete_group(topic, "g")
-            done, lost = await topic.settle(
-                [Receipt(d.partition, d.token, 0, 1) for d in found],
-                lambda state, some: state.acknowledge("g", some),
-            )
+            given = [Receipt(d.partition, d.token, 0, 1) for d in found]
+            done, lost = await settle_acked(topic, "g", given)
             assert (done, len(lost)) == (0, 2)
-            assert topic.groups == set()
+            assert topic.groups == {}
         async with broker_on(tmp_path, metadata=metadata) as broker:
             topic = broker.topic("t")
-            assert topic.groups == set()
+            assert topic.groups == {}
             assert [a for _, a, _ in leased(await topic.receive("g", options()))] == [1, 1]
 
     run(main())
@@ -264,17 +263,18 @@ def test_keys_stay_together_and_keyless_messages_go_round(tmp_path: Path) -> Non
             topic = await broker.create_topic("t")
             placed = [Placed(None, Message(b"v", key=b"k%d" % n)) for n in range(50)]
             for stored, (_, message) in zip(
-                await topic.publish_messages(placed), placed, strict=True
+                await topic.publishing.publish_messages(placed), placed, strict=True
             ):
                 assert stored.partition == partition_of(message.key or b"", 4)
             share = Message(b"v" * (limits.STICKY_BYTES // 2))
             keyless = [
-                (await topic.publish_messages([Placed(None, share)]))[0].partition for _ in range(9)
+                (await topic.publishing.publish_messages([Placed(None, share)]))[0].partition
+                for _ in range(9)
             ]
             assert keyless == [0, 0, 1, 1, 2, 2, 3, 3, 0]
             keyed = FrameView.parse(encode_frame(Columns([b"v"], keys=[b"k"])))
             with pytest.raises(InvalidInput):
-                await topic.publish_frames([(ANY_PARTITION, keyed)])
+                await topic.publishing.publish_frames([(ANY_PARTITION, keyed)])
 
     run(main())
 
@@ -284,7 +284,7 @@ def test_receipts_of_partitions_that_are_not_there_are_lost_not_an_error(tmp_pat
         async with broker_on(tmp_path) as broker:
             topic = await broker.create_topic("t")
             receipt = Receipt(7, 1, 0, 1)
-            answer = await topic.settle([receipt], lambda s, some: s.acknowledge("g", some))
+            answer = await settle_acked(topic, "g", [receipt])
             assert answer == (0, [receipt])
 
     run(main())

@@ -176,7 +176,7 @@ def test_a_retry_reaches_a_waiter_though_the_one_who_knew_of_it_left(tmp_path: P
             await publish(topic, b"x")
             deliveries = await topic.receive("g", options())
             first, second = await _waiting(topic, 2)
-            await nack(topic, "g", deliveries, clock.wall_ms() + 30)
+            await nack(topic, "g", deliveries, 30)
             topic.wake()
             await asyncio.sleep(0)
             first.cancel()
@@ -204,7 +204,7 @@ def test_a_retry_that_is_due_wakes_one_waiter_not_all(tmp_path: Path) -> None:
                 return lease(*args)  # type: ignore[arg-type]
 
             topic._lease = counted  # type: ignore[method-assign,assignment]
-            await nack(topic, "g", deliveries, clock.wall_ms() + 10)
+            await nack(topic, "g", deliveries, 10)
             clock.advance_ms(10)
             assert leased(await tasks[0]) == [(0, 2, b"x")]  # type: ignore[arg-type]
             assert looks <= 3

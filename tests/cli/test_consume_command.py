@@ -51,6 +51,24 @@ def test_without_acks_messages_come_again_when_their_lease_ends(goq: Run, topic:
     assert b"line 0 2" in goq("consume", topic, *options).stdout.splitlines()
 
 
+def test_without_acks_more_is_printed_than_may_be_in_flight_at_first(goq: Run, topic: str) -> None:
+    lines = publish(goq, topic, 50)
+    options = ("--group", "g", "--batch", "7", "--no-ack", "--timeout", "3s")
+    done = goq("consume", topic, *options)
+    assert sorted(done.stdout.decode().splitlines()) == sorted(lines)
+
+
+def test_max_takes_no_more_than_it_prints(
+    goq: Run, topic: str, environment: dict[str, str]
+) -> None:
+    publish(goq, topic, 30)
+    goq("consume", topic, "--group", "g", "--batch", "8", "--max", "20")
+    found = group_of(environment, topic, "g")
+    assert (found["leased"], found["ready"], found["lag"], found["retry"]) == (0, 10, 10, 0)
+    done = goq("consume", topic, "--group", "g", "--until-empty", "--format", r"%a\n")
+    assert done.stdout.split() == [b"1"] * 10
+
+
 def test_a_timeout_ends_a_wait_for_messages(goq: Run, topic: str) -> None:
     publish(goq, topic, 1)
     done = goq("consume", topic, "--group", "g", "--timeout", "200ms")

@@ -133,7 +133,7 @@ def test_a_value_at_the_limit_is_stored_and_one_byte_more_is_refused(goq: Run, t
         (("--header", "novalue"), 2, "key=value"),
         (("--batch", "0"), 7, "batch"),
         (("--linger", "soon"), 7, "duration"),
-        (("--priority", "high"), 2, "No such option"),
+        (("--prority", "high"), 2, "No such option"),
         (("nosuchfile",), 3, "nosuchfile"),
         ((".",), 2, "folder"),
     ],
@@ -172,3 +172,57 @@ def test_no_node_at_all_is_said_with_what_to_do(goq: Run, topic: str) -> None:
     done = goq("topic", "list", "--server", "http://127.0.0.1:1", code=5)
     assert b"127.0.0.1:1" in done.stderr
     assert b"goq serve" in done.stderr
+
+
+def read_json(goq: Run, topic: str) -> list[dict[str, object]]:
+    lines = goq("consume", topic, "--from-beginning", "--json").stdout.splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_options_say_how_every_message_is_delivered(goq: Run, topic: str) -> None:
+    goq("topic", "create", topic, "--partitions", "1", "--set", "delay.max=36500d")
+    options = ("--priority", "high", "--delay", "1h", "--ttl", "1h", "--tenant", "acme")
+    goq("produce", topic, *options, stdin=b"a\nb")
+    goq("produce", topic, "--at", "2099-01-01", "--whole", stdin=b"c\n")
+    first, second, third = read_json(goq, topic)
+    for found in (first, second):
+        assert (found["priority"], found["tenant"]) == ("high", "acme")
+        assert str(found["timestamp"]) < str(found["deliver_at"]) < str(found["expires_at"])
+    assert (third["priority"], third["deliver_at"]) == ("normal", "2099-01-01T00:00:00.000000Z")
+    assert "tenant" not in third
+    assert "expires_at" not in third
+
+
+def test_json_lines_say_how_each_is_delivered_and_options_go_before(goq: Run, topic: str) -> None:
+    goq("topic", "create", topic, "--partitions", "1", "--set", "delay.max=36500d")
+    lines = [
+        {"value": "a", "priority": "high", "delay": "1h", "tenant": "t"},
+        {"value": "b", "priority": 2, "dedup_id": "d"},
+        {"value": "c", "dedup_id": "d"},
+    ]
+    stdin = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    ids = goq("produce", topic, "--jsonl", "--print-ids", stdin=stdin).stdout.split()
+    assert ids == [f"{topic}:0:{n}".encode() for n in (0, 1, 1)]
+    goq("produce", topic, "--jsonl", "--at", "2099-01-01", "--tenant", "u", stdin=stdin)
+    found = read_json(goq, topic)
+    assert [m["priority"] for m in found] == ["high", "low", "high"]
+    assert [m.get("tenant") for m in found] == ["t", None, "u"]
+    assert found[2]["deliver_at"] == "2099-01-01T00:00:00.000000Z"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("--priority", "urgent"), 7, "no lane"),
+        (("--delay", "400d"), 7, "delay.max"),
+        (("--at", "someday"), 7, "time"),
+        (("--ttl", "0"), 7, "live"),
+        (("--tenant", ""), 7, "tenant"),
+        (("--delay", "1s", "--at", "now"), 2, "not both"),
+    ],
+)
+def test_what_cannot_be_delivered_so_is_explained(
+    goq: Run, topic: str, arguments: tuple[str, ...], code: int, said: str
+) -> None:
+    done = goq("produce", topic, *arguments, stdin=b"x\n", code=code)
+    assert said in done.stderr.decode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import select
 import socket
 import threading
 import urllib.parse
@@ -58,7 +59,9 @@ class FakeNode:
         self.may_publish.set()
         self.changed = threading.Condition()
         self.stopping = False
+        self.forgets_to_give_back = False
         self.connections: set[socket.socket] = set()
+        self.streams: dict[str, FakeStream] = {}
 
     def __enter__(self) -> FakeNode:
         node = self
@@ -78,12 +81,17 @@ class FakeNode:
             self.stopping = True
             self.changed.notify_all()
         self.may_publish.set()
+        self.break_connections()
         self._server.shutdown()
         self._thread.join()
+        self.break_connections()
+        self._server.server_close()
+
+    def break_connections(self) -> None:
+        """Shut down every connection that is open."""
         for connection in list(self.connections):
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
-        self._server.server_close()
 
     def create(self, topic: str, partitions: int = 1) -> list[FakePartition]:
         self.topics[topic] = [FakePartition() for _ in range(partitions)]
@@ -185,39 +193,54 @@ class FakeGroup:
         node = self._node
         with node.changed:
             node.changed.wait_for(
-                lambda: self._is_ready() or node.stopping,
+                lambda: self.is_ready() or node.stopping,
                 parse_duration_ms(asked.get("wait", "0s")) / 1000,
             )
             node.changed.notify_all()
-            deliveries, pieces = [], []
-            left = asked.get("max", 100)
-            for number, partition in enumerate(node.topics[self._topic]):
-                ranges, left = self._take(number, partition.end, left)
-                if not ranges:
-                    continue
-                self._token += 1
-                for start, end, attempt in ranges:
-                    for offset in range(start, end):
-                        self.leased[number, offset] = (self._token, attempt)
-                frames = [
-                    f
-                    for f in partition.frames
-                    if any(
-                        f.header.base_offset < end and start < f.header.end_offset
-                        for start, end, _ in ranges
-                    )
-                ]
-                pieces += [number.to_bytes(4, "little") + bytes(f.buffer) for f in frames]
-                deliveries.append(
-                    {
-                        "partition": number,
-                        "token": str(self._token),
-                        "lease_until": format_time_us(node.now_us + 30_000_000),
-                        "ranges": ranges,
-                        "frames": len(frames),
-                    }
+            return self.hand_out(asked.get("max", 100))[0]
+
+    def hand_out(self, left: int) -> tuple[bytes, list[int]]:
+        """The answer that leases up to so many messages, and its tokens."""
+        node = self._node
+        deliveries: list[dict[str, Any]] = []
+        pieces: list[bytes] = []
+        for number, partition in enumerate(node.topics[self._topic]):
+            ranges, left = self._take(number, partition.end, left)
+            if not ranges:
+                continue
+            self._token += 1
+            for start, end, attempt in ranges:
+                for offset in range(start, end):
+                    self.leased[number, offset] = (self._token, attempt)
+            frames = [
+                f
+                for f in partition.frames
+                if any(
+                    f.header.base_offset < end and start < f.header.end_offset
+                    for start, end, _ in ranges
                 )
-            return _with_preface({"deliveries": deliveries}, pieces)
+            ]
+            pieces += [number.to_bytes(4, "little") + bytes(f.buffer) for f in frames]
+            deliveries.append(
+                {
+                    "partition": number,
+                    "token": str(self._token),
+                    "lease_until": format_time_us(node.now_us + 30_000_000),
+                    "ranges": ranges,
+                    "frames": len(frames),
+                }
+            )
+        tokens = [int(delivery["token"]) for delivery in deliveries]
+        return _with_preface({"deliveries": deliveries}, pieces), tokens
+
+    def in_flight(self, tokens: list[int]) -> list[tuple[int, int]]:
+        """The places of the messages under these leases."""
+        return [place for place, (token, _) in self.leased.items() if token in tokens]
+
+    def give_back(self, tokens: list[int]) -> None:
+        """End leases; their messages come again on their next attempt."""
+        for place in self.in_flight(tokens):
+            self._again[place] = self.leased.pop(place)[1] + 1
 
     def settle(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
         done, failed = 0, []
@@ -243,7 +266,7 @@ class FakeGroup:
             self._node.changed.notify_all()
         return {"done": done, "failed": failed}
 
-    def _is_ready(self) -> bool:
+    def is_ready(self) -> bool:
         partitions = self._node.topics[self._topic]
         return bool(self._again) or any(
             cursor < partition.end
@@ -263,6 +286,72 @@ class FakeGroup:
         return ranges, left - (stop - start)
 
 
+class FakeStream:
+    """One stream, served by the thread of its connection."""
+
+    def __init__(self, node: FakeNode, group: FakeGroup, asked: dict[str, Any]) -> None:
+        self._node = node
+        self._group = group
+        self._credit = asked["max"]
+        self._left = asked.get("limit", 1_000_000)
+        self._tokens: list[int] = []
+        self._ended = False
+        self.id = f"s{len(node.bodies)}"
+
+    def grant(self, asked: dict[str, Any]) -> dict[str, Any]:
+        with self._node.changed:
+            in_flight = len(self._group.in_flight(self._tokens))
+            self._credit = in_flight + asked["more"]
+            self._node.changed.notify_all()
+            return {"stream": self.id, "max": self._credit, "in_flight": in_flight}
+
+    def end(self) -> bytes:
+        with self._node.changed:
+            self._ended = True
+            self._node.changed.notify_all()
+        return b""
+
+    def serve(self, handler: _Handler) -> None:
+        handler.send_response(200)
+        handler.send_header("Transfer-Encoding", "chunked")
+        handler.send_header("Goq-Stream", self.id)
+        handler.end_headers()
+        handler.wfile.flush()
+        self._node.streams[self.id] = self
+        try:
+            while not self._ended:
+                with self._node.changed:
+                    self._node.changed.wait_for(self._has_work, 0.01)
+                    if select.select([handler.connection], [], [], 0)[0]:
+                        raise ConnectionError("the consumer is gone")
+                    answer = self._next() if self._has_work() and not self._ended else b""
+                if answer:
+                    framed = len(answer).to_bytes(4, "little") + answer
+                    handler.wfile.write(b"%x\r\n%b\r\n" % (len(framed), framed))
+                    handler.wfile.flush()
+            handler.wfile.write(b"0\r\n\r\n")
+        except OSError:
+            handler.close_connection = True
+        finally:
+            with self._node.changed:
+                del self._node.streams[self.id]
+                if not (self._ended or self._node.forgets_to_give_back):
+                    self._group.give_back(self._tokens)
+                self._node.changed.notify_all()
+
+    def _room(self) -> int:
+        return min(self._left, self._credit - len(self._group.in_flight(self._tokens)))
+
+    def _has_work(self) -> bool:
+        return self._ended or (self._room() > 0 and self._group.is_ready())
+
+    def _next(self) -> bytes:
+        answer, tokens = self._group.hand_out(self._room())
+        self._tokens += tokens
+        self._left -= len(self._group.in_flight(tokens))
+        return answer
+
+
 class _Handler(BaseHTTPRequestHandler):
     fake: FakeNode
     protocol_version = "HTTP/1.1"
@@ -275,7 +364,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def finish(self) -> None:
         self.fake.connections.discard(self.connection)
-        super().finish()
+        with contextlib.suppress(OSError):  # the connection is broken
+            super().finish()
 
     def handle_one_request(self) -> None:
         try:
@@ -304,6 +394,9 @@ class _Handler(BaseHTTPRequestHandler):
             answer = self._route(body)
         except Refused as refused:
             return self._send(refused.status, json.dumps(refused.problem).encode())
+        if isinstance(answer, FakeStream):
+            answer.serve(self)
+            return None
         if answer is None:
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)
@@ -331,6 +424,8 @@ class _Handler(BaseHTTPRequestHandler):
                     {"partition": n, "start_offset": 0, "end_offset": p.end}
                     for n, p in enumerate(self.fake.topics[topic])
                 ],
+                "settings": {"priority.lanes": "high,normal,low", "delay.max": "365d"},
+                "time": format_time_us(self.fake.now_us),
             }
         if parts[3] == "messages":
             if self.command == "GET":
@@ -338,7 +433,15 @@ class _Handler(BaseHTTPRequestHandler):
             return self._publish(topic, body)
         group = self.fake.group(topic, parts[4])
         if parts[5] == "receive":
-            return group.receive(json.loads(body))
+            asked = json.loads(body)
+            if asked.get("stream"):
+                return FakeStream(self.fake, group, asked)
+            return group.receive(asked)
+        if parts[5] == "streams":
+            stream = self.fake.streams.get(parts[6])
+            if stream is None:
+                raise Refused(404, "stream_not_found")
+            return stream.end() if self.command == "DELETE" else stream.grant(json.loads(body))
         return group.settle(parts[5], json.loads(body))
 
     def _publish(self, topic: str, body: bytes) -> Any:

@@ -194,7 +194,8 @@ CHUNKS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"
 
 def test_a_stream_gives_its_pieces_as_they_come() -> None:
     with ScriptedServer([[CHUNKS, b"2\r\nde\r\n0\r\n\r\n"]]) as server, Client(server.url) as q:
-        assert b"".join(q._http.stream("/v1/push", accept=routes.FRAMES)) == b"abcde"
+        stream = q._http.stream("/v1/push", b"{}", accept=routes.FRAMES, wait_ms=0)
+        assert b"".join(stream.pieces()) == b"abcde"
 
 
 def test_a_stream_that_breaks_or_is_refused_raises() -> None:
@@ -203,12 +204,13 @@ def test_a_stream_that_breaks_or_is_refused_raises() -> None:
 
         async def scenario() -> None:
             async with AsyncClient(server.url) as q:
-                stream = q._http.stream("/v1/push", accept=routes.FRAMES)
-                assert await anext(stream) == b"abc"
+                stream = await q._http.stream("/v1/push", b"", accept=routes.FRAMES, wait_ms=0)
+                pieces = stream.pieces()
+                assert await anext(pieces) == b"abc"
                 with pytest.raises(Unavailable):
-                    await anext(stream)
+                    await anext(pieces)
                 with pytest.raises(BY_CODE["topic_not_found"]):
-                    await anext(q._http.stream("/v1/push", accept=routes.FRAMES))
+                    await q._http.stream("/v1/push", b"", accept=routes.FRAMES, wait_ms=0)
 
         asyncio.run(scenario())
 

@@ -15,14 +15,14 @@ from goq.frame.encode import Columns, ProducerMark, encode_frame
 from goq.frame.header import FrameHeader, parse_header
 
 
-def _header(producer: int, epoch: int, first: int, count: int) -> FrameHeader:
+def _header(producer: int, epoch: int, first: int, count: int, left_out: int = 0) -> FrameHeader:
     frame = encode_frame(Columns([b"x"]), producer=ProducerMark(producer, epoch, first))
-    return parse_header(frame)._replace(message_count=count)
+    return parse_header(frame)._replace(message_count=count - left_out, left_out=left_out)
 
 
 class _Known(NamedTuple):
     epoch: int
-    batches: list[tuple[int, int, int, int]]
+    batches: list[tuple[int, int, int, int, int]]
     last_use: int
 
 
@@ -43,7 +43,7 @@ class _Twin:
         last = known.batches[-1]
         return None if first == last[0] + last[1] else SequenceGap
 
-    def add(self, producer: int, epoch: int, batch: tuple[int, int, int, int]) -> None:
+    def add(self, producer: int, epoch: int, batch: tuple[int, int, int, int, int]) -> None:
         if producer == 0:
             return
         self.uses += 1
@@ -56,7 +56,7 @@ class _Twin:
     def truncate(self, end: int) -> None:
         for producer, known in list(self.known.items()):
             kept = list(known.batches[-limits.PRODUCER_BATCHES_REMEMBERED :])
-            while kept and kept[-1][2] + kept[-1][1] > end:
+            while kept and kept[-1][2] + kept[-1][1] - kept[-1][4] > end:
                 kept.pop()
             if kept:
                 self.known[producer] = known._replace(batches=kept)
@@ -105,9 +105,11 @@ def test_every_answer_is_the_twins(seed: int) -> None:
         answer = _answer(table, header)
         assert answer == twin.find(producer, max(0, epoch), first, count)
         if answer is None:
-            table.add(header, offset, time_us)
-            twin.add(producer, max(0, epoch), (first, count, offset, time_us))
-            offset += count
+            left_out = rng.randrange(count)
+            stored = _header(producer, max(0, epoch), first, count, left_out)
+            table.add(stored, offset, time_us)
+            twin.add(producer, max(0, epoch), (first, count, offset, time_us, left_out))
+            offset += count - left_out
         if rng.random() < 0.05:
             table = _restored(table)
         if rng.random() < 0.02:
@@ -123,11 +125,11 @@ def test_the_table_holds_so_many_producers_and_forgets_the_one_that_wrote_longes
     bound = limits.PRODUCERS_PER_PARTITION_MAX
     for producer in range(1, bound + 1):
         table.add(_header(producer, 0, 0, 1), producer, 0)
-    assert _answer(table, _header(1, 0, 0, 1)) == (0, 1, 1, 0)
+    assert _answer(table, _header(1, 0, 0, 1)) == (0, 1, 1, 0, 0)
     table.add(_header(bound + 1, 0, 0, 1), bound + 1, 0)
     assert len(table.snapshot().producers) == bound
     assert _answer(table, _header(1, 0, 0, 1)) is None  # forgotten: taken as a first one
-    assert _answer(table, _header(2, 0, 0, 1)) == (0, 1, 2, 0)
+    assert _answer(table, _header(2, 0, 0, 1)) == (0, 1, 2, 0, 0)
 
 
 def test_a_new_epoch_begins_where_it_likes_and_fences_the_old_one() -> None:
@@ -146,7 +148,7 @@ def test_batches_that_were_lost_with_their_messages_are_taken_again() -> None:
     table.add(_header(9, 1, 0, 10), 0, 0)
     table.add(_header(9, 1, 10, 10), 10, 0)
     table.truncate(15)
-    assert _answer(table, _header(9, 1, 0, 10)) == (0, 10, 0, 0)
+    assert _answer(table, _header(9, 1, 0, 10)) == (0, 10, 0, 0, 0)
     assert _answer(table, _header(9, 1, 10, 10)) is None
     table.truncate(0)
     assert table.snapshot().producers == []

@@ -198,6 +198,32 @@ def test_a_reading_that_failed_is_asked_for_again_as_it_was(read_too: bool) -> N
     assert schedule.pop_due(first_ms).offsets.tolist() == [0, 1]
 
 
+def test_the_horizon_stays_while_a_window_is_read_though_its_messages_were_cancelled() -> None:
+    schedule = Schedule(NOW_MS, Frontier())
+    far_ms = NOW_MS + HORIZON_MS + 5
+    schedule.add([0], [0], [far_ms], NOW_MS)
+    load = schedule.load_wanted(NOW_MS + HORIZON_MS // 2)
+    assert load is not None
+    schedule.cancel(0, far_ms)
+    schedule.add([1], [0], [load.to_ms + 5], load.to_ms)
+    assert schedule.pop_due(load.to_ms + 5).up_to_ms == load.from_ms - 1
+    schedule.loaded(load.to_ms, [0], [0], [far_ms])
+    assert schedule.pop_due(load.to_ms + 5).up_to_ms == load.to_ms - 1
+    schedule.cancel(1, load.to_ms + 5)
+    assert schedule.count == 0
+    assert schedule.pop_due(load.to_ms + HORIZON_MS).offsets.tolist() == []
+
+
+def test_what_lies_in_a_window_that_is_being_read_wakes_nobody_in_vain() -> None:
+    schedule = Schedule(NOW_MS, Frontier())
+    far_ms = NOW_MS + HORIZON_MS + 5
+    schedule.add([0], [0], [far_ms], NOW_MS)
+    assert schedule.load_wanted(NOW_MS + HORIZON_MS // 2) is not None
+    schedule.add([1], [0], [far_ms], NOW_MS + HORIZON_MS // 2)
+    assert schedule.pop_due(far_ms + 1).offsets.tolist() == []
+    assert schedule.next_ms() is None
+
+
 def test_what_was_not_asked_for_is_refused() -> None:
     schedule = Schedule(NOW_MS, Frontier())
     with pytest.raises(ValueError, match="nothing is to be loaded"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import tracemalloc
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from support.schedule_twin import HeapTwin
 
 from goq.delivery import wheel as wheel_module
-from goq.delivery.rows import Int64s
+from goq.delivery.rows import Int64s, sorted_offsets
 from goq.delivery.wheel import Entries, TimerWheel
 
 NOW_MS = 1_760_000_000_000
@@ -212,6 +213,13 @@ def test_a_clock_set_back_loses_and_repeats_nothing() -> None:
     assert wheel.pop_due(NOW_MS + 5000).offsets.tolist() == [1]
 
 
+def test_slots_of_one_number_on_two_levels_are_two() -> None:
+    wheel = TimerWheel(0)
+    _add_many(wheel, [1, 256])
+    assert _listed(wheel.pop_due(255)) == [(1, 0, 0)]
+    assert _listed(wheel.pop_due(256)) == [(256, 1, 1)]
+
+
 def test_an_entry_that_was_removed_and_added_again_comes_once_and_with_its_new_tag() -> None:
     wheel = TimerWheel(NOW_MS)
     wheel.add(NOW_MS + 50, 1, 7)
@@ -252,6 +260,23 @@ def test_removing_nearly_everything_gives_the_memory_back() -> None:
         assert wheel.pop_due(NOW_MS + span_ms).offsets.tolist() == sorted(
             range(39_990, 40_000), key=lambda offset: (due[offset], offset)
         )
+
+
+def test_cleaning_many_slots_sorts_what_was_removed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sorted_counts = []
+
+    def counting(offsets: Iterable[int]) -> Int64s:
+        found = sorted_offsets(offsets)
+        sorted_counts.append(len(found))
+        return found
+
+    monkeypatch.setattr(wheel_module, "sorted_offsets", counting)
+    wheel = TimerWheel(NOW_MS)
+    due = NOW_MS + np.random.default_rng(1).integers(0, 60_000, 200_000)
+    _add_many(wheel, due)
+    for offset, due_ms in enumerate(due[:20_000].tolist()):
+        wheel.remove(due_ms, offset)
+    assert 0 < sum(sorted_counts) < 3 * 20_000
 
 
 def test_a_minute_of_100_000_entries_comes_in_small_pieces(placed: list[int]) -> None:

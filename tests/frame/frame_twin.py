@@ -22,6 +22,7 @@ class TwinFrame:
     dedup_ids: list[bytes] | None
     tenants: list[str | None] | None
     lanes: list[int] | None
+    left_out: list[tuple[int, int, int]]
 
 
 class _Reader:
@@ -54,9 +55,9 @@ class _Reader:
 
 def decode(frame: bytes) -> TwinFrame:
     names = ["magic", "frame_bytes", "base_offset", "append_time_us", "leader_epoch",
-             "message_count", "attributes", "producer_epoch", "producer_id", "first_sequence",
-             "body_crc32c", "header_crc32c"]  # fmt: skip
-    header = dict(zip(names, struct.unpack("<IIqqIIIIQQII", frame[:64]), strict=True))
+             "message_count", "attributes", "left_out", "producer_epoch", "producer_id",
+             "first_sequence", "body_crc32c", "header_crc32c"]  # fmt: skip
+    header = dict(zip(names, struct.unpack("<IIqqIIHHIQQII", frame[:64]), strict=True))
     assert frame[:4] == b"goq\x01"
     assert header["frame_bytes"] == len(frame)
     assert header["body_crc32c"] == crc32c.crc32c(frame[64:])
@@ -82,6 +83,11 @@ def decode(frame: bytes) -> TwinFrame:
         dictionary = [name.decode() for name in body.column(known)]
         tenants = [None if w == 65535 else dictionary[w] for w in which]
     lanes = list(body.section(count)) if has(14) else None
+    gone = header["left_out"]
+    left_out: list[tuple[int, int, int]] = []
+    if gone:
+        columns = (body.numbers("H", gone), body.numbers("q", gone), body.numbers("q", gone))
+        left_out = list(zip(*columns, strict=True))
     raw_bytes, stored_bytes = struct.unpack("<II", body.section(8))
     stored = body.section(stored_bytes)
     assert body.at == len(body.data)
@@ -105,5 +111,16 @@ def decode(frame: bytes) -> TwinFrame:
         headers = [pairs[counts[i] : counts[i + 1]] for i in range(count)]
     assert payload.at == len(payload.data)
     return TwinFrame(
-        header, values, keys, headers, deliver, expires, client, hashes, dedup, tenants, lanes
+        header,
+        values,
+        keys,
+        headers,
+        deliver,
+        expires,
+        client,
+        hashes,
+        dedup,
+        tenants,
+        lanes,
+        left_out,
     )

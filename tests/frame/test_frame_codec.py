@@ -5,16 +5,24 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 from frame_cases import GOLDEN, Batch, batches, event_frame
 from frame_twin import decode
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from goq.frame.check import check_body_crc, check_frame
-from goq.frame.encode import Columns, ProducerMark, columns_of, encode_frame, encode_value
-from goq.frame.keys import key_hash, partition_of
-from goq.frame.view import FrameView, slice_frame
+from goq.frame.encode import (
+    Columns,
+    LeftOut,
+    ProducerMark,
+    columns_of,
+    encode_frame,
+    encode_value,
+)
+from goq.frame.keys import dedup_hash, key_hash, partition_of
+from goq.frame.view import FrameView, slice_frame, without_rows
 from goq.model import Message
 
 GOLDEN_DIR = Path(__file__).parent / "golden"
@@ -193,3 +201,41 @@ def test_a_changed_byte_of_the_body_is_noticed() -> None:
 @given(st.binary(max_size=100))
 def test_the_short_way_for_one_value_writes_the_same_frame(value: bytes) -> None:
     assert encode_value(value) == encode_frame(Columns([value]))
+
+
+@given(batches(), st.data())
+def test_a_frame_without_some_rows_has_all_the_others_and_says_so(
+    batch: Batch, data: st.DataObject
+) -> None:
+    view = FrameView.parse(batch.encode())
+    count = view.header.message_count
+    assume(count > 1)
+    rows = data.draw(st.sets(st.integers(0, count - 1), min_size=1, max_size=count - 1))
+    left_out = [LeftOut(row, 2**62 + row, -row) for row in sorted(rows)]
+    smaller = without_rows(view, left_out)
+    kept = [row for row in range(count) if row not in rows]
+    assert list(smaller.messages(0, len(kept))) == [
+        m for row, m in enumerate(view.messages(0, count)) if row not in rows
+    ]
+    expected = view.columns(0, count).pick(kept)
+    assert as_lists(smaller.columns(0, len(kept))) == as_lists(expected)
+    assert list(smaller.left_out) == left_out
+    assert smaller.header.producer_count == count
+    assert decode(bytes(smaller.buffer)).left_out == list(map(tuple, left_out))
+
+
+def test_messages_carry_what_the_columns_say() -> None:
+    messages = [
+        Message(b"a", lane=2, tenant="t", dedup_id=dedup_hash("d")),
+        Message(b"b", b"k", deliver_at_ms=5, expires_at_ms=9),
+        Message(b"c"),
+    ]
+    columns = columns_of(messages, default_lane=1)
+    assert columns.lanes == [2, 1, 1]
+    view = FrameView.parse(encode_frame(columns))
+    assert list(view.messages(0, 3)) == [
+        messages[0],
+        msgspec.structs.replace(messages[1], lane=1),
+        msgspec.structs.replace(messages[2], lane=1),
+    ]
+    assert columns_of([Message(b"a", lane=1)], default_lane=1).lanes is None

@@ -11,10 +11,11 @@ from frame_cases import GOLDEN, Batch, event_frame, resealed
 
 from goq import limits
 from goq.errors import InvalidFrame, TooLarge
-from goq.frame.check import check_frame
-from goq.frame.encode import Columns, ProducerMark, encode_frame
+from goq.frame.check import check_delivery, check_frame
+from goq.frame.encode import Columns, LeftOut, ProducerMark, encode_frame
 from goq.frame.header import ATTRIBUTES, Attribute
-from goq.frame.view import FrameView, slice_frame
+from goq.frame.view import FrameView, slice_frame, without_rows
+from goq.settings import TopicSettings
 
 EVERY = GOLDEN["every-column"].encode()
 
@@ -454,3 +455,75 @@ def test_a_sequence_as_high_as_allowed_is_taken_and_one_higher_is_not() -> None:
     frame = encode_frame(Columns([b"a", b"b"]), producer=ProducerMark(1, 0, highest + 1))
     with pytest.raises(InvalidFrame, match="counts"):
         check(frame)
+
+
+LANES_ONLY = TopicSettings(delay_max_ms=3_600_000)
+NOW_MS = 1_700_000_000_000
+ASKING = {
+    "a lane that is not": Columns([b"x"] * 3, lanes=[0, 3, 1]),
+    "the last lane of all": Columns([b"x"], lanes=[255]),
+    "delivery before 1970": Columns([b"x"] * 2, deliver_at_ms=[0, -1]),
+    "delivery at the beginning of time": Columns([b"x"], deliver_at_ms=[-(2**63)]),
+    "delivery later than is allowed": Columns(
+        [b"x"] * 2, deliver_at_ms=[0, NOW_MS + 3_600_000 + limits.CLOCK_SLACK_MS + 1]
+    ),
+    "delivery at the end of time": Columns([b"x"], deliver_at_ms=[2**63 - 1]),
+    "expiry before 1970": Columns([b"x"] * 2, expires_at_ms=[-1, 0]),
+    "expiry in the year 10000": Columns([b"x"], expires_at_ms=[limits.TIME_MS_MAX + 1]),
+    "a tenant without a name": Columns([b"x"] * 2, tenants=["a", ""]),
+}
+
+
+@pytest.mark.parametrize("columns", ASKING.values(), ids=ASKING)
+def test_what_a_topic_does_not_allow_is_refused(columns: Columns) -> None:
+    view = FrameView.parse(encode_frame(columns))
+    check_frame(view)
+    with pytest.raises(InvalidFrame):
+        check_delivery(view, LANES_ONLY, NOW_MS)
+
+
+def test_what_a_topic_just_allows_is_taken() -> None:
+    latest_ms = NOW_MS + 3_600_000 + limits.CLOCK_SLACK_MS
+    columns = Columns(
+        [b"x"] * 3,
+        lanes=[0, 2, 1],
+        deliver_at_ms=[0, 1, latest_ms],
+        expires_at_ms=[0, 1, limits.TIME_MS_MAX],
+        tenants=["a", "t" * limits.TENANT_NAME_BYTES_MAX, None],
+        dedup_ids=[bytes(16), b"\xff" * 16, b"\1" * 16],
+    )
+    view = FrameView.parse(encode_frame(columns))
+    check_frame(view)
+    check_delivery(view, LANES_ONLY, NOW_MS)
+    numbered = FrameView.parse(encode_frame(Columns([b"x"], lanes=[255])))
+    check_delivery(numbered, TopicSettings(lanes=()), NOW_MS)
+    check_delivery(FrameView.parse(encode_frame(Columns([b"x"]))), LANES_ONLY, NOW_MS)
+
+
+def test_a_tenants_name_has_a_limit() -> None:
+    name = "t" * (limits.TENANT_NAME_BYTES_MAX + 1)
+    with pytest.raises(TooLarge, match="tenant name"):
+        check(encode_frame(Columns([b"x"] * 2, tenants=["a", name])))
+
+
+def test_only_the_node_leaves_messages_out() -> None:
+    frame = encode_frame(Columns([b"x"]), left_out=[LeftOut(1, 2, 3)])
+    with pytest.raises(InvalidFrame, match="leaves messages out"):
+        check(frame)
+    with pytest.raises(InvalidFrame):
+        check(with_field(encode_frame(Columns([b"x"])), 34, "H", 1))
+    with pytest.raises(InvalidFrame, match="never had"):
+        check(with_field(encode_frame(Columns([b"x"] * 2)), 34, "H", 65_535))
+
+
+def test_a_frame_with_dedup_ids_leaves_room_for_a_note_of_what_is_left_out() -> None:
+    def of(value_bytes: int) -> FrameView:
+        values = [b"", bytes(limits.VALUE_BYTES_MAX), bytes(value_bytes)]
+        return FrameView.parse(encode_frame(Columns(values, dedup_ids=[b"d" * 16] * 3)))
+
+    spare_bytes = limits.FRAME_BYTES_MAX - len(of(0).buffer)
+    with pytest.raises(TooLarge, match="dedup ids"):
+        check_delivery(of(spare_bytes), LANES_ONLY, NOW_MS)
+    largest = of(spare_bytes - limits.LEFT_OUT_BYTES_MAX)
+    check_delivery(largest, LANES_ONLY, NOW_MS)
+    without_rows(largest, [LeftOut(0, 1, 2)])

@@ -169,6 +169,34 @@ def test_lines_that_a_killed_consumer_did_not_print_come_to_the_next_one(
     assert client.group("lines", "g")["lag"] == 0
 
 
+def test_what_a_killed_consumer_held_is_there_long_before_its_leases_end(
+    node: Serving, client: Client
+) -> None:
+    sent = publish_lines(client)
+    with consuming(node, "--visibility", "1h") as consume:
+        printed = read_some(consume, 500_000)
+        consume.kill()
+        rest, _ = consume.communicate(timeout=COMMAND_S_MAX)
+    wait_until(lambda: not client.group("lines", "g")["leased"], "nothing is leased")
+    whole = (printed + rest).rpartition(b"\n")[0].splitlines()
+    assert set(whole) | set(consume_rest(node, AT_ONCE)) == set(sent)
+    assert client.group("lines", "g")["lag"] == 0
+
+
+def test_a_command_whose_consumer_is_killed_is_run_again_by_another(
+    node: Serving, client: Client, tmp_path: Path
+) -> None:
+    client.publish("lines", b"work")
+    begun = tmp_path / "begun"
+    command = f"touch {begun}; while kill -0 $PPID 2>/dev/null; do sleep 0.05; done"
+    with consuming(node, "--visibility", "1h", "--exec", command) as consume:
+        wait_until(begun.exists, "the command runs")
+        consume.kill()
+        consume.wait(COMMAND_S_MAX)
+        wait_until(lambda: not client.group("lines", "g")["leased"], "it is given back")
+    assert consume_rest(node, AT_ONCE) == [b"work"]
+
+
 def test_consume_goes_on_when_the_node_is_killed_and_comes_back(
     node: Serving, client: Client
 ) -> None:

@@ -17,8 +17,9 @@ from goq.errors import LogFailed
 from goq.frame.encode import Columns, encode_frame
 from goq.frame.view import FrameView
 from goq.settings import Fsync
-from goq.storage.columns import ColumnsBuilder, dedup_rows_of, rows_of
+from goq.storage.columns import ColumnsBuilder
 from goq.storage.files import RealDisk
+from goq.storage.framecolumns import dedup_rows_of, rows_of
 from goq.storage.log import Log, LogConfig
 
 CONFIG = LogConfig(columns=True)

@@ -149,6 +149,25 @@ def test_a_file_that_goes_or_changes_under_a_running_node_is_read_from_the_frame
         check_says(disk, of_frames(log))
 
 
+@pytest.mark.parametrize("seal", [True, False], ids=["sealed", "growing"])
+def test_a_file_that_lacks_a_block_is_not_believed_behind_it(seal: bool) -> None:
+    disk = SimulatedDisk()
+    log = Log.open(DIRECTORY, disk, CONFIG)
+    for _ in range(5):
+        append(log, [attributed(10)])
+    if seal:
+        log.roll()
+    log.close()
+    said = said_by(log)
+    data, size_bytes = disk.read_all(FILE), len(disk.read_all(SEGMENT))
+    blocks = ColumnFile(disk, SEGMENT).blocks(Place(0, 0), size_bytes)
+    assert len(blocks) > 2
+    for block in blocks:
+        case = disk.copy()
+        case.put(FILE, data[: block.file_position] + data[block.file_end :])
+        check_says(case, said)
+
+
 def test_the_file_of_another_segment_is_not_believed() -> None:
     disk = SimulatedDisk()
     log = Log.open(DIRECTORY, disk, LogConfig(columns=True, segment_bytes=1))
@@ -254,6 +273,31 @@ def test_a_damaged_frame_gives_no_rows_when_the_file_is_made_anew() -> None:
             assert said_by(Log.open(DIRECTORY, case, CONFIG)) == said_by(log)
 
 
+@pytest.mark.parametrize("failing", range(1, 6))
+def test_a_segment_that_cannot_be_read_for_a_while_says_all_afterwards(
+    failing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SimulatedDisk()
+    said = filled(disk)
+    disk.delete(FILE)
+    log = Log.open(DIRECTORY, disk, CONFIG)
+    read, reads = disk.read, iter(range(1, 1000))
+
+    def read_or_fail(
+        path: Path, position: int, size_bytes: int, *, wait: bool = True
+    ) -> memoryview:
+        if path == SEGMENT and next(reads) == failing:
+            raise OSError(errno.EIO, "cannot be read")
+        return read(path, position, size_bytes, wait=wait)
+
+    monkeypatch.setattr(limits, "MIB", 200)
+    monkeypatch.setattr(disk, "read", read_or_fail)
+    with pytest.raises(OSError, match="cannot be read"):
+        said_by(log)
+    assert said_by(log) == said
+    assert is_whole(disk)
+
+
 def test_a_frame_whose_sections_are_not_sound_gives_no_rows() -> None:
     frame = bytearray(encode_frame(Columns([b""], tenants=["acme"])))
     frame[HEADER_BYTES] = 9  # the number of no tenant
@@ -354,6 +398,25 @@ def test_a_reader_that_writes_the_file_of_a_segment_deleted_meanwhile_leaves_non
     deleted.set()
     reader.join()
     assert FILE not in disk.paths()
+
+
+def test_blocks_that_could_be_written_stay_when_later_ones_could_not() -> None:
+    disk = SimulatedDisk()
+    log = Log.open(DIRECTORY, disk, CONFIG)
+    for _ in range(3):
+        append(log, [attributed(20)])
+    held = disk.read_all(FILE)
+    disk.fault = lambda op, path: errno.EIO if (op, path) == ("write_at", FILE) else None
+    append(log, [attributed(20)])
+    append(log, [attributed(20)])
+    disk.fault = lambda _operation, _path: None
+    for _ in range(5):
+        append(log, [attributed(20)])
+    assert said_by(log) == of_frames(log)
+    assert disk.read_all(FILE) == held
+    log.roll()
+    assert said_by(log) == of_frames(log)
+    assert is_whole(disk)
 
 
 def test_ids_of_zeros_take_no_room_in_the_file() -> None:

@@ -6,18 +6,22 @@ import asyncio
 import errno
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from goq.broker.broker import Broker
+from goq.broker.frame_cache import FrameCache
 from goq.broker.opening import Machinery, Opened, open_logs
 from goq.broker.partition import Delivery, Partition
+from goq.broker.publishing import Placed
 from goq.broker.stats import Histogram
-from goq.broker.topic import Placed, ReceiveOptions, Topic
+from goq.broker.tasks import Tasks
+from goq.broker.topic import ReceiveOptions, Topic
 from goq.clock import ManualClock
+from goq.delivery.settling import Settled, acknowledge, give_back
 from goq.frame.encode import Columns, ProducerMark, encode_frame
 from goq.frame.view import FrameView
 from goq.model import Message, Receipt
@@ -155,7 +159,7 @@ class MemoryMetadata:
     def __init__(self) -> None:
         self.epoch = 0
         self.rows: dict[str, TopicRow] = {}
-        self.group_names: set[tuple[str, str]] = set()
+        self.group_settings: dict[tuple[str, str], dict[str, str]] = {}
         self.segment_keys: set[tuple[str, int, str, int]] = set()
         self.before: Callable[[str], None] = lambda _change: None
 
@@ -173,17 +177,18 @@ class MemoryMetadata:
     async def delete_topic(self, name: str) -> None:
         self.before("delete_topic")
         del self.rows[name]
-        self.group_names = {key for key in self.group_names if key[0] != name}
+        for key in [key for key in self.group_settings if key[0] == name]:
+            del self.group_settings[key]
         self.segment_keys = {key for key in self.segment_keys if key[0] != name}
 
-    async def groups(self, topic: str) -> list[str]:
-        return sorted(name for of, name in self.group_names if of == topic)
+    async def groups(self, topic: str) -> dict[str, dict[str, str]]:
+        return {name: own for (of, name), own in self.group_settings.items() if of == topic}
 
-    async def put_group(self, topic: str, name: str) -> None:
-        self.group_names.add((topic, name))
+    async def put_group(self, topic: str, name: str, settings: Mapping[str, str]) -> None:
+        self.group_settings[topic, name] = dict(settings)
 
     async def delete_group(self, topic: str, name: str) -> None:
-        self.group_names.discard((topic, name))
+        self.group_settings.pop((topic, name), None)
 
     async def put_segment(self, segment: SegmentRow) -> None:
         self.segment_keys.add((segment.topic, segment.partition, segment.log, segment.base_offset))
@@ -211,7 +216,13 @@ async def broker_on(
         metadata or MemoryMetadata(),
         disk or BrokenDisk(),
         clock or ManualClock(),
-        defaults=TopicSettings().changed({k.replace("__", "."): v for k, v in settings.items()}),
+        defaults=TopicSettings().changed(
+            {
+                "delivery.backoff.initial": 0,
+                "delivery.max_attempts": "none",
+                **{k.replace("__", "."): v for k, v in settings.items()},
+            }
+        ),
         partitions=partitions,
         auto_create=True,
     )
@@ -231,7 +242,8 @@ def frame(*values: bytes, mark: ProducerMark | None = None) -> FrameView:
 
 async def publish(topic: Topic, *values: bytes, partition: int = 0) -> list[int]:
     """Publish values; return their offsets."""
-    stored = await topic.publish_messages([Placed(partition, Message(v)) for v in values])
+    placed = [Placed(partition, Message(value)) for value in values]
+    stored = await topic.publishing.publish_messages(placed)
     return [s.offset for s in stored]
 
 
@@ -264,18 +276,30 @@ def receipts(deliveries: Sequence[Delivery]) -> list[Receipt]:
     return [Receipt(d.partition, d.token, s, e) for d in deliveries for s, e, _ in d.spans]
 
 
+async def settle_acked(
+    topic: Topic, group: str, given: Sequence[Receipt]
+) -> tuple[int, list[Receipt]]:
+    return await topic.settle(group, given, lambda p, some: acknowledge(p.state, group, some))
+
+
+async def settle_nacked(
+    topic: Topic, group: str, given: Sequence[Receipt], delay_ms: int = 0, reason: str = ""
+) -> tuple[int, list[Receipt]]:
+    def decide(partition: Partition, some: list[Receipt]) -> Settled:
+        failing = partition.failing(group, delay_ms=delay_ms, reason=reason)
+        return give_back(partition.state, group, some, failing)
+
+    return await topic.settle(group, given, decide)
+
+
 async def ack(topic: Topic, group: str, deliveries: Sequence[Delivery]) -> int:
-    done, lost = await topic.settle(
-        receipts(deliveries), lambda state, some: state.acknowledge(group, some)
-    )
+    done, lost = await settle_acked(topic, group, receipts(deliveries))
     assert not lost
     return done
 
 
-async def nack(topic: Topic, group: str, deliveries: Sequence[Delivery], due_ms: int) -> int:
-    done, _ = await topic.settle(
-        receipts(deliveries), lambda state, some: state.give_back(group, some, due_ms, "busy")
-    )
+async def nack(topic: Topic, group: str, deliveries: Sequence[Delivery], delay_ms: int = 0) -> int:
+    done, _ = await settle_nacked(topic, group, receipts(deliveries), delay_ms, "busy")
     return done
 
 
@@ -288,7 +312,16 @@ def reopened(directory: Path, *, disk: Disk | None = None, epoch: int = 99) -> O
     """Open a partition's logs, as a node would that starts on this folder."""
     with ThreadPoolExecutor(1) as executor:
         machinery = Machinery(
-            disk or RealDisk(), executor, ManualClock(), epoch, lambda *_: None, Histogram()
+            disk or RealDisk(),
+            executor,
+            ManualClock(),
+            epoch,
+            lambda *_: None,
+            Histogram(),
+            FrameCache(),
+            Tasks(),
+            lambda: 0.5,
+            lambda: 1,
         )
         opened = open_logs(directory, machinery, TopicSettings())
         opened.messages.close()

@@ -10,7 +10,7 @@ import random
 from typing import Any, cast
 
 from goq import limits
-from goq.broker.dispatch import Dispatch
+from goq.broker.dispatch import Dispatch, first_needed
 from goq.delivery.backoff import RetryPolicy
 from goq.delivery.choice import Choice
 from goq.delivery.chosen import Facts
@@ -46,7 +46,6 @@ from goq.delivery.settling import (
     Grave,
     Settled,
     acknowledge,
-    end_lease,
     expire,
     extend,
     give_back,
@@ -115,7 +114,9 @@ class Pair:
 
     def _build(self, state: PartitionState) -> Dispatch:
         """Derive what is derived, as opening a partition does."""
-        dispatch = Dispatch.build(cast(Log, self.log), state, self.settings, self.now_ms)
+        log = cast(Log, self.log)
+        start, end = first_needed(log, state), log.end_offset
+        dispatch = Dispatch.build(log, state, self.settings, self.now_ms, start=start, end=end)
         for group in state.groups.values():
             facts = {}
             for offset in {o for p in group.outstanding() for o in range(p.start, p.end)}:
@@ -125,12 +126,12 @@ class Pair:
                     fact = Fact(message.key, lane, self._tenant(dispatch, message))
                     if fact != (0, self.settings.default_lane, 0):
                         facts[offset] = fact
-            group.turns = None
+            group.start_over()
             group.learn_outstanding(facts)
         return dispatch
 
     def _tenant(self, dispatch: Dispatch, message: Message) -> int:
-        return dispatch.ready.tenants.number(message.tenant) if message.tenant else 0
+        return dispatch.tenants.number(message.tenant) if message.tenant else 0
 
     def _rebuild(self) -> None:
         self.dispatch = self._build(self.real)
@@ -138,8 +139,7 @@ class Pair:
 
     def _group(self, name: str) -> Group:
         group = self.real.join(name)
-        is_new = group.turns is None or not group.turns.places
-        if is_new and group.taken.floor < self.dispatch.ready.complete_from:
+        if self.dispatch.lacks(group):
             self._rebuild()
         self.dispatch.turns_of(group)
         return group
@@ -351,11 +351,10 @@ class Pair:
             states[offset] = DONE if offset in self.twin.cancelled else state
         self.apply(event)
 
-    def end_lease(self, name: str, token: int) -> None:
-        """End a lease whose consumer is gone."""
-        held = {o: token for o in self.twin.view(name) if self.twin.held(name, token, o)}
-        events = end_lease(self.real, name, token, self.failing())
-        self._carry_out(name, events, held, None, "expir")
+    def give_back_all(self, name: str, token: int) -> None:
+        """Give back all of a lease at once."""
+        lease = self.real.group(name).leases[token]
+        self.settle("nack", name, [Receipt(0, token, p.start, p.end) for p in lease.parts])
 
     # Time
 

@@ -83,7 +83,7 @@ class FakeHost:
         assert group == GROUP
         return next((c for p, c in self.leases if p == partition and c != other_than), None)
 
-    def wake(self, group: str, consumers: Collection[str]) -> None:
+    def wake_consumers(self, group: str, consumers: Collection[str]) -> None:
         assert group == GROUP
         assert consumers
         self.woken += sorted(consumers)

@@ -41,7 +41,8 @@ class RunningNode:
     def __init__(self, data_dir: Path, settings: Mapping[str, Mapping[str, Any]]) -> None:
         broker = {"data_dir": data_dir, "listen": "127.0.0.1:0", **settings.get("broker", {})}
         self.data_dir = data_dir
-        self.node = Node(Config(**{**settings, "broker": broker}))
+        defaults = {"delivery": {"backoff": {"initial": 0}}, **settings.get("defaults", {})}
+        self.node = Node(Config(**{**settings, "broker": broker, "defaults": defaults}))
         self.url = ""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None

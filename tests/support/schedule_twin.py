@@ -104,6 +104,9 @@ class SchedulePair:
             self.messages[offset].matured = True
         if expected:
             self.frontier.mature(due.up_to_ms, due.end_offset)
+        if self.load:  # no waking in vain until it is read
+            next_ms = self.schedule.next_ms()
+            assert next_ms is None or next_ms > self.now_ms
         return due
 
     def begin_load(self) -> None:

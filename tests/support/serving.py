@@ -48,6 +48,7 @@ class Serving:
         self.folder = folder
         self.log = folder.parent / f"{folder.name}.stderr"
         self.process: subprocess.Popen[bytes] | None = None
+        settings = ("defaults.delivery.backoff.initial=0s", *settings)
         self._settings = [word for setting in settings for word in ("--set", setting)]
         self._reservation = socket.socket()
         # bound but not listening: the node may bind it too, nobody else is given it

@@ -35,10 +35,12 @@ from goq.client.arguments import (
     Duration,
     HeadersLike,
     MessageLike,
+    Time,
     as_message,
     as_messages,
     wait_ms,
 )
+from goq.client.delivery import DeliveryOptions
 from goq.client.messages import (
     FailedReceipt,
     LogMessage,
@@ -53,7 +55,6 @@ from goq.errors import InvalidInput
 from goq.model import Receipt
 from goq.units import format_time_us, parse_duration_ms, parse_size_bytes, parse_time_us
 
-Time = str | float
 Receipts = Iterable[str | Receipt]
 
 
@@ -116,14 +117,26 @@ class AsyncClient(AsyncAdmin):
         *,
         key: bytes | str | None = None,
         headers: HeadersLike | None = None,
+        priority: str | int | None = None,
+        delay: Duration | None = None,
+        deliver_at: Time | None = None,
+        ttl: Duration | None = None,
+        tenant: str | None = None,
+        dedup_id: str | None = None,
         partition: int | None = None,
     ) -> Published:
         """Publish one message; return once the node has stored it.
 
         Exactly once, however often the request is sent. Calls at the same moment share one.
+
+        ``priority`` names a lane of the topic or gives its number. ``delay`` or ``deliver_at``
+        hold the message back. ``ttl`` is how long it may wait from when it is ready. ``tenant``
+        is whose turn it takes. A second message with the same ``dedup_id`` within the topic's
+        window is not stored: the answer names the first.
         """
         message = as_message(value, key, headers)
-        return await self._direct_to(topic).publish(message, partition)
+        options = DeliveryOptions(priority, delay, deliver_at, ttl, tenant, dedup_id)
+        return await self._direct_to(topic).publish(message, partition, options)
 
     async def publish_many(
         self, topic: str, messages: Iterable[MessageLike], *, compress: bool = False

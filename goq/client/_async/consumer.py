@@ -8,11 +8,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from goq.client._async.backend import Lock, Worker
+from goq.client._async.backend import Lock, Worker, sleep
 from goq.client._async.channel import Channel
 from goq.client._async.extender import Extender
+from goq.client._async.feed import Feed
 from goq.client._async.http import Http
-from goq.client._async.receive import ReceiveOptions, receive
+from goq.client._async.receive import AsyncDeliveryBatch, ReceiveOptions, receive
 from goq.client._async.settle import (
     AsyncReceivedMessage,
     Settler,
@@ -20,9 +21,12 @@ from goq.client._async.settle import (
     nack_details,
     receipts_of,
 )
+from goq.client.retry import Failure
 from goq.errors import GoqError
 
 _LAST_ANSWER_S_MAX: Final = 1.0
+_EXHAUSTED_S: Final = 1.0
+_SOUND_STREAM_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +51,17 @@ class Consumption:
     """One loop, and what it was given but has not passed on.
 
     Each topic has a worker, which waits for messages on connections that end with the loop. So
-    the loop may be left at any moment, by Ctrl-C too: a worker that is waiting then tells the node
-    that it will ask no more, and hears whether it was handed something, which goes back at once.
+    the loop may be left at any moment, by Ctrl-C too: the node is told that nothing more is
+    wanted, the worker hears what it was handed until then, and that goes back at once.
+
+    The node pushes, with as much credit as a batch. Its streams end with their connections, and
+    give back what is in flight; so a loop that is left ends them first, for what it has passed on
+    to stay leased. Where a broken one was, what came over it and was not passed on is dropped. When
+    all credit is with the user, who wants to go on before settling, the node is asked for more.
+
+    A loop that is to end when nothing is ready asks for messages instead, as a stream never says
+    that there are none; so does one over several topics that is to end after ``max`` messages,
+    as the streams would each bring so many.
     """
 
     def __init__(
@@ -74,6 +87,9 @@ class Consumption:
         # a worker rings when there is more (True), and when there will be none (False)
         self._channel = Channel[bool](len(topics))
         self._workers: list[Worker] = []
+        self._streams = not self._until_empty and (options.max is None or len(topics) == 1)
+        self._feeds: list[Feed] = []
+        self._was_silent = False
         self._receiving: Http | None = None
         self._running = 0
 
@@ -85,9 +101,9 @@ class Consumption:
         self._last_s = time.monotonic()
         try:
             while not self._is_over() and await self._fill():
-                while self._held and not self._is_over():
+                while not self._is_over() and (message := self._take()) is not None:
                     self._passed_on += 1
-                    yield self._held.popleft()
+                    yield message
                     self._last_s = time.monotonic()
         finally:
             await self.aclose()
@@ -98,6 +114,10 @@ class Consumption:
         async with self._closing:
             self._channel.close()
             if self._receiving is not None:
+                for feed in self._feeds:
+                    await feed.end()
+                    self._settler.listeners.remove(feed.settled)
+                self._feeds = []
                 self._receiving.finish()
                 give_up_at_s = time.monotonic() + _LAST_ANSWER_S_MAX
                 for worker in self._workers:
@@ -106,11 +126,10 @@ class Consumption:
             for worker in self._workers:
                 await worker.stop()
             await self._extender.stop()
-            await self._give_back()
+            await self._give_back(list(self._held))
+            self._held.clear()
 
-    async def _give_back(self) -> None:
-        held = list(self._held)
-        self._held.clear()
+    async def _give_back(self, held: Sequence[AsyncReceivedMessage]) -> None:
         try:
             for topic, group, members in by_group(held):
                 await self._settler.settle(
@@ -128,7 +147,11 @@ class Consumption:
             return False
         if not self._workers:
             self._start_workers()
-        bells = await self._channel.take(None if self._until_empty else wait_ms / 1000)
+        wait_s = None if self._until_empty else wait_ms / 1000
+        if self._feeds:
+            wait_s = await self._grant(wait_ms / 1000)
+        bells = await self._channel.take(wait_s)
+        self._was_silent = not bells
         if self._options.after_wait is not None:
             await self._options.after_wait()
         self._running -= bells.count(False)
@@ -142,16 +165,87 @@ class Consumption:
         if self._until_empty:
             options = replace(options, wait_ms=0)
         batch = await receive(http, self._settler, topic, self._group, options)
+        return self._admit(batch)
+
+    def _admit(self, batch: AsyncDeliveryBatch) -> bool:
         messages = list(batch.messages())
         if self._options.auto_extend:
             self._extender.watch(messages)
         self._held.extend(messages)
         return bool(messages)
 
+    def _take(self) -> AsyncReceivedMessage | None:
+        try:
+            return self._held.popleft()
+        except IndexError:  # a worker may have taken back the last
+            return None
+
     def _start_workers(self) -> None:
-        self._receiving = http = self._http.fork(len(self._topics))
         self._running = len(self._topics)
-        self._workers = [Worker(self._fetch, http, topic) for topic in self._topics]
+        if self._streams:
+            # one more to ask for credit, and to say that enough has come
+            self._receiving = http = self._http.fork(len(self._topics) + 1)
+            self._feeds = [
+                Feed(http, topic, self._group, self._options.receive) for topic in self._topics
+            ]
+            self._settler.listeners.extend([feed.settled for feed in self._feeds])
+            self._workers = [Worker(self._follow, http, feed) for feed in self._feeds]
+        else:
+            self._receiving = http = self._http.fork(len(self._topics))
+            self._workers = [Worker(self._fetch, http, topic) for topic in self._topics]
+
+    async def _grant(self, wait_s: float) -> float:
+        """Grant more where all credit is with the user; return how long to wait for messages."""
+        for feed in self._feeds:
+            if feed.is_exhausted or (self._was_silent and feed.may_be_exhausted):
+                await feed.more()
+        if any(feed.may_be_exhausted for feed in self._feeds):
+            return min(wait_s, _EXHAUSTED_S)
+        return wait_s
+
+    async def _follow(self, http: Http, feed: Feed) -> None:
+        """Take what is pushed from one topic until the loop ends, over one stream after another."""
+        attempts = http.attempts()
+        try:
+            while not self._channel.closed:
+                left = None if self._options.max is None else self._options.max - self._passed_on
+                if left == 0:
+                    return
+                await feed.open(left)
+                opened_s = time.monotonic()
+                try:
+                    async for deliveries in feed.deliveries():
+                        self._admit(
+                            AsyncDeliveryBatch(self._settler, feed.topic, self._group, deliveries)
+                        )
+                        self._channel.offer(True)
+                except GoqError as error:
+                    if self._channel.closed:
+                        return
+                    if time.monotonic() - opened_s > _SOUND_STREAM_S:
+                        attempts = http.attempts()
+                    pause_s = attempts.pause_s(Failure(error, maybe_done=True), repeatable=True)
+                    await self._withdraw(feed.topic)
+                    if pause_s is None:
+                        raise
+                    await sleep(pause_s)
+        except Exception as error:
+            self._channel.fail(error)
+
+    async def _withdraw(self, topic: str) -> None:
+        """Drop what came over a stream that broke and was not passed on.
+
+        The node has given it back already if it noticed; a node that was started anew has not.
+        """
+        taken: list[AsyncReceivedMessage] = []
+        while (message := self._take()) is not None:
+            taken.append(message)
+        dropped = [message for message in taken if message.topic == topic]
+        self._held.extend([message for message in taken if message.topic != topic])
+        self._channel.offer(True)
+        for message in dropped:
+            message.settled = True
+        await self._give_back(dropped)
 
     async def _fetch(self, http: Http, topic: str) -> None:
         """Receive from one topic until the loop ends, and only while the loop has nothing."""

@@ -15,6 +15,7 @@ from goq.client._async.backend import Lock
 from goq.client._async.publisher import Job, Publisher
 from goq.client.arguments import message_bytes
 from goq.client.batch import Batch, batches_of
+from goq.client.delivery import DeliveryOptions
 from goq.client.messages import Published, PublishedBatch, joined
 from goq.errors import PartitionNotFound
 from goq.model import Message
@@ -52,8 +53,11 @@ class DirectPublisher:
         self._left: deque[_Entry] = deque()
         self._round: _Round | None = None
 
-    async def publish(self, message: Message, partition: int | None) -> Published:
+    async def publish(
+        self, message: Message, partition: int | None, options: DeliveryOptions
+    ) -> Published:
         """Return where the node stored a message."""
+        message = await self._publisher.applied(message, options)
         if partition is not None:
             await self._check_partition(partition)
         entry = _Entry(message, partition)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from math import inf
+from typing import Any, Final, TypeVar
 
 import httpx
 import msgspec
@@ -20,8 +21,12 @@ from goq.client.problems import Answer, error_of_answer, failure_of_transport, u
 from goq.client.retry import Attempts, Failure, RetryPolicy, answered
 from goq.errors import InvalidInput, TooLarge
 
+Outcome = TypeVar("Outcome")
+Headers = list[tuple[bytes, bytes]]
+
 ANSWER_BYTES_MAX: Final = 4 * limits.FRAME_BYTES_MAX
 CONNECT_S_MAX: Final = 5.0
+ASK_MS_MAX: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,76 +110,92 @@ class Http:
         headers = [(b"Accept", accept)]
         if body:
             headers.append((b"Content-Type", content_type))
-        attempts = Attempts(self._options.retry, draw=random.random, now_s=time.monotonic)
+        return await self._persist(
+            lambda chosen: self._attempt(chosen, method, target, headers, body, wait_ms), repeatable
+        )
+
+    async def stream(self, target: str, body: bytes, *, accept: bytes, wait_ms: int) -> Streaming:
+        """Begin an answer to a POST that goes on; ``wait_ms`` may pass between two pieces.
+
+        Beginning is tried again like any request, a stream that broke is not: only the caller
+        knows where to go on.
+        """
+        headers = [(b"Accept", accept), (b"Content-Type", routes.JSON)]
+        return await self._persist(
+            lambda chosen: self._begin(chosen, target, headers, body, wait_ms), repeatable=True
+        )
+
+    def attempts(self) -> Attempts:
+        """Return a fresh count of attempts, as patient as this client is to be."""
+        return Attempts(self._options.retry, draw=random.random, now_s=time.monotonic)
+
+    async def _persist(
+        self, attempt: Callable[[int], Awaitable[Outcome]], repeatable: bool
+    ) -> Outcome:
+        attempts = self.attempts()
         while True:
             chosen = self._current
-            outcome = await self._attempt(chosen, method, target, headers, body, wait_ms)
-            if isinstance(outcome, Answer):
-                return outcome
-            pause_s = attempts.pause_s(outcome, repeatable=repeatable)
+            try:
+                return await attempt(chosen)
+            except _Failed as failed:
+                failure = failed.failure
+            pause_s = attempts.pause_s(failure, repeatable=repeatable)
             if pause_s is None or self._closed:
-                raise outcome.error
+                raise failure.error
             if self._current == chosen:
                 self._current = (chosen + 1) % len(self._servers)
             await sleep(pause_s)
-
-    async def stream(self, target: str, *, accept: bytes, wait_ms: int = 0) -> AsyncIterator[bytes]:
-        """Yield the pieces of an answer as they arrive; ``wait_ms`` may pass between two.
-
-        One attempt: only the caller knows where to go on after a break.
-        """
-        chosen = self._current
-        request = self._build(chosen, "GET", target, [(b"Accept", accept)], b"", wait_ms)
-        server = self._options.servers[chosen]
-        response = None
-        try:
-            response = await self._transport_of(chosen).handle_async_request(request)
-            assert isinstance(response.stream, httpx.AsyncByteStream)
-            if response.status_code >= 300:
-                body = await _body_of(response.stream)
-                answer = Answer(response.status_code, response.headers, body)
-                raise error_of_answer(answer, server)
-            async for chunk in response.stream:
-                yield chunk
-        except httpx.TransportError as error:
-            raise failure_of_transport(error, server).error from error
-        finally:
-            if response is not None:
-                assert isinstance(response.stream, httpx.AsyncByteStream)
-                await response.stream.aclose()
 
     async def _attempt(
         self,
         chosen: int,
         method: str,
         target: str,
-        headers: list[tuple[bytes, bytes]],
+        headers: Headers,
         body: bytes,
         wait_ms: int,
-    ) -> Answer | Failure:
-        request = self._build(chosen, method, target, headers, body, wait_ms)
+        timeout_ms: int | None = None,
+    ) -> Answer:
+        request = self._build(chosen, method, target, headers, body, wait_ms, timeout_ms)
         server = self._options.servers[chosen]
         try:
             response = await self._transport_of(chosen).handle_async_request(request)
             assert isinstance(response.stream, httpx.AsyncByteStream)
             answer = Answer(response.status_code, response.headers, await _body_of(response.stream))
         except httpx.TransportError as error:
-            return failure_of_transport(error, server)
+            raise _Failed(failure_of_transport(error, server)) from error
         if 200 <= answer.status < 300:
             return answer
-        return answered(error_of_answer(answer, server))
+        raise _Failed(answered(error_of_answer(answer, server)))
+
+    async def _begin(
+        self, chosen: int, target: str, headers: Headers, body: bytes, wait_ms: int
+    ) -> Streaming:
+        request = self._build(chosen, "POST", target, headers, body, wait_ms)
+        server = self._options.servers[chosen]
+        try:
+            response = await self._transport_of(chosen).handle_async_request(request)
+            assert isinstance(response.stream, httpx.AsyncByteStream)
+            if response.status_code < 300:
+                return Streaming(self, chosen, server, response)
+            text = await _body_of(response.stream)
+        except httpx.TransportError as error:
+            raise _Failed(failure_of_transport(error, server)) from error
+        answer = Answer(response.status_code, response.headers, text)
+        raise _Failed(answered(error_of_answer(answer, server)))
 
     def _build(
         self,
         chosen: int,
         method: str,
         target: str,
-        headers: list[tuple[bytes, bytes]],
+        headers: Headers,
         body: bytes,
         wait_ms: int,
+        timeout_ms: int | None = None,
     ) -> httpx.Request:
         server = self._servers[chosen]
-        timeout_s = self._options.timeout_ms / 1000
+        timeout_s = min(self._options.timeout_ms, timeout_ms or inf) / 1000
         every = [(b"Host", server.netloc), *self._headers, *headers]
         if body or method in ("POST", "PUT", "PATCH"):
             every.append((b"Content-Length", b"%d" % len(body)))
@@ -196,6 +217,48 @@ class Http:
 
     def _transport_of(self, chosen: int) -> httpx.AsyncBaseTransport:
         return self._transports[self._servers[chosen].scheme]
+
+
+class Streaming:
+    """An answer that goes on. What is asked about it is asked of the node that gives it."""
+
+    def __init__(self, http: Http, chosen: int, server: str, response: httpx.Response) -> None:
+        self.headers = response.headers
+        self._http = http
+        self._chosen = chosen
+        self._server = server
+        self._body = response.stream
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Yield what comes, as it comes; raise when the connection breaks before the end."""
+        assert isinstance(self._body, httpx.AsyncByteStream)
+        try:
+            async for piece in self._body:
+                yield piece
+        except httpx.TransportError as error:
+            raise failure_of_transport(error, self._server).error from error
+        finally:
+            await self._body.aclose()
+
+    async def ask(self, method: str, target: str, payload: object = None) -> Any:
+        """Send JSON to the node that gives this answer, once; return the decoded answer."""
+        body = b"" if payload is None else msgspec.json.encode(payload)
+        headers = [(b"Accept", routes.JSON), (b"Content-Type", routes.JSON)]
+        try:
+            answer = await self._http._attempt(
+                self._chosen, method, target, headers, body, 0, ASK_MS_MAX
+            )
+        except _Failed as failed:
+            raise failed.failure.error from failed
+        return msgspec.json.decode(answer.body) if answer.body else None
+
+
+class _Failed(Exception):
+    """An attempt came to nothing."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.error)
+        self.failure = failure
 
 
 async def _body_of(stream: httpx.AsyncByteStream) -> bytes:

@@ -15,6 +15,7 @@ from goq.client import routes, wire
 from goq.client._async.backend import Worker
 from goq.client._async.channel import Channel
 from goq.client._async.http import Http
+from goq.client.lanes import DEFAULT_LANES
 from goq.client.messages import DamagedRange, LogMessage, ReadBatch, messages_of
 from goq.client.problems import unreadable
 from goq.errors import DamagedData, InvalidFrame, InvalidInput, PartitionNotFound
@@ -105,6 +106,7 @@ class _Reader:
             http, self._log.topic, self.partition, span, limit=limit, wait_ms=wait_ms
         )
         self.position = piece.next
+        self._log.lanes = piece.lanes
         return piece
 
 
@@ -135,6 +137,7 @@ class Log:
         self.http = http
         self.topic = topic
         self.limit = limits.READ_MESSAGES_MAX
+        self.lanes = DEFAULT_LANES
         self._partition = partition
         self._span = span
         self._follow = follow
@@ -150,7 +153,7 @@ class Log:
             await _push(heads, reader)
         while heads:
             found, reader = heapq.heappop(heads)
-            for message in messages_of(self.topic, found.partition, found.frame):
+            for message in messages_of(self.topic, found.partition, found.frame, self.lanes):
                 yield message
             await _push(heads, reader)
         if self._follow:
@@ -204,7 +207,9 @@ class Log:
                         else:
                             frames.append(item)
                 for found in sorted(frames, key=_place):
-                    for message in messages_of(self.topic, found.partition, found.frame):
+                    for message in messages_of(
+                        self.topic, found.partition, found.frame, self.lanes
+                    ):
                         yield message
         finally:
             channel.close()

@@ -15,8 +15,10 @@ from goq import limits
 from goq.client._async.backend import Monitor, Worker
 from goq.client._async.publisher import Job, Publisher
 from goq.client.arguments import (
+    Duration,
     HeadersLike,
     MessageLike,
+    Time,
     as_message,
     as_messages,
     check_values,
@@ -24,8 +26,10 @@ from goq.client.arguments import (
     value_bytes,
 )
 from goq.client.batch import Batch
+from goq.client.delivery import DeliveryOptions
 from goq.client.messages import PublishedBatch
 from goq.errors import GoqError, InvalidInput
+from goq.model import Message
 
 BATCH_BYTES_MAX: Final = 12 * limits.MIB
 WAITING_BATCHES_MAX: Final = 4
@@ -113,14 +117,25 @@ class AsyncProducer:
         *,
         key: bytes | str | None = None,
         headers: HeadersLike | None = None,
+        priority: str | int | None = None,
+        delay: Duration | None = None,
+        deliver_at: Time | None = None,
+        ttl: Duration | None = None,
+        tenant: str | None = None,
+        dedup_id: str | None = None,
     ) -> None:
-        """Take one message."""
-        message = as_message(value, key, headers)
+        """Take one message; see :meth:`AsyncClient.publish` for what may be said of it."""
+        options = DeliveryOptions(priority, delay, deliver_at, ttl, tenant, dedup_id)
+        message = await self._publisher.applied(as_message(value, key, headers), options)
         size_bytes = message_bytes(message)
         with self._monitor:
             await self._room_for(size_bytes)
             self._open.add(message, size_bytes)
             self._added(1)
+
+    async def apply(self, message: Message, options: DeliveryOptions) -> Message:
+        """Return a message for :meth:`send_many`, with options put in."""
+        return await self._publisher.applied(message, options)
 
     async def send_many(self, messages: Iterable[MessageLike]) -> None:
         """Take messages in their order."""

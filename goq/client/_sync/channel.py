@@ -46,6 +46,13 @@ class Channel(Generic[Item]):
                 self._monitor.wait()
             return not self.closed
 
+    def offer(self, item: Item) -> None:
+        """Add an item if there is room."""
+        with self._monitor:
+            if len(self._entries) < self._room and not self.closed:
+                self._entries.append(_Entry(item))
+                self._monitor.notify_all()
+
     def take(self, timeout: float | None = None) -> list[Item]:
         """Return all items there are, waiting for the first; an empty list after ``timeout``.
 

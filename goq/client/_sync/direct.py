@@ -16,6 +16,7 @@ from goq.client._sync.backend import Lock
 from goq.client._sync.publisher import Job, Publisher
 from goq.client.arguments import message_bytes
 from goq.client.batch import Batch, batches_of
+from goq.client.delivery import DeliveryOptions
 from goq.client.messages import Published, PublishedBatch, joined
 from goq.errors import PartitionNotFound
 from goq.model import Message
@@ -53,8 +54,11 @@ class DirectPublisher:
         self._left: deque[_Entry] = deque()
         self._round: _Round | None = None
 
-    def publish(self, message: Message, partition: int | None) -> Published:
+    def publish(
+        self, message: Message, partition: int | None, options: DeliveryOptions
+    ) -> Published:
         """Return where the node stored a message."""
+        message = self._publisher.applied(message, options)
         if partition is not None:
             self._check_partition(partition)
         entry = _Entry(message, partition)

@@ -16,6 +16,7 @@ from goq.client import routes, wire
 from goq.client._sync.backend import Worker
 from goq.client._sync.channel import Channel
 from goq.client._sync.http import Http
+from goq.client.lanes import DEFAULT_LANES
 from goq.client.messages import DamagedRange, LogMessage, ReadBatch, messages_of
 from goq.client.problems import unreadable
 from goq.errors import DamagedData, InvalidFrame, InvalidInput, PartitionNotFound
@@ -106,6 +107,7 @@ class _Reader:
             http, self._log.topic, self.partition, span, limit=limit, wait_ms=wait_ms
         )
         self.position = piece.next
+        self._log.lanes = piece.lanes
         return piece
 
 
@@ -136,6 +138,7 @@ class Log:
         self.http = http
         self.topic = topic
         self.limit = limits.READ_MESSAGES_MAX
+        self.lanes = DEFAULT_LANES
         self._partition = partition
         self._span = span
         self._follow = follow
@@ -151,7 +154,7 @@ class Log:
             _push(heads, reader)
         while heads:
             found, reader = heapq.heappop(heads)
-            for message in messages_of(self.topic, found.partition, found.frame):
+            for message in messages_of(self.topic, found.partition, found.frame, self.lanes):
                 yield message
             _push(heads, reader)
         if self._follow:
@@ -205,7 +208,9 @@ class Log:
                         else:
                             frames.append(item)
                 for found in sorted(frames, key=_place):
-                    for message in messages_of(self.topic, found.partition, found.frame):
+                    for message in messages_of(
+                        self.topic, found.partition, found.frame, self.lanes
+                    ):
                         yield message
         finally:
             channel.close()

@@ -9,7 +9,7 @@ with it: its numbers may or may not be used up, and a new identity may begin any
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -17,11 +17,13 @@ import msgspec
 from goq.client import routes, wire
 from goq.client._sync.http import Http
 from goq.client.batch import Batch, Share
+from goq.client.delivery import PLAIN, DeliveryOptions, NodeClock, Target
 from goq.client.messages import PublishedBatch, PublishedRun
 from goq.client.problems import unreadable
-from goq.errors import InvalidFrame, PartitionNotFound
+from goq.errors import InvalidFrame, InvalidInput, PartitionNotFound
 from goq.frame.encode import ProducerMark, encode_frame
-from goq.units import parse_time_us
+from goq.model import Message
+from goq.units import parse_duration_ms, parse_time_us
 
 
 @dataclass(slots=True)
@@ -45,6 +47,8 @@ class Publisher:
         self._http = http
         self._partition = partition
         self._count: int | None = None
+        self._target = Target()
+        self._clock = NodeClock()
         self._turn = random.getrandbits(16)
         self.renew()
 
@@ -59,18 +63,42 @@ class Publisher:
         The node makes the topic if it makes those that are published to.
         """
         if self._count is None or anew:
+            asked_us = self._clock.monotonic_us()
             found = self._http.call("PUT", routes.topic(self.topic), repeatable=True)
+            settings = found["settings"]
+            self._target = Target(
+                settings["priority.lanes"], parse_duration_ms(settings["delay.max"])
+            )
+            self._clock.note(parse_time_us(found["time"], now_us=0), asked_us)
             self._count = len(found["partitions"])
         return self._count
 
+    def applied(self, message: Message, options: DeliveryOptions) -> Message:
+        """Return a message with options put in; raise ``InvalidInput`` naming a bad one.
+
+        The topic is asked once more before a lane is said not to be there.
+        """
+        if options == PLAIN:
+            return message
+        self.partitions()
+        if options.priority is not None:
+            try:
+                self._target.lane(options.priority)
+            except InvalidInput:
+                self.partitions(anew=True)
+        return self._target.applied(message, options, self._clock.now_us())
+
     def prepare(self, batch: Batch, *, compress: bool = False) -> Job:
         """Return the batch as frames that carry the next sequences of their partitions."""
+        if self._partition is None or batch.delivery is not None:
+            self.partitions()
+        lane = self._target.default_lane
         if self._partition is not None:
-            shares = [batch.whole(self._partition)]
+            shares = [batch.whole(self._partition, default_lane=lane)]
         else:
             count = self.partitions()
             self._turn = (self._turn + 1) % count
-            shares = batch.divide(count, keyless_to=self._turn)
+            shares = batch.divide(count, keyless_to=self._turn, default_lane=lane)
         pieces: list[bytes] = []
         for share in shares:
             sequence = self._sequences.get(share.partition, 0)
@@ -100,6 +128,7 @@ class Publisher:
         return self._post(job)
 
     def _post(self, job: Job) -> PublishedBatch:
+        asked_us = self._clock.monotonic_us()
         answer = self._http.request(
             "POST",
             routes.messages(self.topic),
@@ -111,16 +140,26 @@ class Publisher:
             stored = wire.decode_published(answer.body, len(job.shares))
         except (msgspec.DecodeError, InvalidFrame) as error:
             raise unreadable(self.topic, error) from None
-        return PublishedBatch(
-            self.topic,
-            [
-                PublishedRun(
-                    result.partition,
-                    result.offset,
-                    parse_time_us(result.timestamp, now_us=0),
-                    result.duplicate,
-                    share.positions,
-                )
-                for share, result in zip(job.shares, stored, strict=True)
-            ],
-        )
+        runs: list[PublishedRun] = []
+        for share, result in zip(job.shares, stored, strict=True):
+            time_us = parse_time_us(result.timestamp, now_us=0)
+            if len(result.duplicates) == len(share.positions):
+                self._sequences[share.partition] -= len(share.positions)  # none was used up
+            elif not result.duplicate:
+                self._clock.note(time_us, asked_us)
+            runs.extend(_runs(share.positions, result, time_us))
+        return PublishedBatch(self.topic, runs)
+
+
+def _runs(
+    positions: Sequence[int], result: wire.StoredFrame, time_us: int
+) -> Iterator[PublishedRun]:
+    """Yield where the messages of one frame are: side by side, but for the repetitions."""
+    partition = result.partition
+    if result.duplicates:
+        gone = {row for row, _, _ in result.duplicates}
+        for row, offset, original_us in result.duplicates:
+            yield PublishedRun(partition, offset, original_us, True, [positions[row]])
+        positions = [at for row, at in enumerate(positions) if row not in gone]
+    if positions:
+        yield PublishedRun(partition, result.offset, time_us, result.duplicate, positions)

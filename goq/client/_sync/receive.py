@@ -19,6 +19,7 @@ from goq.client._sync.settle import (
     nack_details,
 )
 from goq.client.arguments import Duration
+from goq.client.lanes import delivery_fields
 from goq.client.messages import Settled
 from goq.client.problems import unreadable
 from goq.client.wire import Delivery
@@ -37,10 +38,14 @@ class ReceiveOptions:
 
     def body(self) -> bytes:
         """Return the request's body."""
-        asked: dict[str, object] = {
-            "max": min(self.max, limits.RECEIVE_MESSAGES_MAX),
-            "wait": format_duration_ms(self.wait_ms),
-        }
+        return self._body({"wait": format_duration_ms(self.wait_ms)})
+
+    def stream_body(self, limit: int | None) -> bytes:
+        """Return the body that asks for a stream, of ``limit`` messages in all."""
+        return self._body({"stream": True} if limit is None else {"stream": True, "limit": limit})
+
+    def _body(self, asked: dict[str, object]) -> bytes:
+        asked["max"] = min(self.max, limits.RECEIVE_MESSAGES_MAX)
         if self.visibility_ms is not None:
             asked["visibility"] = format_duration_ms(self.visibility_ms)
         if self.consumer is not None:
@@ -86,6 +91,7 @@ class DeliveryBatch:
                     frame.values(start, end),
                     frame.keys(start, end),
                     frame.headers(start, end),
+                    *delivery_fields(frame, start, end, delivery.lanes),
                     repeat(self.group),
                     repeat(attempt),
                     repeat(delivery.token),

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -27,6 +27,8 @@ class Settler:
 
     def __init__(self, http: Http) -> None:
         self._http = http
+        self.listeners: list[Callable[[str, str, int], None]] = []
+        """Called with topic, group and how many of their messages were let go of."""
 
     def settle(
         self, verb: str, topic: str, group: str, receipts: Sequence[str], **details: object
@@ -44,6 +46,9 @@ class Settler:
                 raise unreadable(path, error) from None
             done += settled.done
             failed.extend(settled.failed)
+        if verb != "extend":
+            for listener in list(self.listeners):
+                listener(topic, group, done)
         return Settled(done, failed)
 
     def settle_one(
@@ -89,6 +94,10 @@ class ReceivedMessage(msgspec.Struct, eq=False):
     value: bytes | None
     key: bytes | None
     headers: Sequence[Header]
+    priority: str
+    tenant: str | None
+    deliver_at: int | None
+    expires_at: int | None
     group: str
     attempt: int
     token: int

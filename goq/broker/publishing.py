@@ -1,0 +1,197 @@
+"""The way into a topic: where each message goes, and what became of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from goq import limits
+from goq.broker.commit import Appended
+from goq.broker.partition import Partition
+from goq.errors import InvalidInput, PartitionNotFound
+from goq.frame.encode import LeftOut, columns_of, encode_frame, encode_value
+from goq.frame.header import Attribute
+from goq.frame.keys import dedup_partition_of, partition_of
+from goq.frame.view import FrameView
+from goq.model import Message
+from goq.settings import TopicSettings
+
+ANY_PARTITION = 0xFFFF_FFFF
+
+
+class Placed(NamedTuple):
+    """A message and the partition asked for, None to leave that to the topic."""
+
+    partition: int | None
+    content: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Where one published message lies; ``is_repetition`` if its dedup id was there before."""
+
+    partition: int
+    offset: int
+    time_us: int
+    is_repetition: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFrame:
+    """Where the messages of one published frame lie.
+
+    From ``offset`` on, one after the other, but for those ``left_out``, which were there before.
+    ``message_count`` is how many the frame brought. ``duplicate`` says that the whole frame had
+    been stored by an earlier attempt.
+    """
+
+    partition: int
+    offset: int
+    message_count: int
+    time_us: int
+    duplicate: bool
+    left_out: Sequence[LeftOut]
+
+
+class Publishing:
+    """Takes messages and frames for the partitions of one topic, a list that may grow."""
+
+    def __init__(self, name: str, settings: TopicSettings, partitions: list[Partition]) -> None:
+        self.settings = settings
+        self._name = name
+        self._partitions = partitions
+        self._sticky = 0
+        self._sticky_bytes = 0
+
+    def partition(self, number: int) -> Partition:
+        """Return a partition; raise ``PartitionNotFound`` if the topic has no such one."""
+        if not 0 <= number < len(self._partitions):
+            raise PartitionNotFound(
+                f"topic {self._name} has partitions 0 to {len(self._partitions) - 1}, not {number}",
+                field="partition",
+            )
+        return self._partitions[number]
+
+    async def publish_messages(self, placed: Sequence[Placed]) -> list[Stored]:
+        """Store messages, those of a partition in one frame; return where each lies."""
+        if len(placed) == 1:  # the common request of a service deserves the short way
+            return [await self._publish_one(*placed[0])]
+        chosen: dict[int, list[int]] = {}
+        for number, (partition, message) in enumerate(placed):
+            chosen.setdefault(self._place(partition, message), []).append(number)
+        frames = [
+            (partition, self._frame([placed[number].content for number in some]))
+            for partition, some in chosen.items()
+        ]
+        pending = self._publish(frames)
+        results: dict[int, Stored] = {}
+        appends = await wait_for_all(pending)
+        for (partition, numbers), appended in zip(chosen.items(), appends, strict=True):
+            results.update(zip(numbers, _each(partition, appended, len(numbers)), strict=True))
+        return [results[number] for number in range(len(placed))]
+
+    async def _publish_one(self, asked: int | None, message: Message) -> Stored:
+        number = self._place(asked, message)
+        view = self._frame([message])
+        self._partitions[number].check_publish(len(view.buffer))
+        return _each(number, await self._publish_to(number, view), 1)[0]
+
+    def _frame(self, messages: Sequence[Message]) -> FrameView:
+        """Return messages as a frame; one that is only a value sooner."""
+        first = messages[0]
+        if len(messages) == 1 and first.value is not None and first == Message(first.value):
+            return FrameView.parse(encode_value(first.value))
+        columns = columns_of(messages, default_lane=self.settings.default_lane)
+        return FrameView.parse(encode_frame(columns))
+
+    async def publish_frames(self, frames: Sequence[tuple[int, FrameView]]) -> list[StoredFrame]:
+        """Store checked frames; return where each lies."""
+        targets = [self._place_frame(partition, view) for partition, view in frames]
+        pending = self._publish([(n, view) for n, (_, view) in zip(targets, frames, strict=True)])
+        appends = await wait_for_all(pending)
+        return [
+            StoredFrame(
+                target,
+                appended.offset,
+                view.header.message_count,
+                appended.time_us,
+                appended.duplicate,
+                appended.left_out,
+            )
+            for target, (_, view), appended in zip(targets, frames, appends, strict=True)
+        ]
+
+    def _publish(self, frames: Sequence[tuple[int, FrameView]]) -> list[asyncio.Future[Appended]]:
+        """Queue all frames, or raise before any of them is."""
+        for number, view in frames:
+            self.partition(number).check_publish(len(view.buffer))
+        return [self._publish_to(number, view) for number, view in frames]
+
+    def _publish_to(self, number: int, view: FrameView) -> asyncio.Future[Appended]:
+        if number == self._sticky:
+            self._sticky_bytes += len(view.buffer)
+        return self._partitions[number].publish(view)
+
+    def _place(self, partition: int | None, message: Message) -> int:
+        if partition is not None:
+            self.partition(partition)
+            return partition
+        if message.key is not None:
+            return partition_of(message.key, len(self._partitions))
+        if message.dedup_id is not None:  # sent again it must meet the first one
+            return dedup_partition_of(message.dedup_id, len(self._partitions))
+        return self._keyless()
+
+    def _keyless(self) -> int:
+        """Return the partition that keyless messages go to now.
+
+        They stay with one until it got its share and then move on, as in Kafka: so that those of
+        one moment share a write, and so do their leases and acks.
+        """
+        count = len(self._partitions)
+        if self._sticky_bytes >= limits.STICKY_BYTES:
+            self._sticky, self._sticky_bytes = (self._sticky + 1) % count, 0
+        for number in range(self._sticky, self._sticky + count):
+            if self._partitions[number % count].is_online:
+                self._sticky = number % count
+                break
+        return self._sticky
+
+    def _place_frame(self, partition: int, view: FrameView) -> int:
+        if partition != ANY_PARTITION:
+            self.partition(partition)
+            return partition
+        if view.header.attributes & (Attribute.KEYS | Attribute.DEDUP_ID):
+            raise InvalidInput(
+                "a frame with keys or dedup ids must name its partition: the hash of the key, or"
+                f" of the dedup id where there is no key, modulo {len(self._partitions)}",
+                field="partition",
+            )
+        return self._keyless()
+
+
+def _each(partition: int, appended: Appended, count: int) -> list[Stored]:
+    """Return where each of ``count`` messages of a frame lies."""
+    repetitions = {row: (offset, time_us) for row, offset, time_us in appended.left_out}
+    stored: list[Stored] = []
+    offset = appended.offset
+    for row in range(count):
+        if row in repetitions:
+            stored.append(Stored(partition, *repetitions[row], True))
+        else:
+            stored.append(Stored(partition, offset, appended.time_us, False))
+            offset += 1
+    return stored
+
+
+async def wait_for_all(pending: Sequence[asyncio.Future[Appended]]) -> list[Appended]:
+    """Wait for all appends, then return them or raise the first error."""
+    if len(pending) == 1:
+        return [await pending[0]]
+    results = await asyncio.gather(*pending, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in results if isinstance(result, Appended)]

@@ -1,0 +1,104 @@
+"""What the node pushes from one topic: one stream after the other."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Final
+
+import msgspec
+
+from goq import limits
+from goq.client import routes, wire
+from goq.client._async.http import ANSWER_BYTES_MAX, Http, Streaming
+from goq.client._async.receive import ReceiveOptions
+from goq.client.problems import unreadable
+from goq.client.wire import Delivery
+from goq.errors import GoqError, InvalidFrame, Unavailable
+
+_SILENCE_MS_MAX: Final = 2 * limits.HEARTBEAT_MS
+_STREAM_ID: Final = "goq-stream"
+
+
+class Feed:
+    """Opens streams of a topic, and knows how much of its credit the present one has left.
+
+    ``in_flight`` is what this client knows of: messages that came, less those settled here. The
+    node knows better, as leases also end by themselves; :meth:`more` takes over what it says.
+    """
+
+    def __init__(self, http: Http, topic: str, group: str, options: ReceiveOptions) -> None:
+        self.topic = topic
+        self.group = group
+        self.in_flight = 0
+        self._http = http
+        self._options = options
+        self._credit = 0
+        self._arrived = 0
+        self._arrived_at_grant = 0
+        self._stream: Streaming | None = None
+
+    async def open(self, limit: int | None) -> None:
+        """Begin a stream, of ``limit`` messages in all."""
+        self.in_flight = self._arrived = self._arrived_at_grant = 0
+        self._credit = min(self._options.max, limits.RECEIVE_MESSAGES_MAX)
+        self._stream = await self._http.stream(
+            f"{routes.group(self.topic, self.group)}/receive",
+            self._options.stream_body(limit),
+            accept=routes.FRAMES,
+            wait_ms=_SILENCE_MS_MAX,
+        )
+
+    async def deliveries(self) -> AsyncIterator[list[Delivery]]:
+        """Yield what comes; raise when the stream ends, in whatever way."""
+        assert self._stream is not None
+        answers = wire.StreamedAnswers(ANSWER_BYTES_MAX)
+        try:
+            async for piece in self._stream.pieces():
+                for answer in answers.feed(piece):
+                    deliveries = wire.decode_deliveries(answer)
+                    count = sum(delivery.message_count() for delivery in deliveries)
+                    if count:
+                        self._arrived += count
+                        self.in_flight += count
+                        yield deliveries
+        except (msgspec.DecodeError, InvalidFrame) as error:
+            raise unreadable(f"a stream of {self.topic}", error) from None
+        finally:
+            self._stream = None
+        raise Unavailable("the node ended the stream; it is stopping, or the topic is gone")
+
+    def settled(self, topic: str, group: str, count: int) -> None:
+        """Note that messages were settled, if they are of this feed."""
+        if topic == self.topic and group == self.group:
+            self.in_flight = max(0, self.in_flight - count)
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether nothing can come before something is settled, as far as is known here."""
+        return self.in_flight >= self._credit
+
+    @property
+    def may_be_exhausted(self) -> bool:
+        """Whether the node may see it so: something came since it was asked."""
+        return self._arrived > self._arrived_at_grant
+
+    async def more(self) -> None:
+        """Let the node hand over as much again as the credit was at first."""
+        self._arrived_at_grant = self._arrived
+        asked = {"more": min(self._options.max, limits.RECEIVE_MESSAGES_MAX)}
+        with contextlib.suppress(GoqError):  # the stream has ended: there will be another
+            stream = self._stream
+            if stream is not None:
+                answer = await stream.ask("PATCH", self._path(stream), asked)
+                self._credit, self.in_flight = answer["max"], answer["in_flight"]
+
+    async def end(self) -> None:
+        """Tell the node to end the stream and to leave its leases as they are."""
+        stream = self._stream
+        if stream is not None:
+            with contextlib.suppress(GoqError):
+                await stream.ask("DELETE", self._path(stream))
+
+    def _path(self, stream: Streaming) -> str:
+        return routes.stream(self.topic, self.group, stream.headers.get(_STREAM_ID, ""))

@@ -1,0 +1,164 @@
+"""A hash table of 128-bit ids in flat arrays: 25 bytes a slot, nothing for the collector to walk.
+
+Buckets of eight slots, filled from the first; an id whose bucket is full goes to the next one.
+Each bucket has a word of eight one-byte tags, 0 for a free slot, as in Swiss tables: nearly every
+id that is not here is known by looking at one word. Many ids are looked up and added at a time,
+all first buckets in one vector operation, then all second ones; a few are walked in Python, which
+is sooner for them.
+
+An id's bucket is decided by multiply-add-shift with odd secret factors (Dietzfelbinger et al.,
+1997), so that nobody can choose ids that all fall into one.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+SLOTS: Final = 8
+FEW: Final = 64
+"""So many ids are sooner looked up one by one."""
+_LOAD = 13 / 16
+_MASK_64 = 2**64 - 1
+_ONES = 0x0101_0101_0101_0101
+_HIGHS = _ONES << 7
+_LAST = 56  # where the last slot's tag begins
+_TAG = 32  # which byte of the mixed id is its tag
+
+Ids = NDArray[np.uint64]
+"""Shape (n, 2): the two halves of each id."""
+Words = NDArray[np.uint64]
+
+
+class Mixer:
+    """Turns ids into one word each, whose highest bits are good for choosing a bucket."""
+
+    def __init__(self, factors: tuple[int, int]) -> None:
+        self._factors = factors[0] | 1, factors[1] | 1
+        self._first, self._second = np.array(self._factors, np.uint64)
+
+    def mix(self, ids: Ids) -> Words:
+        """Return the word of each id."""
+        mixed: Words = ids[:, 0] * self._first + ids[:, 1] * self._second
+        return mixed
+
+    def mix_one(self, first: int, second: int) -> int:
+        """Return the word of one id."""
+        return (first * self._factors[0] + second * self._factors[1]) & _MASK_64
+
+
+class IdTable:
+    """Up to ``capacity`` ids, each with a number that is not 0; none is ever taken out.
+
+    An id may be added again: then the highest of its numbers counts.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        buckets = max(2, math.ceil(capacity / (SLOTS * _LOAD)))
+        self._bits = (buckets - 1).bit_length()
+        self._mask = (1 << self._bits) - 1
+        self.capacity = int((SLOTS << self._bits) * _LOAD)
+        self.count = 0
+        self._tags = np.zeros(1 << self._bits, np.uint64)
+        self._tag_words = self._tags.data
+        self._tag_bytes = self._tags.view(np.uint8)
+        self._firsts, self._seconds, self._numbers = np.zeros((3, SLOTS << self._bits), np.uint64)
+
+    def find(self, ids: Ids, mixed: Words) -> Words:
+        """Return the number of each id, 0 for those that are not here."""
+        found = np.zeros(len(ids), np.uint64)
+        rows, buckets, wanted = np.arange(len(ids)), self._buckets_of(mixed), _tags_of(mixed)
+        wanted *= np.uint64(_ONES)
+        while len(rows) >= FEW:
+            tags = self._tags[buckets]
+            differing = tags ^ wanted  # a byte is 0 where a slot has the tag
+            alike = (differing - np.uint64(_ONES)) & ~differing & np.uint64(_HIGHS)
+            for row, bucket in zip(
+                rows[some := alike.nonzero()[0]].tolist(), buckets[some].tolist(), strict=True
+            ):
+                first, second = ids[row].tolist()
+                found[row] = max(int(found[row]), self._in_bucket(bucket, first, second))
+            full = (tags >> np.uint64(_LAST)).nonzero()[0]
+            rows, wanted = rows[full], wanted[full]
+            buckets = (buckets[full] + 1) & self._mask
+        for row, bucket in zip(rows.tolist(), buckets.tolist(), strict=True):
+            first, second = ids[row].tolist()
+            number = self._find_from(bucket, first, second, int(mixed[row]))
+            found[row] = max(int(found[row]), number)
+        return found
+
+    def find_one(self, first: int, second: int, mixed: int) -> int:
+        """Return the number of one id, 0 if it is not here."""
+        return self._find_from(mixed >> (64 - self._bits), first, second, mixed)
+
+    def _find_from(self, bucket: int, first: int, second: int, mixed: int) -> int:
+        found, wanted = 0, ((mixed >> _TAG & 0xFF) or 1) * _ONES
+        while True:
+            tags = self._tag_words[bucket]
+            differing = tags ^ wanted
+            if (differing - _ONES) & ~differing & _HIGHS:
+                found = max(found, self._in_bucket(bucket, first, second))
+            if not tags >> _LAST:
+                return found
+            bucket = (bucket + 1) & self._mask
+
+    def _in_bucket(self, bucket: int, first: int, second: int) -> int:
+        slots = slice(bucket * SLOTS, (bucket + 1) * SLOTS)
+        firsts, seconds = self._firsts[slots].tolist(), self._seconds[slots].tolist()
+        numbers = self._numbers[slots].tolist()
+        return max(
+            (
+                number
+                for one, other, number in zip(firsts, seconds, numbers, strict=True)
+                if one == first and other == second
+            ),
+            default=0,
+        )
+
+    def add(self, ids: Ids, mixed: Words, numbers: Words) -> None:
+        """Add ids, each with its number."""
+        self.count += len(ids)
+        if len(ids) < FEW:
+            for (first, second), word, number in zip(
+                ids.tolist(), mixed.tolist(), numbers.tolist(), strict=True
+            ):
+                self._add_one(first, second, word, number)
+            return
+        buckets = self._buckets_of(mixed)
+        tags = _tags_of(mixed)
+        rows = np.argsort(buckets, kind="stable")
+        while len(rows):
+            at = buckets[rows]
+            taken = (self._tag_bytes.reshape(-1, SLOTS)[at] != 0).sum(axis=1)
+            starts = np.concatenate(([True], at[1:] != at[:-1])).nonzero()[0]
+            nth = np.arange(len(at)) - np.repeat(starts, np.diff(starts, append=len(at)))
+            fits = taken + nth < SLOTS
+            some, slots = rows[fits], (at * SLOTS + taken + nth)[fits]
+            self._firsts[slots] = ids[some, 0]
+            self._seconds[slots] = ids[some, 1]
+            self._numbers[slots] = numbers[some]
+            self._tag_bytes[slots] = tags[some]
+            rows = rows[~fits]
+            buckets[rows] = (buckets[rows] + 1) & self._mask
+            rows = rows[np.argsort(buckets[rows], kind="stable")]
+
+    def _add_one(self, first: int, second: int, mixed: int, number: int) -> None:
+        bucket = mixed >> (64 - self._bits)
+        while (tags := self._tag_words[bucket]) >> _LAST:
+            bucket = (bucket + 1) & self._mask
+        slot = bucket * SLOTS + (tags.bit_length() + 7) // 8
+        self._firsts[slot] = first
+        self._seconds[slot] = second
+        self._numbers[slot] = number
+        self._tag_bytes[slot] = (mixed >> _TAG & 0xFF) or 1
+
+    def _buckets_of(self, mixed: Words) -> NDArray[Any]:
+        return (mixed >> np.uint64(64 - self._bits)).astype(np.int64)
+
+
+def _tags_of(mixed: Words) -> Words:
+    tags: Words = (mixed >> np.uint64(_TAG)) & np.uint64(0xFF)
+    return np.maximum(tags, np.uint64(1))

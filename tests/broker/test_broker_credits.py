@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import asyncio
+import random
+
+from goq.broker.credits import Account, Credits
+
+
+class Leases:
+    """The naive twin: how much is left of each lease."""
+
+    def __init__(self) -> None:
+        self.left: dict[tuple[int, int], int] = {}
+
+    def count(self, _group: str, partition: int, token: int) -> int:
+        return self.left.get((partition, token), 0)
+
+
+def test_credit_in_use_is_what_is_left_of_the_leases_over_random_histories() -> None:
+    for seed in range(200):
+        draw = random.Random(seed)
+        leases = Leases()
+        credits = Credits(leases.count)
+        accounts = [Account(100), Account(5)]
+        owner: dict[tuple[int, int], Account] = {}
+        for account in accounts:
+            credits.opened(account)
+        for token in range(60):
+            key = draw.randrange(3), token
+            leases.left[key] = draw.randrange(4)
+            if draw.random() < 0.8:
+                account = owner[key] = draw.choice(accounts)
+                credits.leased("g", account, key, [(0, leases.left[key], 1)])
+            key = draw.choice(list(leases.left))
+            count = draw.randint(0, leases.left[key])
+            leases.left[key] -= count
+            if draw.random() < 0.9:
+                credits.settled(*key, count)
+            else:
+                credits.settled(key[0], None, 0)
+            for account in accounts:
+                expected = {k: leases.left[k] for k, a in owner.items() if a is account}
+                assert account.in_flight == sum(expected.values()), f"seed {seed}"
+                assert set(account.spans) == {k for k, left in expected.items() if left}
+        for account in accounts:
+            credits.closed(account)
+        for key, left in leases.left.items():
+            credits.settled(*key, left)
+
+
+def test_what_is_settled_after_the_end_of_a_stream_is_nobodys() -> None:
+    credits = Credits(lambda _group, _partition, _token: 3)
+    account = Account(5)
+    credits.opened(account)
+    credits.leased("g", account, (0, 7), [(0, 3, 1)])
+    credits.closed(account)
+    credits.settled(0, 7, 1)
+    credits.settled(0, None, 0)
+    assert account.in_flight == 3
+
+
+def test_a_lease_that_was_over_before_it_was_noted_uses_no_credit() -> None:
+    credits = Credits(lambda _group, _partition, _token: 0)
+    account = Account(5)
+    credits.leased("g", account, (0, 7), [(0, 3, 1)])
+    assert (account.room, account.spans) == (5, {})
+
+
+def test_a_stream_that_waits_for_room_hears_of_it() -> None:
+    async def scenario() -> None:
+        account = Account(1)
+        account.add((0, 1), [(0, 1, 1)], 1)
+        waiting = asyncio.ensure_future(account.changed())
+        await asyncio.sleep(0)
+        assert not account.reduce((0, 1), 0)
+        await waiting
+        assert account.room == 1
+        waiting = asyncio.ensure_future(account.changed())
+        await asyncio.sleep(0)
+        account.grant(9)
+        account.grant(8)
+        await waiting
+        assert account.room == 8
+
+    asyncio.run(scenario())

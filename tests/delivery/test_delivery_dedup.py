@@ -1,0 +1,172 @@
+"""The dedup window against a dict: what is a repetition at each moment, whatever the clock does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from goq.delivery import dedup
+from goq.delivery.dedup import DedupRows, DedupWindow, Original
+from goq.delivery.id_table import IdTable, Mixer
+
+WINDOW_US = 1_000
+FACTORS = (0x9E37_79B9_7F4A_7C15, 0xC2B2_AE3D_27D4_EB4F)
+
+
+def ids_of(*numbers: int) -> Any:
+    """Ids that share halves with each other, for a table to tell apart."""
+    return np.array([[n % 3 + 1, n // 3] for n in numbers], np.uint64).reshape(-1, 2)
+
+
+class Pair:
+    """The window and its twin, which remembers everything that was ever appended."""
+
+    def __init__(self) -> None:
+        self.now_us = 10**15
+        self.offset = 7
+        self.log: list[tuple[int, int, int]] = []  # id, offset, time
+        self.gone: set[int] = set()  # offsets that were past the window at some look
+        self.window = self.fresh()
+
+    def fresh(self) -> DedupWindow:
+        times = {offset: time_us for _, offset, time_us in self.log}
+        return DedupWindow(WINDOW_US, time_of=times.get, factors=FACTORS)
+
+    def publish(self, numbers: list[int]) -> None:
+        found = self.window.find(ids_of(*numbers), self.now_us)
+        latest = {number: Original(offset, time_us) for number, offset, time_us in self.log}
+        self.gone |= {o for _, o, t in self.log if self.now_us - t >= WINDOW_US}
+        new: list[int] = []
+        for row, number in enumerate(numbers):
+            known = latest.get(number)
+            if known is None or self.now_us - known.time_us >= WINDOW_US:
+                assert row not in found
+            elif known.offset not in self.gone:
+                assert found[row] == known
+            else:
+                assert found.get(row, known) == known
+            if row not in found and number not in new:
+                new.append(number)
+        offsets = np.arange(self.offset, self.offset + len(new))
+        self.window.add(ids_of(*new), offsets, self.now_us)
+        self.log += [(n, int(o), self.now_us) for n, o in zip(new, offsets, strict=True)]
+        self.offset += len(new)
+
+    def restart(self, pieces: int) -> None:
+        """Rebuild the window from the log, in so many pieces, the newest first."""
+        self.window = self.fresh()
+        rows = [
+            DedupRows(np.array([o for _, o, _ in some], np.int64), ids_of(*(n for n, _, _ in some)))
+            for some in (self.log[i::1][:size] for i, size in _cuts(len(self.log), pieces))
+        ]
+        newest_us = max([self.now_us, *(t for _, _, t in self.log)])
+        self.window.restore(reversed(rows), newest_us)
+
+
+def _cuts(total: int, pieces: int) -> list[tuple[int, int]]:
+    size = max(1, -(-total // pieces))
+    return [(start, min(size, total - start)) for start in range(0, total, size)]
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("publish"), st.lists(st.integers(0, 40), min_size=1, max_size=6)),
+        st.tuples(st.just("publish"), st.lists(st.integers(0, 900), min_size=70, max_size=90)),
+        st.tuples(st.just("clock"), st.sampled_from([1, 499, 500, 999, 1000, -1, -700, 5000])),
+        st.tuples(st.just("jump"), st.sampled_from([2**28 - 5, 2**28, 2**30])),
+        st.tuples(st.just("restart"), st.integers(1, 4)),
+    ),
+    max_size=25,
+)
+
+
+@pytest.fixture
+def _small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dedup, "TABLE_IDS_MIN", 8)
+    monkeypatch.setattr(dedup, "TABLE_IDS_MAX", 100)
+
+
+@pytest.mark.usefixtures("_small_tables")
+@settings(max_examples=400, deadline=None)
+@given(STEPS)
+def test_the_window_answers_as_a_dict_would(steps: list[tuple[str, Any]]) -> None:
+    pair = Pair()
+    for what, value in steps:
+        if what == "publish":
+            pair.publish(value)
+        elif what == "clock":
+            pair.now_us += value
+        elif what == "jump":  # messages without ids in between
+            pair.offset += value
+        else:
+            pair.restart(value)
+
+
+def test_an_id_is_a_repetition_up_to_the_last_microsecond_of_the_window() -> None:
+    window = DedupWindow(WINDOW_US, time_of=lambda _offset: None, factors=FACTORS)
+    window.add(ids_of(1), np.array([5]), 10**15)
+    assert window.find(ids_of(1), 10**15 + WINDOW_US - 1) == {0: Original(5, 10**15)}
+    assert window.find(ids_of(1), 10**15 + WINDOW_US) == {}
+    assert len(window) == 0  # nothing else was in the table: it is gone whole
+
+
+def test_no_window_keeps_nothing() -> None:
+    window = DedupWindow(None, time_of=lambda _offset: None, factors=FACTORS)
+    window.add(ids_of(1), np.array([5]), 10**15)
+    window.restore([DedupRows(np.array([5]), ids_of(1))], 10**15)
+    assert window.find(ids_of(1), 10**15) == {}
+    assert len(window) == 0
+    window.configure(WINDOW_US)
+    window.add(ids_of(1), np.array([5]), 10**15)
+    assert window.find(ids_of(1), 10**15) == {0: Original(5, 10**15)}
+    window.configure(None)
+    assert len(window) == 0
+
+
+def test_an_original_that_is_gone_from_the_log_makes_no_repetition() -> None:
+    window = DedupWindow(WINDOW_US, time_of=lambda _offset: None, factors=FACTORS)
+    window.restore([DedupRows(np.array([5]), ids_of(1))], 10**15)
+    assert window.find(ids_of(1), 10**15) == {}
+
+
+def test_rows_without_an_id_are_not_restored() -> None:
+    window = DedupWindow(WINDOW_US, time_of=lambda _offset: 10**15, factors=FACTORS)
+    ids = np.array([[0, 0], [0, 1], [1, 0]], np.uint64)
+    window.restore([DedupRows(np.array([5, 6, 7]), ids)], 10**15)
+    assert len(window) == 2
+    assert window.find(ids[1:], 10**15) == {0: Original(6, 10**15), 1: Original(7, 10**15)}
+
+
+@pytest.mark.parametrize("at_once", [1, 40, 300])
+def test_a_table_finds_what_it_holds_and_nothing_else_when_it_is_full(at_once: int) -> None:
+    rng = np.random.default_rng(7)
+    table, mixer = IdTable(1000), Mixer(FACTORS)
+    ids = rng.integers(0, 2**64, (table.capacity, 2), dtype=np.uint64)
+    numbers = np.arange(1, len(ids) + 1, dtype=np.uint64)
+    for start in range(0, len(ids), at_once):
+        some = slice(start, start + at_once)
+        table.add(ids[some], mixer.mix(ids[some]), numbers[some])
+    assert table.find(ids, mixer.mix(ids)).tolist() == numbers.tolist()
+    others = rng.integers(0, 2**64, (2000, 2), dtype=np.uint64)
+    assert not table.find(others, mixer.mix(others)).any()
+    for row in (0, len(ids) - 1):
+        first, second = ids[row].tolist()
+        assert table.find_one(first, second, mixer.mix_one(first, second)) == row + 1
+
+
+def test_ids_that_all_fall_into_one_bucket_are_still_told_apart() -> None:
+    table = IdTable(500)
+    ids = np.array([[n, 1] for n in range(1, 401)], np.uint64)
+    alike = np.full(len(ids), 2**64 - 1, np.uint64)  # the last bucket, and on from the first
+    table.add(ids, alike, np.arange(1, 401, dtype=np.uint64))
+    assert table.find(ids, alike).tolist() == list(range(1, 401))
+    assert table.find_one(0, 1, 2**64 - 1) == 0
+
+
+@pytest.mark.parametrize("capacity", [1, 13, 14, 19, 26, 27, 1000])
+def test_a_table_has_room_for_as_many_as_were_asked_for(capacity: int) -> None:
+    assert IdTable(capacity).capacity >= capacity
