@@ -29,7 +29,7 @@ from goq.delivery.policy import Policy
 from goq.delivery.ready import Ready
 from goq.delivery.rounds import UNIT, UNLIMITED, Rounds
 from goq.delivery.source import Source
-from goq.delivery.tenants import Tenants
+from goq.delivery.tenants import NO_TENANT, Tenants
 
 _NEVER_READ = -1
 
@@ -101,9 +101,7 @@ class Turns:
 
     def room(self, source: Source, tenant: int, messages_max: int) -> int:
         """Return how many of so many messages a tenant may have out more."""
-        if self._cap == UNLIMITED:
-            return messages_max
-        return max(0, min(messages_max, self._cap - source.in_flight(tenant)))
+        return max(0, min(messages_max, self._room(source, tenant)))
 
     def tenant_freed(self, tenant: int) -> None:
         """Offer a tenant's messages again: one that it had in flight has ended."""
@@ -165,7 +163,7 @@ class Turns:
         queue, head = self._ready.slots[slot], self._places.head(slot)
         assert queue is not None
         assert head is not None
-        room = self._cap - source.in_flight(queue.tenant) if self._cap < UNLIMITED else UNLIMITED
+        room = self._room(source, queue.tenant)
         if room <= 0:
             self._aging.drop_oldest()
             self._park(queue.tenant, slot)
@@ -209,7 +207,7 @@ class Turns:
         assert queue is not None
         lane, tenant = queue.lane, queue.tenant
         weight = self._weight(tenant) if self._weights else UNIT
-        room = self._cap - source.in_flight(tenant) if self._cap < UNLIMITED else UNLIMITED
+        room = self._room(source, tenant)
         quota = min(allowance, messages_max, room)
         handed, is_empty = 0, False
         while handed < quota and not self._is_full:
@@ -233,6 +231,12 @@ class Turns:
         else:
             rounds.charge(slot, handed, weight)
         return handed
+
+    def _room(self, source: Source, tenant: int) -> int:
+        """Return how many more a tenant may have out; messages of no tenant are not bounded."""
+        if self._cap == UNLIMITED or tenant == NO_TENANT:
+            return UNLIMITED
+        return self._cap - source.in_flight(tenant)
 
     def _park(self, tenant: int, slot: int) -> None:
         slots = self._parked.setdefault(tenant, [])

@@ -276,3 +276,10 @@ def test_recovery_puts_plain_frames_and_others_in_order_of_offset() -> None:
     pair.real.join("g")
     pair.restart()
     assert receive(pair) == [0, 1, 2, 3, 4, 5]
+
+
+def test_messages_without_a_tenant_have_no_cap() -> None:
+    settings = TopicSettings(tenant_in_flight_max=1)
+    pair = published(*[Message(1)] * 5, settings=settings, orderings=_NONE)
+    assert receive(pair, 3) == [0, 1, 2]
+    assert receive(pair) == [3, 4]

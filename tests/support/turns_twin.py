@@ -18,7 +18,7 @@ import numpy as np
 
 from goq.delivery.policy import Policy
 from goq.delivery.ready import Ready
-from goq.delivery.tenants import Tenants
+from goq.delivery.tenants import NO_TENANT, Tenants
 from goq.delivery.turns import Turns
 
 TENANTS = ["", "a", "b", "c", "d"]
@@ -48,7 +48,7 @@ class Referee:
 
     def is_capped(self, tenant: int) -> bool:
         cap = self.policy.tenant_in_flight_max
-        return cap is not None and self.out[tenant] >= cap
+        return cap is not None and tenant != NO_TENANT and self.out[tenant] >= cap
 
     def offerable(self) -> dict[tuple[int, int], list[Entry]]:
         """Return by queue what would be handed over if it were offered now."""
