@@ -84,7 +84,7 @@ def test_of_a_run_of_retries_a_tenant_gets_as_many_as_it_may_have_and_the_rest_l
     settings = TopicSettings(tenant_in_flight_max=4)
     pair = published(*[Message(1, "x")] * 4, settings=settings)
     assert receive(pair) == [0, 1, 2, 3]
-    pair.end_lease("g", pair.receipts[-1].token)
+    pair.give_back_all("g", pair.receipts[-1].token)
     pair.publish([Message(1, "x")] * 3)
     assert receive(pair, 1) == [0]
     assert receive(pair, 2) == [1, 2]
@@ -148,7 +148,7 @@ def test_retries_that_lie_in_several_frames_all_come_before_what_is_fresh() -> N
     pair = published(*[Message(1)] * 2, orderings=_NONE)
     pair.publish([Message(1)] * 2)
     assert receive(pair) == [0, 1, 2, 3]
-    pair.end_lease("g", pair.receipts[-1].token)
+    pair.give_back_all("g", pair.receipts[-1].token)
     pair.publish([Message(1)] * 2)
     assert receive(pair) == [0, 1, 2, 3, 4, 5]
 
@@ -157,7 +157,7 @@ def test_a_lane_with_a_small_weight_gets_all_of_its_retries_before_what_is_fresh
     settings = TopicSettings(lane_weights=(1, 1, 1))
     pair = published(*[Message(1)] * 3, settings=settings, orderings=_NONE)
     assert receive(pair) == [0, 1, 2]
-    pair.end_lease("g", pair.receipts[-1].token)
+    pair.give_back_all("g", pair.receipts[-1].token)
     pair.publish([Message(1), Message(1)])
     assert receive(pair) == [0, 1, 2, 3, 4]
 
@@ -276,3 +276,10 @@ def test_recovery_puts_plain_frames_and_others_in_order_of_offset() -> None:
     pair.real.join("g")
     pair.restart()
     assert receive(pair) == [0, 1, 2, 3, 4, 5]
+
+
+def test_messages_without_a_tenant_have_no_cap() -> None:
+    settings = TopicSettings(tenant_in_flight_max=1)
+    pair = published(*[Message(1)] * 5, settings=settings, orderings=_NONE)
+    assert receive(pair, 3) == [0, 1, 2]
+    assert receive(pair) == [3, 4]

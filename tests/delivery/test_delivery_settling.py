@@ -19,7 +19,6 @@ from goq.delivery.settling import (
     Failing,
     Grave,
     acknowledge,
-    end_lease,
     expire,
     extend,
     give_back,
@@ -106,12 +105,3 @@ def test_what_never_left_the_node_counts_as_no_attempt() -> None:
     state.apply(event, 1, 1)
     assert [(p.start, p.attempt, p.failures) for p in state.groups["g"].retries] == [(1, 1, ())]
     assert undo(state, "g", TOKEN, [(1, 3, 2)], 700) is None
-
-
-def test_a_consumer_that_is_gone_loses_all_of_its_lease_and_nothing_twice() -> None:
-    state = leased((0, 4, 1))
-    events = end_lease(state, "g", TOKEN, failing())
-    assert events == [Expired("g", TOKEN, [(0, 4, 1)], 1500, "busy", 500)]
-    for event in events:
-        state.apply(event, 1, 1)
-    assert end_lease(state, "g", TOKEN, failing()) == []

@@ -46,7 +46,6 @@ from goq.delivery.settling import (
     Grave,
     Settled,
     acknowledge,
-    end_lease,
     expire,
     extend,
     give_back,
@@ -57,6 +56,7 @@ from goq.delivery.snapshot import snapshot_of
 from goq.model import Receipt
 from goq.settings import Ordering, TopicSettings
 from goq.storage.log import Log
+from support.delivery_choice_check import ChoiceCheck
 from support.delivery_log import Frame, MessageLog
 from support.delivery_twin import (
     CORRUPT,
@@ -194,12 +194,12 @@ class Pair:
             corrupt = len(self.twin.corrupt)
             choice.take(messages_max)
             flat = [(o, a) for start, end, a in choice.spans for o in range(start, end)]
-            self._check_choice(name, ordering, flat, messages_max)
+            check = ChoiceCheck(self, name, ordering, flat, messages_max)
+            check.allowed()
             # what is dropped on the way may have been in the way of something
             is_clean = corrupt == len(self.twin.corrupt) and not choice.skipped
             if is_clean and not choice._holds_all:
-                is_whole = not choice._chosen.is_full
-                self._check_complete(name, ordering, flat, messages_max, is_whole=is_whole)
+                check.complete(is_whole=not choice._chosen.is_full)
             for cause, ranges in choice.skipped.items():
                 self._skip(name, cause, [o for run in ranges for o in range(*run)], ranges)
             if choice.spans or not choice.skipped:
@@ -250,143 +250,6 @@ class Pair:
         assert departure.event == event
         self.sequence += len(offsets)
         self.departures[number] = offsets
-
-    def _check_choice(
-        self,
-        name: str,
-        ordering: Ordering,
-        flat: list[tuple[int, int]],
-        messages_max: int,
-    ) -> None:
-        """Assert that what was chosen may be handed out, and in this order."""
-        twin, now_ms = self.twin, self.now_ms
-        offsets = [o for o, _ in flat]
-        due = twin.due(name, now_ms)
-        assert len(set(offsets)) == len(offsets) <= messages_max
-        assert all(due.get(o) == attempt for o, attempt in flat), (flat, due)
-        self._check_caps(name, offsets)
-        self._check_order(name, ordering, offsets)
-
-    def _check_complete(
-        self,
-        name: str,
-        ordering: Ordering,
-        flat: list[tuple[int, int]],
-        messages_max: int,
-        *,
-        is_whole: bool,
-    ) -> None:
-        """Assert that nothing is missing that should have been chosen, or rather."""
-        offsets = [o for o, _ in flat]
-        wanted = self._wanted(name, ordering)
-        is_free = self._is_free()
-        if is_whole and is_free and len(offsets) < messages_max:
-            assert set(offsets) == set(wanted), (offsets, wanted)
-        if is_whole and is_free and ordering is not Ordering.KEY:
-            assert offsets == wanted[:messages_max]
-        if self.settings.starvation_ms is None:
-            self._check_preferred(name, ordering, offsets)
-        certain = self._certain(name, ordering)
-        if is_whole and len(offsets) < messages_max:
-            assert certain <= set(offsets), (certain, offsets)
-
-    def _is_free(self) -> bool:
-        """Whether nothing but readiness and lanes says who is next."""
-        settings, twin = self.settings, self.twin
-        return (
-            settings.lane_weights is None
-            and settings.starvation_ms is None
-            and not any(m.tenant for m in twin.messages[twin.start :])
-            and not any(twin.ranks.get(o, 0) is None for o in range(twin.start, twin.end))
-        )
-
-    def _wanted(self, name: str, ordering: Ordering) -> list[int]:
-        if ordering is Ordering.KEY:
-            return self.twin.by_key(name, self.now_ms)
-        if ordering is Ordering.PARTITION:
-            return self.twin.in_partition_order(name, self.now_ms)
-        return self.twin.in_order(name, self.now_ms)
-
-    def _certain(self, name: str, ordering: Ordering) -> set[int]:
-        """Return what a receive with enough room has to return, whatever the order of turns."""
-        twin = self.twin
-        cap = self.settings.tenant_in_flight_max
-        tenants = [twin.messages[o].tenant for o in twin.outstanding(name, "leased")]
-        found = set(self._wanted(name, ordering))
-        retries = twin.outstanding(name, "retry")
-        if ordering is Ordering.PARTITION and cap is not None:
-            return set()
-        if cap is not None:
-            wanted = [twin.messages[o].tenant for o in twin.due(name, self.now_ms)]
-            capped = {t for t in wanted if t and tenants.count(t) + wanted.count(t) > cap}
-            keys = {m.key for m in twin.messages if m.tenant in capped}
-            found = {
-                o
-                for o in found
-                if twin.messages[o].tenant not in capped
-                and (not twin.messages[o].key or twin.messages[o].key not in keys)
-            }
-        in_turn = self.settings.lane_weights is None and self.settings.starvation_ms is None
-        if ordering is Ordering.KEY and not in_turn:
-            busy = {twin.messages[o].key for o in retries} - {0}
-            found = {o for o in found if twin.messages[o].key not in busy}
-        return found
-
-    def _check_caps(self, name: str, offsets: list[int]) -> None:
-        cap = self.settings.tenant_in_flight_max
-        out = [*offsets, *self.twin.outstanding(name, "leased")]
-        tenants = [self.twin.messages[o].tenant for o in out]
-        if cap is not None:
-            assert all(tenants.count(t) <= cap for t in set(tenants) if t), (name, tenants)
-
-    def _check_order(self, name: str, ordering: Ordering, offsets: list[int]) -> None:
-        """Of a key: nobody else has it, retries come first, and each lane is in order."""
-        twin = self.twin
-        due = twin.due(name, self.now_ms)
-        retries = twin.outstanding(name, "retry")
-        leased = {twin.messages[o].key for o in twin.outstanding(name, "leased")}
-        seen: set[int] = set()
-        for offset in offsets:
-            message, lane, rank = twin.messages[offset], twin.lane(offset), twin.ranks[offset]
-            before = [
-                o
-                for o in due
-                if o not in seen
-                and o != offset
-                and twin.lane(o) == lane
-                and twin.messages[o].key == message.key
-                and twin.messages[o].tenant == message.tenant
-            ]
-            seen.add(offset)
-            if ordering is Ordering.KEY and message.key:
-                assert message.key not in leased
-                same = [
-                    o
-                    for o in retries
-                    if twin.messages[o].key == message.key
-                    and o not in seen
-                    and not twin.is_expired(o, self.now_ms)
-                ]
-                if offset in retries:
-                    same = [o for o in same if o < offset and twin.lane(o) == lane]
-                assert not same, (offset, same)
-            elif ordering is Ordering.KEY or offset in retries:
-                continue
-            if offset not in retries and rank is not None:
-                earlier = [twin.ranks[o] for o in before if o not in retries]
-                assert all(r is None or r > rank for r in earlier), (offset, before)
-
-    def _check_preferred(self, name: str, ordering: Ordering, offsets: list[int]) -> None:
-        """No lane before a higher one, nothing fresh before a retry of its lane."""
-        twin = self.twin
-        certain = self._certain(name, ordering)
-        retries = twin.outstanding(name, "retry")
-        for offset in certain - set(offsets):
-            if self.settings.lane_weights is None and ordering is not Ordering.PARTITION:
-                assert all(twin.lane(o) <= twin.lane(offset) for o in offsets), (offset, offsets)
-            if offset in retries:
-                same = [o for o in offsets if twin.lane(o) == twin.lane(offset)]
-                assert all(o in retries for o in same), (offset, offsets)
 
     # Settling
 
@@ -488,11 +351,10 @@ class Pair:
             states[offset] = DONE if offset in self.twin.cancelled else state
         self.apply(event)
 
-    def end_lease(self, name: str, token: int) -> None:
-        """End a lease whose consumer is gone."""
-        held = {o: token for o in self.twin.view(name) if self.twin.held(name, token, o)}
-        events = end_lease(self.real, name, token, self.failing())
-        self._carry_out(name, events, held, None, "expir")
+    def give_back_all(self, name: str, token: int) -> None:
+        """Give back all of a lease at once."""
+        lease = self.real.group(name).leases[token]
+        self.settle("nack", name, [Receipt(0, token, p.start, p.end) for p in lease.parts])
 
     # Time
 

@@ -110,7 +110,7 @@ def _give_up(pair: Pair, rng: random.Random) -> None:
     group = _group(rng)
     lease = rng.choice([*pair.real.group(group).leases.values(), None])
     if lease is not None and rng.random() < 0.5:
-        pair.end_lease(group, lease.token)
+        pair.give_back_all(group, lease.token)
     elif lease is not None:
         spans = [(p.start, p.end, p.attempt) for p in lease.parts if rng.random() < 0.8]
         pair.undo(group, lease.token, spans)
