@@ -27,9 +27,16 @@ def purge(node: RunningNode, topic: str, query: str = "") -> dict[str, Any]:
     return answer
 
 
+def take(node: RunningNode, topic: str, group: str = "g") -> list[dict[str, Any]]:
+    """Receive all there is, from all partitions."""
+    found: list[dict[str, Any]] = []
+    while more := receive(node, topic, group, consumer="c1", wait="100ms" if found else "5s"):
+        found += more
+    return found
+
+
 def reject_all(node: RunningNode, topic: str, *, group: str = "g", reason: str = "") -> int:
-    found = receive(node, topic, group, consumer="c1", wait="5s")
-    receipts = [message["receipt"] for message in found]
+    receipts = [message["receipt"] for message in take(node, topic, group)]
     return int(settle(node, topic, "reject", *receipts, group=group, reason=reason)["done"])
 
 
@@ -175,7 +182,7 @@ def test_dead_letters_are_chosen_by_group_reason_cause_key_time_and_id(
     node: RunningNode, topic: str
 ) -> None:
     first, second = publish(node, topic, "a", key="ka") + publish(node, topic, "b", key="kb")
-    for message in receive(node, topic):
+    for message in take(node, topic):
         reason = "timeout of shop" if message["value"] == "a" else "no such article"
         settle(node, topic, "reject", message["receipt"], reason=reason)
     reject_all(node, topic, group="h", reason="other")
