@@ -8,13 +8,14 @@ follows both: what is published, what matures, what is moved.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
 from goq.delivery.events import Matured
 from goq.delivery.group import Group
+from goq.delivery.locks import Fact
 from goq.delivery.partition import PartitionState
 from goq.delivery.policy import Policy
 from goq.delivery.ready import Ready
@@ -87,6 +88,13 @@ class Dispatch:
         """Take what the log has from ``start`` up to ``end``; blocks on the disk."""
         ready_from = max(start, ready_from)
         self._restore(messages.reader.rows(start, end), ready_from, end, now_ms)
+
+    def renumbered(self, facts: Mapping[int, Fact], before: Dispatch) -> dict[int, Fact]:
+        """Return facts with the numbers that tenants have here."""
+        return {
+            offset: fact._replace(tenant=self.tenants.number(before.tenants.name(fact.tenant)))
+            for offset, fact in facts.items()
+        }
 
     def lacks(self, group: Group) -> bool:
         """Whether a group that has no place in the queues yet may need what was let go of."""

@@ -107,6 +107,10 @@ class NotReady(Exception):
     """Nothing was leased: the ready queues are being built anew."""
 
 
+class OnlySkipped(Exception):
+    """Nothing was leased, but something passed over; behind it there may be more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Callbacks:
     """What a partition tells its topic."""
@@ -330,16 +334,15 @@ class Partition:
 
         The delivery may leave the node when the future is done. Raises ``ColdMessages`` with
         nothing leased when the messages have to be fetched from the disk first, and ``wait`` does
-        not allow that here, and ``NotReady`` while :meth:`rebuilt` is to be waited for.
+        not allow that here, ``OnlySkipped`` where to ask again, and ``NotReady`` while
+        :meth:`rebuilt` is to be waited for.
         """
         self.check_room()
         now_ms = self._machinery.clock.wall_ms()
         settings = self._callbacks.settings_of(group_name)
-        group = self.state.join(group_name)
-        if self.dispatch.lacks(group):
-            self._rebuild()
-        if self._rebuilding is not None:
+        if not self.is_ready_for(group_name):
             raise NotReady
+        group = self.state.join(group_name)
         self.dispatch.turns_of(group)
 
         def read(start: int, end: int, size_bytes: int) -> Reading:
@@ -354,6 +357,8 @@ class Partition:
         for cause, ranges in choice.skipped.items():
             self._skip(group_name, ranges, cause, settings, now_ms)
         if not choice.spans:
+            if choice.skipped:
+                raise OnlySkipped
             if fetch.missing is not None:
                 raise ColdMessages(fetch.missing)
             return None
@@ -553,13 +558,14 @@ class Partition:
             return
         now_ms = self._machinery.clock.wall_ms()
         expired = expire(self.state, now_ms, lambda group: self._failing(group, now_ms))
+        has_freed = self._mature(now_ms)
         for events in islice(expired, _EXPIRE_AT_ONCE_MAX):
+            has_freed = True
             self._record(events)
             for event in events:
                 assert isinstance(event, Expired | Departing | Dropped)
                 self._stats.expired_messages += sum(end - start for start, end, _ in event.spans)
-        matured = self._mature(now_ms)
-        if self.state.ripen(now_ms) or matured:
+        if self.state.ripen(now_ms) or has_freed:
             self._callbacks.on_ready(None)
         self._arm_all()
 
@@ -571,9 +577,15 @@ class Partition:
             self._rebuilding = self._machinery.tasks.start(self._build_anew())
 
     async def rebuilt(self) -> None:
-        """Return when the ready queues are as they should be."""
+        """Return when the ready queues are as they should be; raise why they cannot be."""
         if self._rebuilding is not None:
-            await asyncio.wait([self._rebuilding])
+            await asyncio.shield(self._rebuilding)
+
+    def is_ready_for(self, group_name: str) -> bool:
+        """Whether a group can receive; if not, :meth:`rebuilt` is to be waited for."""
+        if self.is_online and self.dispatch.lacks(self.state.join(group_name)):
+            self._rebuild()
+        return self._rebuilding is None
 
     def check_settled(self) -> None:
         """Raise ``TooManyRequests`` while what is known of single messages must not change."""
@@ -593,6 +605,7 @@ class Partition:
             dispatch.extend(self.messages, end, self.state.end_offset, now_ms)
             for group in self.state.groups.values():
                 group.start_over()
+                group.learn_outstanding(dispatch.renumbered(group.facts, self.dispatch))
             self.dispatch = dispatch
         finally:
             self._rebuilding = None
@@ -659,7 +672,8 @@ class Partition:
         ):
             self._record_snapshot(begins_segment=False)
         self._offline = self._offline or PartitionOffline("the partition is closed")
-        await self.rebuilt()
+        if self._rebuilding is not None:
+            await asyncio.wait([self._rebuilding])
         for commit in (self._publisher, self._recorder):
             try:
                 await commit.close()

@@ -13,7 +13,7 @@ from goq.broker.coordinator import Coordinator
 from goq.broker.credits import Credits
 from goq.broker.departures import Departures
 from goq.broker.opening import Machinery, Opened, PartitionId, open_logs
-from goq.broker.partition import Callbacks, ColdMessages, Delivery, NotReady, Partition
+from goq.broker.partition import Callbacks, ColdMessages, Delivery, OnlySkipped, Partition
 from goq.broker.publishing import Publishing, wait_for_all
 from goq.broker.stats import TopicStats
 from goq.broker.tasks import Tasks
@@ -190,6 +190,8 @@ class Topic:
             except _Fetch as fetch:
                 fetched = fetch.partition
                 await self.partitions[fetched].warm(fetch.offset, fetch.messages)
+            except OnlySkipped:
+                await asyncio.sleep(0)  # there may be millions to pass over: let others have a turn
             except _Rebuild as rebuild:
                 await self.partitions[rebuild.partition].rebuilt()
 
@@ -204,6 +206,9 @@ class Topic:
         if self.shares_partitions(group):
             own = self.coordinator.partitions_for(group, options.consumer)
             partitions = [p for p in partitions if p.identity.number in own]
+        for partition in partitions:
+            if partition.is_online and not partition.is_ready_for(group):
+                raise _Rebuild(partition.identity.number)
         for partition in partitions:
             if messages <= 0 or size_bytes <= 0:
                 is_cut = True
@@ -224,11 +229,9 @@ class Topic:
                     is_cut = True
                     break  # hand over what is at hand; the next call fetches the rest
                 raise _Fetch(partition.identity.number, *error.missing) from None
-            except NotReady:
-                if leased:
-                    is_cut = True
-                    break
-                raise _Rebuild(partition.identity.number) from None
+            except OnlySkipped:
+                is_cut = True
+                continue
             except (GoqError, OSError) as error:
                 failed = error  # the others may have something
                 continue
@@ -237,6 +240,8 @@ class Topic:
                 is_cut |= found[0].is_cut
                 messages -= found[0].message_count
                 size_bytes -= sum(view.header.frame_bytes for view in found[0].frames)
+        if is_cut and not leased:
+            raise OnlySkipped
         if failed is not None and not leased:
             raise failed
         if leased and (is_cut or messages <= 0):

@@ -84,7 +84,7 @@ def test_a_copy_of_the_folder_opens_with_the_state_that_is_live(
         monkeypatch.setattr(limits, "SNAPSHOT_EVENTS_MIN", 3)
         monkeypatch.setattr(limits, "CHECKPOINT_INTERVAL_BYTES", 2000)
         monkeypatch.setattr("goq.broker.eventlog._SNAPSHOT_FRAME_WEIGHT", 3)
-        monkeypatch.setattr("goq.delivery.group._SNAPSHOT_PARTS_MAX", 2)
+        monkeypatch.setattr("goq.delivery.snapshot._PARTS_MAX", 2)
         monkeypatch.setattr("goq.broker.partition._SNAPSHOT_COST_BYTES", 1)
 
     async def main() -> None:
