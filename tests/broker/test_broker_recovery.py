@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -474,9 +475,7 @@ def test_much_publishing_and_few_events_still_begin_new_segments_of_events(
 
 def _small_segments(topic: Topic, size_bytes: int) -> Partition:
     partition = topic.partitions[0]
-    partition.messages.config = partition.messages.config.__class__(
-        size_bytes, partition.messages.config.segment_age_ms, partition.messages.config.fsync
-    )
+    partition.messages.config = replace(partition.messages.config, segment_bytes=size_bytes)
     return partition
 
 
