@@ -426,6 +426,14 @@ class Partition:
         lease = self.state.group(group).leases.get(token)
         return 0 if lease is None else lease.parts.message_count
 
+    def next_lane(self, group_name: str) -> int:
+        """Return about how urgent the next message of a group is: the number of its lane."""
+        group = self.state.join(group_name)
+        fresh = self.dispatch.turns_of(group).next_lane()
+        default_lane = self.dispatch.default_lane
+        lanes = [default_lane if lane < 0 else lane for lane in group.retries.ripe_lanes()]
+        return min([*lanes, limits.LANES_MAX if fresh is None else fresh])
+
     def check_room(self) -> None:
         """Raise why no event can be taken now."""
         self._check_online()

@@ -209,6 +209,8 @@ class Topic:
         for partition in partitions:
             if partition.is_online and not partition.is_ready_for(group):
                 raise _Rebuild(partition.identity.number)
+        if fetched is None and self.settings.lane_weights is None:
+            partitions = _most_urgent_first(partitions, group)
         for partition in partitions:
             if messages <= 0 or size_bytes <= 0:
                 is_cut = True
@@ -424,6 +426,12 @@ class Topic:
         self.coordinator.close()
         await asyncio.gather(*self._reopening, return_exceptions=True)
         await asyncio.gather(*(partition.close() for partition in self.partitions))
+
+
+def _most_urgent_first(partitions: Sequence[Partition], group: str) -> list[Partition]:
+    """Return partitions by the lane of what comes next in each; else in the order given."""
+    online = [partition for partition in partitions if partition.is_online]
+    return sorted(online, key=lambda partition: partition.next_lane(group))
 
 
 def _line_of(group: str, consumer: str) -> str:

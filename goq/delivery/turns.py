@@ -103,6 +103,11 @@ class Turns:
         """Return how many of so many messages a tenant may have out more."""
         return max(0, min(messages_max, self._under_cap(source, tenant)))
 
+    def next_lane(self) -> int | None:
+        """Return the most urgent lane that may have fresh messages, None if none has."""
+        self._catch_up()
+        return lowest(self._lanes) if self._lanes else None
+
     def tenant_freed(self, tenant: int) -> None:
         """Offer a tenant's messages again: one that it had in flight has ended."""
         for slot in self._parked.pop(tenant, ()):

@@ -308,3 +308,16 @@ def test_retention_goes_on_with_the_other_topics_when_one_fails(
             assert "a" in caplog.text
 
     run(main())
+
+
+def test_a_partition_with_more_urgent_messages_is_asked_first(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with broker_on(tmp_path) as broker:
+            topic = await broker.create_topic("t", 3)
+            for partition, lane in ((0, 2), (1, 0), (2, 1)):
+                placed = [Placed(partition, Message(b"%d" % lane, lane=lane)) for _ in range(2)]
+                await topic.publishing.publish_messages(placed)
+            got = [leased(await topic.receive("g", options(1)))[0][2] for _ in range(6)]
+            assert got == [b"0", b"0", b"1", b"1", b"2", b"2"]
+
+    run(main())
