@@ -256,11 +256,12 @@ def test_a_stream_that_makes_no_sense_is_refused(
 
 def test_a_stream_of_a_deleted_topic_ends(node: RunningNode, topic: str) -> None:
     publish(node, topic, "a", partition=0)
-    with streaming(node, topic, max=1) as full, streaming(node, topic, max=1) as idle:
+    with streaming(node, topic, max=1) as full:
         full.message()
-        eventually(lambda: waiting(node, topic))
-        node.call("DELETE", f"/v1/topics/{topic}")
-        assert full.response.read() == idle.response.read() == b""
+        with streaming(node, topic, max=1) as idle:
+            eventually(lambda: waiting(node, topic))
+            node.call("DELETE", f"/v1/topics/{topic}")
+            assert full.response.read() == idle.response.read() == b""
     eventually(lambda: not open_streams(node))
 
 
@@ -268,11 +269,12 @@ def test_a_node_that_stops_ends_its_streams_and_leaves_their_leases() -> None:
     with running_node() as node:
         node.call("POST", "/v1/topics", {"name": "t", "partitions": 1})
         publish(node, "t", "a")
-        with streaming(node, "t") as full, streaming(node, "t", max=2) as idle:
+        with streaming(node, "t") as full:
             held = full.message()
-            eventually(lambda: waiting(node, "t"))
-            node.stop()
-            assert full.response.read() == idle.response.read() == b""
+            with streaming(node, "t", max=2) as idle:
+                eventually(lambda: waiting(node, "t"))
+                node.stop()
+                assert full.response.read() == idle.response.read() == b""
         data_dir = node.data_dir
         with running_node(data_dir) as again:
             assert in_flight(again, "t") == 1
