@@ -42,7 +42,8 @@ def test_results_come_in_the_order_of_the_messages_and_say_where_each_lies(
         }
         assert TIMESTAMP.fullmatch(result["timestamp"])
         shown = node.call("GET", f"/v1/messages/{result['id']}")
-        assert shown == {**result, "value": str(number), "priority": "normal"}
+        standing = {"priority": "normal", "state": "available", "groups": []}
+        assert shown == {**result, "value": str(number), **standing}
     assert answer["durability"] == "always"
 
 
@@ -86,7 +87,10 @@ def test_a_message_comes_back_as_it_was_sent(
     if "value_base64" in shown:
         del expected["value"]
     assert {name: found[name] for name in expected} == expected
-    assert set(found) - set(expected) == {"id", "partition", "offset", "timestamp", "priority"}
+    assert set(found) - set(expected) == {
+        *("id", "partition", "offset", "timestamp"),
+        *("priority", "state", "groups"),
+    }
 
 
 def test_a_key_decides_the_partition(node: RunningNode, topic: str) -> None:
