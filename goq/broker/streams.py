@@ -64,9 +64,9 @@ class Stream:
             self._presence.enter_context(self.topic.coordinator.present(self.group, consumer))
 
     def leave(self) -> None:
-        """Take part no more: the connection is gone."""
+        """Take part no more: the connection is gone, or the consumer wants no more."""
         self._presence.close()
-        if not self.ended and self.topic.shares_partitions(self.group):
+        if self.topic.shares_partitions(self.group):
             with contextlib.suppress(GoqError):  # somebody took it out before
                 self.topic.coordinator.leave(self.group, self._asked.consumer)
 

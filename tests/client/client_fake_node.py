@@ -318,11 +318,13 @@ class FakeStream:
         handler.end_headers()
         handler.wfile.flush()
         self._node.streams[self.id] = self
+        readable = select.poll()  # select() refuses descriptors from 1024 on
+        readable.register(handler.connection, select.POLLIN)
         try:
             while not self._ended:
                 with self._node.changed:
                     self._node.changed.wait_for(self._has_work, 0.01)
-                    if select.select([handler.connection], [], [], 0)[0]:
+                    if readable.poll(0):
                         raise ConnectionError("the consumer is gone")
                     answer = self._next() if self._has_work() and not self._ended else b""
                 if answer:
