@@ -19,7 +19,6 @@ from typing import NamedTuple, TypeVar
 from goq import limits
 from goq.broker.commit import Appended, Committed, GroupCommit
 from goq.broker.dispatch import Dispatch, first_needed
-from goq.broker.eventlog import encode_event_frame, snapshot_frames
 from goq.broker.fetching import Fetch, Missing
 from goq.broker.intake import Intake
 from goq.broker.keeping import Keeping
@@ -31,6 +30,7 @@ from goq.broker.opening import (
     messages_config,
 )
 from goq.broker.policies import failing, retry_policy
+from goq.broker.recorder import Recorder
 from goq.broker.stats import TopicStats
 from goq.broker.waiting import Waiting
 from goq.delivery.choice import Choice
@@ -54,12 +54,10 @@ from goq.delivery.events import (
     Skipped,
     Span,
     Trimmed,
-    token_of,
 )
 from goq.delivery.parts import gaps
 from goq.delivery.schedule import Load
 from goq.delivery.settling import Failing, Settled, end_lease, expire, spans_of, undo
-from goq.delivery.snapshot import snapshot_of, weight_of
 from goq.errors import GoqError, LogFailed, PartitionOffline, TooManyRequests
 from goq.frame.view import FrameView
 from goq.settings import Ordering, TopicSettings
@@ -74,7 +72,6 @@ _TIMER_MS_MAX = 1_000  # a wall clock that is set forward is noticed within this
 _LOAD_AGAIN_S = 1.0
 _EXPIRE_AT_ONCE_MAX = 256  # leases, before others get a turn
 _EVENTS_PER_FRAME_MAX = 2_000  # with reasons as long as they may be, well within a frame
-_SNAPSHOT_COST_BYTES = limits.KIB  # of new messages that an entry of a snapshot has to wait for
 
 
 class Delivery(NamedTuple):
@@ -153,11 +150,6 @@ class Partition:
         self._rebuilding: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
-        self._next_sequence = opened.events.end_offset
-        self._snapshot_sequence = opened.events.end_offset
-        self._snapshot_weight = 0
-        self._bytes_since_snapshot = 0
-        self._rebuilds_from = opened.snapshot_sequence
         self._intake = Intake(opened.state.producers, opened.dedup, self._read_frame, stats)
         self._publisher = GroupCommit(
             opened.messages,
@@ -170,23 +162,20 @@ class Partition:
             admission=self._intake,
             write_seconds=machinery.write_seconds,
         )
-        self._recorder = GroupCommit(
-            opened.events,
-            machinery.executor,
-            machinery.clock,
-            machinery.epoch,
-            on_commit=lambda _committed: None,
-            on_seal=lambda segment: machinery.on_seal(identity, "events", segment),
+        self._recorder = Recorder(
+            identity,
+            opened,
+            machinery,
+            on_event=self._applied,
             on_failure=self._recording_failed,
-            write_seconds=machinery.write_seconds,
         )
         self.keeping = Keeping(
             identity,
             machinery,
             self._publisher,
-            self._recorder,
+            self._recorder.commit,
             record=lambda event: self._record([event]),
-            rebuilds_from=lambda: self._rebuilds_from,
+            rebuilds_from=lambda: self._recorder.rebuilds_from,
         )
         self._arm_all()
 
@@ -219,7 +208,7 @@ class Partition:
             self.state.producers.add(header, appended.offset, appended.time_us)
             self._stats.published_messages += header.message_count
             self._stats.published_bytes += header.frame_bytes
-            self._bytes_since_snapshot += header.frame_bytes
+            self._recorder.note_published(header.frame_bytes)
             self.state.extend_to(end)
             rows = self._rows_of(view, appended)
             self.dispatch.published(appended.offset, end, rows, appended.time_us // 1000)
@@ -227,9 +216,8 @@ class Partition:
                 self._arm_timer(self.dispatch.schedule.next_ms())
         self.dispatch.release()
         self._callbacks.on_ready(None)
-        enough = limits.CHECKPOINT_INTERVAL_BYTES + _SNAPSHOT_COST_BYTES * self._snapshot_weight
-        if self._bytes_since_snapshot > enough and self.is_online:
-            self._record_snapshot(begins_segment=self._events_are_full())
+        if self._recorder.is_snapshot_due() and self.is_online:
+            self._recorder.record_snapshot()
 
     def _rows_of(self, view: FrameView, appended: Appended) -> Rows | None:
         if not view.header.attributes & ROW_ATTRIBUTES:
@@ -364,7 +352,7 @@ class Partition:
             return None
         group.learn(choice.facts)
         deadline_ms = now_ms + (visibility_ms or settings.visibility_timeout_ms)
-        token = token_of(self._machinery.epoch, self._next_sequence)
+        token = self._recorder.next_token
         done = self._record([Leased(group_name, consumer, deadline_ms, choice.spans)])
         number = self.identity.number
         is_cut = choice.is_full()
@@ -437,7 +425,7 @@ class Partition:
     def check_room(self) -> None:
         """Raise why no event can be taken now."""
         self._check_online()
-        self._recorder.check_room(0)
+        self._recorder.commit.check_room(0)
 
     def settle(self, group: str, settled: Settled) -> tuple[Settled, Settling]:
         """Carry out a settling decision; what it says holds when the future, if any, is done."""
@@ -484,24 +472,19 @@ class Partition:
     async def recorded(self) -> None:
         """Return when all events so far are durable; raise if any of them is lost."""
         self._check_online()
-        await self._recorder.run_alone(lambda: None)
+        await self._recorder.commit.run_alone(lambda: None)
         self._check_online()
 
     def _record(self, events: Sequence[AnyEvent]) -> asyncio.Future[Appended]:
-        """Apply events and queue them for the log; the future is done when they are durable."""
-        done = self._recorder.append(encode_event_frame(events))
-        for event in events:
-            self.state.apply(event, self._next_sequence, self._machinery.epoch)
-            self._next_sequence += 1
-            if isinstance(event, Leased | Nacked | Expired | Extended):
-                self._arm_timer(self.state.next_timer_ms(event.group))
-            elif isinstance(event, Departing):
-                self._callbacks.on_departing()
-            self._tell_settled(event)
-        enough = max(limits.SNAPSHOT_EVENTS_MIN, self._snapshot_weight)
-        if self._events_are_full() and self._next_sequence - self._snapshot_sequence >= enough:
-            self._record_snapshot(begins_segment=True)
-        return done
+        return self._recorder.record(events)
+
+    def _applied(self, event: AnyEvent) -> None:
+        """Follow an event that was applied to the state."""
+        if isinstance(event, Leased | Nacked | Expired | Extended):
+            self._arm_timer(self.state.next_timer_ms(event.group))
+        elif isinstance(event, Departing):
+            self._callbacks.on_departing()
+        self._tell_settled(event)
 
     def _tell_settled(self, event: AnyEvent) -> None:
         """Tell how many messages have left a lease by ``event``; without a token, any lease."""
@@ -514,28 +497,6 @@ class Partition:
             told(event.group, None, 0)
         elif isinstance(event, Corrupted | Trimmed):
             told(None, None, 0)
-
-    def _events_are_full(self) -> bool:
-        return self.events.active.size_bytes >= limits.EVENT_SEGMENT_BYTES
-
-    def _record_snapshot(self, *, begins_segment: bool) -> None:
-        events = snapshot_of(self.state, self.state.end_offset)
-        first, *others = snapshot_frames(events)
-        done = self._recorder.append(first, begins_segment=begins_segment)
-        for view in others:
-            done = self._recorder.append(view)
-        if begins_segment:
-            sequence = self._next_sequence
-            done.add_done_callback(lambda last: self._snapshot_done(last, sequence))
-        self._next_sequence += len(events)
-        self._snapshot_sequence = self._next_sequence
-        self._snapshot_weight = sum(map(weight_of, events)) - len(events)
-        self._bytes_since_snapshot = 0
-
-    def _snapshot_done(self, last: asyncio.Future[Appended], sequence: int) -> None:
-        """A segment that begins with a whole snapshot is all that a rebuild needs."""
-        if not last.cancelled() and last.exception() is None:
-            self._rebuilds_from = sequence
 
     def _recording_failed(self, error: GoqError) -> None:
         """The state is ahead of its log: it must be built anew before it is used again."""
@@ -675,14 +636,12 @@ class Partition:
         """Write what is queued, note the state so that opening is quick, close the logs."""
         if self._timer is not None:
             self._timer.cancel()
-        if self.is_online and (
-            self._bytes_since_snapshot or self._next_sequence > self._snapshot_sequence
-        ):
-            self._record_snapshot(begins_segment=False)
+        if self.is_online:
+            self._recorder.record_last_snapshot()
         self._offline = self._offline or PartitionOffline("the partition is closed")
         if self._rebuilding is not None:
             await asyncio.wait([self._rebuilding])
-        for commit in (self._publisher, self._recorder):
+        for commit in (self._publisher, self._recorder.commit):
             try:
                 await commit.close()
             except (LogFailed, OSError):

@@ -262,11 +262,11 @@ def test_damage_is_recorded_once_however_often_it_is_met(tmp_path: Path) -> None
             data[data.index(b"damaged")] ^= 0xFF
             path.write_bytes(data)
             partition = topic.partitions[0]
-            sequence = partition._next_sequence
+            sequence = partition._recorder.next_token
             for _ in range(5):
                 reading = partition.read(0, messages_max=10)
                 assert [v for f in reading.frames for v in f.values(0, 1)] == [b"sound"]
-            assert partition._next_sequence == sequence + 1
+            assert partition._recorder.next_token == sequence + 1
             assert any(r.start == 0 for r in partition.state.corrupt)
 
     run(main())

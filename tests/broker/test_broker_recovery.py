@@ -86,7 +86,7 @@ def test_a_copy_of_the_folder_opens_with_the_state_that_is_live(
         monkeypatch.setattr(limits, "CHECKPOINT_INTERVAL_BYTES", 2000)
         monkeypatch.setattr("goq.broker.eventlog._SNAPSHOT_FRAME_WEIGHT", 3)
         monkeypatch.setattr("goq.delivery.snapshot._PARTS_MAX", 2)
-        monkeypatch.setattr("goq.broker.partition._SNAPSHOT_COST_BYTES", 1)
+        monkeypatch.setattr("goq.broker.recorder._SNAPSHOT_COST_BYTES", 1)
 
     async def main() -> None:
         clock, held, metadata = ManualClock(), list[Delivery](), MemoryMetadata()
@@ -385,10 +385,11 @@ def test_events_after_a_snapshot_that_a_crash_cut_short_are_not_lost(
             await quiet(partition)
             (events,) = (topic.directory / "0" / "events").glob("*.log")
             before = events.stat().st_size
-            partition._record_snapshot(begins_segment=False)
+            partition._recorder._record_snapshot(begins_segment=False)
             await quiet(partition)
-            partition._snapshot_sequence = partition._next_sequence  # none at close
-            partition._bytes_since_snapshot = 0
+            recorder = partition._recorder
+            recorder._snapshot_sequence = recorder._next_sequence  # none at close
+            recorder._bytes_since_snapshot = 0
         data = events.read_bytes()
         size = int.from_bytes(data[before + 4 : before + 8], "little")
         with events.open("r+b") as file:
@@ -421,10 +422,11 @@ def test_retention_keeps_the_events_that_a_rebuild_begins_with(
             for _ in range(6):
                 await publish(topic, b"x" * 100)
             await ack(topic, "g", await topic.receive("g", options(5)))
-            partition._record_snapshot(begins_segment=True)
+            partition._recorder._record_snapshot(begins_segment=True)
             await quiet(partition)
-            partition._snapshot_sequence = partition._next_sequence  # none at close
-            partition._bytes_since_snapshot = 0
+            recorder = partition._recorder
+            recorder._snapshot_sequence = recorder._next_sequence  # none at close
+            recorder._bytes_since_snapshot = 0
         newest = sorted((tmp_path / "topics/t/0/events").glob("*.log"))[-1]
         size = int.from_bytes(newest.read_bytes()[4:8], "little")
         with newest.open("r+b") as file:
@@ -443,7 +445,7 @@ def test_retention_keeps_the_events_that_a_rebuild_begins_with(
             assert partition.messages.start_offset == 6
             assert partition.events.start_offset == 0
             await _check_copy(topic, tmp_path)
-            partition._record_snapshot(begins_segment=True)
+            partition._recorder._record_snapshot(begins_segment=True)
             await quiet(partition)
             await partition.keeping.roll()
             await partition.keeping.trim(7)

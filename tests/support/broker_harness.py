@@ -305,7 +305,7 @@ async def nack(topic: Topic, group: str, deliveries: Sequence[Delivery], delay_m
 
 async def quiet(partition: Partition) -> None:
     """Wait until nothing is on its way to the disk."""
-    await until(lambda: not partition._recorder._busy and not partition._publisher._busy)
+    await until(lambda: not partition._recorder.commit._busy and not partition._publisher._busy)
 
 
 def reopened(directory: Path, *, disk: Disk | None = None, epoch: int = 99) -> Opened:

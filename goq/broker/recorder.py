@@ -1,0 +1,110 @@
+"""A partition's events: applied to the state at once, and queued for their log.
+
+From time to time the whole state is written as a snapshot, at the head of a new segment where the
+active one is full, so that older events may go and opening stays quick.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from goq import limits
+from goq.broker.commit import Appended, GroupCommit
+from goq.broker.eventlog import encode_event_frame, snapshot_frames
+from goq.broker.opening import Machinery, Opened, PartitionId
+from goq.delivery.events import AnyEvent, token_of
+from goq.delivery.snapshot import snapshot_of, weight_of
+from goq.errors import GoqError
+
+_SNAPSHOT_COST_BYTES = limits.KIB  # of new messages that an entry of a snapshot has to wait for
+
+
+class Recorder:
+    """The writer of a partition's events; ``on_event`` hears of each that was applied."""
+
+    def __init__(
+        self,
+        identity: PartitionId,
+        opened: Opened,
+        machinery: Machinery,
+        *,
+        on_event: Callable[[AnyEvent], None],
+        on_failure: Callable[[GoqError], None],
+    ) -> None:
+        self.rebuilds_from = opened.snapshot_sequence
+        """With which event a rebuild would begin."""
+        self._state = opened.state
+        self._epoch = machinery.epoch
+        self._on_event = on_event
+        self._next_sequence = opened.events.end_offset
+        self._snapshot_sequence = opened.events.end_offset
+        self._snapshot_weight = 0
+        self._bytes_since_snapshot = 0
+        self.commit = GroupCommit(
+            opened.events,
+            machinery.executor,
+            machinery.clock,
+            machinery.epoch,
+            on_commit=lambda _committed: None,
+            on_seal=lambda segment: machinery.on_seal(identity, "events", segment),
+            on_failure=on_failure,
+            write_seconds=machinery.write_seconds,
+        )
+
+    @property
+    def next_token(self) -> int:
+        """The token of a lease whose event is recorded next."""
+        return token_of(self._epoch, self._next_sequence)
+
+    def record(self, events: Sequence[AnyEvent]) -> asyncio.Future[Appended]:
+        """Apply events and queue them for the log; the future is done when they are durable."""
+        done = self.commit.append(encode_event_frame(events))
+        for event in events:
+            self._state.apply(event, self._next_sequence, self._epoch)
+            self._next_sequence += 1
+            self._on_event(event)
+        enough = max(limits.SNAPSHOT_EVENTS_MIN, self._snapshot_weight)
+        if self._is_full() and self._next_sequence - self._snapshot_sequence >= enough:
+            self._record_snapshot(begins_segment=True)
+        return done
+
+    def note_published(self, size_bytes: int) -> None:
+        """Take note of new messages: a snapshot says how far into them the state reaches."""
+        self._bytes_since_snapshot += size_bytes
+
+    def is_snapshot_due(self) -> bool:
+        """Whether so much was published that a snapshot is worth its cost."""
+        cost_bytes = _SNAPSHOT_COST_BYTES * self._snapshot_weight
+        return self._bytes_since_snapshot > limits.CHECKPOINT_INTERVAL_BYTES + cost_bytes
+
+    def record_snapshot(self) -> None:
+        """Write the whole state."""
+        self._record_snapshot(begins_segment=self._is_full())
+
+    def record_last_snapshot(self) -> None:
+        """Write the whole state, if there is news, so that opening again is quick."""
+        if self._bytes_since_snapshot or self._next_sequence > self._snapshot_sequence:
+            self._record_snapshot(begins_segment=False)
+
+    def _is_full(self) -> bool:
+        return self.commit.log.active.size_bytes >= limits.EVENT_SEGMENT_BYTES
+
+    def _record_snapshot(self, *, begins_segment: bool) -> None:
+        events = snapshot_of(self._state, self._state.end_offset)
+        first, *others = snapshot_frames(events)
+        done = self.commit.append(first, begins_segment=begins_segment)
+        for view in others:
+            done = self.commit.append(view)
+        if begins_segment:
+            sequence = self._next_sequence
+            done.add_done_callback(lambda last: self._snapshot_done(last, sequence))
+        self._next_sequence += len(events)
+        self._snapshot_sequence = self._next_sequence
+        self._snapshot_weight = sum(map(weight_of, events)) - len(events)
+        self._bytes_since_snapshot = 0
+
+    def _snapshot_done(self, last: asyncio.Future[Appended], sequence: int) -> None:
+        """A segment that begins with a whole snapshot is all that a rebuild needs."""
+        if not last.cancelled() and last.exception() is None:
+            self.rebuilds_from = sequence
