@@ -11,6 +11,7 @@ from goq import limits
 from goq.broker.policies import retry_policy
 from goq.delivery.lane_shares import LaneShares
 from goq.delivery.transitions import TRANSITIONS, State
+from goq.delivery.wheel import TimerWheel
 from goq.settings import TopicSettings
 
 ROOT = Path(__file__).parents[2]
@@ -41,6 +42,30 @@ def test_the_waits_before_a_retry_are_those_of_the_default_settings() -> None:
         assert policy.wait_ms(int(attempt), 0) == round(1000 * float(least_s))
         assert policy.wait_ms(int(attempt), 1) == round(1000 * float(most_s))
     assert policy.gives_up(4)
+
+
+def test_the_message_with_a_delay_is_in_the_slots_of_the_wheel_that_the_page_says() -> None:
+    rows = re.findall(r"^\| ([\d,]+) \| ([01]) \| (.+) \| (.+) \| (.+) \|$", PAGE, re.MULTILINE)
+    assert len(rows) == 3
+    wheel = TimerWheel(1_000_000)
+    wheel.add(1_030_000, 1, 1)
+    for number, (at, due, width, slot, begins) in enumerate(rows):
+        assert number == 0 or wheel.next_ms() == _number(at)
+        assert len(wheel.pop_due(_number(at)).offsets) == int(due)
+        places = [(level.shift, s) for level in wheel._levels for s in level.slots]
+        if places:
+            [(shift, found)] = places
+            assert (1 << shift, found, found << shift) == (
+                _number(width.removesuffix(" ms")),
+                _number(slot),
+                _number(begins),
+            )
+        else:
+            assert (width, slot, begins) == ("—", "—", "—")
+
+
+def _number(text: str) -> int:
+    return int(text.replace(",", ""))
 
 
 def test_lanes_with_weights_of_8_3_and_1_get_as_many_of_twelve_messages() -> None:
