@@ -31,10 +31,12 @@ check: $(VENV)/installed-dev       ## style, types, layers, generated files
 	$(BIN)/lint-imports
 	$(BIN)/python tools/unasync.py --check
 	$(BIN)/python tools/cli_docs.py --check
+	$(BIN)/python tools/delivery_doc.py --check
 
 docs: $(VENV)/installed-dev        ## make the generated files anew
 	$(BIN)/python tools/unasync.py
 	$(BIN)/python tools/cli_docs.py
+	$(BIN)/python tools/delivery_doc.py
 
 bench: $(VENV)/installed           ## measure this machine; see docs/benchmarks.md
 	$(BIN)/pip install --quiet --editable '.[bench]'

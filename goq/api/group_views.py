@@ -12,10 +12,10 @@ from goq.api.log_reading import read_log
 from goq.api.reading import time_us
 from goq.broker.counts import group_counts
 from goq.broker.partition import Partition
-from goq.broker.standing import State
 from goq.broker.states import runs_of
 from goq.broker.topic import Topic
 from goq.clock import Clock
+from goq.delivery.transitions import State
 from goq.errors import InvalidInput
 
 

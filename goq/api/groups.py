@@ -43,11 +43,11 @@ from goq.api.route import Parameter, Route
 from goq.api.streaming import StreamRoutes
 from goq.broker.broker import Broker
 from goq.broker.partition import Delivery, Partition
-from goq.broker.standing import State
 from goq.broker.streams import Stream, StreamOptions
 from goq.broker.topic import ReceiveOptions, Topic
 from goq.delivery.events import Span
 from goq.delivery.settling import Settled, acknowledge, extend, give_back, reject
+from goq.delivery.transitions import State
 from goq.errors import GoqError, GroupNotFound, InvalidInput, LeaseLost, TooLarge
 from goq.http.message import Request, Response
 from goq.model import Receipt, check_name

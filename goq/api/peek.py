@@ -12,10 +12,10 @@ from goq.api.messages_out import JsonMessages, messages_json
 from goq.api.single import put_lane_in_force
 from goq.broker.broker import Broker
 from goq.broker.partition import Partition
-from goq.broker.standing import State
 from goq.broker.states import runs_of
 from goq.broker.topic import Topic
 from goq.delivery.parts import Part
+from goq.delivery.transitions import State
 from goq.errors import InvalidInput
 from goq.frame.header import Attribute
 from goq.frame.view import FrameView

@@ -15,9 +15,9 @@ from goq.api.route import Parameter, Route
 from goq.api.single import put_lane_in_force
 from goq.api.single_bodies import ScheduledOut
 from goq.broker.broker import Broker
-from goq.broker.standing import State
 from goq.broker.topic import Topic
 from goq.broker.waiting import Pending, Waiting
+from goq.delivery.transitions import State
 from goq.errors import InvalidInput
 from goq.frame.view import FrameView
 from goq.http.message import Request, Response

@@ -17,12 +17,12 @@ from goq.broker.marking import Marking
 from goq.broker.partition import Partition
 from goq.broker.standing import (
     GroupStanding,
-    State,
     check_exists,
     group_standing,
     standing_of,
 )
 from goq.broker.topic import Topic
+from goq.delivery.transitions import State
 from goq.errors import DamagedData, InvalidInput, MessageNotFound, TooLarge
 from goq.frame.header import Attribute
 from goq.frame.view import FrameView

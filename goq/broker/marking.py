@@ -11,7 +11,8 @@ from collections.abc import Iterable
 
 from goq import limits
 from goq.broker.partition import Partition
-from goq.broker.standing import GroupStanding, Standing, State, group_standing, standing_of
+from goq.broker.standing import GroupStanding, Standing, group_standing, standing_of
+from goq.delivery.transitions import State
 from goq.errors import Conflict, TooManyRequests
 
 _FINISHED = (State.DONE, State.DEAD)

@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import NamedTuple
 
 from goq.broker.partition import Partition
 from goq.delivery.group import Group
+from goq.delivery.transitions import State
 from goq.errors import MessageNotFound
 from goq.storage.columns import Rows
-
-
-class State(StrEnum):
-    """What a message is for a group. Each is one of these at a time."""
-
-    READY = "ready"
-    BLOCKED = "blocked"
-    LEASED = "leased"
-    RETRY = "retry"
-    SCHEDULED = "scheduled"
-    EXPIRED = "expired"
-    DEAD = "dead"
-    DONE = "done"
-    CANCELLED = "cancelled"
 
 
 class Standing(NamedTuple):
@@ -103,7 +89,9 @@ def group_standing(
         return GroupStanding(State.SCHEDULED, time_ms=standing.due_ms)
     if expires_ms and expires_ms <= now_ms:
         return GroupStanding(State.EXPIRED)
-    if group is not None and any(held.offset == offset for held in group.locks.held()):
+    if group is not None and any(
+        held.offset == offset and held.fact.lane == standing.lane for held in group.locks.held()
+    ):
         return GroupStanding(State.BLOCKED)
     return GroupStanding(State.READY)
 

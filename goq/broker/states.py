@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from functools import partial
 
 from goq.broker.partition import Partition
-from goq.broker.standing import State
 from goq.broker.waiting import Waiting
 from goq.delivery.group import Group
 from goq.delivery.parts import Part
+from goq.delivery.transitions import State
 
 Run = tuple[int, int]
 _WINDOW = 16_384  # offsets looked at in one go

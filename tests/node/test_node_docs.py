@@ -1,4 +1,4 @@
-"""The examples of docs/http.md do what the page says."""
+"""The examples of docs/http.md and docs/delivery.md do what the pages say."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.running_node import running_node
 
-PAGE = Path(__file__).parents[2] / "docs" / "http.md"
+DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLE = re.compile(r"^```sh\n(.*?)^```\n(?:```json\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
 VARIES = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z|\d+:\d{6,}:\d+|urn:.*")
 
@@ -35,9 +35,10 @@ def alike(found: Any, shown: Any) -> bool:
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
-def test_every_example_answers_as_it_is_shown() -> None:
-    examples = EXAMPLE.findall(PAGE.read_text())
-    assert len(examples) > 10
+@pytest.mark.parametrize(("page", "examples_min"), [("http.md", 10), ("delivery.md", 4)])
+def test_every_example_answers_as_it_is_shown(page: str, examples_min: int) -> None:
+    examples = EXAMPLE.findall((DOCS / page).read_text())
+    assert len(examples) >= examples_min
     with running_node(defaults={"delivery": {}}) as node:  # those that a user has
         for script, shown in examples:
             found = subprocess.run(

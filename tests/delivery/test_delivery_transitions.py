@@ -1,0 +1,193 @@
+"""The table of transitions, row by row, against what applying the events does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, get_args
+
+import pytest
+
+from goq.broker.standing import Standing, check_exists, group_standing
+from goq.delivery.events import (
+    SNAPSHOT_PARTS,
+    Acked,
+    AnyEvent,
+    Cancelled,
+    Cause,
+    Corrupted,
+    Departed,
+    Departing,
+    Dropped,
+    Event,
+    Expired,
+    Extended,
+    GroupDeleted,
+    Leased,
+    Matured,
+    Moved,
+    Nacked,
+    Rescheduled,
+    Reset,
+    Skipped,
+    SnapshotEnded,
+    SnapshotStarted,
+    Trimmed,
+    Truncated,
+    token_of,
+)
+from goq.delivery.locks import Fact, Held
+from goq.delivery.partition import PartitionState
+from goq.delivery.transitions import TRANSITIONS, State, Transition
+from goq.errors import MessageNotFound
+
+NOW_MS, DUE_MS, LANE = 1000, 5000, 1
+
+
+class Scene:
+    """A partition of two messages, and what is known of the first, for the group ``g``."""
+
+    def __init__(self) -> None:
+        self.state = PartitionState()
+        self.state.extend_to(2)
+        self.group = self.state.join("g")
+        self.due_ms = self.expires_ms = self.sequence = self.token = 0
+        self.now_ms = NOW_MS
+
+    def apply(self, event: Event) -> int:
+        self.sequence += 1
+        self.state.apply(event, self.sequence, 1)
+        return token_of(1, self.sequence)
+
+    def seen(self) -> State | None:
+        partition: Any = SimpleNamespace(state=self.state, identity=("topic", 0))
+        try:
+            check_exists(partition, 0)
+        except MessageNotFound:
+            return None
+        waits = bool(self.due_ms) and not self.state.frontier.has_matured(
+            0, self.state.rescheduled.get(0, self.due_ms)
+        )
+        is_cancelled = 0 in self.state.cancelled
+        lane = self.state.moved.get(0, LANE)
+        standing = Standing(0, lane, 0, self.due_ms, waits and not is_cancelled, is_cancelled, None)
+        found = group_standing(partition, "g", standing, self.now_ms, expires_ms=self.expires_ms)
+        return found.state
+
+
+def departing(group: str, token: int) -> Departing:
+    return Departing(group, token, [(0, 1, 1)], Cause.REJECTED, "", NOW_MS, "topic.dlq", 0, 7)
+
+
+def bring_to(state: State) -> Scene:
+    scene = Scene()
+    if state in (State.LEASED, State.RETRY, State.DEAD, State.DONE):
+        scene.token = scene.apply(Leased("g", "c", DUE_MS, [(0, 1, 1)]))
+    if state is State.RETRY:
+        scene.apply(Nacked("g", scene.token, [(0, 1, 1)], DUE_MS))
+    elif state is State.DEAD:
+        scene.token = scene.apply(departing("g", scene.token))
+    elif state is State.DONE:
+        scene.apply(Acked("g", scene.token, [(0, 1)]))
+    elif state is State.SCHEDULED:
+        scene.due_ms = DUE_MS
+    elif state is State.EXPIRED:
+        scene.expires_ms = NOW_MS
+    elif state is State.CANCELLED:
+        scene.apply(Cancelled([(0, 1)]))
+    elif state is State.BLOCKED:
+        scene.group.locks.lease(7)
+        scene.group.locks.hold(Held(0, Fact(7, LANE, 0), 0))
+    assert scene.seen() is state
+    return scene
+
+
+def departing_as(row: Transition, token: int) -> Departing:
+    return departing("" if row.target is State.CANCELLED else "g", token)
+
+
+EVENTS: dict[type[Event], Callable[[Transition, int], Event]] = {
+    Leased: lambda _row, _token: Leased("g", "c", DUE_MS, [(0, 1, 1)]),
+    Acked: lambda _row, token: Acked("g", token, [(0, 1)]),
+    Nacked: lambda _row, token: Nacked("g", token, [(0, 1, 1)], DUE_MS),
+    Expired: lambda _row, token: Expired("g", token, [(0, 1, 1)], DUE_MS),
+    Extended: lambda _row, token: Extended("g", token, [(0, 1)], DUE_MS),
+    Dropped: lambda _row, token: Dropped("g", token, [(0, 1, 1)], Cause.NACKED),
+    Departing: departing_as,
+    Departed: lambda _row, token: Departed(token, 0),
+    Skipped: lambda _row, _token: Skipped("g", [(0, 1)], Cause.TTL),
+    Cancelled: lambda _row, _token: Cancelled([(0, 1)]),
+    Moved: lambda _row, _token: Moved(0, 0),
+    Rescheduled: lambda _row, _token: Rescheduled(0, DUE_MS + 1),
+    Matured: lambda _row, _token: Matured(DUE_MS, 2),
+    Reset: lambda row, _token: Reset("g", 0 if row.target is State.READY else 1),
+    GroupDeleted: lambda _row, _token: GroupDeleted("g"),
+    Corrupted: lambda _row, _token: Corrupted(0, 1, "crc"),
+    Trimmed: lambda _row, _token: Trimmed(1),
+    Truncated: lambda _row, _token: Truncated(0),
+}
+
+CASES = [
+    pytest.param(row, source, id=f"{row.event.__name__}-{source}-{row.target}")
+    for row in TRANSITIONS
+    if row.event is not None
+    for source in row.sources
+]
+
+
+@pytest.mark.parametrize(("row", "source"), CASES)
+def test_an_event_makes_of_a_message_what_the_table_says(row: Transition, source: State) -> None:
+    scene = bring_to(source)
+    if source is State.LEASED and row.target is State.CANCELLED:
+        scene.apply(Cancelled([(0, 1)]))
+        assert scene.seen() is State.LEASED
+    assert row.event is not None
+    scene.apply(EVENTS[row.event](row, scene.token))
+    if row.event is Truncated:
+        scene.state.extend_to(0)  # the log ends there, as it does when the partition is opened
+    assert scene.seen() is row.target
+
+
+def test_the_table_speaks_of_every_event_that_is_no_part_of_a_snapshot() -> None:
+    told = {row.event for row in TRANSITIONS} - {None}
+    assert told == {*get_args(AnyEvent)} - {*SNAPSHOT_PARTS, SnapshotStarted, SnapshotEnded}
+
+
+def test_what_the_table_says_of_no_event_follows_from_the_message_the_keys_and_the_time() -> None:
+    def published(due_ms: int) -> State | None:
+        scene = Scene()
+        scene.due_ms = due_ms
+        return scene.seen()
+
+    def later(source: State, expires_ms: int = 0) -> State | None:
+        scene = bring_to(source)
+        scene.now_ms, scene.expires_ms = DUE_MS, expires_ms
+        return scene.seen()
+
+    def met(source: State) -> State | None:
+        scene = bring_to(source)
+        scene.group.locks.lease(7)
+        scene.group.locks.hold(Held(0, Fact(7, LANE, 0), 0))
+        return scene.seen()
+
+    assert {(row.sources, row.target) for row in TRANSITIONS if row.event is None} == {
+        ((), published(0)),
+        ((), published(DUE_MS)),
+        ((State.RETRY,), later(State.RETRY)),
+        ((State.READY,), met(State.READY)),
+        ((State.READY, State.BLOCKED), later(State.READY, expires_ms=NOW_MS + 1)),
+    }
+    assert later(State.BLOCKED, expires_ms=NOW_MS + 1) is State.EXPIRED
+
+
+def test_every_state_can_be_come_to_and_left_but_those_that_are_an_end() -> None:
+    assert {row.target for row in TRANSITIONS} == {*State, None}
+    for state in State:
+        ways_out = {row.target for row in TRANSITIONS if state in row.sources}
+        assert None in ways_out
+
+
+def test_a_message_that_was_held_back_behind_its_key_and_moved_away_is_not_blocked() -> None:
+    scene = bring_to(State.BLOCKED)
+    scene.apply(Moved(0, 0))
+    assert scene.seen() is State.READY

@@ -1,0 +1,87 @@
+"""What docs/delivery.md says in numbers and draws, against the code."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from goq import limits
+from goq.broker.policies import retry_policy
+from goq.delivery.lane_shares import LaneShares
+from goq.delivery.transitions import TRANSITIONS, State
+from goq.delivery.wheel import TimerWheel
+from goq.settings import TopicSettings
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "delivery.md").read_text()
+
+
+def test_the_diagram_is_the_one_of_the_table() -> None:
+    command = [sys.executable, str(ROOT / "tools" / "delivery_doc.py"), "--check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_every_state_and_every_event_is_on_the_page() -> None:
+    for state in State:
+        assert re.search(rf"^\| {state} \|", PAGE, re.MULTILINE)
+    for row in TRANSITIONS:
+        assert row.why in PAGE
+        assert row.event is None or f"`{row.event.__name__}`" in PAGE
+
+
+def test_the_waits_before_a_retry_are_those_of_the_default_settings() -> None:
+    policy = retry_policy(TopicSettings())
+    rows = re.findall(r"^\| (\d) \| (\d) s \| ([\d.]+) to ([\d.]+) s \|$", PAGE, re.MULTILINE)
+    assert [int(attempt) for attempt, *_ in rows] == [1, 2, 3]
+    for attempt, doubled_s, least_s, most_s in rows:
+        assert not policy.gives_up(int(attempt))
+        assert policy._replace(jitter=0).wait_ms(int(attempt), 0) == 1000 * int(doubled_s)
+        assert policy.wait_ms(int(attempt), 0) == round(1000 * float(least_s))
+        assert policy.wait_ms(int(attempt), 1) == round(1000 * float(most_s))
+    assert policy.gives_up(4)
+
+
+def test_the_message_with_a_delay_is_in_the_slots_of_the_wheel_that_the_page_says() -> None:
+    rows = re.findall(r"^\| ([\d,]+) \| ([01]) \| (.+) \| (.+) \| (.+) \|$", PAGE, re.MULTILINE)
+    assert len(rows) == 3
+    wheel = TimerWheel(1_000_000)
+    wheel.add(1_030_000, 1, 1)
+    for number, (at, due, width, slot, begins) in enumerate(rows):
+        assert number == 0 or wheel.next_ms() == _number(at)
+        assert len(wheel.pop_due(_number(at)).offsets) == int(due)
+        places = [(level.shift, s) for level in wheel._levels for s in level.slots]
+        if places:
+            [(shift, found)] = places
+            assert (1 << shift, found, found << shift) == (
+                _number(width.removesuffix(" ms")),
+                _number(slot),
+                _number(begins),
+            )
+        else:
+            assert (width, slot, begins) == ("—", "—", "—")
+
+
+def _number(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+def test_lanes_with_weights_of_8_3_and_1_get_as_many_of_twelve_messages() -> None:
+    assert "in each cycle of 12 messages the lanes get 8, 3 and 1" in PAGE
+    shares, got = LaneShares((8, 3, 1)), [0, 0, 0]
+    for _ in range(24):
+        lane, _share = shares.choose(0b111)
+        shares.charge(lane, 1)
+        got[lane] += 1
+    assert got == [16, 6, 2]
+
+
+def test_the_bounds_on_the_page_are_those_of_the_limits() -> None:
+    assert limits.MARKS_PER_PARTITION_MAX == limits.HELD_MESSAGES_MAX == 100_000
+    assert limits.VISIBILITY_MS_MAX == 12 * 3_600_000
+    assert limits.NACK_DELAY_MS_MAX == 365 * 86_400_000
+    assert (limits.REDRIVES_MAX, limits.PRODUCER_BATCHES_REMEMBERED) == (10, 5)
+    assert limits.PRODUCERS_PER_PARTITION_MAX == 10_000
+    assert limits.TENANTS_PER_PARTITION_MAX == 1_000_000
