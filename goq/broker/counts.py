@@ -38,7 +38,7 @@ def group_counts(partition: Partition, name: str, now_ms: int) -> GroupCounts:
     waiting = group.retries.message_count
     due = sum(p.end - p.start for p in group.retries if p.time_ms <= now_ms)
     return GroupCounts(
-        lag=untaken - scheduled + group.leased_count + waiting,
+        lag=untaken - scheduled - unreadable + group.leased_count + waiting,
         ready=untaken - scheduled - unreadable + due,
         leased=group.leased_count,
         retry=waiting - due,
