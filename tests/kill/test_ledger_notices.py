@@ -156,7 +156,8 @@ def check_drained(group: dict[str, Any], *, without: str = "") -> None:
             ledger.deliveries.append(replace(FIRST, place=(0, offset)))
         if without != "ack" or offset == 0:
             ledger.settlements.append(replace(EARLY_ACK, place=(0, offset)))
-    ledger.check_drained(LOG, group)
+    ledger.check_fates(LOG, [])
+    ledger.check_drained(group, {0: 2})
     ledger.raise_violations()
 
 
