@@ -12,23 +12,25 @@ even when the answers came in another order.
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
 from typing import Any, Literal
 
 from goq.client import Client, LogMessage, Published, PublishedBatch, ReceivedMessage
-from goq.errors import GoqError
+from goq.errors import Conflict, GoqError
 from goq.frame.keys import partition_of
-from goq.model import Receipt
+from goq.model import MessageId, Receipt
 
 Place = tuple[int, int]
 """Partition and offset."""
 Verb = Literal["ack", "nack", "extend", "reject"]
+Mark = Literal["cancel", "move", "reschedule"]
 _ENDING = ("ack", "reject")
 
 _SHOWN_MAX = 12
@@ -90,7 +92,7 @@ class Settlement:
 class Marked:
     """An attempt to cancel one message, to move it, or to give it the time ``due_us``."""
 
-    verb: Literal["cancel", "move", "reschedule"]
+    verb: Mark
     place: Place
     due_us: int
     asked_us: int
@@ -256,6 +258,50 @@ class GroupConsumer:
             )
 
 
+class Marker:
+    """Somebody who cancels, moves and reschedules messages and writes down what came of it."""
+
+    def __init__(self, ledger: Ledger, client: Client) -> None:
+        self._ledger = ledger
+        self._client = client
+
+    def some_stored(self, chance: random.Random) -> Sent | None:
+        """Return a message of those that were confirmed last, if there is any."""
+        record = chance.choice(list(self._ledger.producers.values()))
+        stored = [sent for sent in record.sent[-50:] if sent.published is not None]
+        return chance.choice(stored) if stored else None
+
+    def cancel(self, message_id: MessageId) -> None:
+        """Cancel a message; what the client raises is written down."""
+        self._do("cancel", message_id, 0, lambda: self._client.cancel(message_id))
+
+    def move(self, message_id: MessageId, lane: str) -> None:
+        """Move a message to another lane; what the client raises is written down."""
+        self._do("move", message_id, 0, lambda: self._client.change_priority(message_id, lane))
+
+    def reschedule(self, message_id: MessageId, at_ms: int) -> None:
+        """Give a message another time; what the client raises is written down."""
+        self._do(
+            "reschedule",
+            message_id,
+            at_ms * 1000,
+            lambda: self._client.reschedule(message_id, at_ms),
+        )
+
+    def _do(self, verb: Mark, message_id: MessageId, due_us: int, ask: Callable[[], Any]) -> None:
+        outcome = Outcome.UNKNOWN
+        asked_us = _now_us()
+        try:
+            ask()
+            outcome = Outcome.DONE
+        except Conflict:
+            outcome = Outcome.REFUSED
+        except GoqError:
+            pass
+        place = (message_id.partition, message_id.offset)
+        self._ledger.marks.append(Marked(verb, place, due_us, asked_us, _now_us(), outcome))
+
+
 @dataclass
 class Ledger:
     """Everything that the clients of one topic and one group were told."""
@@ -288,9 +334,16 @@ class Ledger:
         """How many acks the node has confirmed."""
         return sum(s.verb == "ack" and s.outcome is Outcome.DONE for s in self.settlements)
 
+    @property
+    def rejected_count(self) -> int:
+        """How many messages the node has confirmed to be given up."""
+        return sum(s.verb == "reject" and s.outcome is Outcome.DONE for s in self.settlements)
+
     def summary(self) -> str:
         """Return what the ledger holds, in a line."""
-        outcomes = Counter(f"{s.verb} {s.outcome.value}" for s in self.settlements)
+        outcomes = Counter(
+            f"{each.verb} {each.outcome.value}" for each in (*self.settlements, *self.marks)
+        )
         sent = sum(len(record.sent) for record in self.producers.values())
         counted = ", ".join(f"{count} {name}" for name, count in sorted(outcomes.items()))
         return (
@@ -611,10 +664,24 @@ def read_log(client: Client, topic: str) -> list[LogMessage]:
     return found
 
 
+def dead_places(client: Client, topic: str) -> list[Place]:
+    """Return where the dead letters of a topic come from."""
+    found: list[Place] = []
+    after = None
+    while True:
+        answer = client.dead_letters(topic, limit=1000, after=after)
+        origins = [MessageId.parse(letter["origin"]) for letter in answer["messages"]]
+        found.extend((origin.partition, origin.offset) for origin in origins)
+        after = answer["next"]
+        if after is None:
+            return found
+
+
 def is_drained(client: Client, topic: str, group: str) -> bool:
     """Return whether a group has nothing left; False too while the node does not answer."""
     try:
-        return bool(client.group(topic, group)["lag"] == 0)
+        found = client.group(topic, group)
+        return bool(found["lag"] == 0 and found["scheduled"] == 0)
     except GoqError:
         return False
 
