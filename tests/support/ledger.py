@@ -34,6 +34,7 @@ Mark = Literal["cancel", "move", "reschedule"]
 _ENDING = ("ack", "reject")
 
 _SHOWN_MAX = 12
+_AFTER_ERROR_S = 0.05
 _TOLERANCE_US = 2_000  # the node counts times in milliseconds
 
 
@@ -297,7 +298,7 @@ class Marker:
         except Conflict:
             outcome = Outcome.REFUSED
         except GoqError:
-            pass
+            time.sleep(_AFTER_ERROR_S)  # or a node that is down uses up all there is to mark
         place = (message_id.partition, message_id.offset)
         self._ledger.marks.append(Marked(verb, place, due_us, asked_us, _now_us(), outcome))
 
