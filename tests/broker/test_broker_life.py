@@ -45,7 +45,7 @@ async def alter(life: Life) -> None:
         lanes = chance.choice(("high,normal,low", "a,b,c,d", "normal,x,y", "numbers"))
         await life.broker.alter_topic(TOPIC, {"priority.lanes": lanes})
     elif kind == 1:
-        weights = {"priority.weights": chance.choice(("none", "3,2,1"))}
+        weights = {"priority.weights": chance.choice(("strict", "3,2,1"))}
         await life.broker.alter_topic(TOPIC, weights)
     elif kind == 2:
         in_flight = {"tenants.in_flight": chance.choice(("none", "2"))}
@@ -66,7 +66,8 @@ def one_life(path: Path, seed: int, steps: int, *, alters: bool) -> None:
             async with broker_on(path, metadata=metadata, clock=clock) as broker:
                 life.bind(broker)
                 if not turn:
-                    await broker.create_topic(TOPIC, 2)
+                    topic = await broker.create_topic(TOPIC, 2)
+                    await broker.remember_group(topic, GROUP)
                 await live(life, metadata, steps, alters=alters)
                 if turn == 2:
                     await life.drain()
