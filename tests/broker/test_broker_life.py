@@ -42,7 +42,7 @@ async def alter(life: Life) -> None:
     topic, chance = life.topic, life.chance
     kind = chance.randrange(5)
     if kind == 0:
-        lanes = chance.choice(("high,normal,low", "a,b,c,d", "normal,x,y", "numbers"))
+        lanes = chance.choice(("high,normal,low", "a,b,c,d", "numbers"))
         await life.broker.alter_topic(TOPIC, {"priority.lanes": lanes})
     elif kind == 1:
         weights = {"priority.weights": chance.choice(("strict", "3,2,1"))}

@@ -71,7 +71,8 @@ class Life:
             key, lane, tenant, due_ms = None, None, None, 0
             if not is_plain:
                 key = _KEYS[index] if self.chance.random() < 0.6 else None
-                lane = self.chance.choice((None, 0, 2))
+                # a frame all in the default lane goes where the topic's settings move that to
+                lane = self.chance.choice((0, 3)) if key else self.chance.choice((None, 0, 2))
                 tenant = _TENANTS[index] if key else self.chance.choice(_TENANTS)
                 if self.chance.random() < 0.25:
                     due_ms = self.clock.wall_ms() + self.chance.choice((5, 500, HOUR_MS // 2))
