@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 
 from goq.broker.broker import Broker
@@ -188,11 +189,10 @@ class Life:
 
     async def copy(self, metadata: MemoryMetadata, source: Path, target: Path) -> tuple[Copy, list]:
         """Copy the folder as it is, and return it with the states as they are."""
-        for partition in self.topic.partitions:
-            await partition.rebuilt()
-            await quiet(partition)
+        await until(lambda: not any(p.state.outbox.departures for p in self.topic.partitions))
+        await self._come_to_rest()
         shutil.copytree(source, target)
-        states = [canonical(partition.state) for partition in self.topic.partitions]
+        states = [deepcopy(canonical(p.state)) for p in self.topic.partitions]
         rows = dict(metadata.rows)
         return (
             Copy(target, self.clock.now_us, rows, dict(metadata.group_settings), metadata.epoch),
@@ -204,13 +204,13 @@ class Life:
         self.clock.advance_ms(100 * HOUR_MS)
         for _ in range(30):
             self.tick()
-            await self._load_all()
+            await self._come_to_rest()
             while await self.receive(50, HOUR_MS):
                 await self.settle("ack", list(self.held))
         await until(lambda: not any(p.state.outbox.departures for p in self.topic.partitions))
 
-    async def _load_all(self) -> None:
-        """Have read what lies far ahead of the schedule's wheel and has come near."""
+    async def _come_to_rest(self) -> None:
+        """Return when nothing is built anew, and nothing is on its way to the disk."""
         for partition in self.topic.partitions:
             await partition.rebuilt()
             await quiet(partition)

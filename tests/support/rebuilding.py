@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
 import subprocess
 import sys
@@ -38,15 +39,14 @@ def rebuild(copies: list[Copy], topic: str, group: str) -> list[Rebuilt]:
     """Open every copy in a second process, note its state, and drain its group."""
     done = subprocess.run(
         [sys.executable, "-m", "support.rebuilding", topic, group],
-        input=pickle.dumps(copies),
+        input=pickle.dumps([tuple(copy) for copy in copies]),
         capture_output=True,
         timeout=_TIMEOUT_S,
-        cwd=Path(__file__).parent.parent,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         check=False,
     )
     assert done.returncode == 0, done.stderr.decode()
-    found: list[Rebuilt] = pickle.loads(done.stdout)
-    return found
+    return [Rebuilt(*found) for found in pickle.loads(done.stdout)]
 
 
 async def _rebuilt(copy: Copy, topic: str, group: str) -> Rebuilt:
@@ -68,9 +68,9 @@ async def _rebuilt(copy: Copy, topic: str, group: str) -> Rebuilt:
 
 def main() -> None:
     """Answer what :func:`rebuild` asks."""
-    copies: list[Copy] = pickle.load(sys.stdin.buffer)
+    copies = [Copy(*copy) for copy in pickle.load(sys.stdin.buffer)]
     topic, group = sys.argv[1:]
-    found = [asyncio.run(_rebuilt(copy, topic, group)) for copy in copies]
+    found = [tuple(asyncio.run(_rebuilt(copy, topic, group))) for copy in copies]
     sys.stdout.buffer.write(pickle.dumps(found))
 
 
