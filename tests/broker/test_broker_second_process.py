@@ -35,6 +35,7 @@ def check_copies(path: Path, seed: int, copies: int) -> None:
                 copy, state = await life.copy(metadata, path / "live", path / f"copy-{number}")
                 taken.append(copy)
                 states.append(state)
+            life.held.clear()  # what was leased before stays so, as in the copy
             before = len(life.ledger.deliveries)
             while await life.receive(7, 3_600_000):
                 await life.settle("ack", list(life.held))
