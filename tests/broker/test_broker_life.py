@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
 from support.broker_harness import MemoryMetadata, broker_on, run
 from support.broker_life import GROUP, TOPIC, Life
-from support.rebuilding import Copy, rebuild
 
 from goq.clock import ManualClock
 

@@ -16,14 +16,13 @@ from goq.broker.broker import Broker
 from goq.broker.dead_letters import read_dead_letter
 from goq.broker.dead_search import DeadLetterSearch, Wanted
 from goq.broker.marking import Marking
-from goq.broker.partition import Delivery, Partition
+from goq.broker.partition import Partition
 from goq.broker.publishing import Placed
 from goq.broker.topic import Topic
 from goq.client import LogMessage, Published
 from goq.clock import ManualClock
 from goq.delivery.settling import Settled, acknowledge, extend, give_back, reject
 from goq.errors import Conflict
-from goq.frame.keys import partition_of
 from goq.model import Message, MessageId, Receipt
 from support.broker_harness import MemoryMetadata, leased, options, quiet, until
 from support.delivery_twin import canonical
@@ -118,9 +117,7 @@ class Life:
             if verb == "extend":
                 return extend(partition.state, GROUP, some, self.clock.wall_ms() + lasts_ms)
             failing = partition.failing(GROUP, delay_ms=lasts_ms, reason="")
-            return (give_back if verb == "nack" else reject)(
-                partition.state, GROUP, some, failing
-            )
+            return (give_back if verb == "nack" else reject)(partition.state, GROUP, some, failing)
 
         done, lost = await self.topic.settle(GROUP, chosen, decide)
         assert done + len(lost) == len(chosen)
