@@ -120,13 +120,16 @@ class Topic:
     def configure_group(self, group: str, written: Mapping[str, str]) -> None:
         """Take over a group's own settings."""
         before = self.settings_of(group).ordering
+        self._put_settings(group, written)
+        if self.settings_of(group).ordering is not before:
+            self._order_anew(group)
+
+    def _put_settings(self, group: str, written: Mapping[str, str]) -> None:
         self.groups[group] = dict(written)
         if written:
             self._group_settings[group] = self.settings.for_group(written)
         else:
             self._group_settings.pop(group, None)
-        if self.settings_of(group).ordering is not before:
-            self._order_anew(group)
 
     def _order_anew(self, group: str) -> None:
         """What was held back by the old ordering is looked at again by the new one."""
@@ -405,9 +408,12 @@ class Topic:
 
     def configure(self, settings: TopicSettings) -> None:
         """Take over changed settings."""
+        orderings = {group: self.settings_of(group).ordering for group in self.groups}
         self.settings = self.publishing.settings = settings
-        for group, written in self.groups.items():
-            self.configure_group(group, written)
+        for group, before in orderings.items():
+            self._put_settings(group, self.groups[group])
+            if self.settings_of(group).ordering is not before:
+                self._order_anew(group)
         for partition in self.partitions:
             partition.configure(settings)
 

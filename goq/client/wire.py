@@ -139,12 +139,16 @@ _receive_decoder = msgspec.json.Decoder(_ReceivePreface, strict=False)
 
 
 class Piece(NamedTuple):
-    """Messages ``start`` up to ``end`` of a frame, counted from its first, on one attempt."""
+    """Messages ``start`` up to ``end`` of a frame, counted from its first, on one attempt.
+
+    ``offset`` is that of the first: where a frame was picked, its own offsets say nothing.
+    """
 
     frame: FrameView
     start: int
     end: int
     attempt: int
+    offset: int
 
 
 class Delivery(NamedTuple):
@@ -189,7 +193,7 @@ class Delivery(NamedTuple):
                 frame, base, stop, rows = held[index]
                 stop = min(end, stop)
                 row = at - base if rows is None else rows[at]
-                yield Piece(frame, row, row + stop - at, attempt)
+                yield Piece(frame, row, row + stop - at, attempt, at)
                 at = stop
 
     def _rows_of(self, base: int, end: int) -> dict[int, int]:

@@ -137,3 +137,17 @@ def test_delays_are_counted_by_the_nodes_clock() -> None:
     slow_us = clock.monotonic_us() - 10_000_000
     clock.note(clock.monotonic_us(), slow_us)  # too long under way to say anything
     assert abs(clock.now_us() - clock.monotonic_us() - ahead_us) < 1_000_000
+
+
+def test_few_messages_of_a_large_frame_come_under_their_own_offsets(q: Client) -> None:
+    q.create_topic("picked", 1, {"delivery.backoff.initial": "0s"})
+    with q.producer("picked", linger="1s") as producer:
+        producer.send_values([b"%d:" % n + bytes(500) for n in range(100)])
+    found = q.receive("picked", "g", max=100)
+    chosen = (3, 50, 51, 97)
+    q.nack("picked", "g", [m.receipt for m in found if m.offset in chosen])
+    again = q.receive("picked", "g", wait="5s")
+    assert [(m.offset, (m.value or b"").partition(b":")[0]) for m in again] == [
+        (n, b"%d" % n) for n in chosen
+    ]
+    assert q.ack_many(again).done == len(chosen)

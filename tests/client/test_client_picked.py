@@ -37,11 +37,12 @@ def test_scattered_messages_arrive_in_their_order_whole_and_alone() -> None:
         body = b"".join(deliveries_parts(_Topic(), [delivery]))  # type: ignore[arg-type]
         (found,) = decode_deliveries(body)
         seen = []
-        for frame, start, end, _ in found.pieces():
-            for message in frame.messages(start, end):
+        for frame, start, end, _, first in found.pieces():
+            for said, message in enumerate(frame.messages(start, end), first):
                 assert message.value is not None
                 offset = int(message.value.partition(b":")[0])
                 seen.append(offset)
+                assert said == offset
                 assert message.key == (None if offset % 3 else b"k%d" % offset)
                 assert message.lane == offset % 50 % 3
                 assert frame.header.append_time_us == offset // 50 * 50

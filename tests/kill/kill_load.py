@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
 
-from support.ledger import GroupConsumer, Ledger, ProducerRecord, is_drained, read_log
+from support.ledger import (
+    GroupConsumer,
+    Ledger,
+    Marker,
+    ProducerRecord,
+    dead_places,
+    is_drained,
+    read_log,
+)
 from support.serving import wait_until
 
 from goq.client import Client, Producer, ReceivedMessage
@@ -17,6 +27,8 @@ TOPIC = "work"
 GROUP = "workers"
 SENT_BY_EACH_MAX = 1500
 _KEYS = [b"key-%d" % number for number in range(23)]
+_TENANTS = (None, "one", "two")
+_SETTINGS = {"delivery.max_attempts": "none", "priority.weights": "4,2,1"}
 
 
 class Load:
@@ -44,7 +56,7 @@ class Load:
     def running(self) -> Iterator[Load]:
         """Make the topic, run all threads; end them when the ``with`` is left."""
         with self._resources:
-            self._client("20s", "20s").create_topic(TOPIC, self.partitions)
+            self._client("20s", "20s").create_topic(TOPIC, self.partitions, _SETTINGS)
             patient, hasty = self._client("1s", retries="20s"), self._client("700ms", retries=0)
             try:
                 self._produce("batches", lambda r, x: _send_batches(r, x, patient, self._stop))
@@ -52,6 +64,7 @@ class Load:
                 self._produce("singles", lambda r, x: _publish(r, x, patient, self._stop))
                 self._produce("more-singles", lambda r, x: _publish(r, x, patient, self._stop))
                 self._produce("hasty-singles", lambda r, x: _publish(r, x, hasty, self._stop))
+                self._mark(hasty)
                 self._consume("patient", patient, repeats=True)
                 self._consume("hasty", hasty, repeats=False)
                 self._consume("hastier", hasty, repeats=False)
@@ -85,7 +98,14 @@ class Load:
         for thread in self._consumers:
             thread.join()
         log = read_log(client, TOPIC)
-        self.ledger.check(log, self.partitions, client.group(TOPIC, GROUP))
+        dead: list[tuple[int, int]] = []
+
+        def is_dead() -> bool:
+            dead[:] = dead_places(client, TOPIC)
+            return len(dead) >= self.ledger.rejected_count
+
+        wait_until(is_dead, "what was given up is dead")
+        self.ledger.check(log, self.partitions, client.group(TOPIC, GROUP), dead)
 
     def _client(self, timeout: str, retries: str | float) -> Client:
         client = Client(self._url, timeout=timeout, retries=retries)
@@ -98,6 +118,12 @@ class Load:
         record = self.ledger.producer(name)
         chance = random.Random(f"{self._seed} {name}")
         self._producers.append(self._thread(lambda: work(record, chance)))
+
+    def _mark(self, client: Client) -> None:
+        """Cancel, move and reschedule some of what was published, as long as that goes on."""
+        marker = Marker(self.ledger, client)
+        chance = random.Random(f"{self._seed} marks")
+        self._producers.append(self._thread(lambda: _mark(marker, chance, self._stop)))
 
     def _consume(self, name: str, client: Client, *, repeats: bool) -> None:
         consumer = self.ledger.consumer(client, name, TOPIC, GROUP, repeats=repeats)
@@ -194,18 +220,54 @@ def _forget(
     pass
 
 
-_ACTIONS = (_ack, _ack_twice, _nack, _extend_then_ack, _ack_too_late, _forget)
-_WEIGHTS = (70, 5, 10, 8, 3, 4)
+def _reject(
+    consumer: GroupConsumer, some: Sequence[ReceivedMessage], _: random.Random, _d: threading.Event
+) -> None:
+    consumer.reject(some[:3])
+    consumer.ack(some[3:])
+
+
+_ACTIONS = (_ack, _ack_twice, _nack, _extend_then_ack, _ack_too_late, _forget, _reject)
+_WEIGHTS = (66, 5, 10, 8, 3, 4, 4)
+
+
+class _Wish(NamedTuple):
+    """A message to send: what it is, and what is said of its delivery."""
+
+    value: bytes
+    key: bytes | None
+    said: dict[str, Any]
+
+    def written(self, record: ProducerRecord) -> Any:
+        """Write it down before it is handed to the client."""
+        return record.sending(
+            self.value,
+            self.key,
+            lane=self.said.get("priority"),
+            tenant=self.said.get("tenant"),
+            due_us=self.said.get("deliver_at", 0) * 1000,
+        )
 
 
 def _messages(
     record: ProducerRecord, chance: random.Random, stop: Callable[[float], bool]
-) -> Iterator[tuple[bytes, bytes | None]]:
-    """Yield values that nobody else sends, and keys for half of them, at an uneven pace."""
+) -> Iterator[_Wish]:
+    """Yield values that nobody else sends, and keys for half of them, at an uneven pace.
+
+    A key is always of one tenant; most messages say nothing of lanes, tenants and times.
+    """
     for number in range(SENT_BY_EACH_MAX):
         size = chance.choice((0, 10, 100, 100, 1000)) if number % 200 else 100_000
         value = f"{record.name}-{number}-".encode() + chance.randbytes(size)
-        yield value, chance.choice(_KEYS) if chance.random() < 0.5 else None
+        key = chance.choice(_KEYS) if chance.random() < 0.5 else None
+        said: dict[str, Any] = {}
+        if key is not None and (tenant := _TENANTS[_KEYS.index(key) % len(_TENANTS)]):
+            said["tenant"] = tenant
+        if chance.random() < 0.3:
+            said["priority"] = chance.choice(("high", "low"))
+        if chance.random() < 0.15:
+            said["deliver_at"] = time.time_ns() // 1_000_000 + chance.randint(1, 900)
+        yield _Wish(value, key, said)
         if stop(chance.choice((0, 0, 0, 0.001, 0.003))):
             return
 
@@ -213,13 +275,30 @@ def _messages(
 def _publish(
     record: ProducerRecord, chance: random.Random, client: Client, stop: Callable[[float], bool]
 ) -> None:
-    for value, key in _messages(record, chance, stop):
-        sent = record.sending(value, key)
+    for wish in _messages(record, chance, stop):
+        sent = wish.written(record)
         try:
-            record.stored(sent, client.publish(TOPIC, value, key=key))
+            record.stored(sent, client.publish(TOPIC, wish.value, key=wish.key, **wish.said))
         except GoqError:
             record.unknown(sent)
             stop(0.02)
+
+
+def _mark(marker: Marker, chance: random.Random, stop: Callable[[float], bool]) -> None:
+    marked: set[object] = set()
+    while not stop(0.01):
+        sent = marker.some_stored(chance)
+        if sent is None or sent.published.id in marked:
+            continue
+        marked.add(sent.published.id)
+        kind = chance.randrange(3)
+        if kind == 0:
+            marker.cancel(sent.published.id)
+        elif kind == 1:
+            marker.move(sent.published.id, chance.choice(("high", "normal", "low")))
+        elif sent.due_us:
+            at_ms = time.time_ns() // 1_000_000 + chance.randint(1, 900)
+            marker.reschedule(sent.published.id, at_ms)
 
 
 def _send_batches(
@@ -228,18 +307,18 @@ def _send_batches(
     producer = client.producer(
         TOPIC, batch=chance.randint(2, 100), on_published=record.batch_stored
     )
-    for value, key in _messages(record, chance, stop):
-        while not _taken(producer, record, value, key):
+    for wish in _messages(record, chance, stop):
+        while not _taken(producer, record, wish):
             if stop(0.02):
                 break
     wait_until(lambda: _is_flushed(producer), "the producer has sent everything")
     producer.close()
 
 
-def _taken(producer: Producer, record: ProducerRecord, value: bytes, key: bytes | None) -> bool:
-    sent = record.sending(value, key)
+def _taken(producer: Producer, record: ProducerRecord, wish: _Wish) -> bool:
+    sent = wish.written(record)
     try:
-        producer.send(value, key=key)
+        producer.send(wish.value, key=wish.key, **wish.said)
     except GoqError:
         record.withdrawn(sent)
         return False

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.ledger import Delivered, Ledger, Outcome, Settlement, Violations
+from support.ledger import Delivered, Ledger, Marked, Outcome, Settlement, Violations
 
 from goq.client import LogMessage, Published
 from goq.model import MessageId
@@ -156,7 +156,8 @@ def check_drained(group: dict[str, Any], *, without: str = "") -> None:
             ledger.deliveries.append(replace(FIRST, place=(0, offset)))
         if without != "ack" or offset == 0:
             ledger.settlements.append(replace(EARLY_ACK, place=(0, offset)))
-    ledger.check_drained(LOG, group)
+    ledger.check_fates(LOG, [])
+    ledger.check_drained(group, {0: 2})
     ledger.raise_violations()
 
 
@@ -173,3 +174,63 @@ def test_a_group_is_refused_that_is_done_with_what_nobody_had_or_acked_or_is_not
         check_drained(drained(leased=1))
     with pytest.raises(Violations, match="does not stand at the end"):
         check_drained({**drained(), "partitions": [{"partition": 0, "cursor": 1}]})
+
+
+def sent_with(ledger: Ledger, offset: int, **said: Any) -> None:
+    record = ledger.producers.get("p") or ledger.producer("p")
+    sent = record.sending(b"%d" % offset, b"k", **said)
+    record.stored(sent, Published(MessageId("t", 0, offset), 5, False))
+
+
+def refused_with(ledger: Ledger, violation: str) -> None:
+    with pytest.raises(Violations, match=violation):
+        ledger.raise_violations()
+
+
+def test_a_message_that_came_before_its_time_or_after_it_was_cancelled_is_noticed() -> None:
+    ledger = Ledger()
+    sent_with(ledger, 0, due_us=2_000_000)
+    ledger.deliveries.append(FIRST)
+    ledger.check_times()
+    refused_with(ledger, "before its time")
+    ledger = Ledger()
+    ledger.deliveries.append(FIRST)
+    ledger.marks.append(Marked("cancel", PLACE, 0, 800_000, 900_000, Outcome.DONE))
+    ledger.check_times()
+    refused_with(ledger, "after it was cancelled")
+
+
+def test_first_deliveries_out_of_order_are_noticed_within_a_key_and_lane_only() -> None:
+    for other_lane, is_refused in ((None, True), ("low", False)):
+        ledger = Ledger()
+        sent_with(ledger, 0)
+        sent_with(ledger, 1, lane=other_lane)
+        ledger.deliveries += [
+            replace(FIRST, token=300),
+            replace(FIRST, place=(0, 1), token=200),
+        ]
+        ledger.check_order()
+        if is_refused:
+            refused_with(ledger, "came after one published later")
+        else:
+            ledger.raise_violations()
+
+
+@pytest.mark.parametrize(
+    ("verb", "dead", "violation"),
+    [
+        ("ack", [PLACE], "nobody gave it up"),
+        ("ack", [PLACE], "was acked"),
+        ("reject", [], "is not dead"),
+        ("reject", [PLACE, PLACE], "dead 2 times"),
+        ("reject", [PLACE, (0, 7)], "not in the log"),
+    ],
+)
+def test_a_message_with_two_ends_or_none_is_noticed(
+    verb: Any, dead: list[tuple[int, int]], violation: str
+) -> None:
+    ledger = Ledger()
+    ledger.deliveries.append(FIRST)
+    ledger.settlements.append(replace(EARLY_ACK, verb=verb))
+    ledger.check_fates(LOG[:1], dead)
+    refused_with(ledger, violation)

@@ -12,25 +12,29 @@ even when the answers came in another order.
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
 from typing import Any, Literal
 
 from goq.client import Client, LogMessage, Published, PublishedBatch, ReceivedMessage
-from goq.errors import GoqError
+from goq.errors import Conflict, GoqError
 from goq.frame.keys import partition_of
-from goq.model import Receipt
+from goq.model import MessageId, Receipt
 
 Place = tuple[int, int]
 """Partition and offset."""
-Verb = Literal["ack", "nack", "extend"]
+Verb = Literal["ack", "nack", "extend", "reject"]
+Mark = Literal["cancel", "move", "reschedule"]
+_ENDING = ("ack", "reject")
 
 _SHOWN_MAX = 12
+_AFTER_ERROR_S = 0.05
 _TOLERANCE_US = 2_000  # the node counts times in milliseconds
 
 
@@ -50,6 +54,10 @@ class Sent:
     number: int
     value: bytes
     key: bytes | None
+    lane: str | int | None = None
+    tenant: str | None = None
+    due_us: int = 0
+    """When it was to be ready at the earliest; 0 if at once."""
     published: Published | None = None
 
 
@@ -81,6 +89,18 @@ class Settlement:
     outcome: Outcome
 
 
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """An attempt to cancel one message, to move it, or to give it the time ``due_us``."""
+
+    verb: Mark
+    place: Place
+    due_us: int
+    asked_us: int
+    answered_us: int
+    outcome: Outcome
+
+
 class Violations(AssertionError):
     """Promises that were broken."""
 
@@ -95,10 +115,18 @@ class ProducerRecord:
         self.sent: list[Sent] = []
         self.stored_count = 0
 
-    def sending(self, value: bytes, key: bytes | None = None) -> Sent:
+    def sending(
+        self,
+        value: bytes,
+        key: bytes | None = None,
+        *,
+        lane: str | int | None = None,
+        tenant: str | None = None,
+        due_us: int = 0,
+    ) -> Sent:
         """Write down a message before it is handed to the client."""
         with self._guard:
-            sent = Sent(self.name, len(self.sent), value, key)
+            sent = Sent(self.name, len(self.sent), value, key, lane, tenant, due_us)
             self.sent.append(sent)
             self._waiting.append(sent)
         return sent
@@ -181,6 +209,10 @@ class GroupConsumer:
         """Give messages back; raise what the client raises."""
         self._settle("nack", messages, delay_s, {"delay": delay_s})
 
+    def reject(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Give messages up; raise what the client raises."""
+        self._settle("reject", messages, 0.0, {})
+
     def extend(self, messages: Sequence[ReceivedMessage], *, visibility_s: float) -> None:
         """Keep messages for longer; raise what the client raises."""
         self._settle("extend", messages, visibility_s, {"visibility": visibility_s})
@@ -227,6 +259,50 @@ class GroupConsumer:
             )
 
 
+class Marker:
+    """Somebody who cancels, moves and reschedules messages and writes down what came of it."""
+
+    def __init__(self, ledger: Ledger, client: Client) -> None:
+        self._ledger = ledger
+        self._client = client
+
+    def some_stored(self, chance: random.Random) -> Sent | None:
+        """Return a message of those that were confirmed last, if there is any."""
+        record = chance.choice(list(self._ledger.producers.values()))
+        stored = [sent for sent in record.sent[-50:] if sent.published is not None]
+        return chance.choice(stored) if stored else None
+
+    def cancel(self, message_id: MessageId) -> None:
+        """Cancel a message; what the client raises is written down."""
+        self._do("cancel", message_id, 0, lambda: self._client.cancel(message_id))
+
+    def move(self, message_id: MessageId, lane: str) -> None:
+        """Move a message to another lane; what the client raises is written down."""
+        self._do("move", message_id, 0, lambda: self._client.change_priority(message_id, lane))
+
+    def reschedule(self, message_id: MessageId, at_ms: int) -> None:
+        """Give a message another time; what the client raises is written down."""
+        self._do(
+            "reschedule",
+            message_id,
+            at_ms * 1000,
+            lambda: self._client.reschedule(message_id, at_ms),
+        )
+
+    def _do(self, verb: Mark, message_id: MessageId, due_us: int, ask: Callable[[], Any]) -> None:
+        outcome = Outcome.UNKNOWN
+        asked_us = _now_us()
+        try:
+            ask()
+            outcome = Outcome.DONE
+        except Conflict:
+            outcome = Outcome.REFUSED
+        except GoqError:
+            time.sleep(_AFTER_ERROR_S)  # or a node that is down uses up all there is to mark
+        place = (message_id.partition, message_id.offset)
+        self._ledger.marks.append(Marked(verb, place, due_us, asked_us, _now_us(), outcome))
+
+
 @dataclass
 class Ledger:
     """Everything that the clients of one topic and one group were told."""
@@ -234,6 +310,7 @@ class Ledger:
     producers: dict[str, ProducerRecord] = field(default_factory=dict)
     deliveries: list[Delivered] = field(default_factory=list)
     settlements: list[Settlement] = field(default_factory=list)
+    marks: list[Marked] = field(default_factory=list)
     _violations: list[str] = field(default_factory=list)
 
     def producer(self, name: str) -> ProducerRecord:
@@ -258,9 +335,16 @@ class Ledger:
         """How many acks the node has confirmed."""
         return sum(s.verb == "ack" and s.outcome is Outcome.DONE for s in self.settlements)
 
+    @property
+    def rejected_count(self) -> int:
+        """How many messages the node has confirmed to be given up."""
+        return sum(s.verb == "reject" and s.outcome is Outcome.DONE for s in self.settlements)
+
     def summary(self) -> str:
         """Return what the ledger holds, in a line."""
-        outcomes = Counter(f"{s.verb} {s.outcome.value}" for s in self.settlements)
+        outcomes = Counter(
+            f"{each.verb} {each.outcome.value}" for each in (*self.settlements, *self.marks)
+        )
         sent = sum(len(record.sent) for record in self.producers.values())
         counted = ", ".join(f"{count} {name}" for name, count in sorted(outcomes.items()))
         return (
@@ -271,11 +355,23 @@ class Ledger:
         """Write down a broken promise."""
         self._violations.append(violation)
 
-    def check(self, log: Sequence[LogMessage], partitions: int, group: Mapping[str, Any]) -> None:
-        """Check everything, once the group has drained the log and no client works any more."""
+    def check(
+        self,
+        log: Sequence[LogMessage],
+        partitions: int,
+        group: Mapping[str, Any],
+        dead: Sequence[Place] = (),
+    ) -> None:
+        """Check everything, once the group has drained the log and no client works any more.
+
+        ``dead`` are the places that the dead letters come from.
+        """
         self.check_log(log, partitions)
         self.check_deliveries(log)
-        self.check_drained(log, group)
+        self.check_times()
+        self.check_order()
+        self.check_fates(log, dead)
+        self.check_drained(group, Counter(message.partition for message in log))
         self.raise_violations()
 
     def raise_violations(self) -> None:
@@ -356,26 +452,97 @@ class Ledger:
                 life = _life(several, settlements[place])
                 self.complain(f"{place}: {'; '.join(violations)}\n    {life}")
 
-    def check_drained(self, log: Sequence[LogMessage], group: Mapping[str, Any]) -> None:
-        """Check that the group has nothing left, and that somebody did ack all there was."""
-        left = {name: group[name] for name in ("lag", "ready", "leased", "retry") if group[name]}
-        if left:
-            self.complain(f"the group is not done: {left}")
-        ends = Counter(message.partition for message in log)
-        for partition in group["partitions"]:
-            if partition["cursor"] != ends[partition["partition"]]:
-                self.complain(f"the group does not stand at the end: {partition}")
-        delivered = {each.place for each in self.deliveries}
-        acks: dict[Place, Counter[Outcome]] = defaultdict(Counter)
+    def check_times(self) -> None:
+        """Check that nothing came before its time, or at all after it was cancelled."""
+        due_us = {place: sent.due_us for place, sent in self._confirmed() if sent.due_us}
+        for mark in self.marks:
+            if mark.verb == "reschedule" and mark.outcome is not Outcome.REFUSED:
+                known_us = due_us.get(mark.place, 0)
+                due_us[mark.place] = (
+                    mark.due_us if mark.outcome is Outcome.DONE else min(mark.due_us, known_us)
+                )
+        cancelled = {
+            mark.place: mark.answered_us
+            for mark in reversed(self.marks)
+            if mark.verb == "cancel" and mark.outcome is Outcome.DONE
+        }
+        for each in self.deliveries:
+            early_us = due_us.get(each.place, 0) - each.answered_us
+            if early_us > 0:
+                self.complain(f"{each.place} was delivered {early_us} us before its time")
+            if each.asked_us > cancelled.get(each.place, each.asked_us):
+                self.complain(f"{each.place} was delivered after it was cancelled")
+
+    def check_order(self) -> None:
+        """Check that first deliveries within a key and lane are in the order of publishing.
+
+        Of messages that were ready at once and never moved; one that came for the first time in an
+        answer that was lost shows it by its attempt, and may have come sooner than was seen.
+        """
+        first: dict[Place, Delivered] = {}
+        for each in sorted(self.deliveries, key=lambda delivered: delivered.token):
+            first.setdefault(each.place, each)
+        moved = {mark.place for mark in self.marks}
+        rows: dict[tuple[object, ...], list[Place]] = defaultdict(list)
+        for place, sent in self._confirmed():
+            if sent.key is not None and not sent.due_us and place in first and place not in moved:
+                rows[place[0], sent.key, sent.lane, sent.tenant].append(place)
+        for row, places in rows.items():
+            least = 2**63
+            for place in sorted(places, reverse=True):
+                token = first[place].token
+                if first[place].attempt == 1 and token > least:
+                    self.complain(f"{place} of {row} came after one published later")
+                least = min(least, token)
+
+    def check_fates(self, log: Iterable[LogMessage], dead: Sequence[Place]) -> None:
+        """Check that every message of the log ended once: acked, dead or cancelled."""
+        ends: dict[Place, dict[str, set[Outcome]]] = defaultdict(lambda: defaultdict(set))
         for settlement in self.settlements:
-            if settlement.verb == "ack":
-                acks[settlement.place][settlement.outcome] += 1
+            if settlement.verb in _ENDING:
+                ends[settlement.place][settlement.verb].add(settlement.outcome)
+        cancels: dict[Place, set[Outcome]] = defaultdict(set)
+        for mark in self.marks:
+            if mark.verb == "cancel":
+                cancels[mark.place].add(mark.outcome)
+        delivered = {each.place for each in self.deliveries}
+        copies = Counter(dead)
         for message in log:
             place = (message.partition, message.offset)
-            if place not in delivered:
-                self.complain(f"{place} is done, and nobody was given it")
-            if not acks[place][Outcome.DONE] + acks[place][Outcome.UNKNOWN]:
-                self.complain(f"{place} is done, and nobody has acked it: {acks[place]}")
+            ways = ends[place]
+            may_be_acked = bool(ways["ack"] - {Outcome.REFUSED})
+            may_be_cancelled = bool(cancels[place] - {Outcome.REFUSED})
+            if copies[place] > 1:
+                self.complain(f"{place} is dead {copies[place]} times")
+            if copies[place] and not ways["reject"] - {Outcome.REFUSED}:
+                self.complain(f"{place} is dead, and nobody gave it up")
+            if copies[place] and Outcome.DONE in ways["ack"]:
+                self.complain(f"{place} is dead, and was acked")
+            if Outcome.DONE in ways["reject"] and not copies[place]:
+                self.complain(f"{place} was given up, and is not dead")
+            if not copies[place] and not may_be_cancelled:
+                if place not in delivered:
+                    self.complain(f"{place} is done, and nobody was given it")
+                if not may_be_acked:
+                    self.complain(f"{place} is done, and nobody has acked it")
+        for place in copies.keys() - {(m.partition, m.offset) for m in log}:
+            self.complain(f"{place} is dead, and not in the log")
+
+    def check_drained(self, group: Mapping[str, Any], ends: Mapping[int, int]) -> None:
+        """Check that the group has nothing left; ``ends`` are those of the partitions' logs."""
+        names = ("lag", "ready", "leased", "retry", "scheduled", "blocked")
+        left = {name: group[name] for name in names if group.get(name)}
+        if left:
+            self.complain(f"the group is not done: {left}")
+        for partition in group["partitions"]:
+            if partition["cursor"] != ends.get(partition["partition"], 0):
+                self.complain(f"the group does not stand at the end: {partition}")
+
+    def _confirmed(self) -> Iterator[tuple[Place, Sent]]:
+        for record in self.producers.values():
+            for sent in record.sent:
+                if sent.published is not None:
+                    yield (sent.published.id.partition, sent.published.id.offset), sent
 
 
 def _check_life(deliveries: Sequence[Delivered], settlements: Sequence[Settlement]) -> list[str]:
@@ -384,15 +551,15 @@ def _check_life(deliveries: Sequence[Delivered], settlements: Sequence[Settlemen
     by_token: dict[int, list[Settlement]] = defaultdict(list)
     for settlement in settlements:
         by_token[settlement.token].append(settlement)
-    done_acks = [s for s in settlements if s.verb == "ack" and s.outcome is Outcome.DONE]
+    done_acks = [s for s in settlements if s.verb in _ENDING and s.outcome is Outcome.DONE]
     for ack in done_acks:
         found += [
-            f"delivered to {later.consumer} after its ack was confirmed"
+            f"delivered to {later.consumer} after its {ack.verb} was confirmed"
             for later in deliveries
             if later.token > ack.token or later.asked_us > ack.answered_us
         ]
     if len(done_acks) > 1:
-        found.append("acked more than once")
+        found.append(f"{done_acks[1].verb}ed more than once")
     for delivered in deliveries:
         found += _check_lease(delivered, by_token[delivered.token])
     for earlier, later in pairwise(deliveries):
@@ -498,10 +665,24 @@ def read_log(client: Client, topic: str) -> list[LogMessage]:
     return found
 
 
+def dead_places(client: Client, topic: str) -> list[Place]:
+    """Return where the dead letters of a topic come from."""
+    found: list[Place] = []
+    after = None
+    while True:
+        answer = client.dead_letters(topic, limit=1000, after=after)
+        origins = [MessageId.parse(letter["origin"]) for letter in answer["messages"]]
+        found.extend((origin.partition, origin.offset) for origin in origins)
+        after = answer["next"]
+        if after is None:
+            return found
+
+
 def is_drained(client: Client, topic: str, group: str) -> bool:
     """Return whether a group has nothing left; False too while the node does not answer."""
     try:
-        return bool(client.group(topic, group)["lag"] == 0)
+        found = client.group(topic, group)
+        return bool(found["lag"] == 0 and found["scheduled"] == 0)
     except GoqError:
         return False
 

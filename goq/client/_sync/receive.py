@@ -80,13 +80,12 @@ class DeliveryBatch:
     def messages(self) -> Iterator[ReceivedMessage]:
         """Yield the messages, in the order of delivery."""
         for delivery in self.deliveries:
-            for frame, start, end, attempt in delivery.pieces():
-                base = frame.header.base_offset
+            for frame, start, end, attempt, offset in delivery.pieces():
                 yield from map(
                     ReceivedMessage,
                     repeat(self.topic, end - start),
                     repeat(delivery.partition),
-                    range(base + start, base + end),
+                    range(offset, offset + end - start),
                     repeat(frame.header.append_time_us),
                     frame.values(start, end),
                     frame.keys(start, end),
