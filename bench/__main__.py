@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench import batches, commands, consuming, latency, singles
+from bench import batches, commands, consuming, latency, mixed, singles
 from bench.machine import facts
 from bench.report import line, save, table
 from bench.rows import Result, Work, measure
@@ -20,6 +20,7 @@ WORKS: list[Work] = [
     *consuming.WORKS,
     *latency.WORKS,
     *commands.WORKS,
+    *mixed.WORKS,
 ]
 QUICK_SCALE = 0.1
 
