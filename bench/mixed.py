@@ -17,7 +17,7 @@ from bench import frames
 from bench.loader import http_answer_length, load
 from bench.rows import Measure, Place, Row, Work
 from bench.topics import fresh_topic
-from goq.client import AsyncClient
+from goq.client import AsyncClient, Client
 from goq.client.batch import Batch
 from goq.frame.encode import encode_frame
 from goq.model import Message
@@ -70,9 +70,16 @@ def _publish(place: Place, topic: str, bodies: list[bytes], batches: int) -> flo
     return batches * BATCH / load(place.goq.port, callers, batches, http_answer_length)
 
 
-def _receive(place: Place, topic: str, count: int) -> float:
-    """Receive and ack all there is, by four consumers of a new group; return the rate."""
+def _begin_group(place: Place, topic: str) -> str:
+    """Let a group begin, so that publishing has to keep what it will receive; return its name."""
     group = f"g-{secrets.token_hex(4)}"
+    with Client(place.goq.url) as client:
+        client.receive_batch(topic, group)
+    return group
+
+
+def _receive(place: Place, topic: str, group: str, count: int) -> float:
+    """Receive and ack all there is, by four consumers; return the rate."""
 
     async def consume(client: AsyncClient) -> int:
         done = 0
@@ -101,8 +108,9 @@ def _rates(size_bytes: int, messages: int) -> Measure:
         rates = []
         for bodies in (plain, mixed):
             topic = fresh_topic(place.goq)
+            group = _begin_group(place, topic)
             rates.append(_publish(place, topic, bodies, batches))
-            rates.append(_receive(place, topic, batches * BATCH))
+            rates.append(_receive(place, topic, group, batches * BATCH))
         plain_in, plain_out, mixed_in, mixed_out = rates
         return mixed_in, plain_in, mixed_in / plain_in, mixed_out, plain_out, mixed_out / plain_out
 

@@ -187,5 +187,8 @@ class Choice:
             self._chosen.seen.update(self._moved_within(start, end))
         self._chosen.choose(start, end, 1)
         if fact.key or fact.tenant or fact.lane != self._default_lane:
-            self._chosen.facts.update(dict.fromkeys(range(start, end), fact))
+            if end == start + 1:
+                self._chosen.facts[start] = fact
+            else:
+                self._chosen.facts.update(dict.fromkeys(range(start, end), fact))
             self._chosen.count_tenant(fact.tenant, end - start)
