@@ -1,4 +1,4 @@
-"""Rows of topics that grow: what a backlog costs an ack, and what groups that nobody reads for cost."""
+"""Rows of topics that grow: what their backlog costs an ack, and groups without consumers."""
 
 from __future__ import annotations
 
