@@ -94,10 +94,16 @@ class PartitionState:
         Delayed messages that have not matured are among it: they stand in no ready queue.
         """
         start, end = max(start, self.start_offset), min(end, self.end_offset)
-        if end == start + 1 and not self.corrupt:  # tenants and lanes scatter messages so
-            return () if start in group.taken else (OffsetRange(start, end),)
         holes = group.taken.missing(start, end)
         return self._undamaged(holes) if self.corrupt else holes
+
+    def is_deliverable(self, group: Group, offset: int) -> bool:
+        """Whether :meth:`deliverable` has one message."""
+        return (
+            self.start_offset <= offset < self.end_offset
+            and offset not in group.taken
+            and not any(r.start <= offset < r.end for r in self.corrupt)
+        )
 
     def _undamaged(self, holes: Iterable[OffsetRange]) -> Iterator[OffsetRange]:
         for hole in holes:
