@@ -8,7 +8,18 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench import batches, commands, consuming, latency, singles
+from bench import (
+    backlog,
+    batches,
+    commands,
+    consuming,
+    dedup,
+    delays,
+    latency,
+    mixed,
+    singles,
+    waiting,
+)
 from bench.machine import facts
 from bench.report import line, save, table
 from bench.rows import Result, Work, measure
@@ -20,6 +31,11 @@ WORKS: list[Work] = [
     *consuming.WORKS,
     *latency.WORKS,
     *commands.WORKS,
+    *mixed.WORKS,
+    *backlog.WORKS,
+    *delays.WORKS,
+    *dedup.WORKS,
+    *waiting.WORKS,
 ]
 QUICK_SCALE = 0.1
 

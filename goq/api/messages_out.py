@@ -235,15 +235,16 @@ def _leased_part(view: FrameView, spans: Sequence[Span]) -> tuple[memoryview, in
     if first >= last:
         return None
     start, stop = max(base, spans[first][0]), min(end, spans[last - 1][1])
-    count = sum(min(e, end) - max(s, base) for s, e, _ in spans[first:last])
     average_bytes = view.header.frame_bytes // (end - base)
-    if last - first > 1 and (stop - start - count) * average_bytes > count * _PICK_SAVES_BYTES_MIN:
+    if last - first > 1:
         rows = [
             offset - base
             for s, e, _ in spans[first:last]
             for offset in range(max(s, base), min(e, end))
         ]
-        return pick_rows(view, rows), end
+        saves_bytes = (stop - start - len(rows)) * average_bytes
+        if saves_bytes > len(rows) * _PICK_SAVES_BYTES_MIN:
+            return pick_rows(view, rows), end
     if average_bytes * (end - base - stop + start) <= (stop - start) * _CUT_SAVES_BYTES_MIN:
         return view.buffer, None
     return slice_frame(view, start, stop), None

@@ -62,21 +62,23 @@ class Fetch:
         if self._bytes_left <= 0:
             return None
         frame = self._last
-        if frame is None or not _holds(frame.view, start):
+        if frame is None or not frame.base_offset <= start < frame.end_offset:
             found = self._frame(start, end)
             if not isinstance(found, CachedFrame):
                 return found
             frame = self._last = found
-        view = frame.view
+        view, base = frame.view, frame.base_offset
         header = view.header
-        end = min(end, header.end_offset)
+        end = min(end, frame.end_offset)
         cost = (end - start) * header.frame_bytes // header.message_count
         if cost > self._bytes_left and self._frames:
             self._bytes_left = 0
             return None
         self._bytes_left -= cost
-        self._frames.setdefault(header.base_offset, view)
-        first, last = start - header.base_offset, end - header.base_offset
+        if base not in self._frames:
+            self._frames[base] = view
+            self._cached.use(frame)
+        first, last = start - base, end - base
         return Facts(
             end,
             True,

@@ -18,10 +18,12 @@ from goq.frame.view import FrameView
 class CachedFrame:
     """A frame with what a receive asks about its messages."""
 
-    __slots__ = ("expires_ms", "keys", "view")
+    __slots__ = ("base_offset", "end_offset", "expires_ms", "keys", "view")
 
     def __init__(self, view: FrameView) -> None:
         self.view = view
+        self.base_offset = view.header.base_offset
+        self.end_offset = view.header.end_offset
         keys = view.column(Attribute.KEY_HASH)
         self.keys = keys.cast("Q") if keys is not None else None
         expires = view.column(Attribute.EXPIRES_AT)
@@ -71,12 +73,13 @@ class PartitionFrames:
         number = bisect_right(self._bases, offset) - 1
         if number < 0:
             return None
-        base = self._bases[number]
-        frame = self._frames[base]
-        if offset >= frame.view.header.end_offset:
-            return None
-        self._cache.use(self, base)
-        return frame
+        frame = self._frames[self._bases[number]]
+        return frame if offset < frame.end_offset else None
+
+    def use(self, frame: CachedFrame) -> None:
+        """Note that a frame was of use: it stays for longer."""
+        if frame.base_offset in self._frames:
+            self._cache.use(self, frame.base_offset)
 
     def add(self, views: Sequence[FrameView]) -> None:
         """Put in frames that were read."""

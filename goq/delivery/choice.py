@@ -95,6 +95,8 @@ class Choice:
         self, lane: int, tenant: int, start: int, end: int, messages_max: int
     ) -> tuple[int, int]:
         """Choose from a run of a ready queue; return how many, and up to where it is dealt with."""
+        if end == start + 1 and not self._state.moved:
+            return self._take_one(lane, tenant, start, messages_max)
         left = messages_max
         for run_start, run_end in self._state.deliverable(self._group, start, end):
             at = run_start
@@ -116,6 +118,19 @@ class Choice:
                 else:
                     at = facts.end
         return messages_max - left, end
+
+    def _take_one(self, lane: int, tenant: int, offset: int, messages_max: int) -> tuple[int, int]:
+        """Choose a run that is a single message: nearly all are where tenants take turns."""
+        if not self._state.is_deliverable(self._group, offset):
+            return 0, offset + 1
+        if messages_max <= 0 or self.is_full():
+            return 0, offset
+        facts = self._chosen.facts_of(offset, offset + 1)
+        if facts is None:
+            return 0, offset
+        if not facts.is_readable:
+            return 0, facts.end
+        return self._fresh(lane, tenant, offset, facts)
 
     def is_full(self) -> bool:
         """Whether the receive has enough."""
@@ -187,5 +202,8 @@ class Choice:
             self._chosen.seen.update(self._moved_within(start, end))
         self._chosen.choose(start, end, 1)
         if fact.key or fact.tenant or fact.lane != self._default_lane:
-            self._chosen.facts.update(dict.fromkeys(range(start, end), fact))
+            if end == start + 1:
+                self._chosen.facts[start] = fact
+            else:
+                self._chosen.facts.update(dict.fromkeys(range(start, end), fact))
             self._chosen.count_tenant(fact.tenant, end - start)

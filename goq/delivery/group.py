@@ -235,10 +235,14 @@ class Group:
 
     def _end(self, parts: Iterable[Part]) -> None:
         """Forget what was known of messages that are in no lease any more."""
-        if self.facts:
-            for part in parts:
-                self._unlock(part.start, part.end)
-                self._lose_facts(part.start, part.end)
+        facts = self.facts
+        if not facts:
+            return
+        for part in parts:
+            for offset in range(part.start, part.end):
+                fact = facts.pop(offset, None)
+                if fact is not None:
+                    self._unlock_one(fact)
 
     def _wait(self, part: Part) -> None:
         for piece in self._pieces(part):
@@ -290,12 +294,14 @@ class Group:
             return
         for offset in range(start, end):
             fact = self.facts.get(offset)
-            if fact is None:
-                continue
-            if fact.key and self.locks.end_lease(fact.key):
-                self._enter_waiting_again(fact.key)
-            if fact.tenant:
-                self._one_less_in_flight(fact.tenant)
+            if fact is not None:
+                self._unlock_one(fact)
+
+    def _unlock_one(self, fact: Fact) -> None:
+        if fact.key and self.locks.end_lease(fact.key):
+            self._enter_waiting_again(fact.key)
+        if fact.tenant:
+            self._one_less_in_flight(fact.tenant)
 
     def _enter_waiting_again(self, key: int) -> None:
         """What was passed over because of its key may come up again."""

@@ -207,4 +207,4 @@ class OutstandingChoice:
         offset, fact, _ = held
         if self._state.moved.get(offset, fact.lane) != fact.lane or offset in self._chosen.seen:
             return False
-        return any(True for _ in self._state.deliverable(self._group, offset, offset + 1))
+        return self._state.is_deliverable(self._group, offset)

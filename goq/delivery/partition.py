@@ -88,16 +88,25 @@ class PartitionState:
         """Make messages available that have become durable."""
         self.end_offset = end_offset
 
-    def deliverable(self, group: Group, start: int, end: int) -> Iterator[OffsetRange]:
-        """Yield what the group was not handed yet and is not damaged, in order of offset.
+    def deliverable(self, group: Group, start: int, end: int) -> Iterable[OffsetRange]:
+        """Return what the group was not handed yet and is not damaged, in order of offset.
 
         Delayed messages that have not matured are among it: they stand in no ready queue.
         """
-        end = min(end, self.end_offset)
-        for hole in group.taken.missing(max(start, self.start_offset), end):
-            if not self.corrupt:
-                yield hole
-                continue
+        start, end = max(start, self.start_offset), min(end, self.end_offset)
+        holes = group.taken.missing(start, end)
+        return self._undamaged(holes) if self.corrupt else holes
+
+    def is_deliverable(self, group: Group, offset: int) -> bool:
+        """Whether :meth:`deliverable` has one message."""
+        return (
+            self.start_offset <= offset < self.end_offset
+            and offset not in group.taken
+            and not any(r.start <= offset < r.end for r in self.corrupt)
+        )
+
+    def _undamaged(self, holes: Iterable[OffsetRange]) -> Iterator[OffsetRange]:
+        for hole in holes:
             for piece in gaps(*hole, [Part(r.start, r.end, 0, 0) for r in self.corrupt]):
                 yield OffsetRange(*piece)
 

@@ -95,9 +95,18 @@ class Parts:
         return found
 
     def holds(self, start: int, end: int) -> bool:
-        """Whether one part holds all from ``start`` up to ``end``."""
+        """Whether all from ``start`` up to ``end`` is here, in one part or in neighbours."""
+        parts = self._parts
         number = bisect_right(self._starts, start) - 1
-        return number >= 0 and end <= self._parts[number].end
+        if number < 0:
+            return False
+        reached = parts[number].end
+        while reached < end:
+            number += 1
+            if number == len(parts) or parts[number].start != reached:
+                return False
+            reached = parts[number].end
+        return True
 
     def is_just(self, ranges: Sequence[tuple[int, int]]) -> bool:
         """Whether this is all that is here: ranges that do not overlap."""

@@ -70,6 +70,9 @@ class ReadyQueue:
                 grown = min(COUNT_MAX - (last & COUNT_MAX), end - start)
                 runs[-1] = last + grown
                 start += grown
+        if end == start + 1:
+            runs.append(start << COUNT_BITS | 1)
+            return 1
         before = len(runs)
         while start < end:
             count = min(COUNT_MAX, end - start)

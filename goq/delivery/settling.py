@@ -192,10 +192,15 @@ def _settle(
     by_token: dict[int, dict[int, Part]] = {}
     lost: list[Receipt] = []
     for receipt in receipts:
-        lease = leases.get(receipt.token)
-        parts = lease.parts.within(receipt.start, receipt.end) if lease else []
-        chosen = by_token.setdefault(receipt.token, {})
-        reached = receipt.start
+        _, token, start, end = receipt
+        lease = leases.get(token)
+        chosen = by_token.setdefault(token, {})
+        whole = lease.parts.at(start) if lease and start not in chosen else None
+        if whole is not None and whole.start == start and whole.end == end:
+            chosen[start] = whole  # one receipt for one part: nearly all are
+            continue
+        parts = lease.parts.within(start, end) if lease else []
+        reached = start
         for part in parts:
             if part.start > reached:
                 lost.append(receipt._replace(start=reached, end=part.start))
@@ -203,7 +208,7 @@ def _settle(
             known = chosen.get(part.start)
             if known is None or known.end < part.end:
                 chosen[part.start] = part
-        if reached < receipt.end:
+        if reached < end:
             lost.append(receipt._replace(start=reached))
     events: list[AnyEvent] = []
     done = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
@@ -94,22 +93,20 @@ def _tenants(views: Sequence[FrameView], counts: Int64s) -> tuple[npt.NDArray[np
         return np.full(int(counts.sum()), -1, np.int32), []
     none = NO_TENANT.to_bytes(2, "little")
     numbers = _column(views, Attribute.TENANT, none).view(np.uint16).astype(np.int64)
-    if ((numbers >= np.repeat(known, counts)) & (numbers != NO_TENANT)).any():
+    is_none = numbers == NO_TENANT
+    if ((numbers >= np.repeat(known, counts)) & ~is_none).any():
         raise InvalidFrame("a tenant's number points outside of the frame's dictionary")
-    firsts = [0, *accumulate(known)]  # as if the dictionaries were one
-    numbers[numbers == NO_TENANT] = -(2**32)
-    used, which = np.unique(numbers + np.repeat(firsts[:-1], counts), return_inverse=True)
+    *firsts, total = 0, *accumulate(known)  # as if the dictionaries were one
+    numbers += np.repeat(firsts, counts)
+    numbers[is_none] = total
+    is_used = np.zeros(total + 1, np.bool_)
+    is_used[numbers] = True
+    names = [name for view in views for name in view.tenant_names]
     place: dict[str, int] = {}
-    places = np.full(len(used), -1, np.int32)
-    for index in np.flatnonzero(used >= 0).tolist():
-        number = int(used[index])
-        frame = bisect_right(firsts, number) - 1
-        dictionary = dictionaries[frame]
-        assert dictionary is not None
-        start = number - firsts[frame]
-        name = dictionary.slice(start, start + 1)[0].decode()
-        places[index] = place.setdefault(name, len(place))
-    return places[which], list(place)
+    places = [-1] * (total + 1)
+    for number in np.flatnonzero(is_used[:total]).tolist():
+        places[number] = place.setdefault(names[number], len(place))
+    return np.array(places, np.int32)[numbers], list(place)
 
 
 def _dedup_rows(views: Sequence[FrameView]) -> DedupRows | None:

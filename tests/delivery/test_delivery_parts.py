@@ -1,0 +1,36 @@
+"""Runs of offsets: what is held, in one part or in several."""
+
+from __future__ import annotations
+
+from goq.delivery.parts import Part, Parts
+
+
+def _parts(*runs: tuple[int, int]) -> Parts:
+    parts = Parts()
+    for start, end in runs:
+        parts.add(Part(start, end, 1, 0))
+    return parts
+
+
+def test_neighbours_together_hold_what_reaches_over_them() -> None:
+    parts = _parts((3, 4), (4, 5), (5, 9))
+    assert parts.holds(3, 9)
+    assert parts.holds(4, 7)
+    assert parts.holds(8, 9)
+
+
+def test_what_a_gap_is_in_is_not_held() -> None:
+    parts = _parts((3, 5), (6, 9))
+    assert not parts.holds(3, 9)
+    assert not parts.holds(5, 6)
+    assert not parts.holds(5, 7)
+    assert not parts.holds(2, 4)
+    assert not parts.holds(8, 10)
+    assert not _parts().holds(0, 1)
+
+
+def test_all_that_is_here_may_be_named_by_ranges_over_several_parts() -> None:
+    parts = _parts((3, 4), (4, 6), (8, 9))
+    assert parts.is_just([(3, 6), (8, 9)])
+    assert not parts.is_just([(3, 6)])
+    assert not parts.is_just([(3, 6), (7, 8)])
