@@ -166,7 +166,7 @@ class Choice:
 
     def _fresh(self, lane: int, tenant: int, start: int, facts: Facts) -> tuple[int, int]:
         """Deal with the messages from ``start`` on that the facts speak of."""
-        keys = facts.keys if self._ordering is Ordering.KEY else None
+        keys = facts.keys  # whatever the ordering: it may be changed while messages are out
         if keys is None and facts.expires_ms is None and facts.groups is None:
             self._choose(start, facts.end, Fact(0, lane, tenant))
             return facts.end - start, facts.end
@@ -182,7 +182,7 @@ class Choice:
                 self._skip(offset, Cause.TTL)
                 continue
             fact = Fact(keys[index] if keys is not None else 0, lane, tenant)
-            if fact.key and locks.is_behind(fact):
+            if fact.key and self._ordering is Ordering.KEY and locks.is_behind(fact):
                 if locks.held_count >= limits.HELD_MESSAGES_MAX:
                     self._holds_all = True
                     return chosen, offset

@@ -212,7 +212,6 @@ def test_ten_thousand_receipts_twice_count_once(tmp_path: Path) -> None:
     run(main())
 
 
-@pytest.mark.xfail(reason="the keys of what was leased without any order are not known yet")
 def test_a_key_that_was_leased_without_order_is_in_hand_once_keys_are_ordered(
     tmp_path: Path,
 ) -> None:
