@@ -20,7 +20,7 @@ from goq.client import AsyncClient
 from goq.frame.encode import Columns, encode_frame
 
 PENDING = 100_000
-PENDING_PER_S = 10_000
+PENDING_PER_S = 2_000
 FAR = 10_000_000
 CONSUMERS = 4
 PARTITIONS = 6

@@ -286,7 +286,7 @@ def test_messages_that_wait_far_off_cost_no_memory() -> None:
     finally:
         tracemalloc.stop()
     assert schedule.count == 1_010_000
-    assert grown_bytes < 10_000
+    assert grown_bytes < 100_000  # a tenth of a byte each
 
 
 def test_cancelling_a_far_message_twice_counts_once() -> None:

@@ -257,21 +257,21 @@ def test_the_database_keeps_what_it_was_told(tmp_path: Path) -> None:
     for row in rows:
         db.put_segment(row)
         db.put_segment(row)
-    db.put_group("a", "g")
-    db.put_group("a", "f")
-    db.put_group("b", "g")
+    db.put_group("a", "g", {})
+    db.put_group("a", "f", {"ordering": "none"})
+    db.put_group("b", "g", {})
     db.delete_group("a", "g")
     db.delete_segments([("a", 0, "messages", 0)])
     db.close()
     db = NodeDb(tmp_path)
     assert db.topics() == topics
-    assert db.groups("a") == ["f"]
+    assert db.groups("a") == {"f": {"ordering": "none"}}
     assert db.segments() == rows[1:]
     assert db.next_epoch() == 3
     db.delete_topic("a")
     assert db.segments() == []
-    assert db.groups("a") == []
-    assert db.groups("b") == ["g"]
+    assert db.groups("a") == {}
+    assert db.groups("b") == {"g": {}}
     assert [t.name for t in db.topics()] == ["b"]
     db.close()
 
