@@ -588,8 +588,8 @@ class Partition:
         if self._rebuilding is not None:
             return False
         event = self.dispatch.mature(now_ms)
-        if event is not None:
-            self._record([event])
+        if event is not None:  # lost, it happens again: a lease of what matured waits for it
+            self._recorder.record_later(event)
         load = self.dispatch.schedule.load_wanted(now_ms)
         if load is not None:
             self._machinery.tasks.start(self._load(load))

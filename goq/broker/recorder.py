@@ -17,6 +17,7 @@ from goq.delivery.events import AnyEvent, token_of
 from goq.delivery.snapshot import snapshot_of, weight_of
 from goq.errors import GoqError
 
+_DEFERRED_MAX = 32
 _SNAPSHOT_COST_BYTES = limits.KIB  # of new messages that an entry of a snapshot has to wait for
 
 
@@ -37,6 +38,7 @@ class Recorder:
         self._state = opened.state
         self._epoch = machinery.epoch
         self._on_event = on_event
+        self._deferred: list[AnyEvent] = []
         self._next_sequence = opened.events.end_offset
         self._snapshot_sequence = opened.events.end_offset
         self._snapshot_weight = 0
@@ -55,11 +57,23 @@ class Recorder:
     @property
     def next_token(self) -> int:
         """The token of a lease whose event is recorded next."""
-        return token_of(self._epoch, self._next_sequence)
+        return token_of(self._epoch, self._next_sequence + len(self._deferred))
+
+    def record_later(self, event: AnyEvent) -> None:
+        """Apply an event that nobody waits for: it is written before what is recorded next.
+
+        Until then a crash takes it back; so it must be one that would only happen again.
+        """
+        self._state.apply(event, self._next_sequence + len(self._deferred), self._epoch)
+        self._deferred.append(event)
+        if len(self._deferred) >= _DEFERRED_MAX:
+            self.record(())
 
     def record(self, events: Sequence[AnyEvent]) -> asyncio.Future[Appended]:
         """Apply events and queue them for the log; the future is done when they are durable."""
-        done = self.commit.append(encode_event_frame(events))
+        done = self.commit.append(encode_event_frame([*self._deferred, *events]))
+        self._next_sequence += len(self._deferred)
+        self._deferred.clear()
         for event in events:
             self._state.apply(event, self._next_sequence, self._epoch)
             self._next_sequence += 1
@@ -84,13 +98,16 @@ class Recorder:
 
     def record_last_snapshot(self) -> None:
         """Write the whole state, if there is news, so that opening again is quick."""
-        if self._bytes_since_snapshot or self._next_sequence > self._snapshot_sequence:
+        has_events = self._deferred or self._next_sequence > self._snapshot_sequence
+        if self._bytes_since_snapshot or has_events:
             self._record_snapshot(begins_segment=False)
 
     def _is_full(self) -> bool:
         return self.commit.log.active.size_bytes >= limits.EVENT_SEGMENT_BYTES
 
     def _record_snapshot(self, *, begins_segment: bool) -> None:
+        if self._deferred:
+            self.record(())
         events = snapshot_of(self._state, self._state.end_offset)
         first, *others = snapshot_frames(events)
         done = self.commit.append(first, begins_segment=begins_segment)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from support.broker_harness import (
     options,
     publish,
     quiet,
+    reopened,
     run,
     until,
 )
@@ -168,5 +170,29 @@ def test_groups_get_each_message_once_however_often_queues_are_made_anew(
                 for group, values in got.items():
                     values += await drain(topic, group, 1)
                     assert sorted(values) == sorted(published), group
+
+    run(main())
+
+
+def test_a_maturing_that_a_crash_took_back_happens_again(tmp_path: Path) -> None:
+    clock = ManualClock()
+
+    async def main() -> None:
+        async with broker_on(tmp_path, clock=clock) as broker:
+            topic = await broker.create_topic("t", 1)
+            due_ms = clock.wall_ms() + 1000
+            frame = encode_frame(Columns([b"late"], deliver_at_ms=[due_ms]))
+            await topic.publishing.publish_frames([(0, FrameView.parse(frame))])
+            assert not await topic.receive("g", options())
+            clock.advance_ms(1000)
+            topic.partitions[0]._on_time()
+            copy = tmp_path / "copy"
+            shutil.copytree(tmp_path / "topics/t/0", copy)
+            assert not reopened(copy).state.frontier.pairs
+            assert [v for _, _, v in leased(await topic.receive("g", options()))] == [b"late"]
+            await quiet(topic.partitions[0])
+            shutil.rmtree(copy)
+            shutil.copytree(tmp_path / "topics/t/0", copy)
+            assert reopened(copy).state.frontier.pairs
 
     run(main())

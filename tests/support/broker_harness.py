@@ -304,7 +304,9 @@ async def nack(topic: Topic, group: str, deliveries: Sequence[Delivery], delay_m
 
 
 async def quiet(partition: Partition) -> None:
-    """Wait until nothing is on its way to the disk."""
+    """Have everything written, and wait until nothing is on its way to the disk."""
+    if partition._recorder._deferred and partition.is_online:
+        partition._recorder.record(())
     await until(lambda: not partition._recorder.commit._busy and not partition._publisher._busy)
 
 
