@@ -115,6 +115,11 @@ class Dispatch:
         """Return the lane and the tenant's number of each row."""
         return self._lanes(rows), self._tenants(rows)
 
+    def trim(self, start_offset: int) -> None:
+        """Let go of what retention deleted, also where a group never came to it."""
+        self.ready.trim(start_offset)
+        self.schedule.trim(start_offset)
+
     def release(self) -> None:
         """Let go of what no group will come to any more."""
         self.ready.release()

@@ -484,6 +484,8 @@ class Partition:
             self._arm_timer(self.state.next_timer_ms(event.group))
         elif isinstance(event, Departing):
             self._callbacks.on_departing()
+        elif isinstance(event, Trimmed):
+            self.dispatch.trim(event.start_offset)
         self._tell_settled(event)
 
     def _tell_settled(self, event: AnyEvent) -> None:

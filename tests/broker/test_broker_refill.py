@@ -196,3 +196,24 @@ def test_a_maturing_that_a_crash_took_back_happens_again(tmp_path: Path) -> None
             assert reopened(copy).state.frontier.pairs
 
     run(main())
+
+
+def test_what_retention_deleted_stands_in_no_queue_though_a_group_never_took_it(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with broker_on(tmp_path) as broker:
+            topic = await broker.create_topic("t", 1)
+            (partition,) = topic.partitions
+            await publish(topic, b"first")
+            await topic.receive("g", options(1))
+            for number in range(20):  # each alone in its lane's run
+                await put(topic, b"x", b"y", lanes=[number % 2, 2])
+            await partition.keeping.roll()
+            await put(topic, b"last", lanes=[HIGH])
+            before = partition.dispatch.ready.entry_count
+            await partition.keeping.trim(partition.state.end_offset - 1)
+            assert partition.dispatch.ready.entry_count < before - 30
+            assert await drain(topic, "g") == [b"last"]
+
+    run(main())
