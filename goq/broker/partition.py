@@ -100,10 +100,6 @@ class ColdMessages(Exception):
         self.missing = missing
 
 
-class NotReady(Exception):
-    """Nothing was leased: the ready queues are being built anew."""
-
-
 class OnlySkipped(Exception):
     """Nothing was leased, but something passed over; behind it there may be more."""
 
@@ -318,18 +314,15 @@ class Partition:
         bytes_max: int,
         wait: bool = False,
     ) -> tuple[Delivery, asyncio.Future[Appended]] | None:
-        """Lease what is ready; None when nothing is.
+        """Lease what is ready to a group that :meth:`is_ready_for`; None when nothing is.
 
         The delivery may leave the node when the future is done. Raises ``ColdMessages`` with
         nothing leased when the messages have to be fetched from the disk first, and ``wait`` does
-        not allow that here, ``OnlySkipped`` where to ask again, and ``NotReady`` while
-        :meth:`rebuilt` is to be waited for.
+        not allow that here, and ``OnlySkipped`` where to ask again.
         """
         self.check_room()
         now_ms = self._machinery.clock.wall_ms()
         settings = self._callbacks.settings_of(group_name)
-        if not self.is_ready_for(group_name):
-            raise NotReady
         group = self.state.join(group_name)
         self.dispatch.turns_of(group)
 
