@@ -40,6 +40,13 @@ class Fsync(StrEnum):
     NEVER = "never"
 
 
+class Cleanup(StrEnum):
+    """What becomes of old messages: all of them go by age and size, or all but the newest a key."""
+
+    DELETE = "delete"
+    COMPACT = "compact"
+
+
 class Ordering(StrEnum):
     """What a group keeps in order: each key, nothing, or each whole partition."""
 
@@ -54,6 +61,9 @@ class TopicSettings:
 
     retention_age_ms: int | None = 7 * 86_400_000
     retention_bytes: int | None = 10 * limits.GIB
+    archive: bool = False
+    cleanup: Cleanup = Cleanup.DELETE
+    tombstone_age_ms: int = 86_400_000
     segment_bytes: int = 64 * limits.MIB
     segment_age_ms: int = 86_400_000
     fsync: Fsync = Fsync.ALWAYS
@@ -65,6 +75,7 @@ class TopicSettings:
     dead_letters: bool = True
     dead_letter_expired: bool = False
     ordering: Ordering = Ordering.KEY
+    protect_unread: bool = False
     delay_max_ms: int = _YEAR_MS
     lanes: tuple[str, ...] = ("high", "normal", "low")
     """Names of lanes 0, 1, …; empty where lanes are only numbered."""
@@ -166,6 +177,9 @@ def flattened(written: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 _SETTINGS: dict[str, _Setting] = {
     "retention.age": _Setting("retention_age_ms", optional(duration(1000, 100 * _YEAR_MS))),
     "retention.bytes": _Setting("retention_bytes", optional(size(limits.SEGMENT_BYTES_MIN, 2**60))),
+    "archive": _Setting("archive", truth),
+    "cleanup": _Setting("cleanup", choice(Cleanup)),
+    "compaction.tombstones": _Setting("tombstone_age_ms", duration(0, _YEAR_MS)),
     "segment.bytes": _Setting(
         "segment_bytes", size(limits.SEGMENT_BYTES_MIN, limits.SEGMENT_BYTES_MAX)
     ),
@@ -181,6 +195,7 @@ _SETTINGS: dict[str, _Setting] = {
     "delivery.dead_letters": _Setting("dead_letters", truth),
     "delivery.dead_letter_expired": _Setting("dead_letter_expired", truth),
     "delivery.ordering": _Setting("ordering", choice(Ordering)),
+    "delivery.protect_unread": _Setting("protect_unread", truth),
     "delay.max": _Setting("delay_max_ms", duration(0, limits.DELAY_MS_MAX)),
     "priority.lanes": _Setting("lanes", lanes),
     "priority.weights": _Setting("lane_weights", lane_weights),

@@ -1,8 +1,9 @@
 """One file of a log: frames end to end, named after the first offset in it.
 
-``00000000000000045678.log`` begins with offset 45678. Beside it lie its ``.index``, and in a log
-that keeps them its ``.columns``. Only the last segment of a log grows; the others are sealed and
-never change but by being deleted.
+``00000000000000045678.log`` begins with offset 45678. Beside it lie its ``.index``, in a log that
+keeps them its ``.columns``, and what else was derived from it: ``.keys`` of messages, ``.spans`` of
+events. Only the last segment of a log grows; the others are sealed and never change but by being
+deleted.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from goq.storage.segmentcolumns import SegmentColumns
 
 SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
+KEYS_SUFFIX = ".keys"
+SPANS_SUFFIX = ".spans"
 _NAME_DIGITS = 20
 _NAME = re.compile(rf"[0-9]{{{_NAME_DIGITS}}}\{SUFFIX}")
 _OFFSET_MAX = 2**63 - 1
@@ -141,7 +144,8 @@ class Segment:
     def remove(self, disk: Disk) -> None:
         """Delete the segment's files, the log last: the others could only mislead without it."""
         (self.columns or self.keep_columns(disk)).remove()
-        disk.remove(self.index_path)
+        for suffix in (SPANS_SUFFIX, KEYS_SUFFIX, INDEX_SUFFIX):
+            disk.remove(self.path.with_suffix(suffix))
         disk.remove(self.path)
 
 
