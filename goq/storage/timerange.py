@@ -141,6 +141,6 @@ class _Search:
             reading.frames.append(view)
             self._bytes_left -= header.frame_bytes
             self._messages_left -= header.end_offset - max(header.base_offset, reading.next_offset)
-        self._scan_left -= header.frame_bytes
+        self._scan_left -= header.frame_bytes + limits.FRAME_SCAN_COST_BYTES
         reading.next_offset = header.end_offset
         return self._messages_left > 0 and self._bytes_left > 0
