@@ -274,6 +274,35 @@ def test_damage_in_a_range_is_reported_and_the_rest_given(part: str, index: str)
     assert read_range(log.reader, far, 0, log.end_offset).damage == []
 
 
+@pytest.mark.parametrize("end", ["killed", "closed", "index lost"])
+def test_damage_counts_as_having_the_times_around_it(
+    end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "INDEX_INTERVAL_BYTES", 1)  # every frame is a stretch
+    disk = SimulatedDisk()
+    log = Log.open(DIRECTORY, disk)
+    for number in range(10):
+        append(log, [FRAME], time_us=START_US + number * 10)
+    if end == "killed":
+        disk.crash(power=False)
+    else:
+        log.close()
+    path = segment_path(0)
+    data = bytearray(disk.read_all(path))
+    data[6 * len(FRAME) - 20] ^= 1
+    disk.put(path, bytes(data))
+    if end == "index lost":
+        disk.delete(path.with_suffix(".index"))
+    log = Log.open(DIRECTORY, disk)
+    for from_us, to_us, damaged in ((50, 51, 1), (20, 40, 0), (70, 80, 0), (30, 55, 1)):
+        times = TimeRange(START_US + from_us, START_US + to_us)
+        reading = read_range(log.reader, times, 0, 100)
+        assert offsets(reading) == [
+            n * 10 for n in range(10) if from_us <= n * 10 < to_us and n != 5
+        ]
+        assert len(reading.damage) == damaged
+
+
 def test_segments_deleted_while_a_range_is_read_are_passed_over(tmp_path: Path) -> None:
     log = Log.open(tmp_path, RealDisk(), LogConfig(segment_bytes=10 * len(FRAME)))
     for number in range(100):
