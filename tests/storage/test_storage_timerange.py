@@ -21,6 +21,7 @@ from goq.storage.files import RealDisk
 from goq.storage.index import IndexEntry, SparseIndex
 from goq.storage.log import Log, LogConfig
 from goq.storage.reader import LogReader, Reading
+from goq.storage.segment import Segment
 from goq.storage.timerange import ReadBounds, TimeRange, frames_between
 
 YEAR_US = 365 * 86_400_000_000
@@ -343,6 +344,47 @@ def test_segments_may_go_at_any_moment_of_a_reading(
     assert set(found) <= {*range(20, 180, 10)}
     assert {*range(150, 180, 10)} <= set(found)
     assert reading.damage == []
+
+
+@pytest.mark.parametrize("reads", range(1, 12))
+def test_a_segment_that_another_generation_replaces_is_read_on_there(
+    reads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "INDEX_INTERVAL_BYTES", 1)
+    disk = SimulatedDisk()
+    log = Log.open(DIRECTORY, disk, LogConfig(segment_bytes=10 * len(FRAME)))
+    for number in range(40):
+        append(log, [FRAME], time_us=START_US + number % 3)
+    log.close()
+    log = Log.open(DIRECTORY, disk)
+    other = Segment(DIRECTORY / "other", 100)
+    disk.make_dir(other.path.parent)
+    old = log.segments[1]
+    other.size_bytes, other.end_offset = old.size_bytes, old.end_offset
+    for path in (old.path, old.index_path):
+        disk.put(other.path.with_suffix(path.suffix), disk.read_all(path))
+    real_read, left = disk.read, [reads]
+
+    def read(path: Path, position: int, size_bytes: int, *, wait: bool = True) -> memoryview:
+        left[0] -= 1
+        if left[0] == 0:
+            log.reader.segments = [other if s is old else s for s in log.segments]
+            old.remove(disk)
+        return real_read(path, position, size_bytes, wait=wait)
+
+    monkeypatch.setattr(disk, "read", read)
+    reading = read_range(log.reader, TimeRange(START_US, START_US + 2), 0, 400)
+    assert offsets(reading) == [n * 10 for n in range(40) if n % 3 < 2]
+    assert reading.damage == []
+
+
+def test_a_gap_between_segments_is_passed_over() -> None:
+    log = Log.open(DIRECTORY, SimulatedDisk(), LogConfig(segment_bytes=1))
+    for number in range(5):
+        append(log, [FRAME], time_us=START_US + number)
+    log.reader.segments = [s for s in log.segments if s.base_offset not in (10, 20)]
+    assert offsets(read_range(log.reader, TimeRange(), 0, 50)) == [0, 30, 40]
+    assert offsets(read_range(log.reader, TimeRange(), 15, 50)) == [30, 40]
 
 
 def test_ranges_are_exact_while_the_log_grows(tmp_path: Path) -> None:
