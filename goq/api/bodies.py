@@ -163,9 +163,13 @@ class Extend(Input):
 
 
 class GroupReset(Input):
-    """Where a group goes on: ``earliest``, ``latest``, an offset or a time."""
+    """Where a group goes on: ``earliest``, ``latest``, an offset or a time.
+
+    And where it ends, in the same ways: it gets nothing from there on until it is reset again.
+    """
 
     to: str | int
+    end: str | int | None = None
     partition: int | None = None
     dry_run: bool = False
 
@@ -271,7 +275,7 @@ class SettledOut(msgspec.Struct):
 
 
 class GroupPartitionOut(Output):
-    """A group's progress in a partition."""
+    """A group's progress in a partition; with an ``end`` it gets nothing from there on."""
 
     partition: int
     cursor: int
@@ -281,6 +285,7 @@ class GroupPartitionOut(Output):
     retry: int
     blocked: int
     scheduled: int
+    end: int | UnsetType = UNSET
 
 
 class MemberOut(Output):
@@ -317,7 +322,10 @@ class GroupsOut(msgspec.Struct):
 
 
 class ResetPartitionOut(Output):
-    """What a reset does, or would do, in a partition."""
+    """What a reset does, or would do, in a partition.
+
+    ``withholds`` is how many messages there are from the ``end`` on.
+    """
 
     partition: int
     cursor: int
@@ -325,6 +333,8 @@ class ResetPartitionOut(Output):
     redelivers: int
     skips: int
     voids: int
+    end: int | UnsetType = UNSET
+    withholds: int | UnsetType = UNSET
 
 
 class ResetOut(Output):

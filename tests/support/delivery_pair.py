@@ -432,15 +432,19 @@ class Pair:
 
     # What happens to groups and to the log
 
-    def reset(self, name: str, offset: int) -> None:
-        self.apply(Reset(name, offset))
+    def reset(self, name: str, offset: int, end: int | None = None) -> None:
+        self.apply(Reset(name, offset) if end is None else Reset(name, offset, end))
         states = self.twin.states(name)
         states.clear()
+        self.twin.ends.pop(name, None)
+        if end is not None:
+            self.twin.ends[name] = end
         states.update(dict.fromkeys(range(self.twin.start, offset), DONE))
 
     def delete_group(self, name: str) -> None:
         self.apply(GroupDeleted(name))
         self.twin.groups.pop(name, None)
+        self.twin.ends.pop(name, None)
 
     def trim(self, offset: int) -> None:
         self.apply(Trimmed(offset))
@@ -507,6 +511,8 @@ class Pair:
             name: {o: s for o, s in expanded(damaged, name).items() if s not in (FRESH, CORRUPT)}
             for name in damaged.groups
         }
+        ends = {name: group.end_offset for name, group in damaged.groups.items()}
+        twin.ends = {name: end for name, end in ends.items() if end is not None}
         twin.corrupt = {o for run in damaged.corrupt for o in range(*run)}
         cancelled = damaged.cancelled.present(twin.start, twin.end)
         twin.cancelled = {o for run in cancelled for o in range(*run)}
