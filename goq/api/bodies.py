@@ -321,6 +321,24 @@ class GroupsOut(msgspec.Struct):
     groups: list[GroupOut]
 
 
+class ProducerPartitionOut(Output):
+    """How far a producer got in a partition.
+
+    It goes on with ``next_sequence``; its last message lies at ``offset``.
+    """
+
+    partition: int
+    epoch: int
+    next_sequence: int
+    offset: int | None
+
+
+class ProducerOut(Output):
+    """How far a producer got, where it is known."""
+
+    partitions: list[ProducerPartitionOut]
+
+
 class ResetPartitionOut(Output):
     """What a reset does, or would do, in a partition.
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -30,11 +36,20 @@ OnDamage = Callable[[DamagedRange], None]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Which part of each partition to read: from an offset or a time, up to a time."""
+    """Which part of each partition to read: from an offset on, what is of a range of times.
+
+    In the ``background`` the node reads only as fast as its live traffic leaves room for. What
+    retention has deleted is read from the archive with ``include_deleted``, or from what it held at
+    the time ``from_snapshot``.
+    """
 
     from_offset: int | None = None
     from_time: str | None = None
     to_time: str | None = None
+    background: bool = False
+    to_offset: int | None = None
+    include_deleted: bool = False
+    from_snapshot: str | None = None
 
 
 async def read(
@@ -45,9 +60,12 @@ async def read(
         routes.messages(topic),
         partition=partition,
         offset=span.from_offset,
-        from_time=span.from_time if span.from_offset is None else None,
+        from_time=span.from_time,
         to_time=span.to_time,
         limit=limit,
+        background="true" if span.background else None,
+        include_deleted="true" if span.include_deleted else None,
+        from_snapshot=span.from_snapshot,
         wait=format_duration_ms(wait_ms) if wait_ms else None,
     )
     answer = await http.request(
@@ -91,16 +109,23 @@ class _Reader:
             if self._end is not None and (self.position or 0) >= self._end:
                 return None
             before = self.position
-            piece = await self.read_on(self._log.http, 0)
+            piece = await self._read(replace(self._span, from_offset=before), self._log.http, 0)
             if self._end is None:
                 self._end = piece.end
-            self._waiting.extend(_in_order(piece))
+                if self._span.to_offset is not None:
+                    self._end = min(piece.end, self._span.to_offset)
+            items = _in_order(piece)
+            if not self._log.follow:
+                items = [item for item in items if _start_of(item) < self._end]
+            self._waiting.extend(items)
             if not self._waiting and self.position == before:
                 return None
 
     async def read_on(self, http: Http, wait_ms: int) -> ReadBatch:
-        """Return the next piece, perhaps an empty one, and move behind it."""
-        span = Span(self.position, self._span.from_time, self._span.to_time)
+        """Return what has come since, whatever its time, perhaps nothing; move behind it."""
+        return await self._read(Span(self.position), http, wait_ms)
+
+    async def _read(self, span: Span, http: Http, wait_ms: int) -> ReadBatch:
         limit = self._log.limit
         piece = await read(
             http, self._log.topic, self.partition, span, limit=limit, wait_ms=wait_ms
@@ -114,11 +139,14 @@ class Log:
     """All messages of a topic or of one partition, in the order of their append times.
 
     Messages are merged by append time, then partition, then offset; within a partition the order
-    is always that of the offsets. Up to the end that each partition had at first, the order is
+    is always that of the offsets. A range of times leaves out exactly the messages that are not of
+    it, also where a clock was set back; what comes later, when following, is not asked for its
+    time. Up to the end that each partition had at first, the order is
     complete. After it, when following, messages come as they arrive: what has arrived together
     is merged, but a message is not held back for an older one that may yet come from elsewhere.
 
-    In memory there is one piece of each partition at a time.
+    In memory there is one piece of each partition at a time. ``starts`` are offsets at which to
+    begin in some partitions instead.
     """
 
     def __init__(
@@ -131,6 +159,7 @@ class Log:
         follow: bool,
         on_damage: OnDamage | None,
         before_wait: Callable[[], Awaitable[None]] | None = None,
+        starts: Mapping[int, int] | None = None,
     ) -> None:
         if follow and span.to_time is not None:
             raise InvalidInput("following has no end: leave out to_time", field="to_time")
@@ -140,11 +169,12 @@ class Log:
         self.lanes = DEFAULT_LANES
         self._partition = partition
         self._span = span
-        self._follow = follow
+        self.follow = follow
         self._on_damage = on_damage
         self._before_wait = before_wait
+        self._starts = starts or {}
 
-    async def messages(self) -> AsyncIterator[LogMessage]:
+    async def messages(self) -> AsyncGenerator[LogMessage, None]:
         """Yield messages, to the end or for ever."""
         readers = await self._open()
         self.limit = max(READ_MESSAGES_MIN, limits.READ_MESSAGES_MAX // len(readers))
@@ -156,7 +186,7 @@ class Log:
             for message in messages_of(self.topic, found.partition, found.frame, self.lanes):
                 yield message
             await _push(heads, reader)
-        if self._follow:
+        if self.follow:
             arriving = self._arriving(readers)
             try:
                 async for message in arriving:
@@ -176,7 +206,9 @@ class Log:
 
     async def _open(self) -> list[_Reader]:
         found = await self.http.call("GET", routes.topic(self.topic))
-        starts = {item["partition"]: item["start_offset"] for item in found["partitions"]}
+        starts: dict[int, int | None] = {
+            item["partition"]: item["start_offset"] for item in found["partitions"]
+        }
         if self._partition is not None:
             if self._partition not in starts:
                 raise PartitionNotFound(
@@ -184,10 +216,12 @@ class Log:
                     field="partition",
                 )
             starts = {self._partition: starts[self._partition]}
-        if self._span.from_offset is not None or self._span.from_time is not None:
-            return [_Reader(self, partition, self._span) for partition in starts]
+        span = self._span
+        if span.from_offset is not None or span.from_time is not None or span.include_deleted:
+            starts = dict.fromkeys(starts, span.from_offset)
+        starts.update({p: offset for p, offset in self._starts.items() if p in starts})
         return [
-            _Reader(self, partition, replace(self._span, from_offset=start))
+            _Reader(self, partition, replace(span, from_offset=start))
             for partition, start in starts.items()
         ]
 
