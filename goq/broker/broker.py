@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from goq import limits
+from goq.broker.background import BackgroundReads
 from goq.broker.frame_cache import FrameCache
 from goq.broker.metadata import MetadataStore
 from goq.broker.opening import Machinery, PartitionId
@@ -63,6 +64,7 @@ class Broker:
         self._keeper: asyncio.Task[None] | None = None
         self._half_deleted: set[str] = set()
         self.write_seconds = Histogram()
+        self.background = BackgroundReads(lambda: sum(self.write_seconds.counts))
         self._machinery: Machinery | None = None
         self._changing = asyncio.Lock()
         self._started = asyncio.Event()
@@ -328,6 +330,7 @@ class Broker:
             await self._close_topics()
         await self._tasks.finish()
         await self.metadata.close()
+        self.background.close()
         self._executor.shutdown()
 
     async def _close_topics(self) -> None:

@@ -370,7 +370,12 @@ class AsyncClient(AsyncAdmin, AsyncReplays):
     def _wire_time(self, time: Time | None, field: str) -> str | None:
         if time is None:
             return None
-        return format_time_us(parse_time_us(time, now_us=self._clock.wall_us(), field=field))
+        time_us = parse_time_us(time, now_us=self._clock.wall_us(), field=field)
+        return format_time_us(min(max(time_us, _TIME_US_MIN), _TIME_US_MAX))
+
+
+_TIME_US_MIN, _TIME_US_MAX = -30_610_224_000_000_000, limits.TIME_MS_MAX * 1000
+"""What a text of a time can say, the years 1000 to 9999: no message is from outside of them."""
 
 
 def _texts(receipts: Receipts) -> list[str]:
