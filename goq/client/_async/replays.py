@@ -15,7 +15,7 @@ from goq.client.replays import Replay
 
 
 class Copied(NamedTuple):
-    """What a replay into a topic came to: copies stored by this run, and those of runs before."""
+    """What a replay into a topic came to: copies stored by now, and those there were before."""
 
     stored: int
     known: int

@@ -56,7 +56,7 @@ class CopyOptions:
 class Copying:
     """One run of a replay into a topic.
 
-    ``stored`` is how many copies this run stored.
+    ``known`` is how many copies there were when it began.
     """
 
     def __init__(self, http: Http, replay: Replay, target: str, options: CopyOptions) -> None:
@@ -65,7 +65,7 @@ class Copying:
                 "a topic cannot be replayed into itself: its end would move on for ever",
                 field="into",
             )
-        self.stored = 0
+        self.known = 0
         self._http = http
         self._replay = replay
         self._target = target
@@ -76,9 +76,9 @@ class Copying:
         self._count = self._size_bytes = 0
 
     @property
-    def known(self) -> int:
-        """How many copies there are that other runs stored."""
-        return sum(reached.sequence for reached in self._reached.values()) - self.stored
+    def stored(self) -> int:
+        """How many copies were stored since, by this run and by others beside it."""
+        return self._total() - self.known
 
     def run(self) -> None:
         """Copy everything that is not there yet.
@@ -94,18 +94,21 @@ class Copying:
             source["settings"]["priority.lanes"],
             target["settings"]["priority.lanes"],
         )
+        self._ask_reached()
+        self.known = self._total()
         overtaken = 0
         while True:
-            self._ask_reached()
-            before = self.stored
+            before = self._total()
             try:
-                self._copy()
+                return self._copy()
             except SequenceGap:  # another run of this replay was faster
-                overtaken = 1 if self.stored > before else overtaken + 1
+                self._ask_reached()
+                overtaken = 0 if self._total() > before else overtaken + 1
                 if overtaken > OVERTAKEN_MAX:
                     raise
-                continue
-            return
+
+    def _total(self) -> int:
+        return sum([reached.sequence for reached in self._reached.values()])
 
     def _ask_reached(self) -> None:
         self._reached.clear()
@@ -213,7 +216,6 @@ class Copying:
             self._reached[place] = _Reached(sequence, self._last[place])
             if not result.duplicate:
                 stored += count
-        self.stored += stored
         self._forget_batches()
         if self._options.on_stored is not None:
             self._options.on_stored(stored)
