@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import threading
 from collections.abc import Iterator
@@ -219,7 +220,7 @@ def test_a_copy_of_a_copy_names_its_first_original_and_the_one_it_was_made_of(
 ) -> None:
     topics = [new_topic(client, 1) for _ in range(4)]
     client.publish(topics[0], "x")
-    for before, after in zip(topics, topics[1:], strict=False):
+    for before, after in itertools.pairwise(topics):
         client.replay_into(client.replay(before, from_offset=0), after)
     (message,) = client.log(topics[3])
     assert message.headers == (
