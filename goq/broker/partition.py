@@ -338,7 +338,7 @@ class Partition:
         for cause, ranges in choice.skipped.items():
             self._skip(group_name, ranges, cause, settings, now_ms)
         if not choice.spans:
-            if choice.skipped:
+            if choice.skipped or choice.is_out_of_breath:
                 raise OnlySkipped
             if fetch.missing is not None:
                 raise ColdMessages(fetch.missing)

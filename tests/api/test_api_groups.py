@@ -6,6 +6,8 @@ import pytest
 from api_calls import group_of, publish, receive, settle, values
 from support.running_node import RunningNode
 
+from goq import limits
+
 
 def peek(node: RunningNode, topic: str, query: str, group: str = "g") -> dict[str, Any]:
     answer: dict[str, Any] = node.call("GET", f"/v1/topics/{topic}/groups/{group}/peek?{query}")
@@ -243,3 +245,16 @@ def test_a_group_that_ends_gives_way_to_others_and_to_what_comes_later(
     settle(node, topic, "nack", first[0]["receipt"], delay="0s")
     assert sorted(values(receive(node, topic))) == ["a", "b"]
     assert values(receive(node, topic, "other")) == list("abc")
+
+
+def test_a_group_comes_to_what_stands_behind_much_that_is_not_for_it(
+    node: RunningNode, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "RUNS_PASSED_BY_MAX", 2)
+    lanes = ("high", "low") * 10
+    messages = [{"value": f"{n}", "priority": p, "partition": 0} for n, p in enumerate(lanes)]
+    node.call("POST", f"/v1/topics/{topic}/messages", {"messages": messages})
+    node.call("PATCH", f"/v1/messages/{topic}:0:1", {"priority": "high"})
+    reset(node, topic, to=0, end=2)
+    assert sorted(values(receive(node, topic, max=1)) + values(receive(node, topic))) == ["0", "1"]
+    assert receive(node, topic) == []

@@ -181,16 +181,19 @@ class Pair:
         rows = None if is_plain else self.log.rows_of(start, end)
         self.dispatch.published(start, end, rows, self.now_ms)
 
+    def choice(self, name: str, reads_max: int = 10**6) -> Choice:
+        """Return the choice that a receive makes."""
+        group, facts_of = self._group(name), self._facts_of(reads_max)
+        ordering, lane = self.orderings.get(name, Ordering.KEY), self.settings.default_lane
+        return Choice(self.real, group, ordering, lane, self.now_ms, facts_of)
+
     def receive(
         self, name: str, messages_max: int, visibility_ms: int, reads_max: int = 10**6
     ) -> int | None:
         """Lease messages; a receive with few reads is cut short before it has enough."""
         while True:
-            group = self._group(name)
             ordering = self.orderings.get(name, Ordering.KEY)
-            lane = self.settings.default_lane
-            facts_of = self._facts_of(reads_max)
-            choice = Choice(self.real, group, ordering, lane, self.now_ms, facts_of)
+            choice = self.choice(name, reads_max)
             corrupt = len(self.twin.corrupt)
             choice.take(messages_max)
             flat = [(o, a) for start, end, a in choice.spans for o in range(start, end)]
@@ -199,14 +202,15 @@ class Pair:
             # what is dropped on the way may have been in the way of something
             is_clean = corrupt == len(self.twin.corrupt) and not choice.skipped
             if is_clean and not choice._holds_all:
-                check.complete(is_whole=not choice._chosen.is_full)
+                is_cut = choice._chosen.is_full or choice.is_out_of_breath
+                check.complete(is_whole=not is_cut)
             for cause, ranges in choice.skipped.items():
                 self._skip(name, cause, [o for run in ranges for o in range(*run)], ranges)
-            if choice.spans or not choice.skipped:
+            if choice.spans or not (choice.skipped or choice.is_out_of_breath):
                 break
         if not choice.spans:
             return None
-        group.learn(choice.facts)
+        self.real.group(name).learn(choice.facts)
         deadline_ms = self.now_ms + visibility_ms
         consumer = f"c{len(self.history)}"
         token = self.apply(Leased(name, consumer, deadline_ms, choice.spans))
