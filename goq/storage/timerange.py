@@ -79,41 +79,47 @@ class _Search:
         self._bytes_left = bounds.bytes_max
         self._scan_left = bounds.scanned_bytes_max
 
+    @property
+    def _is_full(self) -> bool:
+        return self._messages_left <= 0 or self._bytes_left <= 0 or self._scan_left <= 0
+
     def run(self) -> None:
         reading = self.reading
-        while reading.next_offset < self._end_offset:
+        while reading.next_offset < self._end_offset and not self._is_full:
             segments = self._reader.segments
             number = number_of(segments, reading.next_offset)
-            stop = min(segments[number].end_offset, self._end_offset)
-            if stop <= reading.next_offset or not self._read_segment(segments, number, stop):
-                return
-            reading.next_offset = max(reading.next_offset, stop)
+            if reading.next_offset >= segments[number].end_offset:
+                if number + 1 == len(segments):
+                    return
+                reading.next_offset = segments[number + 1].base_offset  # nothing lies between
+            elif not self._read_segment(segments, number):
+                start_offset = self._reader.segments[0].base_offset
+                reading.next_offset = max(reading.next_offset, start_offset)
 
-    def _read_segment(self, segments: Sequence[Segment], number: int, stop: int) -> bool:
-        """Read a segment up to offset ``stop``; return whether there is room for more."""
-        reading, segment = self.reading, segments[number]
-        for run in self._runs(segments, number):
+    def _read_segment(self, segments: Sequence[Segment], number: int) -> bool:
+        """Read a segment to its end or until there is enough.
+
+        Return False if its files went meanwhile: it was deleted, or another has its place.
+        """
+        reading = self.reading
+        stop = min(segments[number].end_offset, self._end_offset)
+        runs = self._runs(segments, number)
+        if runs is None:
+            return False
+        for run in runs:
             if run.start_offset >= stop:
                 break
             reading.next_offset = max(reading.next_offset, run.start_offset)
             run_end = stop if run.end_offset is None else min(run.end_offset, stop)
-            chunk_bytes = min(
-                max(run.size_bytes, limits.INDEX_INTERVAL_BYTES),
-                guess_chunk_bytes(segment, self._messages_left),
-            )
-            places = self._reader.places(segments, number, reading.next_offset, chunk_bytes)
-            for found in places:
-                if isinstance(found, Damage):
-                    self._pass_over(found)
-                elif not self._take(found.view):
-                    return False
-                if self._scan_left <= 0:
-                    return False
-                if reading.next_offset >= run_end:
-                    break
+            self._read_run(segments, number, run.size_bytes, run_end)
+            if self._is_full:
+                return True
+            if reading.next_offset < run_end:
+                return False
+        reading.next_offset = max(reading.next_offset, stop)
         return True
 
-    def _runs(self, segments: Sequence[Segment], number: int) -> list[Run]:
+    def _runs(self, segments: Sequence[Segment], number: int) -> list[Run] | None:
         segment, times = segments[number], self._times
         if segment.index is None:  # it has to be read, or even made anew
             self._scan_left -= segment.size_bytes // _INDEX_SHARE
@@ -121,26 +127,42 @@ class _Search:
             index = self._reader.index_of(segments, number)
         except FileNotFoundError:
             if segment not in self._reader.segments:
-                return []  # deleted meanwhile
+                return None
             raise DamagedData(f"{segment.path} is gone") from None
         least_us = max(times.from_us, TIME_US_MIN)
         most_us = min(times.to_us - 1, TIME_US_MAX)
         return index.runs(least_us, most_us, self.reading.next_offset)
+
+    def _read_run(
+        self, segments: Sequence[Segment], number: int, size_bytes: int, run_end: int
+    ) -> None:
+        """Read up to offset ``run_end``, less if there is enough or the files went."""
+        reading = self.reading
+        chunk_bytes = min(
+            max(size_bytes, limits.INDEX_INTERVAL_BYTES),
+            guess_chunk_bytes(segments[number], self._messages_left),
+        )
+        for found in self._reader.places(segments, number, reading.next_offset, chunk_bytes):
+            if isinstance(found, Damage):
+                self._pass_over(found)
+            else:
+                self._take(found.view)
+            if self._is_full or reading.next_offset >= run_end:
+                return
 
     def _pass_over(self, damage: Damage) -> None:
         self.reading.damage.append(damage)
         self.reading.next_offset = max(self.reading.next_offset, damage.end_offset)
         self._scan_left -= damage.end_position - damage.position
 
-    def _take(self, view: FrameView) -> bool:
-        """Take a frame if it is of the range; return whether there is room for more."""
+    def _take(self, view: FrameView) -> None:
+        """Take a frame if it is of the range and there is room for it."""
         header, reading = view.header, self.reading
-        if header.append_time_us in self._times:
-            if reading.frames and header.frame_bytes > self._bytes_left:
-                return False
-            reading.frames.append(view)
-            self._bytes_left -= header.frame_bytes
-            self._messages_left -= header.end_offset - max(header.base_offset, reading.next_offset)
         self._scan_left -= header.frame_bytes + limits.FRAME_SCAN_COST_BYTES
+        if header.append_time_us in self._times:
+            self._bytes_left -= header.frame_bytes
+            if reading.frames and self._bytes_left < 0:
+                return
+            reading.frames.append(view)
+            self._messages_left -= header.end_offset - max(header.base_offset, reading.next_offset)
         reading.next_offset = header.end_offset
-        return self._messages_left > 0 and self._bytes_left > 0

@@ -210,3 +210,26 @@ def test_too_many_background_reads_are_refused(
     assert int(refused.headers["retry-after"]) >= 1
     refused = node.request("GET", f"/v1/topics/{topic}/messages?partition=0&background=yes")
     assert (refused.status, refused.json["field"]) == (400, "background")
+
+
+@pytest.mark.parametrize("background", ["", "&background=true"])
+def test_damage_in_a_range_is_reported_and_the_rest_given(
+    node: RunningNode, topic: str, background: str
+) -> None:
+    times = [publish(node, topic, f"value {n}", partition=0)[0]["timestamp"] for n in range(3)]
+    assert node.node.broker is not None
+    partition = node.node.broker.topics[topic].partition(0)
+    path = partition.messages.active.path
+    data = bytearray(path.read_bytes())
+    data[data.index(b"value 1")] ^= 1
+    path.write_bytes(data)
+    query = f"from_time={quote(times[0], safe='')}{background}"
+    found = read(node, topic, query)
+    assert values(found["messages"]) == ["value 0", "value 2"]
+    assert found["damaged"] == [{"partition": 0, "start_offset": 1, "end_offset": 2}]
+    assert (found["next"], found["end"]) == (3, 3)
+    eventually(lambda: node.on_loop(lambda: [tuple(r)[:2] for r in partition.state.corrupt]))
+    path = f"/v1/topics/{topic}/messages?partition=0&{query}"
+    preface, frames = f.answered(node.request("GET", path, headers=f.ACCEPT_FRAMES).body)
+    assert preface["damaged"] == found["damaged"]
+    assert [view.header.base_offset for _, view in frames] == [0, 2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from array import array
 from pathlib import Path
 from random import Random
@@ -15,10 +16,12 @@ from support.logs import DIRECTORY, START_US, append, frame_of
 
 from goq import limits
 from goq.frame.header import HEADER_BYTES, FrameHeader, parse_header
+from goq.settings import Fsync
 from goq.storage.files import RealDisk
 from goq.storage.index import IndexEntry, SparseIndex
 from goq.storage.log import Log, LogConfig
 from goq.storage.reader import LogReader, Reading
+from goq.storage.segment import Segment
 from goq.storage.timerange import ReadBounds, TimeRange, frames_between
 
 YEAR_US = 365 * 86_400_000_000
@@ -236,7 +239,7 @@ def test_looking_through_much_in_vain_ends_with_a_place_to_go_on_from() -> None:
     log = Log.open(DIRECTORY, SimulatedDisk())
     for number in range(100):  # a clock that goes to and fro: every stretch may hold the range
         append(log, [FRAME], time_us=START_US + number % 2 * 1000)
-    bounds = ReadBounds(scanned_bytes_max=10 * len(FRAME))
+    bounds = ReadBounds(scanned_bytes_max=10 * (len(FRAME) + limits.FRAME_SCAN_COST_BYTES))
     piece = frames_between(log.reader, TimeRange(START_US + 1, START_US + 2), 0, 1000, bounds)
     assert (piece.frames, piece.next_offset) == ([], 100)
     assert read_range(log.reader, TimeRange(START_US + 1, START_US + 2), 0, 1000).frames == []
@@ -272,6 +275,35 @@ def test_damage_in_a_range_is_reported_and_the_rest_given(part: str, index: str)
     assert read_range(log.reader, far, 0, log.end_offset).damage == []
 
 
+@pytest.mark.parametrize("end", ["killed", "closed", "index lost"])
+def test_damage_counts_as_having_the_times_around_it(
+    end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "INDEX_INTERVAL_BYTES", 1)  # every frame is a stretch
+    disk = SimulatedDisk()
+    log = Log.open(DIRECTORY, disk)
+    for number in range(10):
+        append(log, [FRAME], time_us=START_US + number * 10)
+    if end == "killed":
+        disk.crash(power=False)
+    else:
+        log.close()
+    path = segment_path(0)
+    data = bytearray(disk.read_all(path))
+    data[6 * len(FRAME) - 20] ^= 1
+    disk.put(path, bytes(data))
+    if end == "index lost":
+        disk.delete(path.with_suffix(".index"))
+    log = Log.open(DIRECTORY, disk)
+    for from_us, to_us, damaged in ((50, 51, 1), (20, 40, 0), (70, 80, 0), (30, 55, 1)):
+        times = TimeRange(START_US + from_us, START_US + to_us)
+        reading = read_range(log.reader, times, 0, 100)
+        assert offsets(reading) == [
+            n * 10 for n in range(10) if from_us <= n * 10 < to_us and n != 5
+        ]
+        assert len(reading.damage) == damaged
+
+
 def test_segments_deleted_while_a_range_is_read_are_passed_over(tmp_path: Path) -> None:
     log = Log.open(tmp_path, RealDisk(), LogConfig(segment_bytes=10 * len(FRAME)))
     for number in range(100):
@@ -284,6 +316,101 @@ def test_segments_deleted_while_a_range_is_read_are_passed_over(tmp_path: Path) 
     assert 50 < start <= 500
     rest = read_range(log.reader, TimeRange(), piece.next_offset, 1000)
     assert offsets(rest) == [*range(start, 1000, 10)]
+    log.close()
+
+
+@pytest.mark.parametrize("reads", range(1, 12))
+def test_segments_may_go_at_any_moment_of_a_reading(
+    reads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SimulatedDisk()
+    log = Log.open(DIRECTORY, disk, LogConfig(segment_bytes=3 * len(FRAME)))
+    for number in range(20):
+        append(log, [FRAME], time_us=START_US + number)
+    log.close()
+    log = Log.open(DIRECTORY, disk)
+    real_read, left = disk.read, [reads]
+
+    def read(path: Path, position: int, size_bytes: int, *, wait: bool = True) -> memoryview:
+        left[0] -= 1
+        if left[0] == 0:
+            log.remove(log.detach_before(150))
+        return real_read(path, position, size_bytes, wait=wait)
+
+    monkeypatch.setattr(disk, "read", read)
+    reading = read_range(log.reader, TimeRange(START_US + 2, START_US + 18), 0, 200)
+    found = offsets(reading)
+    assert found == sorted(set(found))
+    assert set(found) <= {*range(20, 180, 10)}
+    assert {*range(150, 180, 10)} <= set(found)
+    assert reading.damage == []
+
+
+@pytest.mark.parametrize("reads", range(1, 12))
+def test_a_segment_that_another_generation_replaces_is_read_on_there(
+    reads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "INDEX_INTERVAL_BYTES", 1)
+    disk = SimulatedDisk()
+    log = Log.open(DIRECTORY, disk, LogConfig(segment_bytes=10 * len(FRAME)))
+    for number in range(40):
+        append(log, [FRAME], time_us=START_US + number % 3)
+    log.close()
+    log = Log.open(DIRECTORY, disk)
+    other = Segment(DIRECTORY / "other", 100)
+    disk.make_dir(other.path.parent)
+    old = log.segments[1]
+    other.size_bytes, other.end_offset = old.size_bytes, old.end_offset
+    for path in (old.path, old.index_path):
+        disk.put(other.path.with_suffix(path.suffix), disk.read_all(path))
+    real_read, left = disk.read, [reads]
+
+    def read(path: Path, position: int, size_bytes: int, *, wait: bool = True) -> memoryview:
+        left[0] -= 1
+        if left[0] == 0:
+            log.reader.segments = [other if s is old else s for s in log.segments]
+            old.remove(disk)
+        return real_read(path, position, size_bytes, wait=wait)
+
+    monkeypatch.setattr(disk, "read", read)
+    reading = read_range(log.reader, TimeRange(START_US, START_US + 2), 0, 400)
+    assert offsets(reading) == [n * 10 for n in range(40) if n % 3 < 2]
+    assert reading.damage == []
+
+
+def test_a_gap_between_segments_is_passed_over() -> None:
+    log = Log.open(DIRECTORY, SimulatedDisk(), LogConfig(segment_bytes=1))
+    for number in range(5):
+        append(log, [FRAME], time_us=START_US + number)
+    log.reader.segments = [s for s in log.segments if s.base_offset not in (10, 20)]
+    assert offsets(read_range(log.reader, TimeRange(), 0, 50)) == [0, 30, 40]
+    assert offsets(read_range(log.reader, TimeRange(), 15, 50)) == [30, 40]
+
+
+def test_ranges_are_exact_while_the_log_grows(tmp_path: Path) -> None:
+    log = Log.open(tmp_path, RealDisk(), LogConfig(segment_bytes=limits.MIB, fsync=Fsync.NEVER))
+    append(log, [FRAME], time_us=START_US)
+    stopped, failures, readings = threading.Event(), list[str](), [0]
+
+    def look() -> None:
+        while not stopped.is_set():
+            end = log.end_offset
+            times = TimeRange(START_US + 3, START_US + 5)
+            found = offsets(read_range(log.reader, times, 0, end))
+            expected = [o for o in range(0, end, 10) if (o // 10) % 10 in (3, 4)]
+            if found != expected:
+                failures.append(f"{len(found)} of {len(expected)} up to {end}")
+            readings[0] += 1
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    number = 1
+    while number < 5000 or readings[0] < 20:
+        append(log, [FRAME], time_us=START_US + number % 10)
+        number += 1
+    stopped.set()
+    thread.join(30)
+    assert failures == []
     log.close()
 
 
