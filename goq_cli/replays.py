@@ -184,7 +184,8 @@ def _written(time_us: int | None) -> str | None:
 
 def _range(replay: Replay) -> str:
     start = _written(replay.from_time_us) or f"offset {replay.from_offset}"
-    return f"from {start} to {_written(replay.to_time_us)}"
+    end = _written(replay.to_time_us) or f"offset {replay.to_offset}"
+    return f"from {start} to {end}"
 
 
 def _described(replay: Replay) -> dict[str, Any]:

@@ -31,8 +31,8 @@ class Replay:
     """
 
     topic: str
-    to_time_us: int
     from_time_us: int | None = None
+    to_time_us: int | None = None
     from_offset: int | None = None
     to_offset: int | None = None
     partition: int | None = None
@@ -57,7 +57,7 @@ class _Identity(msgspec.Struct, frozen=True):
     """A replay as what it is known by: the fields never change their order."""
 
     topic: str
-    times: tuple[int | None, int]
+    times: tuple[int | None, int | None]
     offsets: tuple[int | None, int | None]
     partition: int | None
     key: bytes | None

@@ -6,13 +6,15 @@ import random
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support.running_node import RunningNode, running_node
 
 from goq import limits
-from goq.client import AsyncClient, Client
+from goq.client import AsyncClient, Client, ReadBatch
+from goq.client._sync.log import Span
 from goq.client.replays import REPLAYED_FROM, Replay
 from goq.errors import Conflict, InvalidInput, PartitionNotFound, TooLarge, TopicNotFound
 from goq.model import Message
@@ -264,15 +266,18 @@ def test_an_end_that_is_open_or_to_come_is_now(client: Client, source: str) -> N
     client.publish(source, "later")
     assert len(list(client.replayed(open_end))) == 400
     assert len(list(client.replayed(to_come))) == 400
-    assert open_end.to_time_us <= to_come.to_time_us
+    by_offset = client.replay(source, from_offset=0, to_offset=10)
+    assert by_offset == Replay(source, from_offset=0, to_offset=10)  # needs no time: it has an end
 
 
 def test_another_replay_has_other_producers(source: str) -> None:
-    replay = Replay(source, 1000, from_time_us=1)
+    replay = Replay(source, from_time_us=1, to_time_us=1000)
     others = [
         replace(replay, to_time_us=1001),
         replace(replay, from_time_us=2),
         replace(replay, from_time_us=None, from_offset=1),
+        replace(replay, from_time_us=None),
+        replace(replay, to_time_us=None),
         replace(replay, to_offset=1),
         replace(replay, key=b"k"),
         replace(replay, key=b""),
@@ -285,9 +290,13 @@ def test_another_replay_has_other_producers(source: str) -> None:
     known |= {replay.producer_id("t", 1), replay.producer_id("u", 0)}
     assert len(known) == len(others) + 3
     assert all(0 < producer_id < 2**63 for producer_id in known)
-    assert Replay("orders", 2, 1).producer_id("copy", 0) == Replay("orders", 2, 1).producer_id(
-        "copy", 0
-    )
+    same = Replay(source, from_time_us=1, to_time_us=1000)
+    assert same.producer_id("t", 0) == replay.producer_id("t", 0)
+
+
+def test_a_producer_id_never_changes_or_what_was_cut_short_would_be_doubled() -> None:
+    replay = Replay("orders", 1_700_000_000_000_000, 1_700_000_100_000_000, key=b"k")
+    assert replay.producer_id("copy", 2) == 2085274209450227816
 
 
 def test_a_lane_that_the_target_does_not_name_is_that_of_its_number(client: Client) -> None:
@@ -320,7 +329,7 @@ def test_a_source_that_is_not_there_is_not_found_and_makes_no_target(client: Cli
     with pytest.raises(TopicNotFound):
         client.replay("missing", from_offset=0)
     with pytest.raises(TopicNotFound):
-        client.replay_into(Replay("missing", 10**15), "would-be-made")
+        client.replay_into(Replay("missing"), "would-be-made")
     with pytest.raises(TopicNotFound):
         client.topic("would-be-made")
 
@@ -375,3 +384,37 @@ def test_the_asynchronous_client_does_the_same(node: RunningNode, source: str) -
             assert len([m async for m in client.replayed(replay)]) == 400
 
     asyncio.run(main())
+
+
+def test_a_target_that_the_node_does_not_make_is_not_found(tmp_path: Path) -> None:
+    with (
+        running_node(tmp_path / "data", broker={"auto_create_topics": False}) as node,
+        Client(node.url) as client,
+    ):
+        client.create_topic("source", partitions=1)
+        client.publish("source", "x")
+        replay = client.replay("source", from_offset=0)
+        with pytest.raises(TopicNotFound):
+            client.replay_into(replay, "target")
+        client.create_topic("target", partitions=1)
+        assert client.replay_into(replay, "target") == (1, 0)
+
+
+def test_what_is_to_be_read_besides_is_told_to_the_node(
+    client: Client, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Span] = []
+
+    def read(_http: object, _topic: str, _partition: int, span: Span, **_more: int) -> ReadBatch:
+        asked.append(span)
+        return ReadBatch(source, 0, frames=[], bounds=(0, 0, 0), damaged=[])
+
+    monkeypatch.setattr("goq.client._sync.log.read", read)
+    replay = client.replay(
+        source, from_time="-1h", include_deleted=True, from_snapshot="2025-01-15", partition=0
+    )
+    assert list(client.replayed(replay)) == []
+    (span,) = asked
+    assert (span.include_deleted, span.background) == (True, True)
+    assert span.from_snapshot == "2025-01-15T00:00:00.000000Z"
+    assert span.from_offset is None

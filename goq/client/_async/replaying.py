@@ -29,7 +29,7 @@ async def resolve(
 ) -> Replay:
     """Return a replay with absolute bounds, by the node's clock.
 
-    It ends now where nothing else is said or a later time: what is to come is no part of it. Raises
+    It ends now where no end is given or a later time: what is to come is no part of it. Raises
     ``TopicNotFound``, and ``InvalidInput`` naming what is wrong.
     """
     found = await http.call("GET", routes.topic(topic))
@@ -43,10 +43,12 @@ async def resolve(
         raise InvalidInput("the end lies before the beginning", field="to_time")
     if from_offset is not None and to_offset is not None and to_offset < from_offset:
         raise InvalidInput("the end lies before the beginning", field="to_offset")
+    if to_us is not None or to_offset is None:
+        to_us = now_us if to_us is None else min(to_us, now_us)
     return Replay(
         topic,
-        now_us if to_us is None else min(to_us, now_us),
         from_us,
+        to_us,
         from_offset,
         to_offset,
         partition,
@@ -70,12 +72,12 @@ async def replayed(
     """
     span = Span(
         replay.from_offset,
-        None if replay.from_time_us is None else format_time_us(replay.from_time_us),
-        format_time_us(replay.to_time_us),
+        _written(replay.from_time_us),
+        _written(replay.to_time_us),
         background=True,
         to_offset=replay.to_offset,
         include_deleted=replay.include_deleted,
-        from_snapshot=None if replay.snapshot_us is None else format_time_us(replay.snapshot_us),
+        from_snapshot=_written(replay.snapshot_us),
     )
     log = Log(
         http,
@@ -94,3 +96,7 @@ async def replayed(
                 yield message
     finally:
         await messages.aclose()
+
+
+def _written(time_us: int | None) -> str | None:
+    return None if time_us is None else format_time_us(time_us)

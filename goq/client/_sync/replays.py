@@ -44,7 +44,7 @@ class Replays:
 
         It has the messages of all partitions, or of one, appended at or after ``from_time`` and
         before ``to_time``, between the offsets if any are given, and of one key if one is. It ends
-        now where nothing else is said or a later time: what is to come is no part of it.
+        now where no end is given or a later time: what is to come is no part of it.
         """
         return resolve(
             self._http,
