@@ -17,6 +17,7 @@ from goq.api.messages import MessageRoutes
 from goq.api.metrics import HttpStats, Metrics
 from goq.api.operations import OperationRoutes
 from goq.api.problems import problem_response
+from goq.api.producers import ProducerRoutes
 from goq.api.scheduled import ScheduledRoutes
 from goq.api.single import SingleRoutes
 from goq.api.topics import TopicRoutes
@@ -101,6 +102,7 @@ class Node:
             *SingleRoutes(broker).routes(),
             *ScheduledRoutes(broker).routes(),
             *GroupRoutes(broker).routes(),
+            *ProducerRoutes(broker).routes(),
             *MemberRoutes(broker).routes(),
             *DeadLetterRoutes(broker).routes(),
         ]

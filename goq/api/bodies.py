@@ -163,9 +163,13 @@ class Extend(Input):
 
 
 class GroupReset(Input):
-    """Where a group goes on: ``earliest``, ``latest``, an offset or a time."""
+    """Where a group goes on: ``earliest``, ``latest``, an offset or a time.
+
+    And where it ends, in the same ways: it gets nothing from there on until it is reset again.
+    """
 
     to: str | int
+    end: str | int | None = None
     partition: int | None = None
     dry_run: bool = False
 
@@ -276,7 +280,7 @@ class SettledOut(msgspec.Struct):
 
 
 class GroupPartitionOut(Output):
-    """A group's progress in a partition."""
+    """A group's progress in a partition; with an ``end`` it gets nothing from there on."""
 
     partition: int
     cursor: int
@@ -286,6 +290,7 @@ class GroupPartitionOut(Output):
     retry: int
     blocked: int
     scheduled: int
+    end: int | UnsetType = UNSET
 
 
 class MemberOut(Output):
@@ -321,8 +326,29 @@ class GroupsOut(msgspec.Struct):
     groups: list[GroupOut]
 
 
+class ProducerPartitionOut(Output):
+    """How far a producer got in a partition.
+
+    It goes on with ``next_sequence``; its last message lies at ``offset``.
+    """
+
+    partition: int
+    epoch: int
+    next_sequence: int
+    offset: int | None
+
+
+class ProducerOut(Output):
+    """How far a producer got, where it is known."""
+
+    partitions: list[ProducerPartitionOut]
+
+
 class ResetPartitionOut(Output):
-    """What a reset does, or would do, in a partition."""
+    """What a reset does, or would do, in a partition.
+
+    ``withholds`` is how many messages there are from the ``end`` on.
+    """
 
     partition: int
     cursor: int
@@ -330,6 +356,8 @@ class ResetPartitionOut(Output):
     redelivers: int
     skips: int
     voids: int
+    end: int | UnsetType = UNSET
+    withholds: int | UnsetType = UNSET
 
 
 class ResetOut(Output):

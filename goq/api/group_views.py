@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from msgspec import UNSET, UnsetType
+
 from goq.api.bodies import (
     GroupOut,
     GroupPartitionOut,
@@ -10,7 +14,7 @@ from goq.api.bodies import (
 )
 from goq.api.log_reading import read_log
 from goq.api.reading import time_us
-from goq.broker.counts import group_counts
+from goq.broker.counts import exact_counts
 from goq.broker.partition import Partition
 from goq.broker.states import runs_of
 from goq.broker.topic import Topic
@@ -32,9 +36,10 @@ class GroupViews:
             GroupPartitionOut(
                 partition=p.identity.number,
                 cursor=p.state.group(name).taken.floor,
-                **group_counts(p, name, now_ms)._asdict(),
+                end=_or_unset(p.state.group(name).end_offset),
+                **(await exact_counts(p, name, now_ms))._asdict(),
             )
-            for p in topic.partitions
+            for p in list(topic.partitions)
         ]
         holders: dict[str, int] = {}
         for partition in topic.partitions:
@@ -58,7 +63,7 @@ class GroupViews:
     async def _oldest_age_ms(self, topic: Topic, name: str, now_ms: int) -> int | None:
         times_us: list[int] = []
         for partition in list(topic.partitions):
-            if not group_counts(partition, name, now_ms).ready:
+            if not (await exact_counts(partition, name, now_ms)).ready:
                 continue  # nor is there any need to look at all that is scheduled
             async for run in runs_of(partition, name, State.READY, 0, now_ms):
                 reading = await read_log(partition, run.start, run.start + 1)
@@ -66,23 +71,54 @@ class GroupViews:
                 break
         return max(0, now_ms - min(times_us) // 1000) if times_us else None
 
-    def reset(self, partition: Partition, name: str, offset: int) -> ResetPartitionOut:
-        """Return what going on from ``offset`` means for what was done and what was not."""
+    def reset(self, partition: Partition, name: str, target: ResetTarget) -> ResetPartitionOut:
+        """Return what going on from a place means for what was done and what was not."""
         state = partition.state
         group = state.group(name)
-        before = offset - state.start_offset
+        end = state.end_offset if target.end is None else target.end
+        ceiling = group.taken.ceiling  # what lies behind the end that it has was not done
+
+        def done(first: int, last: int) -> int:
+            return group.taken.count(first, min(last, ceiling))
+
         return ResetPartitionOut(
             partition=partition.identity.number,
             cursor=group.taken.floor,
-            to=offset,
-            redelivers=group.taken.count(offset, state.end_offset),
-            skips=before - group.taken.count(state.start_offset, offset),
+            to=target.start,
+            redelivers=done(target.start, end),
+            skips=target.start - state.start_offset - done(state.start_offset, target.start),
             voids=group.leased_count,
+            end=_or_unset(target.end),
+            withholds=UNSET if target.end is None else state.end_offset - target.end,
         )
 
 
-def reset_target(partition: Partition, to: str | int, now_us: int) -> int:
-    """Return the offset that ``to`` means in a partition, within what it holds."""
+def _or_unset(offset: int | None) -> int | UnsetType:
+    return UNSET if offset is None else offset
+
+
+class ResetTarget(NamedTuple):
+    """Where a group goes on in a partition, and up to where: None for as far as there is."""
+
+    start: int
+    end: int | None
+
+
+def reset_target(
+    partition: Partition, to: str | int, end: str | int | None, now_us: int
+) -> ResetTarget:
+    """Return the offsets that ``to`` and ``end`` mean in a partition, within what it holds.
+
+    A time is the first message, in the order of the log, appended at it or later. Raises
+    ``InvalidInput``.
+    """
+    start = _offset_of(partition, to, "to", now_us)
+    if end is None:
+        return ResetTarget(start, None)
+    return ResetTarget(start, max(start, _offset_of(partition, end, "end", now_us)))
+
+
+def _offset_of(partition: Partition, to: str | int, field: str, now_us: int) -> int:
     start, end = partition.messages.start_offset, partition.state.end_offset
     if to == "earliest":
         return start
@@ -92,6 +128,6 @@ def reset_target(partition: Partition, to: str | int, now_us: int) -> int:
         to = int(to) if len(to) < 20 else -1
     if isinstance(to, int):
         if not 0 <= to < 2**63:
-            raise InvalidInput("an offset is a number from 0 on", field="to")
+            raise InvalidInput("an offset is a number from 0 on", field=field)
         return min(max(to, start), end)
-    return partition.messages.reader.find_time(time_us(to, "to", now_us), end)
+    return partition.messages.reader.find_time(time_us(to, field, now_us), end)

@@ -273,17 +273,17 @@ class GroupRoutes:
         return Response(204)
 
     async def reset(self, request: Request, name: str, group: str) -> Response:
-        """Let a group go on from another place; a new group may begin there."""
+        """Let a group go on from another place, perhaps up to one; a new group may begin there."""
         asked = json_body(request, GroupReset)
         topic = self._broker.topic(name)
         check_name(group, "group")
         chosen = topic.partitions if asked.partition is None else [topic.partition(asked.partition)]
         now_us = self._broker.clock.wall_us()
-        targets = [(p, reset_target(p, asked.to, now_us)) for p in chosen]
-        plan = [self._views.reset(partition, group, offset) for partition, offset in targets]
+        targets = [(p, reset_target(p, asked.to, asked.end, now_us)) for p in chosen]
+        plan = [self._views.reset(partition, group, target) for partition, target in targets]
         if not asked.dry_run:
             await self._broker.remember_group(topic, group)
-            await asyncio.gather(*(p.reset(group, offset) for p, offset in targets))
+            await asyncio.gather(*(p.reset(group, *target) for p, target in targets))
         return json_response(ResetOut(group, asked.dry_run, plan))
 
     async def peek(self, request: Request, name: str, group: str) -> Response:

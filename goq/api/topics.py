@@ -84,15 +84,13 @@ class TopicRoutes:
 
     async def show(self, _request: Request, name: str) -> Response:
         """Show a topic."""
-        return json_response(self._topic(self._broker.topic(name)))
+        return json_response(self._timed(self._broker.topic(name)))
 
     async def use(self, _request: Request, name: str) -> Response:
         """Show a topic that is about to be published to."""
         if name not in self._broker.topics:
             check_name(name, "topic")
-        out = self._topic(await self._broker.topic_for_publish(name))
-        out.time = format_time_us(self._broker.clock.wall_us())  # what delays are counted from
-        return json_response(out)
+        return json_response(self._timed(await self._broker.topic_for_publish(name)))
 
     async def alter(self, request: Request, name: str) -> Response:
         """Change settings, or add partitions."""
@@ -106,6 +104,12 @@ class TopicRoutes:
         """Delete a topic."""
         await self._broker.delete_topic(name)
         return Response(204)
+
+    def _timed(self, topic: Topic) -> TopicOut:
+        """Return a topic with the node's time: what delays and relative times count from."""
+        out = self._topic(topic)
+        out.time = format_time_us(self._broker.clock.wall_us())
+        return out
 
     def _topic(self, topic: Topic) -> TopicOut:
         return TopicOut(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from goq.broker.partition import Partition
+from goq.broker.states import runs_of
+from goq.delivery.transitions import State
 
 
 class GroupCounts(NamedTuple):
@@ -24,7 +26,28 @@ class GroupCounts(NamedTuple):
 
 
 def group_counts(partition: Partition, name: str, now_ms: int) -> GroupCounts:
-    """Count a group's messages; the time is that of the wall clock."""
+    """Count a group's messages; the time is that of the wall clock.
+
+    Of a group with an end all that is scheduled in the partition counts as scheduled for it, as far
+    as it has that much left: see :func:`exact_counts`.
+    """
+    return _counted(partition, name, now_ms, partition.dispatch.schedule.count)
+
+
+async def exact_counts(partition: Partition, name: str, now_ms: int) -> GroupCounts:
+    """Count as :func:`group_counts`, and look which scheduled messages lie before a group's end.
+
+    May read the columns of the messages up to there. Raises ``OSError`` when the disk fails.
+    """
+    scheduled = partition.dispatch.schedule.count
+    if scheduled and partition.state.group(name).end_offset is not None:
+        runs = runs_of(partition, name, State.SCHEDULED, 0, now_ms)
+        scheduled = sum([run.end - run.start async for run in runs])
+    return _counted(partition, name, now_ms, scheduled)
+
+
+def _counted(partition: Partition, name: str, now_ms: int, scheduled: int) -> GroupCounts:
+    """Count a group's messages, of which at most so many are ``scheduled``."""
     state = partition.state
     group = state.group(name)
     start, end = state.start_offset, state.end_offset
@@ -34,7 +57,7 @@ def group_counts(partition: Partition, name: str, now_ms: int) -> GroupCounts:
         for r in state.corrupt
         for hole in group.taken.missing(max(r.start, start), min(r.end, end))
     )
-    scheduled = min(partition.dispatch.schedule.count, untaken)
+    scheduled = min(scheduled, untaken)
     waiting = group.retries.message_count
     due = sum(p.end - p.start for p in group.retries if p.time_ms <= now_ms)
     return GroupCounts(

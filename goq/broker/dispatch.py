@@ -32,8 +32,9 @@ _Int64s = npt.NDArray[np.int64]
 
 def first_needed(messages: Log, state: PartitionState) -> int:
     """Return the first offset that some group may come to; the end where there is no group."""
-    floors = [group.taken.floor for group in state.groups.values()]
-    return max(min(floors, default=messages.end_offset), messages.start_offset)
+    end = messages.end_offset
+    needed = [group.taken.first_missing(end) for group in state.groups.values()]
+    return max(min(needed, default=end), messages.start_offset)
 
 
 def policy_of(settings: TopicSettings) -> Policy:
@@ -98,7 +99,8 @@ class Dispatch:
 
     def lacks(self, group: Group) -> bool:
         """Whether a group that has no place in the queues yet may need what was let go of."""
-        return group.turns is None and group.taken.floor < self.ready.complete_from
+        complete_from = self.ready.complete_from
+        return group.turns is None and group.taken.first_missing(complete_from) < complete_from
 
     def follows(self, settings: TopicSettings) -> bool:
         """Whether the queues are as these settings want them."""

@@ -338,7 +338,7 @@ class Partition:
         for cause, ranges in choice.skipped.items():
             self._skip(group_name, ranges, cause, settings, now_ms)
         if not choice.spans:
-            if choice.skipped:
+            if choice.skipped or choice.is_out_of_breath:
                 raise OnlySkipped
             if fetch.missing is not None:
                 raise ColdMessages(fetch.missing)
@@ -443,10 +443,10 @@ class Partition:
         ):
             self._callbacks.on_ready(group_name)
 
-    async def reset(self, group: str, offset: int) -> None:
-        """Let a group go on from ``offset``."""
+    async def reset(self, group: str, offset: int, end_offset: int | None = None) -> None:
+        """Let a group go on from ``offset``; with an end, up to there and no further."""
         self.check_room()
-        done = self._record([Reset(group, offset)])
+        done = self._record([Reset(group, offset, -1 if end_offset is None else end_offset)])
         self._callbacks.on_ready(group)
         await done
 

@@ -53,7 +53,7 @@ async def _windows(
     while True:
         group, end = partition.state.group(name), partition.state.end_offset
         if state in (State.READY, State.EXPIRED, State.SCHEDULED):
-            at = max(at, _first_open(group, state))
+            at, end = max(at, _first_open(group, state)), min(end, group.taken.ceiling)
         if at >= end:
             return
         stop = min(at + _WINDOW, end)

@@ -22,6 +22,11 @@ def messages(name: str) -> str:
     return f"{topic(name)}/messages"
 
 
+def producer(name: str, producer_id: int) -> str:
+    """Return the path of what a topic knows of a producer."""
+    return f"{topic(name)}/producers/{producer_id}"
+
+
 def groups(name: str) -> str:
     """Return the path of a topic's groups."""
     return f"{topic(name)}/groups"

@@ -48,6 +48,7 @@ class Choice:
             state, group, ordering, default_lane, now_ms, self._chosen, self._room
         )
         self._holds_all = False
+        self._passed_by = 0
 
     @property
     def spans(self) -> list[Span]:
@@ -63,6 +64,11 @@ class Choice:
     def skipped(self) -> dict[Cause, list[Range]]:
         """What is not to be handed out any more, by why."""
         return self._chosen.skipped
+
+    @property
+    def is_out_of_breath(self) -> bool:
+        """Whether it passed by so much that others should have a turn before the next receive."""
+        return self._passed_by >= limits.RUNS_PASSED_BY_MAX
 
     def take(self, messages_max: int) -> None:
         """Choose up to ``messages_max`` messages."""
@@ -95,6 +101,8 @@ class Choice:
         self, lane: int, tenant: int, start: int, end: int, messages_max: int
     ) -> tuple[int, int]:
         """Choose from a run of a ready queue; return how many, and up to where it is dealt with."""
+        if start >= self._group.taken.ceiling:
+            return 0, self._pass_by(start, end)
         if end == start + 1 and not self._state.moved:
             return self._take_one(lane, tenant, start, messages_max)
         left = messages_max
@@ -119,6 +127,13 @@ class Choice:
                     at = facts.end
         return messages_max - left, end
 
+    def _pass_by(self, start: int, end: int) -> int:
+        """Pass by a run behind the group's end; return how far, for there may be millions."""
+        if self.is_out_of_breath:
+            return start
+        self._passed_by += 1
+        return end
+
     def _take_one(self, lane: int, tenant: int, offset: int, messages_max: int) -> tuple[int, int]:
         """Choose a run that is a single message: nearly all are where tenants take turns."""
         if not self._state.is_deliverable(self._group, offset):
@@ -134,7 +149,7 @@ class Choice:
 
     def is_full(self) -> bool:
         """Whether the receive has enough."""
-        return self._chosen.is_full or self._holds_all
+        return self._chosen.is_full or self._holds_all or self.is_out_of_breath
 
     def in_flight(self, tenant: int) -> int:
         """Return how many messages of a tenant the group has out, these included."""

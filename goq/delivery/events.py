@@ -114,10 +114,14 @@ class Extended(Event, frozen=True, tag=5):
 
 
 class Reset(Event, frozen=True, tag=6):
-    """The group goes on from an offset; all its leases and retries are void."""
+    """The group goes on from an offset; all its leases and retries are void.
+
+    It gets nothing at or after ``end_offset`` until it is reset again; -1 for no end.
+    """
 
     group: str
     offset: int
+    end_offset: int = -1
 
 
 class GroupDeleted(Event, frozen=True, tag=7):
@@ -162,6 +166,7 @@ class SnapshotGroup(Event, frozen=True, tag=11):
     leases: list[tuple[int, str, list[HeldSpan]]] = []
     retries: list[HeldSpan] = []
     failures: list[tuple[Failure, ...]] = []
+    end_offset: int = -1
 
 
 class SnapshotProducers(Event, frozen=True, tag=12):

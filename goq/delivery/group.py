@@ -2,7 +2,8 @@
 
 Every offset that was taken and is neither leased nor waiting for a retry is done. So a group
 costs memory for what is outstanding, never for the backlog: a million waiting messages are the
-distance between the floor of what was taken and the end of the log.
+distance between the floor of what was taken and the end of the log. What lies behind a group's end
+counts as taken, so that nobody who asks what is left for it has to know of the end.
 
 The methods here apply what has been decided; deciding is :mod:`goq.delivery.partition`'s. What is
 known of single messages (key, lane, tenant) is kept for the outstanding ones that have any such,
@@ -19,7 +20,7 @@ from goq.delivery.capped import Capped
 from goq.delivery.deadlines import Deadlines
 from goq.delivery.events import Range, Span
 from goq.delivery.locks import Fact, KeyLocks
-from goq.delivery.offsets import OffsetSet
+from goq.delivery.offsets import NO_CEILING, OffsetSet
 from goq.delivery.parts import Part, Parts, gaps
 from goq.delivery.retries import Retries
 from goq.delivery.turns import Turns
@@ -133,9 +134,14 @@ class Group:
         for part in retries:
             self._wait(part)
 
-    def reset(self, floor: int) -> None:
-        """Go on from ``floor``; everything outstanding is void."""
-        self.taken = OffsetSet(floor)
+    @property
+    def end_offset(self) -> int | None:
+        """The offset at and after which the group gets nothing, None where it has no end."""
+        return self.taken.ceiling if self.taken.has_ceiling else None
+
+    def reset(self, floor: int, end_offset: int | None = None) -> None:
+        """Go on from ``floor``, up to an end if one is given; everything outstanding is void."""
+        self.taken = OffsetSet(floor, NO_CEILING if end_offset is None else end_offset)
         self.leases.clear()
         self.leased_count = 0
         self.facts.clear()

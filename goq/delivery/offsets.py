@@ -4,6 +4,9 @@ What a group was handed is such a set: nearly always everything up to some offse
 priorities, tenants and held-back keys a scatter beyond. Below the floor nothing is kept; above it
 a chunk of 4096 offsets is one integer used as a bitmap, so a set with a hole every other offset
 costs an eighth of a byte each, and a full chunk shares one integer with all other full ones.
+
+A set may have a ceiling, from which on everything is in, what is not published yet too: so a group
+ends at an offset as it begins at one.
 """
 
 from __future__ import annotations
@@ -19,28 +22,41 @@ _CHUNK_BYTES = _CHUNK // 8
 Partial = tuple[int, bytes]
 """A chunk's number and its bitmap, little-endian, least significant bit first."""
 
+NO_CEILING = 2**63
+"""The ceiling of a set that has none: no offset reaches it."""
+
 
 class OffsetSet:
-    """Offsets: all below ``floor``, and some above."""
+    """Offsets: all below ``floor``, some above, and all from ``ceiling`` on."""
 
-    __slots__ = ("_chunks", "floor")
+    __slots__ = ("_chunks", "ceiling", "floor")
 
-    def __init__(self, floor: int = 0) -> None:
+    def __init__(self, floor: int = 0, ceiling: int = NO_CEILING) -> None:
         self.floor = floor
+        self.ceiling = ceiling
         self._chunks: dict[int, int] = {}
 
+    @property
+    def has_ceiling(self) -> bool:
+        """Whether there is an offset from which on everything is in."""
+        return self.ceiling != NO_CEILING
+
     def __contains__(self, offset: int) -> bool:
-        if offset < self.floor:
+        if offset < self.floor or offset >= self.ceiling:
             return True
         number, bit = divmod(offset, _CHUNK)
         return bool(self._chunks.get(number, 0) >> bit & 1)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, OffsetSet) and self.encode() == other.encode()
+        return (
+            isinstance(other, OffsetSet)
+            and self.ceiling == other.ceiling
+            and self.encode() == other.encode()
+        )
 
     def copy(self) -> OffsetSet:
         """Return a set of the same offsets, which goes its own way."""
-        copied = OffsetSet(self.floor)
+        copied = OffsetSet(self.floor, self.ceiling)
         copied._chunks = dict(self._chunks)
         return copied
 
@@ -63,7 +79,10 @@ class OffsetSet:
             self._absorb()
 
     def remove(self, start: int, end: int) -> None:
-        """Take out the offsets from ``start`` up to ``end``; the floor may fall to ``start``."""
+        """Take out the offsets from ``start`` up to ``end``; the floor may fall to ``start``.
+
+        From the ceiling on everything stays in.
+        """
         if start < self.floor:
             floor, self.floor = self.floor, start
             self._clear_below(floor)
@@ -77,7 +96,7 @@ class OffsetSet:
 
     def missing(self, start: int, end: int) -> Iterator[OffsetRange]:
         """Yield what of ``start`` up to ``end`` is not in, in order; neighbours may touch."""
-        start = max(start, self.floor)
+        start, end = max(start, self.floor), min(end, self.ceiling)
         chunks = self._chunks
         if end == start + 1 and chunks:
             if start not in self:
@@ -128,19 +147,27 @@ class OffsetSet:
         if end <= start + 1:
             return int(start < end and start in self)
         found = max(0, min(end, self.floor) - start)
+        if end > self.ceiling:
+            found += max(0, end - max(start, self.ceiling, self.floor))
+            end = self.ceiling
         for number, mask in _masks(max(start, self.floor), end, within=self._chunks):
             found += (self._chunks[number] & mask).bit_count()
         return found
 
+    def first_missing(self, end: int) -> int:
+        """Return the first offset before ``end`` that is not in, ``end`` if all are."""
+        return end if self.floor >= self.ceiling else min(self.floor, end)
+
     def top(self) -> int:
-        """Return the offset behind the last that is in."""
+        """Return the offset from which on all are in, or none is."""
+        top = max(self.floor, self.ceiling if self.has_ceiling else 0)
         if not self._chunks:
-            return self.floor
+            return top
         number = max(self._chunks)
-        return max(number * _CHUNK + self._chunks[number].bit_length(), self.floor)
+        return max(number * _CHUNK + self._chunks[number].bit_length(), top)
 
     def all(self) -> Iterator[OffsetRange]:
-        """Yield what is in, from offset 0 on; neighbours may touch."""
+        """Yield what is in below :meth:`top`, from offset 0 on; neighbours may touch."""
         return self.present(0, self.top())
 
     def update(self, ranges: Iterable[tuple[int, int]]) -> None:
@@ -149,11 +176,14 @@ class OffsetSet:
             self.add(start, end)
 
     def runs(self) -> Iterator[OffsetRange]:
-        """Yield what is in above the floor, in order; neighbours may touch."""
+        """Yield what is in from the floor up to :meth:`top`, in order; neighbours may touch."""
         return self.present(self.floor, self.top())
 
     def encode(self) -> tuple[int, list[tuple[int, int]], list[Partial]]:
-        """Return the floor, runs of full chunks as chunk numbers, and the bitmaps of the others."""
+        """Return the floor, runs of full chunks as chunk numbers, and the bitmaps of the others.
+
+        The ceiling is not among it.
+        """
         full: list[tuple[int, int]] = []
         partial: list[Partial] = []
         for number in sorted(self._chunks):

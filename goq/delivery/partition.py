@@ -47,7 +47,7 @@ from goq.delivery.events import (
 )
 from goq.delivery.frontier import Frontier
 from goq.delivery.group import Group
-from goq.delivery.offsets import OffsetSet
+from goq.delivery.offsets import NO_CEILING, OffsetSet
 from goq.delivery.outbox import Outbox
 from goq.delivery.parts import Part, gaps
 from goq.delivery.producers import ProducerTable
@@ -163,7 +163,7 @@ class PartitionState:
         """Make up for a damaged event if what is leased again does not wait for a retry.
 
         If it is in another lease, that one ended. If it is done, the group was set back, and all
-        from there on is to be delivered again.
+        from there on is to be delivered again; whether that has an end is not known.
         """
         known = group.taken.count(start, end)
         if not known:
@@ -171,6 +171,7 @@ class PartitionState:
         missing = known - sum(p.end - p.start for p in group.retries.within(start, end))
         if missing and missing > group.release(start, end):
             group.taken.remove(start, max(group.taken.top(), start))
+            group.taken.ceiling = NO_CEILING
             group.taken.update(self.cancelled.all())
             for part in list(group.outstanding()):
                 group.taken.add(part.start, part.end)
@@ -262,7 +263,7 @@ class PartitionState:
 
     def _reset(self, event: Reset) -> None:
         group = self.join(event.group)
-        group.reset(event.offset)
+        group.reset(event.offset, None if event.end_offset < 0 else event.end_offset)
         group.taken.update(self.cancelled.all())
 
     def _group_deleted(self, event: GroupDeleted) -> None:
@@ -301,6 +302,8 @@ class PartitionState:
         for group in self.groups.values():
             group.forget(end, _EVERYTHING)
             group.taken.remove(end, _EVERYTHING)
+            if group.taken.has_ceiling:  # what gets these offsets came after the end
+                group.taken.ceiling = min(group.taken.ceiling, end)
 
     def _snapshot_started(self, event: SnapshotStarted) -> None:
         self.groups.clear()

@@ -73,6 +73,8 @@ def restore_group(group: Group, snapshot: SnapshotGroup) -> None:
     if snapshot.floor > group.taken.floor:
         group.taken.add(0, snapshot.floor)
     group.taken.restore(snapshot.full, snapshot.partial)
+    if snapshot.end_offset >= 0:
+        group.taken.ceiling = snapshot.end_offset
     table = snapshot.failures
     group.restore(
         [
@@ -105,7 +107,8 @@ def restore_marks(state: PartitionState, marks: SnapshotMarks) -> None:
 
 def _group(group: Group) -> Iterator[AnyEvent]:
     floor, full, partial = group.taken.encode()
-    yield SnapshotGroup(group.name, floor, full)
+    end_offset = -1 if group.end_offset is None else group.end_offset
+    yield SnapshotGroup(group.name, floor, full, end_offset=end_offset)
     for some in _batches(partial, _BITMAPS_MAX):
         yield SnapshotGroup(group.name, floor, partial=some)
     held = (

@@ -129,7 +129,7 @@ INTERVENTIONS = (
         Reset,
         (State.BLOCKED, State.LEASED, State.DONE, *_WAITING[2:], State.READY),
         State.DONE,
-        "the group goes on from behind it",
+        "the group goes on from behind it, or ends before it",
     ),
     Transition(
         GroupDeleted,

@@ -42,8 +42,9 @@ def show(group: _Group, topic: _Topic) -> None:
         print_json({**found, "membership": membership})
         return
     print_table(_COLUMNS, [_row(topic, found)])
-    columns = ("partition", "cursor", *_COUNTS)
-    print_table(columns, [[p[c] for c in columns] for p in found["partitions"]])
+    ends = ("end",) if any("end" in p for p in found["partitions"]) else ()
+    columns = ("partition", "cursor", *ends, *_COUNTS)
+    print_table(columns, [[p.get(c) for c in columns] for p in found["partitions"]])
     if found["members"]:
         held = ("consumer", "leased")
         print_table(held, [[m["consumer"] or "-", m["leased"]] for m in found["members"]])

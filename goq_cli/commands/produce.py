@@ -17,6 +17,7 @@ from goq.errors import InvalidInput, NotFound, TooLarge, UsageError
 from goq.model import UNTERMINATED_HEADER, Header, Message
 from goq_cli.lines import Splitter
 from goq_cli.output import parse_settings
+from goq_cli.progress import counting
 from goq_cli.session import SESSION
 
 if TYPE_CHECKING:
@@ -271,22 +272,11 @@ class Report:
     def progress(self, files: list[str]) -> Iterator[None]:
         """Show how far it is, where a person watches and is not typing the messages."""
         typing = (not files or STDIN in files) and sys.stdin.isatty()
-        if not sys.stderr.isatty() or typing or SESSION.json:
+        shown = sys.stderr.isatty() and not typing and not SESSION.json
+        with counting(shown=shown) as self._advance:
             yield
-            return
-        from rich.console import Console
-        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-        columns = (
-            SpinnerColumn(),
-            TextColumn("{task.completed:,.0f} messages"),
-            TimeElapsedColumn(),
-        )
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task("", total=None)
-            self._advance = lambda count: bar.advance(task, count)
-            yield
-        sys.stderr.write(f"{self._count:,} messages stored\n")
+        if shown:
+            sys.stderr.write(f"{self._count:,} messages stored\n")
 
     def finish(self) -> None:
         """Say what was done, as JSON if that was asked for."""

@@ -579,6 +579,12 @@ GROUPS = {
     f"reset to {str(to)[:40]!r}": Case("POST", f"{GROUP}/reset", {"to": to}, "invalid_input", "to")
     for to in (-1, HUGE, DIGITS, "9" * 25, "never", "", True, 1.5, None, "-" + "9" * 400 + "d")
 } | {
+    **{
+        f"reset with an end of {str(end)[:40]!r}": Case(
+            "POST", f"{GROUP}/reset", {"to": 0, "end": end}, "invalid_input", "end"
+        )
+        for end in (-1, 2**63, "soon", "9" * 30)
+    },
     "reset to nowhere": Case("POST", f"{GROUP}/reset", {}, "invalid_input", "body"),
     "reset a partition there is not": Case(
         "POST",

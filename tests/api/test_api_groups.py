@@ -6,6 +6,8 @@ import pytest
 from api_calls import group_of, publish, receive, settle, values
 from support.running_node import RunningNode
 
+from goq import limits
+
 
 def peek(node: RunningNode, topic: str, query: str, group: str = "g") -> dict[str, Any]:
     answer: dict[str, Any] = node.call("GET", f"/v1/topics/{topic}/groups/{group}/peek?{query}")
@@ -170,3 +172,89 @@ def test_a_reset_wakes_who_waits(node: RunningNode, topic: str) -> None:
     settle(node, topic, "ack", message["receipt"])
     reset(node, topic, to="earliest")
     assert values(receive(node, topic, wait="10s")) == ["x"]
+
+
+def test_a_reset_with_an_end_stops_the_group_there_until_it_is_reset_again(
+    node: RunningNode, topic: str
+) -> None:
+    results = [publish(node, topic, value, partition=0)[0] for value in "abcdef"]
+    plan = reset(node, topic, to=results[1]["timestamp"], end=results[4]["timestamp"])
+    assert plan["partitions"][0] == {
+        "partition": 0,
+        "cursor": 0,
+        "to": 1,
+        "redelivers": 0,
+        "skips": 1,
+        "voids": 0,
+        "end": 4,
+        "withholds": 2,
+    }
+    assert [p.get("end") for p in group_of(node, topic)["partitions"]] == [4, 0, 0]
+    assert group_of(node, topic)["lag"] == 3
+    assert values(peek(node, topic, "state=ready")["messages"]) == list("bcd")
+    publish(node, topic, "g", partition=1)
+    assert values(receive(node, topic)) == list("bcd")
+    group = group_of(node, topic)
+    assert (group["lag"], group["ready"], group["leased"]) == (3, 0, 3)
+    assert receive(node, topic) == []
+    reset(node, topic, to="earliest")
+    assert "end" not in group_of(node, topic)["partitions"][0]
+    assert sorted(values(receive(node, topic))) == list("abcdefg")
+
+
+def test_a_dry_reset_of_a_group_that_has_an_end_counts_only_what_it_was_handed(
+    node: RunningNode, topic: str
+) -> None:
+    publish(node, topic, *"abcdef", partition=0)
+    reset(node, topic, to=0, end=2)
+    receive(node, topic)
+    redelivering = reset(node, topic, to=0, end="latest", dry_run=True)["partitions"][0]
+    assert (redelivering["redelivers"], redelivering["end"]) == (2, 6)
+    assert (redelivering["withholds"], redelivering["voids"]) == (0, 2)
+    skipping = reset(node, topic, to=4, dry_run=True)["partitions"][0]
+    assert (skipping["skips"], skipping["redelivers"]) == (2, 0)
+    assert "end" not in skipping
+
+
+def test_an_end_before_the_beginning_makes_a_group_that_gets_nothing(
+    node: RunningNode, topic: str
+) -> None:
+    publish(node, topic, *"abc", partition=0)
+    plan = reset(node, topic, to=2, end=1, partition=0)["partitions"][0]
+    assert (plan["to"], plan["end"], plan["withholds"]) == (2, 2, 1)
+    assert receive(node, topic) == []
+    assert group_of(node, topic)["lag"] == 0
+
+
+def test_what_is_scheduled_behind_the_end_is_not_the_groups(node: RunningNode, topic: str) -> None:
+    publish(node, topic, *"ab", partition=0)
+    late = {"value": "c", "delay": "1h", "partition": 0}
+    node.call("POST", f"/v1/topics/{topic}/messages", {"messages": [late, late, late]})
+    reset(node, topic, to=0, end=3)
+    group = group_of(node, topic)
+    assert (group["lag"], group["ready"], group["scheduled"]) == (2, 2, 1)
+    assert len(peek(node, topic, "state=scheduled")["messages"]) == 1
+
+
+def test_a_group_that_ends_gives_way_to_others_and_to_what_comes_later(
+    node: RunningNode, topic: str
+) -> None:
+    publish(node, topic, *"abc", partition=0)
+    reset(node, topic, to=0, end=2)
+    first = receive(node, topic, max=1)
+    settle(node, topic, "nack", first[0]["receipt"], delay="0s")
+    assert sorted(values(receive(node, topic))) == ["a", "b"]
+    assert values(receive(node, topic, "other")) == list("abc")
+
+
+def test_a_group_comes_to_what_stands_behind_much_that_is_not_for_it(
+    node: RunningNode, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "RUNS_PASSED_BY_MAX", 2)
+    lanes = ("high", "low") * 10
+    messages = [{"value": f"{n}", "priority": p, "partition": 0} for n, p in enumerate(lanes)]
+    node.call("POST", f"/v1/topics/{topic}/messages", {"messages": messages})
+    node.call("PATCH", f"/v1/messages/{topic}:0:1", {"priority": "high"})
+    reset(node, topic, to=0, end=2)
+    assert sorted(values(receive(node, topic, max=1)) + values(receive(node, topic))) == ["0", "1"]
+    assert receive(node, topic) == []

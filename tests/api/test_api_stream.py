@@ -103,6 +103,20 @@ def test_a_reset_makes_room(node: RunningNode, topic: str) -> None:
         assert in_flight(node, topic) == 1
 
 
+def test_a_stream_ends_where_its_group_does_and_goes_on_after_the_next_reset(
+    node: RunningNode, topic: str
+) -> None:
+    publish(node, topic, *"abcd", partition=0)
+    with streaming(node, topic, max=9) as stream:
+        assert values(stream.messages(4)) == list("abcd")
+        node.call("POST", f"/v1/topics/{topic}/groups/g/reset", {"to": 1, "end": 3})
+        assert values(stream.messages(2)) == ["b", "c"]
+        publish(node, topic, "e", partition=0)
+        assert in_flight(node, topic) == 2
+        node.call("POST", f"/v1/topics/{topic}/groups/g/reset", {"to": 3})
+        assert values(stream.messages(2)) == ["d", "e"]
+
+
 def test_receipts_of_other_leases_make_no_room(node: RunningNode, topic: str) -> None:
     publish(node, topic, *"abcdef", partition=0)
     (other,) = receive(node, topic, max=1)

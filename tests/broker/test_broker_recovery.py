@@ -72,7 +72,9 @@ async def _random_step(topic: Topic, clock: ManualClock, rng: random.Random, hel
         clock.advance_ms(rng.choice([1, 60, -5]))
         partition._on_time()
     else:
-        await partition.reset(group, rng.randint(0, partition.state.end_offset))
+        end = partition.state.end_offset
+        start = rng.randint(0, end)
+        await partition.reset(group, start, rng.choice([None, rng.randint(start, end)]))
 
 
 @pytest.mark.parametrize("seed", range(6))

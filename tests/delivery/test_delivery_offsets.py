@@ -45,6 +45,29 @@ def test_it_is_the_set_that_a_plain_set_would_be(
     assert {o for run in offsets.all() for o in range(*run)} == plain
 
 
+@settings(max_examples=200, deadline=None)
+@given(OFFSETS, STEPS, OFFSETS, OFFSETS, OFFSETS)
+def test_from_a_ceiling_on_everything_is_in(
+    floor: int, steps: list[tuple[str, int, int]], ceiling: int, a: int, b: int
+) -> None:
+    offsets, plain = changed(floor, steps)
+    offsets.ceiling = ceiling
+    plain |= set(range(ceiling, LAST + 5000))
+    start, end = min(a, b), max(a, b)
+    missing = [o for run in offsets.missing(start, end) for o in range(*run)]
+    assert missing == [o for o in range(start, end) if o not in plain]
+    assert offsets.count(start, end) == len([o for o in plain if start <= o < end])
+    assert all((o in offsets) == (o in plain) for o in {a, b, ceiling, 0, 4095, 4096, LAST})
+    assert offsets.first_missing(end) == next((o for o in range(end) if o not in plain), end)
+    present = [o for run in offsets.present(start, end) for o in range(*run)]
+    assert present == [o for o in range(start, end) if o in plain]
+    assert offsets.top() >= ceiling
+    copied = offsets.copy()
+    assert copied == offsets
+    copied.ceiling += 1
+    assert copied != offsets
+
+
 @settings(max_examples=100, deadline=None)
 @given(OFFSETS, STEPS)
 def test_what_is_encoded_is_restored(floor: int, steps: list[tuple[str, int, int]]) -> None:

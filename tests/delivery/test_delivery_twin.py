@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -33,6 +34,7 @@ from goq.delivery.events import (
     Reset,
     Skipped,
     Trimmed,
+    decode_events,
 )
 from goq.delivery.partition import PartitionState
 from goq.model import Receipt
@@ -170,10 +172,16 @@ class Histories(RuleBasedStateMachine):
             elif what == "r" and offset in twin.waiting:
                 self.pair.reschedule(offset, self.pair.now_ms + 5 * lane - 5)
 
-    @rule(group=st.sampled_from(sorted(GROUPS)), share=st.floats(0, 1))
-    def reset(self, group: str, share: float) -> None:
+    @rule(
+        group=st.sampled_from(sorted(GROUPS)),
+        share=st.floats(0, 1),
+        end_share=st.none() | st.floats(0, 1),
+    )
+    def reset(self, group: str, share: float, end_share: float | None) -> None:
         twin = self.pair.twin
-        self.pair.reset(group, twin.start + int(share * (twin.end - twin.start)))
+        offset = twin.start + int(share * (twin.end - twin.start))
+        end = None if end_share is None else offset + int(end_share * (twin.end - offset))
+        self.pair.reset(group, offset, end)
 
     @rule(group=st.sampled_from(sorted(GROUPS)))
     def delete_group(self, group: str) -> None:
@@ -268,6 +276,49 @@ def test_a_lost_reset_is_made_up_for_by_the_first_lease_after_it() -> None:
     pair.reset("a", 3)
     pair.receive("a", 2, 1000)
     assert skipped(_without(pair, Reset), pair.real) == {"a": []}
+
+
+def test_a_lost_reset_that_lifts_a_groups_end_is_made_up_for_by_the_first_lease_behind_it() -> None:
+    pair = _ten()
+    pair.reset("a", 0, 4)
+    pair.receive("a", 10, 1000)
+    pair.reset("a", 4)
+    lifting = pair.history[-1][0]
+    pair.receive("a", 2, 1000)
+    damaged = PartitionState()
+    damaged.extend_to(pair.real.end_offset)
+    for event, sequence, epoch in pair.history:
+        if event is not lifting:
+            damaged.apply(event, sequence, epoch)
+    assert damaged.group("a").end_offset is None
+    assert skipped(damaged, pair.real) == {"a": []}
+
+
+def test_what_gets_the_offsets_of_lost_messages_is_not_for_a_group_that_ended_behind_them() -> None:
+    pair = _ten()
+    pair.reset("a", 2, 8)
+    assert pair.real.reach() == 8
+    pair.lose(5)
+    pair.publish([Message(1)] * 5, is_plain=True)
+    pair.check()
+    assert [o for o, state in pair.twin.view("a").items() if state == FRESH] == [2, 3, 4]
+
+
+def test_a_group_that_has_come_to_its_end_keeps_nothing_of_the_queues() -> None:
+    pair = _ten()
+    pair.reset("a", 0, 4)
+    token = pair.receive("a", 10, 1000)
+    assert token is not None
+    pair.settle("ack", "a", [Receipt(0, token, 0, 4)])
+    pair.restart()
+    assert pair.dispatch.ready.complete_from == 10
+    assert not pair.dispatch.lacks(pair.real.group("a"))
+    assert pair.receive("a", 10, 1000) is None
+
+
+def test_an_old_reset_is_read_as_one_without_an_end() -> None:
+    (event,) = decode_events(msgspec.msgpack.encode([[6, "g", 3]]))
+    assert event == Reset("g", 3, -1)
 
 
 def test_a_lease_whose_predecessors_end_was_lost_takes_its_messages_over() -> None:

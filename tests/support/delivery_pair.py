@@ -181,16 +181,19 @@ class Pair:
         rows = None if is_plain else self.log.rows_of(start, end)
         self.dispatch.published(start, end, rows, self.now_ms)
 
+    def choice(self, name: str, reads_max: int = 10**6) -> Choice:
+        """Return the choice that a receive makes."""
+        group, facts_of = self._group(name), self._facts_of(reads_max)
+        ordering, lane = self.orderings.get(name, Ordering.KEY), self.settings.default_lane
+        return Choice(self.real, group, ordering, lane, self.now_ms, facts_of)
+
     def receive(
         self, name: str, messages_max: int, visibility_ms: int, reads_max: int = 10**6
     ) -> int | None:
         """Lease messages; a receive with few reads is cut short before it has enough."""
         while True:
-            group = self._group(name)
             ordering = self.orderings.get(name, Ordering.KEY)
-            lane = self.settings.default_lane
-            facts_of = self._facts_of(reads_max)
-            choice = Choice(self.real, group, ordering, lane, self.now_ms, facts_of)
+            choice = self.choice(name, reads_max)
             corrupt = len(self.twin.corrupt)
             choice.take(messages_max)
             flat = [(o, a) for start, end, a in choice.spans for o in range(start, end)]
@@ -199,14 +202,15 @@ class Pair:
             # what is dropped on the way may have been in the way of something
             is_clean = corrupt == len(self.twin.corrupt) and not choice.skipped
             if is_clean and not choice._holds_all:
-                check.complete(is_whole=not choice._chosen.is_full)
+                is_cut = choice._chosen.is_full or choice.is_out_of_breath
+                check.complete(is_whole=not is_cut)
             for cause, ranges in choice.skipped.items():
                 self._skip(name, cause, [o for run in ranges for o in range(*run)], ranges)
-            if choice.spans or not choice.skipped:
+            if choice.spans or not (choice.skipped or choice.is_out_of_breath):
                 break
         if not choice.spans:
             return None
-        group.learn(choice.facts)
+        self.real.group(name).learn(choice.facts)
         deadline_ms = self.now_ms + visibility_ms
         consumer = f"c{len(self.history)}"
         token = self.apply(Leased(name, consumer, deadline_ms, choice.spans))
@@ -432,15 +436,19 @@ class Pair:
 
     # What happens to groups and to the log
 
-    def reset(self, name: str, offset: int) -> None:
-        self.apply(Reset(name, offset))
+    def reset(self, name: str, offset: int, end: int | None = None) -> None:
+        self.apply(Reset(name, offset) if end is None else Reset(name, offset, end))
         states = self.twin.states(name)
         states.clear()
+        self.twin.ends.pop(name, None)
+        if end is not None:
+            self.twin.ends[name] = end
         states.update(dict.fromkeys(range(self.twin.start, offset), DONE))
 
     def delete_group(self, name: str) -> None:
         self.apply(GroupDeleted(name))
         self.twin.groups.pop(name, None)
+        self.twin.ends.pop(name, None)
 
     def trim(self, offset: int) -> None:
         self.apply(Trimmed(offset))
@@ -507,6 +515,8 @@ class Pair:
             name: {o: s for o, s in expanded(damaged, name).items() if s not in (FRESH, CORRUPT)}
             for name in damaged.groups
         }
+        ends = {name: group.end_offset for name, group in damaged.groups.items()}
+        twin.ends = {name: end for name, end in ends.items() if end is not None}
         twin.corrupt = {o for run in damaged.corrupt for o in range(*run)}
         cancelled = damaged.cancelled.present(twin.start, twin.end)
         twin.cancelled = {o for run in cancelled for o in range(*run)}

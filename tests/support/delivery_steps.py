@@ -144,7 +144,9 @@ def _reschedule(pair: Pair, rng: random.Random) -> None:
 
 
 def _reset(pair: Pair, rng: random.Random) -> None:
-    pair.reset(_group(rng), rng.randint(pair.twin.start, pair.twin.end))
+    offset = rng.randint(pair.twin.start, pair.twin.end)
+    end = rng.choice([None, rng.randint(offset, pair.twin.end)])
+    pair.reset(_group(rng), offset, end)
 
 
 def _trim(pair: Pair, rng: random.Random) -> None:

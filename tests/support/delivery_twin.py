@@ -45,6 +45,8 @@ class Twin:
     ranks: dict[int, int | None] = field(default_factory=dict)
     """In which order messages became ready in their lane; None where it is not determined."""
     groups: dict[str, dict[int, State]] = field(default_factory=dict)
+    ends: dict[str, int] = field(default_factory=dict)
+    """Of the groups that have one: from there on they get nothing."""
 
     @property
     def end(self) -> int:
@@ -56,7 +58,8 @@ class Twin:
     def state_of(self, group: str, offset: int) -> State:
         if offset in self.corrupt:
             return CORRUPT
-        default = DONE if offset in self.cancelled else FRESH
+        is_behind = offset >= self.ends.get(group, offset + 1)
+        default = DONE if is_behind or offset in self.cancelled else FRESH
         return self.groups.get(group, {}).get(offset, default)
 
     def view(self, group: str) -> dict[int, State]:
@@ -176,6 +179,7 @@ class Twin:
         for mapping in known:
             for offset in [o for o in mapping if not start <= o < end]:
                 del mapping[offset]
+        self.ends = {name: min(each, end) for name, each in self.ends.items()}
         self.corrupt = {o for o in self.corrupt if start <= o < end}
         self.cancelled = {o for o in self.cancelled if start <= o < end}
 
@@ -183,7 +187,8 @@ class Twin:
 def expanded(state: PartitionState, name: str) -> dict[int, State]:
     """Return the state of every message of a group, as the twin has it."""
     group = state.group(name)
-    taken = {o for run in group.taken.all() for o in range(*run)}
+    present = group.taken.present(state.start_offset, state.end_offset)
+    taken = {o for run in present for o in range(*run)}
     states: dict[int, State] = {}
     for offset in range(state.start_offset, state.end_offset):
         states[offset] = DONE if offset in taken else FRESH
@@ -259,8 +264,8 @@ def canonical(state: PartitionState) -> Any:
     groups = {}
     for name, group in state.groups.items():
         consumers = {token: lease.consumer for token, lease in group.leases.items()}
-        groups[name] = (consumers, expanded(state, name))
-    untouched = ({}, expanded(state, "-"))
+        groups[name] = (consumers, group.end_offset, expanded(state, name))
+    untouched = ({}, None, expanded(state, "-"))
     outbox = state.outbox
     return (
         (start, end, [(r.start, r.end) for r in state.corrupt]),

@@ -61,10 +61,21 @@ class AsyncAdmin(AsyncDeadLetters):
         return _dict(await self._http.call("GET", routes.members(topic, group)))
 
     async def reset_group(
-        self, topic: str, group: str, *, to: str | int, dry_run: bool = False
+        self,
+        topic: str,
+        group: str,
+        *,
+        to: str | int,
+        end: str | int | None = None,
+        partition: int | None = None,
+        dry_run: bool = False,
     ) -> Json:
-        """Set a group back or forth to ``earliest``, ``latest``, an offset or a time."""
+        """Set a group back or forth to ``earliest``, ``latest``, an offset or a time.
+
+        With an ``end`` it gets nothing from there on until it is reset again.
+        """
         body: Json = {"to": to, "dry_run": dry_run}
+        body |= {k: v for k, v in (("end", end), ("partition", partition)) if v is not None}
         path = f"{routes.group(topic, group)}/reset"
         return _dict(await self._http.call("POST", path, body, repeatable=True))
 

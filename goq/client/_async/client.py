@@ -23,6 +23,7 @@ from goq.client._async.log import Log, OnDamage, Span, read
 from goq.client._async.producer import AsyncProducer, ProducerOptions
 from goq.client._async.publisher import Publisher
 from goq.client._async.receive import AsyncDeliveryBatch, ReceiveOptions, receive
+from goq.client._async.replays import AsyncReplays
 from goq.client._async.settle import (
     AsyncReceivedMessage,
     Settler,
@@ -58,7 +59,7 @@ from goq.units import format_time_us, parse_duration_ms, parse_size_bytes, parse
 Receipts = Iterable[str | Receipt]
 
 
-class AsyncClient(AsyncAdmin):
+class AsyncClient(AsyncAdmin, AsyncReplays):
     """A client of one node or of the nodes of a cluster.
 
     ``timeout`` bounds the wait for each answer, ``retries`` how long a failing request is tried

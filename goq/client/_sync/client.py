@@ -23,6 +23,7 @@ from goq.client._sync.log import Log, OnDamage, Span, read
 from goq.client._sync.producer import Producer, ProducerOptions
 from goq.client._sync.publisher import Publisher
 from goq.client._sync.receive import DeliveryBatch, ReceiveOptions, receive
+from goq.client._sync.replays import Replays
 from goq.client._sync.settle import (
     ReceivedMessage,
     Settler,
@@ -58,7 +59,7 @@ from goq.units import format_time_us, parse_duration_ms, parse_size_bytes, parse
 Receipts = Iterable[str | Receipt]
 
 
-class Client(Admin):
+class Client(Admin, Replays):
     """A client of one node or of the nodes of a cluster.
 
     ``timeout`` bounds the wait for each answer, ``retries`` how long a failing request is tried

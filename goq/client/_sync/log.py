@@ -5,7 +5,12 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Generator, Iterator, Callable, Sequence
+from collections.abc import (
+    Generator,
+    Callable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -33,13 +38,18 @@ OnDamage = Callable[[DamagedRange], None]
 class Span:
     """Which part of each partition to read: from an offset on, what is of a range of times.
 
-    In the ``background`` the node reads only as fast as its live traffic leaves room for.
+    In the ``background`` the node reads only as fast as its live traffic leaves room for. What
+    retention has deleted is read from the archive with ``include_deleted``, or from what it held at
+    the time ``from_snapshot``.
     """
 
     from_offset: int | None = None
     from_time: str | None = None
     to_time: str | None = None
     background: bool = False
+    to_offset: int | None = None
+    include_deleted: bool = False
+    from_snapshot: str | None = None
 
 
 def read(
@@ -54,6 +64,8 @@ def read(
         to_time=span.to_time,
         limit=limit,
         background="true" if span.background else None,
+        include_deleted="true" if span.include_deleted else None,
+        from_snapshot=span.from_snapshot,
         wait=format_duration_ms(wait_ms) if wait_ms else None,
     )
     answer = http.request(
@@ -100,6 +112,8 @@ class _Reader:
             piece = self._read(replace(self._span, from_offset=before), self._log.http, 0)
             if self._end is None:
                 self._end = piece.end
+                if self._span.to_offset is not None:
+                    self._end = min(piece.end, self._span.to_offset)
             items = _in_order(piece)
             if not self._log.follow:
                 items = [item for item in items if _start_of(item) < self._end]
@@ -131,7 +145,8 @@ class Log:
     complete. After it, when following, messages come as they arrive: what has arrived together
     is merged, but a message is not held back for an older one that may yet come from elsewhere.
 
-    In memory there is one piece of each partition at a time.
+    In memory there is one piece of each partition at a time. ``starts`` are offsets at which to
+    begin in some partitions instead.
     """
 
     def __init__(
@@ -144,6 +159,7 @@ class Log:
         follow: bool,
         on_damage: OnDamage | None,
         before_wait: Callable[[], None] | None = None,
+        starts: Mapping[int, int] | None = None,
     ) -> None:
         if follow and span.to_time is not None:
             raise InvalidInput("following has no end: leave out to_time", field="to_time")
@@ -156,8 +172,9 @@ class Log:
         self.follow = follow
         self._on_damage = on_damage
         self._before_wait = before_wait
+        self._starts = starts or {}
 
-    def messages(self) -> Iterator[LogMessage]:
+    def messages(self) -> Generator[LogMessage, None, None]:
         """Yield messages, to the end or for ever."""
         readers = self._open()
         self.limit = max(READ_MESSAGES_MIN, limits.READ_MESSAGES_MAX // len(readers))
@@ -189,7 +206,9 @@ class Log:
 
     def _open(self) -> list[_Reader]:
         found = self.http.call("GET", routes.topic(self.topic))
-        starts = {item["partition"]: item["start_offset"] for item in found["partitions"]}
+        starts: dict[int, int | None] = {
+            item["partition"]: item["start_offset"] for item in found["partitions"]
+        }
         if self._partition is not None:
             if self._partition not in starts:
                 raise PartitionNotFound(
@@ -197,10 +216,12 @@ class Log:
                     field="partition",
                 )
             starts = {self._partition: starts[self._partition]}
-        if self._span.from_offset is not None or self._span.from_time is not None:
-            return [_Reader(self, partition, self._span) for partition in starts]
+        span = self._span
+        if span.from_offset is not None or span.from_time is not None or span.include_deleted:
+            starts = dict.fromkeys(starts, span.from_offset)
+        starts.update({p: offset for p, offset in self._starts.items() if p in starts})
         return [
-            _Reader(self, partition, replace(self._span, from_offset=start))
+            _Reader(self, partition, replace(span, from_offset=start))
             for partition, start in starts.items()
         ]
 

@@ -1,0 +1,102 @@
+"""What a client can ask about replays: which messages, where to, and from where a group goes on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+
+from goq.client import routes
+from goq.client._async.http import Http
+from goq.client._async.log import Log, OnDamage, Span
+from goq.client.arguments import Time
+from goq.client.messages import LogMessage
+from goq.client.replays import Replay
+from goq.errors import InvalidInput
+from goq.units import format_time_us, parse_time_us
+
+
+async def resolve(
+    http: Http,
+    topic: str,
+    *,
+    from_time: Time | None = None,
+    to_time: Time | None = None,
+    from_offset: int | None = None,
+    to_offset: int | None = None,
+    partition: int | None = None,
+    key: bytes | str | None = None,
+    include_deleted: bool = False,
+    from_snapshot: Time | None = None,
+) -> Replay:
+    """Return a replay with absolute bounds, by the node's clock.
+
+    It ends now where no end is given or a later time: what is to come is no part of it. Raises
+    ``TopicNotFound``, and ``InvalidInput`` naming what is wrong.
+    """
+    found = await http.call("GET", routes.topic(topic))
+    now_us = parse_time_us(found["time"], now_us=0)
+
+    def time_us(time: Time | None, field: str) -> int | None:
+        return None if time is None else parse_time_us(time, now_us=now_us, field=field)
+
+    from_us, to_us = time_us(from_time, "from_time"), time_us(to_time, "to_time")
+    if from_us is not None and to_us is not None and to_us < from_us:
+        raise InvalidInput("the end lies before the beginning", field="to_time")
+    if from_offset is not None and to_offset is not None and to_offset < from_offset:
+        raise InvalidInput("the end lies before the beginning", field="to_offset")
+    if to_us is not None or to_offset is None:
+        to_us = now_us if to_us is None else min(to_us, now_us)
+    return Replay(
+        topic,
+        from_us,
+        to_us,
+        from_offset,
+        to_offset,
+        partition,
+        key.encode() if isinstance(key, str) else key,
+        include_deleted,
+        time_us(from_snapshot, "from_snapshot"),
+    )
+
+
+async def replayed(
+    http: Http,
+    replay: Replay,
+    *,
+    on_damage: OnDamage | None = None,
+    starts: Mapping[int, int] | None = None,
+    before_wait: Callable[[], Awaitable[None]] | None = None,
+) -> AsyncGenerator[LogMessage, None]:
+    """Yield the messages of a replay, all partitions merged by append time.
+
+    ``starts`` are offsets to begin at in partitions of which the rest is known.
+    """
+    span = Span(
+        replay.from_offset,
+        _written(replay.from_time_us),
+        _written(replay.to_time_us),
+        background=True,
+        to_offset=replay.to_offset,
+        include_deleted=replay.include_deleted,
+        from_snapshot=_written(replay.snapshot_us),
+    )
+    log = Log(
+        http,
+        replay.topic,
+        replay.partition,
+        span,
+        follow=False,
+        on_damage=on_damage,
+        before_wait=before_wait,
+        starts=starts,
+    )
+    messages = log.messages()
+    try:
+        async for message in messages:
+            if replay.wants(message):
+                yield message
+    finally:
+        await messages.aclose()
+
+
+def _written(time_us: int | None) -> str | None:
+    return None if time_us is None else format_time_us(time_us)

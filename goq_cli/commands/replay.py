@@ -1,0 +1,103 @@
+"""``goq replay``."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from goq.errors import UsageError
+from goq_cli.message_format import DEFAULT_FORMAT, make_writer
+from goq_cli.rate import Pace, parse_rate
+from goq_cli.replays import Bounds, copy_into, count_only, print_messages, rewind_group
+from goq_cli.session import SESSION
+
+
+def command(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    from_time: Annotated[
+        str | None, typer.Option(metavar="T", help="What was appended at this time or later.")
+    ] = None,
+    to_time: Annotated[
+        str | None, typer.Option(metavar="T", help="And before this time; default now.")
+    ] = None,
+    from_offset: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="From this offset on.")
+    ] = None,
+    to_offset: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="Up to this offset, without it.")
+    ] = None,
+    partition: Annotated[int | None, typer.Option(metavar="N", min=0)] = None,
+    key: Annotated[str | None, typer.Option(metavar="K", help="Only messages of this key.")] = None,
+    include_deleted: Annotated[
+        bool, typer.Option("--include-deleted", help="Also what retention has archived.")
+    ] = False,
+    from_snapshot: Annotated[
+        str | None, typer.Option(metavar="DATE", help="The log as it was kept at that time.")
+    ] = None,
+    into: Annotated[
+        str | None, typer.Option(metavar="TOPIC", help="Publish to this topic, each exactly once.")
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option(metavar="G", help="Rewind this group, and stop it at the end.")
+    ] = None,
+    rate: Annotated[
+        str | None, typer.Option(metavar="N[/s]", help="At most so many messages a second.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be.")] = False,
+    maximum: Annotated[
+        int | None, typer.Option("--max", metavar="N", min=1, help="End after N messages.")
+    ] = None,
+    form: Annotated[
+        str, typer.Option("--format", metavar="F", help="As of goq consume.")
+    ] = DEFAULT_FORMAT,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Values as they were, a line each, nothing else.")
+    ] = False,
+    null: Annotated[
+        bool, typer.Option("--null", "-0", help="With --raw: NUL ends a value.")
+    ] = False,
+) -> None:
+    """Replay a part of the past: to stdout, into a topic, or to a group.
+
+    It begins at --from-time or --from-offset. What is printed or copied ends now, unless --to-…
+    ends it sooner. A group gets what comes later too, unless --to-… stops it.
+    """
+    bounds = Bounds(
+        topic,
+        from_time,
+        to_time,
+        from_offset,
+        to_offset,
+        partition,
+        key,
+        include_deleted,
+        from_snapshot,
+    )
+    if from_time is None and from_offset is None:
+        raise UsageError("say where to begin: --from-time or --from-offset")
+    if into is not None and group is not None:
+        raise UsageError("--into and --group are two ways to replay: give one of them")
+    if (into is not None or group is not None) and (
+        maximum is not None or raw or null or form != DEFAULT_FORMAT
+    ):
+        raise UsageError("--max, --format, --raw and --null are for what goes to stdout")
+    pace = Pace(None if rate is None else parse_rate(rate), time.monotonic, time.sleep)
+    if group is not None:
+        if key is not None or include_deleted or from_snapshot is not None or rate is not None:
+            raise UsageError(
+                "--key, --include-deleted, --from-snapshot and --rate are not for a --group"
+            )
+        with SESSION.client() as client:
+            rewind_group(client, bounds, group, dry_run=dry_run)
+        return
+    with SESSION.client() as client:
+        replay = bounds.resolved(client)
+        if dry_run:
+            count_only(client, replay, into)
+        elif into is not None:
+            copy_into(client, replay, into, pace)
+        else:
+            writer = make_writer(form, raw, b"\0" if null else b"\n")
+            print_messages(client, replay, writer, pace, maximum)

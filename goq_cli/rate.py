@@ -1,0 +1,79 @@
+"""So many messages a second: a token bucket, with the time given from outside."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from goq.errors import UsageError
+
+_BURST_S = 0.1
+
+
+class TokenBucket:
+    """Says how long to wait before the next messages, so that there are ``rate`` a second.
+
+    What was not used is saved up for a tenth of a second, and for one message at least. More may be
+    taken at once than there is: whoever comes next waits for that too.
+    """
+
+    def __init__(self, rate: float, now_s: float) -> None:
+        self.rate = rate
+        self._burst = max(1.0, rate * _BURST_S)
+        self._tokens = self._burst
+        self._at_s = now_s
+
+    def take(self, count: int, now_s: float) -> float:
+        """Take ``count`` messages; return in how many seconds they may go."""
+        earned = max(0.0, now_s - self._at_s) * self.rate
+        self._tokens = min(self._burst, self._tokens + earned) - count
+        self._at_s = max(self._at_s, now_s)
+        return max(0.0, -self._tokens / self.rate)
+
+    @property
+    def batch(self) -> int:
+        """How many may go together without a noticeable jolt."""
+        return max(1, round(self._burst))
+
+
+class Pace:
+    """Lets messages pass at a rate, or as they come where there is none."""
+
+    def __init__(
+        self,
+        rate: float | None,
+        clock_s: Callable[[], float],
+        sleep: Callable[[float], None],
+    ) -> None:
+        self._bucket = None if rate is None else TokenBucket(rate, clock_s())
+        self._clock_s = clock_s
+        self._sleep = sleep
+
+    @property
+    def batch(self) -> int | None:
+        """How many may go together; None for as many as there are."""
+        return None if self._bucket is None else self._bucket.batch
+
+    def wait(self, count: int = 1, before_sleep: Callable[[], None] | None = None) -> None:
+        """Return when ``count`` messages may go; ``before_sleep`` is called if that is not now."""
+        if self._bucket is None:
+            return
+        delay_s = self._bucket.take(count, self._clock_s())
+        if delay_s > 0:
+            if before_sleep is not None:
+                before_sleep()
+            self._sleep(delay_s)
+
+
+def parse_rate(text: str) -> float:
+    """Return messages a second from ``100`` or ``100/s``; raise ``UsageError`` for other text."""
+    number = text.removesuffix("/s")
+    try:
+        rate = float(number)
+    except ValueError:
+        rate = math.nan
+    if not (0 < rate < math.inf):
+        raise UsageError(
+            f"--rate: {text!r} is not a number of messages a second, as in 100 or 50/s"
+        )
+    return rate
