@@ -52,7 +52,7 @@ from goq.client.messages import (
 from goq.client.retry import RetryPolicy
 from goq.clock import Clock, SystemClock
 from goq.errors import InvalidInput
-from goq.model import Receipt
+from goq.model import Receipt, check_client_id
 from goq.units import format_time_us, parse_duration_ms, parse_size_bytes, parse_time_us
 
 Receipts = Iterable[str | Receipt]
@@ -62,8 +62,9 @@ class AsyncClient(AsyncAdmin):
     """A client of one node or of the nodes of a cluster.
 
     ``timeout`` bounds the wait for each answer, ``retries`` how long a failing request is tried
-    again in all, counted from its first failure (0: not at all). ``client_id`` names this
-    consumer to the node where a call names no other. Every error is a ``GoqError``.
+    again in all, counted from its first failure (0: not at all). ``client_id`` is what this client
+    is called where somebody asks who published or received a message; default its host and process.
+    A call may name a consumer otherwise. Every error is a ``GoqError``.
     """
 
     def __init__(
@@ -79,15 +80,18 @@ class AsyncClient(AsyncAdmin):
         urls = [servers] if isinstance(servers, str) else list(servers)
         if not urls:
             raise InvalidInput("a client needs at least one server", field="servers")
+        self.client_id = check_client_id(
+            _own_name() if client_id is None else client_id, field="client_id"
+        )
         self._http = Http(
             HttpOptions(
                 [url.rstrip("/") for url in urls],
                 token,
                 parse_duration_ms(timeout, field="timeout"),
                 RetryPolicy(parse_duration_ms(retries, field="retries")),
+                self.client_id,
             )
         )
-        self.client_id = client_id or _own_name()
         self._clock = clock or SystemClock()
         self._settler = Settler(self._http)
         self._direct: dict[str, DirectPublisher] = {}
@@ -363,4 +367,4 @@ def _texts(receipts: Receipts) -> list[str]:
 
 
 def _own_name() -> str:
-    return f"{socket.gethostname()}-{os.getpid()}"[: limits.CONSUMER_NAME_CHARS_MAX]
+    return f"{socket.gethostname()}-{os.getpid()}"[-limits.CLIENT_ID_CHARS_MAX :]
