@@ -24,6 +24,7 @@ COMMANDS = {
     "serve": "run a node",
     "produce": "publish lines, files or JSON from stdin or files",
     "consume": "print messages, or run a command for each",
+    "trace": "tell the life of a message, step by step",
     "peek": "look at messages without touching them",
     "scheduled": "list, cancel, reschedule what waits for its time",
     "message": "show, cancel, move one message",

@@ -31,6 +31,7 @@ from goq.client._sync.settle import (
     nack_details,
     receipts_of,
 )
+from goq.client._sync.tracing import Tracing
 from goq.client.arguments import (
     Duration,
     HeadersLike,
@@ -50,6 +51,7 @@ from goq.client.messages import (
     Settled,
 )
 from goq.client.retry import RetryPolicy
+from goq.client.tracecontext import with_current_span
 from goq.clock import Clock, SystemClock
 from goq.errors import InvalidInput
 from goq.model import Receipt, check_client_id
@@ -58,7 +60,7 @@ from goq.units import format_time_us, parse_duration_ms, parse_size_bytes, parse
 Receipts = Iterable[str | Receipt]
 
 
-class Client(Admin):
+class Client(Admin, Tracing):
     """A client of one node or of the nodes of a cluster.
 
     ``timeout`` bounds the wait for each answer, ``retries`` how long a failing request is tried
@@ -137,8 +139,11 @@ class Client(Admin):
         hold the message back. ``ttl`` is how long it may wait from when it is ready. ``tenant``
         is whose turn it takes. A second message with the same ``dedup_id`` within the topic's
         window is not stored: the answer names the first.
+
+        Where an OpenTelemetry span is active and ``headers`` have no ``traceparent``, the message
+        carries that span's.
         """
-        message = as_message(value, key, headers)
+        message = with_current_span(as_message(value, key, headers))
         options = DeliveryOptions(priority, delay, deliver_at, ttl, tenant, dedup_id)
         return self._direct_to(topic).publish(message, partition, options)
 
