@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
 _TRACES_PATH: Final = "/v1/traces"
-_TIMEOUT_S: Final = 10.0
+_TIMEOUT_S: Final = 5.0
 
 
 class Exported(NamedTuple):
@@ -72,7 +72,10 @@ def _send(spans: Sequence[Span], endpoint: str) -> None:
         logger.propagate = before
         logger.removeHandler(said)
     if result is not SpanExportResult.SUCCESS:
-        raise Unavailable(f"{endpoint} did not take the spans: {said.last or 'no reason given'}")
+        raise Unavailable(
+            f"{endpoint} did not take the spans ({said.last or 'no reason given'}); does a receiver"
+            " of OTLP over HTTP run there?"
+        )
 
 
 class _Said(logging.Handler):

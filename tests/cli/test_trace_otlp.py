@@ -213,7 +213,7 @@ def test_a_receiver_that_takes_nothing_is_one_clear_line(goq: Run) -> None:
     with trace_server(EXPIRED_ONCE) as server, receiver(400) as collector:
         done = goq("trace", ID, "--otlp", collector.url, code=5, GOQ_SERVER=server.url)
     [line] = done.stderr.decode().splitlines()
-    assert line.startswith(f"goq: {collector.url}/v1/traces did not take the spans: ")
+    assert line.startswith(f"goq: {collector.url}/v1/traces did not take the spans (")
     assert done.stdout == b""
 
 
