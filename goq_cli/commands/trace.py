@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from goq.client import Client
 
 Json = dict[str, Any]
+Step = tuple[str, str, str, str]
+"""Its time, its name, the message's id and the group: what a step is known by."""
 _FOLLOW_WAIT_MS = 20_000
 _PORTION = 100
 
@@ -158,7 +160,7 @@ def _follow(client: Client, message_id: str) -> None:
     """Print the steps that there are, then each as it comes, until interrupted."""
     trace = client.trace(message_id)
     timeline = Timeline(trace, _style())
-    told: Counter[str] = Counter()
+    told: Counter[Step] = Counter()
     if not SESSION.json:
         _write([*timeline.head(), ""])
         _warn(timeline)
@@ -173,15 +175,18 @@ def _follow(client: Client, message_id: str) -> None:
         trace = client.trace(message_id, wait_ms=_FOLLOW_WAIT_MS, seen=len(trace["events"]))
 
 
-def _untold(events: list[Json], told: Counter[str]) -> Iterator[Json]:
-    """Yield the events that were not told yet; they need not be the last ones."""
+def _untold(events: list[Json], told: Counter[Step]) -> Iterator[Json]:
+    """Yield the events that were not told yet; they need not be the last ones.
+
+    More may become known of one that was told: it is still the same.
+    """
     left = told.copy()
     for event in events:
-        text = repr(event)
-        if left[text]:
-            left[text] -= 1
+        step = (event["time"], event["event"], event["id"], event.get("group", ""))
+        if left[step]:
+            left[step] -= 1
         else:
-            told[text] += 1
+            told[step] += 1
             yield event
 
 

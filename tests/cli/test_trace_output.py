@@ -187,6 +187,7 @@ def test_a_step_that_was_written_late_is_told_when_it_is_known(server: TraceServ
     wait_for_asking(server, 2)
     with server.changed:
         server.traces[ID]["events"][1:1] = events[1:3]
+        server.traces[ID]["events"][3] = events[4] | {"more": "is known"}
         server.changed.notify_all()
     assert [json.loads(process.stdout.readline()) for _ in range(2)] == events[1:3]
     process.send_signal(signal.SIGTERM)
