@@ -153,6 +153,8 @@ class Timeline:
 
     def _details(self, event: Json) -> str:
         names = [name for name in _DETAILS if name in event]
+        if event["event"] != "DELIVERED" and "attempt" in names:
+            names.remove("attempt")  # it is that of the delivery before
         names += [name for name in event if name not in _DETAILS and name not in _UNTOLD]
         details = [f"id={event['id']}"] if self._indent(event) else []
         details += [self._detail(event, name) for name in names]
