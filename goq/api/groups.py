@@ -32,6 +32,7 @@ from goq.api.messages_out import (
 )
 from goq.api.peek import Peek, state_of
 from goq.api.reading import (
+    CLIENT_ID,
     client_id_of,
     duration_ms,
     json_body,
@@ -76,6 +77,7 @@ class GroupRoutes:
                 "Lease messages to a consumer",
                 body=Receive,
                 answer=ReceivedOut,
+                headers=(Parameter(CLIENT_ID, "the consumer, where the body names none"),),
                 errors=("topic_not_found", "too_many_requests"),
                 gives_frames=True,
                 gives_lines=True,

@@ -14,6 +14,7 @@ from goq.api.messages_out import (
     messages_json,
 )
 from goq.api.reading import (
+    CLIENT_ID,
     client_id_of,
     duration_ms,
     media_type,
@@ -67,6 +68,7 @@ class MessageRoutes:
                     "producer_fenced",
                     "storage_full",
                 ),
+                headers=(Parameter(CLIENT_ID, "what the producer calls itself"),),
                 takes_frames=True,
             ),
             Route(

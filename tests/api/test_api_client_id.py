@@ -40,6 +40,19 @@ def test_who_publishes_is_known_by_its_name(node: RunningNode, topic: str, name:
     assert producers(node, topic) == [name, name]
 
 
+def test_the_header_is_described_where_it_says_something(node: RunningNode) -> None:
+    paths = node.call("GET", "/openapi.json")["paths"]
+    where = {
+        path
+        for path, methods in paths.items()
+        for operation in methods.values()
+        for parameter in operation["parameters"]
+        if (parameter["name"], parameter["in"]) == ("Goq-Client-Id", "header")
+    }
+    group = "/v1/topics/{topic}/groups/{group}"
+    assert where == {"/v1/topics/{topic}/messages", f"{group}/receive"}
+
+
 def test_who_says_no_name_has_none(node: RunningNode, topic: str) -> None:
     node.call(
         "POST", f"/v1/topics/{topic}/messages", {"messages": [{"value": "v", "partition": 0}]}
