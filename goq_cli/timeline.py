@@ -144,7 +144,7 @@ class Timeline:
         groups = {event["group"] for event in self.trace["events"] if "group" in event}
         groups |= {event["group"] for event in events if "group" in event}
         if len(groups) > 1:
-            self._group_chars = max(self._group_chars, *map(len, groups))
+            self._group_chars = max(self._group_chars, *(len(_value(group)) for group in groups))
         shown = [len(self._indent(event)) + len(event["event"]) for event in events]
         self._name_chars = max(self._name_chars, *shown, 0)
 

@@ -34,7 +34,8 @@ def export(traces: Sequence[dict[str, Any]], url: str) -> list[Exported]:
     """
     endpoint = endpoint_of(url)
     found = [(trace, spans_of(trace)) for trace in traces]
-    _send([span for _, spans in found for span in spans], endpoint)
+    if everything := [span for _, spans in found for span in spans]:
+        _send(everything, endpoint)
     return [
         Exported(trace["message"]["id"], f"{spans[0].trace_id:032x}" if spans else "", len(spans))
         for trace, spans in found

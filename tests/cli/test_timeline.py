@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.traces import EXPIRED_ONCE, GONE, HOSTILE, THERE_AND_BACK, message, step, trace
 
 from goq_cli.timeline import Style, Timeline
@@ -80,3 +82,33 @@ def test_sizes_are_rounded_for_people(size_bytes: int, shown: str) -> None:
 
 def test_a_key_that_is_no_text_says_so() -> None:
     assert "Key        base64:/wA=" in page(trace([], message(key_base64="/wA=")))
+
+
+TEXTS = st.text(max_size=30)
+STEPS = st.fixed_dictionaries(
+    {
+        "time": st.just("2025-01-15T10:30:00.000000Z"),
+        "event": st.sampled_from(["DELIVERED", "NACKED", "SOMETHING_NEW"]),
+        "id": st.sampled_from(["orders:2:45678", "orders.dlq:0:0"]),
+    },
+    optional={
+        "group": TEXTS,
+        "consumer": TEXTS,
+        "reason": TEXTS,
+        "attempt": st.integers(0),
+        "nodes": st.lists(TEXTS, max_size=3),
+        "what-a-later-node-adds": st.one_of(TEXTS, st.none(), st.booleans()),
+        "until": st.just("2025-01-16T10:30:00.000000Z"),
+    },
+)
+
+
+@given(st.lists(STEPS, max_size=5), TEXTS, st.integers(0, 120), st.booleans())
+def test_whatever_a_trace_holds_it_is_a_line_a_step_and_shows_as_it_is(
+    steps: list[dict[str, Any]], key: str, width: int, colour: bool
+) -> None:
+    told = trace(steps, message(key=key))
+    lines = [plain(line) for line in Timeline(told, Style(width, colour)).whole()]
+    assert len(lines) == len(steps) + 5
+    assert all(line.isprintable() for line in lines)
+    assert not width or max(map(len, lines)) <= width

@@ -7,6 +7,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.traces import EXPIRED_ONCE, trace_server
 
 from goq import limits
@@ -73,6 +75,14 @@ def test_a_search_names_what_it_looks_for_as_the_node_takes_it() -> None:
 def test_a_traceparent_is_what_w3c_says_or_nothing(text: str, parent: Any) -> None:
     found = parse_traceparent(text)
     assert (found is not None) if parent is ... else (found == parent)
+
+
+@given(st.text() | st.from_regex(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}"))
+def test_any_text_at_all_is_a_traceparent_that_can_be_written_again_or_none(text: str) -> None:
+    found = parse_traceparent(text)
+    if found is not None:
+        again = f"00-{found.trace_id:032x}-{found.span_id:016x}-{found.flags:02x}"
+        assert text[2:].startswith(again[2:])
 
 
 @pytest.mark.parametrize("value", [b"nonsense", b"\xff\xfe", b"", PARENT.encode()])
