@@ -144,6 +144,17 @@ def check_tenant(name: str, *, field: str) -> str:
     return name
 
 
+def check_client_id(name: str, *, field: str) -> str:
+    """Return ``name`` if a client may go by it, else raise ``InvalidInput``."""
+    if not 1 <= len(name) <= limits.CLIENT_ID_CHARS_MAX or not name.isprintable():
+        raise InvalidInput(
+            f"a client id has 1 to {limits.CLIENT_ID_CHARS_MAX} printable characters", field=field
+        )
+    if name != name.strip():
+        raise InvalidInput("a client id has no space at its beginning or end", field=field)
+    return name
+
+
 def check_dedup_text(text: str, *, field: str) -> str:
     """Return ``text`` if it may be a dedup id, else raise ``InvalidInput``."""
     if not 1 <= len(text.encode("utf-8", "replace")) <= limits.DEDUP_ID_BYTES_MAX:

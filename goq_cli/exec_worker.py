@@ -9,6 +9,7 @@ import threading
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
+from goq.client.tracecontext import traceparent_of, tracestate_of
 from goq.errors import GoqError
 from goq.units import format_time_us
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from goq.client import Client, ReceivedMessage
 
 _REASON_CHARS_MAX = 500
+_TRACEPARENT = "TRACEPARENT"
+_TRACESTATE = "TRACESTATE"
 
 
 class ExecWorker:
@@ -23,8 +26,9 @@ class ExecWorker:
 
     The command gets the value on stdin and ``GOQ_ID``, ``GOQ_TOPIC``, ``GOQ_PARTITION``,
     ``GOQ_OFFSET``, ``GOQ_KEY``, ``GOQ_TIMESTAMP``, ``GOQ_ATTEMPT``, ``GOQ_GROUP`` and
-    ``GOQ_HEADER_<NAME>`` in its environment. Exit 0 acknowledges the message; anything else gives
-    it back with the end of stderr as the reason.
+    ``GOQ_HEADER_<NAME>`` in its environment, and as ``TRACEPARENT`` and ``TRACESTATE`` what the
+    message says of the span that published it, never this process's own. Exit 0 acknowledges the
+    message; anything else gives it back with the end of stderr as the reason.
     """
 
     def __init__(self, client: Client, command: str, jobs: int, retry_delay: str) -> None:
@@ -66,7 +70,7 @@ class ExecWorker:
             check=False,
             input=message.value or b"",
             stderr=subprocess.PIPE,
-            env=os.environ | _environment(message),
+            env=_environment(message),
         )
         stderr = process.stderr.decode(errors="replace")
         with self._stderr_lock:
@@ -84,7 +88,8 @@ class ExecWorker:
 
 
 def _environment(message: ReceivedMessage) -> dict[str, str]:
-    environment = {
+    inherited = {n: v for n, v in os.environ.items() if n not in (_TRACEPARENT, _TRACESTATE)}
+    environment = inherited | {
         "GOQ_ID": str(message.id),
         "GOQ_TOPIC": message.topic,
         "GOQ_PARTITION": str(message.partition),
@@ -97,6 +102,12 @@ def _environment(message: ReceivedMessage) -> dict[str, str]:
     for name, value in message.headers:
         safe = "".join(c if c.isascii() and c.isalnum() else "_" for c in name.upper())
         environment[f"GOQ_HEADER_{safe}"] = _text(value)
+    for name, text in (
+        (_TRACEPARENT, traceparent_of(message.headers)),
+        (_TRACESTATE, tracestate_of(message.headers)),
+    ):
+        if text is not None:
+            environment[name] = _text(text.encode())
     return environment
 
 

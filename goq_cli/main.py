@@ -25,6 +25,7 @@ COMMANDS = {
     "produce": "publish lines, files or JSON from stdin or files",
     "consume": "print messages, or run a command for each",
     "replay": "print the past again, copy it into a topic, or rewind a group",
+    "trace": "tell the life of a message, step by step",
     "peek": "look at messages without touching them",
     "scheduled": "list, cancel, reschedule what waits for its time",
     "message": "show, cancel, move one message",

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from goq.errors import UsageError
 
 if TYPE_CHECKING:
     from goq.client import Client
 
+ClientId = Annotated[
+    str | None,
+    typer.Option(
+        "--client-id", metavar="NAME", help="What traces call this; or GOQ_CLIENT_ID, host-pid."
+    ),
+]
 DEFAULT_SERVER = "http://127.0.0.1:8080"
 
 
@@ -22,8 +30,11 @@ class Session:
     token: str | None = None
     json: bool = False
 
-    def client(self) -> Client:
-        """Return a client of the chosen server; a context manager."""
+    def client(self, client_id: str | None = None) -> Client:
+        """Return a client of the chosen server; a context manager.
+
+        It goes by ``client_id``, else by what the environment says, else by its host and process.
+        """
         from goq.client import Client
         from goq_cli.contexts import current_context
 
@@ -32,7 +43,9 @@ class Session:
             servers = from_environment.split(",")
         if not servers and (context := current_context()):
             servers, token = context.servers, token or context.token
-        return Client(servers or [DEFAULT_SERVER], token=token)
+        if client_id is None:
+            client_id = os.environ.get("GOQ_CLIENT_ID") or None
+        return Client(servers or [DEFAULT_SERVER], token=token, client_id=client_id)
 
 
 SESSION = Session()

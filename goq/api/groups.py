@@ -32,6 +32,8 @@ from goq.api.messages_out import (
 )
 from goq.api.peek import Peek, state_of
 from goq.api.reading import (
+    CLIENT_ID,
+    client_id_of,
     duration_ms,
     json_body,
     query_int,
@@ -75,6 +77,7 @@ class GroupRoutes:
                 "Lease messages to a consumer",
                 body=Receive,
                 answer=ReceivedOut,
+                headers=(Parameter(CLIENT_ID, "the consumer, where the body names none"),),
                 errors=("topic_not_found", "too_many_requests"),
                 gives_frames=True,
                 gives_lines=True,
@@ -131,6 +134,7 @@ class GroupRoutes:
     async def receive(self, request: Request, name: str, group: str) -> Response:
         """Lease messages, waiting for them as long as asked."""
         asked = json_body(request, Receive)
+        asked.consumer = asked.consumer or client_id_of(request) or ""
         topic = self._broker.topic(name)
         if not 1 <= asked.max <= limits.RECEIVE_MESSAGES_MAX:
             raise InvalidInput(

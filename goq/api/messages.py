@@ -15,6 +15,8 @@ from goq.api.messages_out import (
 )
 from goq.api.range_reading import RangeAsked, RangeReading, damaged_json
 from goq.api.reading import (
+    CLIENT_ID,
+    client_id_of,
     duration_ms,
     media_type,
     query_flag,
@@ -69,6 +71,7 @@ class MessageRoutes:
                     "producer_fenced",
                     "storage_full",
                 ),
+                headers=(Parameter(CLIENT_ID, "what the producer calls itself"),),
                 takes_frames=True,
             ),
             Route(
@@ -88,15 +91,16 @@ class MessageRoutes:
         """Publish messages, given as JSON or as frames."""
         settings = self._broker.settings_for_publish(name)
         now_us = self._broker.clock.wall_us()
+        client_id = client_id_of(request)
         if media_type(request) == FRAMES:
             frames = frames_of(request.body, settings, now_us // 1000)
             topic = await self._topic(name)
-            stored_frames = await topic.publishing.publish_frames(frames)
+            stored_frames = await topic.publishing.publish_frames(frames, client_id)
             results = [_frame_result(stored) for stored in stored_frames]
         else:
             placed = messages_of(request, settings, now_us)
             topic = await self._topic(name)
-            stored_messages = await topic.publishing.publish_messages(placed)
+            stored_messages = await topic.publishing.publish_messages(placed, client_id)
             results = [
                 _message_result(name, asked.content, stored)
                 for asked, stored in zip(placed, stored_messages, strict=True)

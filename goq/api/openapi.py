@@ -47,12 +47,13 @@ def _operation(route: Route, references: dict[Any, Any]) -> dict[str, Any]:
             *(
                 {
                     "name": p.name,
-                    "in": "query",
+                    "in": place,
                     "required": p.required,
                     "description": p.description,
                     "schema": {"type": p.type},
                 }
-                for p in route.parameters
+                for place, some in (("query", route.parameters), ("header", route.headers))
+                for p in some
             ),
         ],
         "responses": _responses(route, references),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -12,13 +13,16 @@ from goq import limits
 from goq.api.route import FRAMES, JSON, NDJSON
 from goq.errors import InvalidInput, TooLarge, UnsupportedMedia
 from goq.http.message import Request
-from goq.model import Receipt
+from goq.model import Receipt, check_client_id
 from goq.units import format_duration_ms, parse_duration_ms, parse_time_us
 
 T = TypeVar("T")
 
 JSON_BODY_BYTES_MAX = 2 * limits.MIB
 """Every JSON body but published messages: room for all receipts that one request may bring."""
+CLIENT_ID = "Goq-Client-Id"
+"""The header in which a client names itself."""
+_CLIENT_ID = CLIENT_ID.lower()
 _SETTING_CHARS_MAX = 100
 _SETTINGS_DEPTH_MAX = 4
 _QUANTITY_CHARS_MAX = 64  # of a duration or a time
@@ -122,6 +126,22 @@ def wants_frames(request: Request) -> bool:
 def wants_lines(request: Request) -> bool:
     """Whether the client accepts messages as they come, a line each."""
     return NDJSON in request.headers.get("accept", "")
+
+
+def client_id_of(request: Request) -> str | None:
+    """Return what the client calls itself, None if it does not say."""
+    written = request.headers.get(_CLIENT_ID)
+    return None if written is None else _client_id(written)
+
+
+@lru_cache(maxsize=1024)
+def _client_id(written: str) -> str:
+    """Return a client's name from its header, which was read as latin-1 and written as UTF-8."""
+    try:
+        name = written.encode("latin-1").decode()
+    except UnicodeError:
+        raise InvalidInput("a client id is UTF-8", field=CLIENT_ID) from None
+    return check_client_id(name, field=CLIENT_ID)
 
 
 def duration_ms(value: str | float, field: str, maximum_ms: int) -> int:

@@ -18,7 +18,7 @@ NDJSON = "application/x-ndjson"
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A query parameter."""
+    """A query parameter, or a header."""
 
     name: str
     description: str
@@ -38,6 +38,8 @@ class Route:
     answer: Any = None
     status: int = 200
     parameters: Sequence[Parameter] = field(default=())
+    headers: Sequence[Parameter] = field(default=())
+    """Headers that say something to this route alone."""
     errors: Sequence[str] = field(default=())
     """The codes of its own; what any request can meet (``invalid_input``) goes without saying."""
     takes_frames: bool = False

@@ -193,7 +193,8 @@ class GroupCommit:
         while queue and not self._sync_wanted and not isinstance(waiting := queue[0], _Alone):
             view, done, begins_segment = waiting
             header = view.header
-            if header.producer_id in producers or (begins_segment and written):
+            producer_id = header.numbered_by
+            if producer_id in producers or (begins_segment and written):
                 break  # its turn comes when what is before it has been committed
             if batch is None:
                 batch = self.log.begin(self._clock.wall_us(), roll=begins_segment)
@@ -214,8 +215,8 @@ class GroupCommit:
             elif isinstance(admitted, Appended):
                 _resolve(done, admitted)
             else:
-                if header.producer_id:
-                    producers.add(header.producer_id)
+                if producer_id:
+                    producers.add(producer_id)
                 offset = batch.add(
                     admitted.header,
                     admitted.body,

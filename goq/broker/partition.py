@@ -22,6 +22,7 @@ from goq.broker.dispatch import Dispatch, first_needed
 from goq.broker.fetching import Fetch, Missing
 from goq.broker.intake import Intake
 from goq.broker.keeping import Keeping
+from goq.broker.naming import name_when_stored
 from goq.broker.opening import (
     Machinery,
     Opened,
@@ -187,10 +188,16 @@ class Partition:
         self._check_online()
         self._publisher.check_room(frame_bytes)
 
-    def publish(self, view: FrameView) -> asyncio.Future[Appended]:
-        """Queue a checked frame; the future is done when it is durable as the topic promises."""
+    def publish(self, view: FrameView, client_id: str | None = None) -> asyncio.Future[Appended]:
+        """Queue a checked frame; the future is done when it is durable as the topic promises.
+
+        Whoever asks for the name of its producer is told ``client_id``.
+        """
         self._check_online()
-        return self._publisher.append(view)
+        done = self._publisher.append(view)
+        if client_id is not None:
+            name_when_stored(self, done, view.header.producer_id, client_id)
+        return done
 
     def _read_frame(self, offset: int) -> FrameView | None:
         """Return the frame that begins at ``offset``; None if it is gone or damaged."""

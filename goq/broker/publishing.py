@@ -11,7 +11,15 @@ from goq import limits
 from goq.broker.commit import Appended
 from goq.broker.partition import Partition
 from goq.errors import InvalidInput, PartitionNotFound
-from goq.frame.encode import LeftOut, columns_of, encode_frame, encode_value
+from goq.frame.encode import (
+    NO_PRODUCER,
+    LeftOut,
+    ProducerMark,
+    columns_of,
+    encode_frame,
+    encode_value,
+    named_producer,
+)
 from goq.frame.header import Attribute
 from goq.frame.keys import dedup_partition_of, partition_of
 from goq.frame.view import FrameView
@@ -74,42 +82,55 @@ class Publishing:
             )
         return self._partitions[number]
 
-    async def publish_messages(self, placed: Sequence[Placed]) -> list[Stored]:
-        """Store messages, those of a partition in one frame; return where each lies."""
+    async def publish_messages(
+        self, placed: Sequence[Placed], client_id: str | None = None
+    ) -> list[Stored]:
+        """Store messages, those of a partition in one frame; return where each lies.
+
+        ``client_id`` is what their producer calls itself.
+        """
+        producer = NO_PRODUCER if client_id is None else named_producer(client_id)
         if len(placed) == 1:  # the common request of a service deserves the short way
-            return [await self._publish_one(*placed[0])]
+            return [await self._publish_one(*placed[0], producer, client_id)]
         chosen: dict[int, list[int]] = {}
         for number, (partition, message) in enumerate(placed):
             chosen.setdefault(self._place(partition, message), []).append(number)
         frames = [
-            (partition, self._frame([placed[number].content for number in some]))
+            (partition, self._frame([placed[number].content for number in some], producer))
             for partition, some in chosen.items()
         ]
-        pending = self._publish(frames)
+        pending = self._publish(frames, client_id)
         results: dict[int, Stored] = {}
         appends = await wait_for_all(pending)
         for (partition, numbers), appended in zip(chosen.items(), appends, strict=True):
             results.update(zip(numbers, _each(partition, appended, len(numbers)), strict=True))
         return [results[number] for number in range(len(placed))]
 
-    async def _publish_one(self, asked: int | None, message: Message) -> Stored:
+    async def _publish_one(
+        self, asked: int | None, message: Message, producer: ProducerMark, client_id: str | None
+    ) -> Stored:
         number = self._place(asked, message)
-        view = self._frame([message])
+        view = self._frame([message], producer)
         self._partitions[number].check_publish(len(view.buffer))
-        return _each(number, await self._publish_to(number, view), 1)[0]
+        return _each(number, await self._publish_to(number, view, client_id), 1)[0]
 
-    def _frame(self, messages: Sequence[Message]) -> FrameView:
+    def _frame(self, messages: Sequence[Message], producer: ProducerMark) -> FrameView:
         """Return messages as a frame; one that is only a value sooner."""
         first = messages[0]
         if len(messages) == 1 and first.value is not None and first == Message(first.value):
-            return FrameView.parse(encode_value(first.value))
+            return FrameView.parse(encode_value(first.value, producer))
         columns = columns_of(messages, default_lane=self.settings.default_lane)
-        return FrameView.parse(encode_frame(columns))
+        return FrameView.parse(encode_frame(columns, producer=producer))
 
-    async def publish_frames(self, frames: Sequence[tuple[int, FrameView]]) -> list[StoredFrame]:
-        """Store checked frames; return where each lies."""
+    async def publish_frames(
+        self, frames: Sequence[tuple[int, FrameView]], client_id: str | None = None
+    ) -> list[StoredFrame]:
+        """Store checked frames; return where each lies. ``client_id`` names their producer."""
+        if client_id is not None:
+            frames = [(partition, _named(view, client_id)) for partition, view in frames]
         targets = [self._place_frame(partition, view) for partition, view in frames]
-        pending = self._publish([(n, view) for n, (_, view) in zip(targets, frames, strict=True)])
+        placed = [(n, view) for n, (_, view) in zip(targets, frames, strict=True)]
+        pending = self._publish(placed, client_id)
         appends = await wait_for_all(pending)
         return [
             StoredFrame(
@@ -123,16 +144,20 @@ class Publishing:
             for target, (_, view), appended in zip(targets, frames, appends, strict=True)
         ]
 
-    def _publish(self, frames: Sequence[tuple[int, FrameView]]) -> list[asyncio.Future[Appended]]:
+    def _publish(
+        self, frames: Sequence[tuple[int, FrameView]], client_id: str | None
+    ) -> list[asyncio.Future[Appended]]:
         """Queue all frames, or raise before any of them is."""
         for number, view in frames:
             self.partition(number).check_publish(len(view.buffer))
-        return [self._publish_to(number, view) for number, view in frames]
+        return [self._publish_to(number, view, client_id) for number, view in frames]
 
-    def _publish_to(self, number: int, view: FrameView) -> asyncio.Future[Appended]:
+    def _publish_to(
+        self, number: int, view: FrameView, client_id: str | None
+    ) -> asyncio.Future[Appended]:
         if number == self._sticky:
             self._sticky_bytes += len(view.buffer)
-        return self._partitions[number].publish(view)
+        return self._partitions[number].publish(view, client_id)
 
     def _place(self, partition: int | None, message: Message) -> int:
         if partition is not None:
@@ -170,6 +195,15 @@ class Publishing:
                 field="partition",
             )
         return self._keyless()
+
+
+def _named(view: FrameView, client_id: str) -> FrameView:
+    """Return a frame with its producer named, if it does not say itself who that is."""
+    if view.header.producer_id:
+        return view
+    mark = named_producer(client_id)
+    header = view.header._replace(producer_id=mark.producer_id, producer_epoch=mark.epoch)
+    return FrameView(header, view.buffer)
 
 
 def _each(partition: int, appended: Appended, count: int) -> list[Stored]:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from goq.client.lanes import DEFAULT_LANES, delivery_fields
+from goq.client.tracecontext import traceparent_of
 from goq.frame.view import FrameView
 from goq.model import Header, MessageId
 
@@ -36,6 +37,11 @@ class LogMessage(msgspec.Struct, frozen=True):
     def id(self) -> MessageId:
         """Where the message is: ``topic:partition:offset``."""
         return MessageId(self.topic, self.partition, self.offset)
+
+    @property
+    def traceparent(self) -> str | None:
+        """What the message says of the span that published it, unchecked."""
+        return traceparent_of(self.headers)
 
 
 class Published(NamedTuple):

@@ -68,6 +68,16 @@ def message(message_id: str | MessageId) -> str:
     return f"/v1/messages/{quote(str(parsed), safe=':')}"
 
 
+def trace(message_id: str | MessageId) -> str:
+    """Return the path of the life of one message."""
+    return f"{message(message_id)}/trace"
+
+
+def traces(name: str) -> str:
+    """Return the path that finds messages of a topic and tells their lives."""
+    return f"{topic(name)}/trace"
+
+
 def query(path: str, **parameters: str | int | None) -> str:
     """Return ``path`` with the parameters that are not None."""
     given = {name: value for name, value in parameters.items() if value is not None}

@@ -170,12 +170,14 @@ class SnapshotGroup(Event, frozen=True, tag=11):
 
 
 class SnapshotProducers(Event, frozen=True, tag=12):
-    """The batches of producers, each ``(id, epoch, batches)``.
+    """The batches of producers, each ``(id, epoch, batches)``, and names, each ``(id, name)``.
 
-    A batch is ``(first_sequence, message_count, offset, time_us, left_out)``.
+    A batch is ``(first_sequence, message_count, offset, time_us, left_out)``. Where there are many
+    names more of these events follow, with names alone.
     """
 
     producers: list[tuple[int, int, list[tuple[int, int, int, int, int]]]]
+    names: list[tuple[int, str]] = []
 
 
 class SnapshotEnded(Event, frozen=True, tag=13):
@@ -280,6 +282,13 @@ class SnapshotDeparture(Event, frozen=True, tag=24):
     failures: list[tuple[int, int, tuple[Failure, ...]]]
 
 
+class Named(Event, frozen=True, tag=25):
+    """What is published here under a producer id comes from a client of this name."""
+
+    producer_id: int
+    client_id: str
+
+
 AnyEvent = (
     Leased
     | Acked
@@ -299,6 +308,7 @@ AnyEvent = (
     | Dropped
     | Departing
     | Departed
+    | Named
     | SnapshotStarted
     | SnapshotGroup
     | SnapshotProducers

@@ -30,6 +30,7 @@ from goq.delivery.events import (
     Matured,
     Moved,
     Nacked,
+    Named,
     Range,
     Rescheduled,
     Reset,
@@ -51,7 +52,7 @@ from goq.delivery.offsets import NO_CEILING, OffsetSet
 from goq.delivery.outbox import Outbox
 from goq.delivery.parts import Part, gaps
 from goq.delivery.producers import ProducerTable
-from goq.delivery.snapshot import restore_group, restore_marks
+from goq.delivery.snapshot import restore_group, restore_marks, restore_producers
 from goq.model import OffsetRange
 
 _EVERYTHING = 2**62
@@ -73,6 +74,8 @@ class PartitionState:
         self.frontier = Frontier()
         self.outbox = Outbox()
         self.producers = ProducerTable()
+        self.names: dict[int, str] = {}
+        """What producers call themselves, by id, the one that was named longest ago first."""
 
     def group(self, name: str) -> Group:
         """Return a group; one that nothing has happened to stands at the start of the log."""
@@ -261,6 +264,12 @@ class PartitionState:
         self.rescheduled[event.offset] = event.due_ms
         self.frontier.reschedule(event.offset, event.due_ms)
 
+    def _named(self, event: Named) -> None:
+        self.names.pop(event.producer_id, None)
+        self.names[event.producer_id] = event.client_id
+        if len(self.names) > limits.PRODUCERS_PER_PARTITION_MAX:
+            del self.names[next(iter(self.names))]
+
     def _reset(self, event: Reset) -> None:
         group = self.join(event.group)
         group.reset(event.offset, None if event.end_offset < 0 else event.end_offset)
@@ -312,6 +321,8 @@ class PartitionState:
         self.cancelled = OffsetSet()
         self.moved.clear()
         self.rescheduled.clear()
+        self.producers.clear()
+        self.names.clear()
         self.frontier = Frontier(event.frontier, event.exempt)
         self.outbox.restore(event.outbox_id, event.outbox_sequences)
 
@@ -347,6 +358,7 @@ _TRANSITIONS: dict[type[Event], Callable[[PartitionState, Any], None]] = {
     Cancelled: lambda state, event: state._cancel(event.ranges),
     Moved: PartitionState._moved,
     Rescheduled: PartitionState._rescheduled,
+    Named: PartitionState._named,
     Matured: lambda state, event: state.frontier.mature(event.up_to_ms, event.end_offset),
     Reset: PartitionState._reset,
     GroupDeleted: PartitionState._group_deleted,
@@ -357,6 +369,6 @@ _TRANSITIONS: dict[type[Event], Callable[[PartitionState, Any], None]] = {
     SnapshotMarks: restore_marks,
     SnapshotDeparture: lambda state, event: state.outbox.restore_departure(event),
     SnapshotGroup: PartitionState._snapshot_group,
-    SnapshotProducers: lambda state, event: state.producers.restore(event),
+    SnapshotProducers: restore_producers,
     SnapshotEnded: lambda _state, _event: None,
 }

@@ -4,7 +4,8 @@ A producer numbers its messages in each partition from where it likes, without g
 batches of each producer are remembered; a batch that comes again is answered with where it lies.
 A batch of which nothing was stored, because the partition had all of it, uses up no numbers.
 The table is bounded: when it is full, the producer that wrote longest ago is forgotten, and its
-next batch is taken as a first one.
+next batch is taken as a first one. A producer that is only named numbers nothing: none of its
+batches is remembered.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ class ProducerTable:
         Raises ``ProducerFenced`` for an epoch that was left behind and ``SequenceGap`` for a
         batch that neither follows the last one nor is remembered.
         """
-        known = self._producers.get(header.producer_id) if header.producer_id else None
+        producer_id = header.numbered_by
+        known = self._producers.get(producer_id) if producer_id else None
         if known is None or header.producer_epoch > known.epoch:
             return None
         if header.producer_epoch < known.epoch:
@@ -95,7 +97,7 @@ class ProducerTable:
 
     def add(self, header: FrameHeader, offset: int, time_us: int) -> None:
         """Remember a batch that was appended at ``offset``."""
-        if header.producer_id:
+        if header.numbered_by:
             batch = Remembered(
                 header.first_sequence, header.producer_count, offset, time_us, header.left_out
             )
@@ -132,9 +134,12 @@ class ProducerTable:
             ]
         )
 
-    def restore(self, snapshot: SnapshotProducers) -> None:
-        """Become what a snapshot says."""
+    def clear(self) -> None:
+        """Forget everything."""
         self._producers.clear()
+
+    def restore(self, snapshot: SnapshotProducers) -> None:
+        """Put back what one event of a snapshot says."""
         for producer_id, epoch, batches in snapshot.producers:
             for batch in batches:
                 self._add(producer_id, epoch, Remembered(*batch))

@@ -17,6 +17,7 @@ from goq.delivery.events import (
     SnapshotEnded,
     SnapshotGroup,
     SnapshotMarks,
+    SnapshotProducers,
     SnapshotStarted,
 )
 from goq.delivery.group import Group
@@ -29,6 +30,7 @@ T = TypeVar("T")
 _PARTS_MAX = 5_000  # with names as long as they may be, well within a frame
 _BITMAPS_MAX = 2_000  # half a KiB each
 _MARKS_MAX = 20_000
+_NAMES_MAX = 4_000
 
 
 def snapshot_of(state: PartitionState, messages_offset: int) -> list[AnyEvent]:
@@ -52,7 +54,9 @@ def snapshot_of(state: PartitionState, messages_offset: int) -> list[AnyEvent]:
     events += outbox.snapshot()
     for group in state.groups.values():
         events += _group(group)
-    events += (state.producers.snapshot(), SnapshotEnded())
+    events.append(state.producers.snapshot())
+    events += (SnapshotProducers([], some) for some in _batches(state.names.items(), _NAMES_MAX))
+    events.append(SnapshotEnded())
     return events
 
 
@@ -63,6 +67,8 @@ def weight_of(event: AnyEvent) -> int:
         return 1 + parts + 4 * len(event.partial)
     if isinstance(event, SnapshotMarks):
         return 1 + 4 * len(event.cancelled_partial) + len(event.moved) + len(event.rescheduled)
+    if isinstance(event, SnapshotProducers):
+        return 1 + len(event.names)
     if isinstance(event, SnapshotDeparture):
         return 1 + len(event.event.spans) + sum(len(failures) for *_, failures in event.failures)
     return 1
@@ -103,6 +109,12 @@ def restore_marks(state: PartitionState, marks: SnapshotMarks) -> None:
     state.cancelled.restore(marks.cancelled_full, marks.cancelled_partial)
     state.moved.update(marks.moved)
     state.rescheduled.update(marks.rescheduled)
+
+
+def restore_producers(state: PartitionState, snapshot: SnapshotProducers) -> None:
+    """Put back what one event says of producers."""
+    state.producers.restore(snapshot)
+    state.names.update(snapshot.names)
 
 
 def _group(group: Group) -> Iterator[AnyEvent]:

@@ -19,8 +19,15 @@ from crc32c import crc32c
 
 from goq import limits
 from goq.errors import TooLarge
-from goq.frame.header import HEADER_BYTES, MAGIC, Attribute, FrameHeader, padding_bytes
-from goq.frame.keys import key_hash
+from goq.frame.header import (
+    HEADER_BYTES,
+    MAGIC,
+    NAMED_ONLY_EPOCH,
+    Attribute,
+    FrameHeader,
+    padding_bytes,
+)
+from goq.frame.keys import key_hash, name_hash
 from goq.model import DEDUP_HASH_BYTES, Header, Message
 
 if sys.byteorder != "little":  # the format is little-endian and read without conversion
@@ -70,6 +77,13 @@ class ProducerMark:
 
 
 NO_PRODUCER = ProducerMark(0, 0, 0)
+
+
+def named_producer(client_id: str) -> ProducerMark:
+    """Return the mark of a producer that has a name and numbers nothing."""
+    return ProducerMark(name_hash(client_id), NAMED_ONLY_EPOCH, 0)
+
+
 NO_DEDUP_ID = bytes(DEDUP_HASH_BYTES)
 
 
@@ -141,12 +155,12 @@ def encode_frame(
     )
 
 
-def encode_value(value: bytes) -> bytes:
+def encode_value(value: bytes, producer: ProducerMark = NO_PRODUCER) -> bytes:
     """Return what :func:`encode_frame` makes of one message that is only a value, sooner."""
     padding = padding_bytes(len(value))
     raw_bytes = 8 + len(value) + padding
     head = _ONE_VALUE.pack(raw_bytes, raw_bytes, 0, len(value))
-    return seal((head, value, _PADDING[padding]), count=1, attributes=0)
+    return seal((head, value, _PADDING[padding]), count=1, attributes=0, producer=producer)
 
 
 def seal(

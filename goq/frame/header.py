@@ -15,6 +15,9 @@
         56     4  body_crc32c      of every byte after the header
         60     4  header_crc32c    of the 60 bytes before it
 
+A batch with producer_epoch 2**32 - 1 is of a producer that is only named: producer_id says whose
+it is, and it has no numbers, so it is never found to be a repetition.
+
 The producer writes all but what the leader stamps: base_offset, append_time_us, leader_epoch and
 with them header_crc32c. The body's bytes never change again, unless the leader leaves out messages
 that it has already: then it makes the frame anew, and ``left_out`` says how many.
@@ -33,6 +36,7 @@ from goq.errors import InvalidFrame
 MAGIC: Final = b"goq\x01"
 HEADER_BYTES: Final = 64
 ALIGNMENT_BYTES: Final = 8
+NAMED_ONLY_EPOCH: Final = 2**32 - 1
 
 _FIELDS = struct.Struct("<4sIqqIIHHIQQI")
 _CRC = struct.Struct("<I")
@@ -90,6 +94,11 @@ class FrameHeader(NamedTuple):
     def producer_count(self) -> int:
         """How many messages the producer's batch had, with those that were left out."""
         return self.message_count + self.left_out
+
+    @property
+    def numbered_by(self) -> int:
+        """The producer whose numbers the batch has; 0 where it has none, or is only named."""
+        return 0 if self.producer_epoch == NAMED_ONLY_EPOCH else self.producer_id
 
     def pack(self) -> bytes:
         """Return the header's 64 bytes, with its CRC."""

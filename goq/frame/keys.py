@@ -6,6 +6,8 @@ client. (Kafka's default partitioner is MurmurHash2: same idea, other numbers.)
 
 A dedup id is known by its whole 128 bits. A message without a key goes by the first 64 of them,
 so that sending it again meets the first one.
+
+A producer that has a name and no identity of its own is known by the upper 63 bits of its hash.
 """
 
 from __future__ import annotations
@@ -21,6 +23,11 @@ def key_hash(key: bytes) -> int:
 def partition_of(key: bytes, partitions: int) -> int:
     """Return the partition, 0 to ``partitions - 1``, that ``key`` belongs to."""
     return key_hash(key) % partitions
+
+
+def name_hash(name: str) -> int:
+    """Return the producer id of a producer that is only named: 63 bits, never 0."""
+    return key_hash(name.encode()) >> 1 or 1
 
 
 def dedup_hash(text: str) -> bytes:

@@ -13,7 +13,7 @@ import typer
 from goq.errors import UsageError
 from goq_cli.interrupts import Interrupts
 from goq_cli.message_format import DEFAULT_FORMAT, Writer, make_writer
-from goq_cli.session import SESSION
+from goq_cli.session import SESSION, ClientId
 
 if TYPE_CHECKING:
     from goq.client import Client, DamagedRange, LogMessage, ReceivedMessage
@@ -83,6 +83,7 @@ def command(
     retry_delay: Annotated[
         str, typer.Option(metavar="D", help="When a message comes again after CMD failed.")
     ] = "1s",
+    client_id: ClientId = None,
     from_beginning: Annotated[bool, typer.Option("--from-beginning")] = False,
     from_offset: Annotated[int | None, typer.Option(metavar="N", min=0)] = None,
     from_time: Annotated[
@@ -111,7 +112,7 @@ def command(
         raise UsageError(
             "--from-…, --to-time, --partition, --follow and --background go without --group"
         )
-    with SESSION.client() as client:
+    with SESSION.client(client_id) as client:
         if group is None:
             writer = make_writer(form, raw, b"\0" if null else b"\n")
             messages = _log(client, topics, where, writer, timeout)

@@ -18,7 +18,7 @@ from goq.model import UNTERMINATED_HEADER, Header, Message
 from goq_cli.lines import Splitter
 from goq_cli.output import parse_settings
 from goq_cli.progress import counting
-from goq_cli.session import SESSION
+from goq_cli.session import SESSION, ClientId
 
 if TYPE_CHECKING:
     from goq.client import Producer, PublishedBatch
@@ -98,6 +98,7 @@ def command(
         str, typer.Option(metavar="D", help="How long a batch waits for more.")
     ] = "5ms",
     compress: Annotated[str | None, typer.Option(metavar="zstd", help="Compress batches.")] = None,
+    client_id: ClientId = None,
     print_ids: Annotated[
         bool, typer.Option("--print-ids", help="Print each message's id when it is stored.")
     ] = False,
@@ -127,7 +128,7 @@ def command(
     )
     report = Report(print_ids)
     with (
-        SESSION.client() as client,
+        SESSION.client(client_id) as client,
         report.progress(files),
         client.producer(
             topic,

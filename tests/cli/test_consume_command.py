@@ -156,6 +156,20 @@ def test_a_command_a_message_acknowledges_by_its_exit_code(
     assert (found["lag"], found["leased"], found["retry"]) == (0, 0, 0)
 
 
+def test_a_command_has_the_trace_context_of_its_message_and_no_other(goq: Run, topic: str) -> None:
+    def found(*headers: str) -> str:
+        goq("produce", topic, *(f"--header={h}" for h in headers), stdin=b"v\n")
+        show = "echo ${TRACEPARENT-none} ${TRACESTATE-none}"
+        ours = {"TRACEPARENT": "of the consumer", "TRACESTATE": "too"}
+        done = goq("consume", topic, "--group", "g", "--until-empty", "--exec", show, **ours)
+        return done.stdout.decode().strip()
+
+    parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    assert found(f"traceparent={parent}", "tracestate=a=1") == f"{parent} a=1"
+    assert found("TraceParent=nonsense") == "nonsense none"
+    assert found() == "none none"
+
+
 def test_a_command_that_reads_nothing_and_a_message_larger_than_a_pipe(
     goq: Run, topic: str
 ) -> None:

@@ -6,6 +6,7 @@ import threading
 import pytest
 from client_fake_node import FakeNode, Refused
 
+from goq import limits
 from goq.client import AsyncClient, Client
 from goq.errors import (
     InvalidInput,
@@ -216,3 +217,40 @@ def test_a_cancelled_publish_leaves_the_others_and_the_sequences_whole(node: Fak
 
     asyncio.run(scenario())
     assert partition.values() == [b"first", b"cancelled", b"0", b"2", b"last"]
+
+
+def test_a_message_that_is_published_in_a_span_carries_it(node: FakeNode, client: Client) -> None:
+    from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
+
+    node.create("orders")
+    with use_span(NonRecordingSpan(SpanContext(1, 2, False, TraceFlags(0)))):
+        client.publish("orders", b"in")
+    client.publish("orders", b"out")
+    inside, outside = client.read("orders", partition=0).messages
+    assert inside.traceparent == f"00-{1:032x}-{2:016x}-00"
+    assert (outside.traceparent, list(outside.headers)) == (None, [])
+
+
+def test_a_client_names_itself_in_every_request(node: FakeNode) -> None:
+    node.create("orders")
+    with Client(node.url, client_id="Zoë's shop") as client:
+        client.publish("orders", b"v")
+    with Client(node.url) as client:
+        client.publish("orders", b"v")
+        own = client.client_id
+    names = [headers["goq-client-id"] for headers in node.headers]
+    assert {name.encode("latin-1").decode() for name in names} == {"Zoë's shop", own}
+
+
+@pytest.mark.parametrize("name", ["x" * limits.CLIENT_ID_CHARS_MAX, "a b"])
+def test_a_client_takes_names_that_can_be_shown(name: str) -> None:
+    with Client(client_id=name) as client:
+        assert client.client_id == name
+
+
+@pytest.mark.parametrize(
+    "name", ["", "x" * (limits.CLIENT_ID_CHARS_MAX + 1), "a\nb", "a\0", " a", "\ud800"]
+)
+def test_a_client_refuses_a_name_that_cannot(name: str) -> None:
+    with pytest.raises(InvalidInput, match="client id"):
+        Client(client_id=name)

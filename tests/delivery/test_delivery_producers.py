@@ -11,7 +11,7 @@ from goq import limits
 from goq.delivery.events import SnapshotProducers, decode_events, encode_events
 from goq.delivery.producers import ProducerTable
 from goq.errors import ProducerFenced, SequenceGap
-from goq.frame.encode import Columns, ProducerMark, encode_frame
+from goq.frame.encode import Columns, ProducerMark, encode_frame, named_producer
 from goq.frame.header import FrameHeader, parse_header
 
 
@@ -151,4 +151,13 @@ def test_batches_that_were_lost_with_their_messages_are_taken_again() -> None:
     assert _answer(table, _header(9, 1, 0, 10)) == (0, 10, 0, 0, 0)
     assert _answer(table, _header(9, 1, 10, 10)) is None
     table.truncate(0)
+    assert table.snapshot().producers == []
+
+
+def test_a_producer_that_is_only_named_repeats_nothing_and_leaves_no_gap() -> None:
+    table, mark = ProducerTable(), named_producer("shop")
+    for _ in range(3):
+        header = parse_header(encode_frame(Columns([b"x"]), producer=mark))
+        assert table.find(header) is None
+        table.add(header, 0, 0)
     assert table.snapshot().producers == []

@@ -20,7 +20,9 @@ from goq.frame.encode import (
     columns_of,
     encode_frame,
     encode_value,
+    named_producer,
 )
+from goq.frame.header import NAMED_ONLY_EPOCH
 from goq.frame.keys import dedup_hash, key_hash, partition_of
 from goq.frame.view import FrameView, slice_frame, without_rows
 from goq.model import Message
@@ -163,6 +165,11 @@ def test_the_worked_example_of_the_format_is_right() -> None:
     )
     assert batch.encode() == written
     check_against_twin(batch, written)
+
+
+def test_the_named_producer_of_the_format_has_the_id_it_says() -> None:
+    [name, written] = re.findall(r"The name `(.*?)` is producer `(\w+)`", FORMAT.read_text())[0]
+    assert named_producer(name) == ProducerMark(int(written, 16), NAMED_ONLY_EPOCH, 0)
 
 
 def test_numpy_reads_the_columns_where_they_lie() -> None:

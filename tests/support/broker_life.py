@@ -83,7 +83,8 @@ class Life:
             message = Message(value, key, lane=lane, tenant=tenant, deliver_at_ms=due_ms)
             partition = 0 if key is None and self.chance.random() < 0.5 else None
             placed.append(Placed(partition, message))
-        stored = await self.topic.publishing.publish_messages(placed)
+        client_id = ("shop", None, "till")[len(self._record.sent) % 3]
+        stored = await self.topic.publishing.publish_messages(placed, client_id)
         for each, at in zip(sent, stored, strict=True):
             where = MessageId(TOPIC, at.partition, at.offset)
             self._record.stored(each, Published(where, at.time_us, False))

@@ -275,6 +275,7 @@ def canonical(state: PartitionState) -> Any:
         (state.frontier.pairs, sorted(state.frontier.exempt)),
         (outbox.producer_id, sorted(outbox.sequences()), _plain(outbox.departures)),
         state.producers.snapshot(),
+        list(state.names.items()),
     )
 
 

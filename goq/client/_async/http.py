@@ -37,6 +37,7 @@ class HttpOptions:
     token: str | None
     timeout_ms: int
     retry: RetryPolicy
+    client_id: str | None = None
 
 
 class Http:
@@ -57,6 +58,8 @@ class Http:
             (b"User-Agent", b"goq/" + __version__.encode()),
             (b"Accept-Encoding", b"identity"),
         ]
+        if options.client_id is not None:
+            self._headers.append((b"Goq-Client-Id", options.client_id.encode()))
         if options.token is not None:
             self._headers.append((b"Authorization", b"Bearer " + _header_text(options.token)))
 

@@ -13,6 +13,7 @@ from goq.client._async.http import Http
 from goq.client.arguments import Duration, wire_duration
 from goq.client.messages import FailedReceipt, Settled
 from goq.client.problems import unreadable
+from goq.client.tracecontext import traceparent_of
 from goq.errors import BY_CODE, Conflict
 from goq.model import Header, MessageId, Receipt
 
@@ -108,6 +109,11 @@ class AsyncReceivedMessage(msgspec.Struct, eq=False):
     def id(self) -> MessageId:
         """Where the message is: ``topic:partition:offset``."""
         return MessageId(self.topic, self.partition, self.offset)
+
+    @property
+    def traceparent(self) -> str | None:
+        """What the message says of the span that published it, unchecked."""
+        return traceparent_of(self.headers)
 
     @property
     def receipt(self) -> str:

@@ -32,6 +32,7 @@ from goq.client._sync.settle import (
     nack_details,
     receipts_of,
 )
+from goq.client._sync.tracing import Tracing
 from goq.client.arguments import (
     Duration,
     HeadersLike,
@@ -51,20 +52,22 @@ from goq.client.messages import (
     Settled,
 )
 from goq.client.retry import RetryPolicy
+from goq.client.tracecontext import with_current_span
 from goq.clock import Clock, SystemClock
 from goq.errors import InvalidInput
-from goq.model import Receipt
+from goq.model import Receipt, check_client_id
 from goq.units import format_time_us, parse_duration_ms, parse_size_bytes, parse_time_us
 
 Receipts = Iterable[str | Receipt]
 
 
-class Client(Admin, Replays):
+class Client(Admin, Replays, Tracing):
     """A client of one node or of the nodes of a cluster.
 
     ``timeout`` bounds the wait for each answer, ``retries`` how long a failing request is tried
-    again in all, counted from its first failure (0: not at all). ``client_id`` names this
-    consumer to the node where a call names no other. Every error is a ``GoqError``.
+    again in all, counted from its first failure (0: not at all). ``client_id`` is what this client
+    is called where somebody asks who published or received a message; default its host and process.
+    A call may name a consumer otherwise. Every error is a ``GoqError``.
     """
 
     def __init__(
@@ -80,15 +83,18 @@ class Client(Admin, Replays):
         urls = [servers] if isinstance(servers, str) else list(servers)
         if not urls:
             raise InvalidInput("a client needs at least one server", field="servers")
+        self.client_id = check_client_id(
+            _own_name() if client_id is None else client_id, field="client_id"
+        )
         self._http = Http(
             HttpOptions(
                 [url.rstrip("/") for url in urls],
                 token,
                 parse_duration_ms(timeout, field="timeout"),
                 RetryPolicy(parse_duration_ms(retries, field="retries")),
+                self.client_id,
             )
         )
-        self.client_id = client_id or _own_name()
         self._clock = clock or SystemClock()
         self._settler = Settler(self._http)
         self._direct: dict[str, DirectPublisher] = {}
@@ -134,8 +140,11 @@ class Client(Admin, Replays):
         hold the message back. ``ttl`` is how long it may wait from when it is ready. ``tenant``
         is whose turn it takes. A second message with the same ``dedup_id`` within the topic's
         window is not stored: the answer names the first.
+
+        Where an OpenTelemetry span is active and ``headers`` have no ``traceparent``, the message
+        carries that span's.
         """
-        message = as_message(value, key, headers)
+        message = with_current_span(as_message(value, key, headers))
         options = DeliveryOptions(priority, delay, deliver_at, ttl, tenant, dedup_id)
         return self._direct_to(topic).publish(message, partition, options)
 
@@ -383,4 +392,4 @@ def _texts(receipts: Receipts) -> list[str]:
 
 
 def _own_name() -> str:
-    return f"{socket.gethostname()}-{os.getpid()}"[: limits.CONSUMER_NAME_CHARS_MAX]
+    return f"{socket.gethostname()}-{os.getpid()}"[-limits.CLIENT_ID_CHARS_MAX :]

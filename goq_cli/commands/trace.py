@@ -1,0 +1,217 @@
+"""``goq trace``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from goq.errors import MessageNotFound, UsageError
+from goq_cli.output import notice, parse_settings, print_json, print_table
+from goq_cli.session import SESSION
+from goq_cli.timeline import Style, Timeline
+
+if TYPE_CHECKING:
+    from goq.client import Client
+
+Json = dict[str, Any]
+Step = tuple[str, str, str, str]
+"""Its time, its name, the message's id and the group: what a step is known by."""
+_FOLLOW_WAIT_MS = 20_000
+_PORTION = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """Which messages of a topic are meant."""
+
+    key: str | None
+    dedup_id: str | None
+    header: str | None
+    from_time: str | None
+    to_time: str | None
+
+    @property
+    def named(self) -> int:
+        """By how many things they are named: it must be one."""
+        return 3 - (self.key, self.dedup_id, self.header).count(None)
+
+    def arguments(self) -> dict[str, Any]:
+        """Return it as the client takes it."""
+        header = None
+        if self.header is not None:
+            [header] = parse_settings([self.header]).items()
+        return {
+            "key": self.key,
+            "dedup_id": self.dedup_id,
+            "header": header,
+            "from_time": self.from_time,
+            "to_time": self.to_time,
+        }
+
+
+def command(
+    what: Annotated[
+        str, typer.Argument(metavar="ID|TOPIC", help="topic:partition:offset, or where to look.")
+    ],
+    key: Annotated[
+        str | None, typer.Option(metavar="K", help="The messages of TOPIC with this key.")
+    ] = None,
+    dedup_id: Annotated[
+        str | None, typer.Option(metavar="D", help="Those with this dedup id.")
+    ] = None,
+    header: Annotated[
+        str | None, typer.Option(metavar="K=V", help="Those with this header.")
+    ] = None,
+    from_time: Annotated[
+        str | None, typer.Option(metavar="T", help="Only what was published from then on.")
+    ] = None,
+    to_time: Annotated[
+        str | None, typer.Option(metavar="T", help="Only what was published before then.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="At most so many messages; default 10.")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on, and tell steps as they come.")
+    ] = False,
+    otlp: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Send it as OpenTelemetry spans instead of printing it."),
+    ] = None,
+) -> None:
+    """Tell the life of a message, step by step.
+
+    Of one message, by its id; or of the messages of a topic with a key, a dedup id or a header, the
+    newest first.
+    """
+    selector = Selector(key, dedup_id, header, from_time, to_time)
+    is_id = what.count(":") >= 2
+    _check(what, selector, limit, is_id=is_id)
+    if follow and otlp is not None:
+        raise UsageError("--follow and --otlp exclude each other")
+    with SESSION.client() as client:
+        if follow:
+            _follow(client, what if is_id else _newest(client, what, selector))
+            return
+        answer: Json = {}
+        if is_id:
+            traces = [client.trace(what)]
+        else:
+            answer = _search(client, what, selector, limit or 10)
+            traces = answer["traces"]
+    if otlp is not None:
+        _export(traces, otlp)
+    elif SESSION.json:
+        print_json(answer or traces[0])
+    else:
+        _print(traces)
+    if answer.get("next"):
+        notice(f"there may be more: --limit is {limit or 10}")
+
+
+def _check(what: str, selector: Selector, limit: int | None, *, is_id: bool) -> None:
+    if is_id:
+        if limit is not None or selector != Selector(None, None, None, None, None):
+            raise UsageError(f"{what} is one message: --key and the like go with a topic")
+    elif selector.named != 1:
+        raise UsageError(
+            f"say which messages of {what}, by one of --key, --dedup-id and --header; or give an"
+            f" id, as {what}:0:123"
+        )
+    selector.arguments()
+
+
+def _search(client: Client, topic: str, selector: Selector, limit: int) -> Json:
+    """Return the traces of up to ``limit`` messages, however many requests that takes."""
+    traces: list[Json] = []
+    cursor: str | None = None
+    while len(traces) < limit:
+        portion = min(_PORTION, limit - len(traces))
+        page = client.trace_search(topic, **selector.arguments(), limit=portion, cursor=cursor)
+        traces += page["traces"]
+        cursor = page["next"]
+        if cursor is None:
+            break
+    if not traces:
+        raise MessageNotFound(f"topic {topic} has no such message")
+    return {"traces": traces, "next": cursor}
+
+
+def _newest(client: Client, topic: str, selector: Selector) -> str:
+    [trace] = _search(client, topic, selector, 1)["traces"]
+    return str(trace["message"]["id"])
+
+
+def _print(traces: list[Json]) -> None:
+    for number, trace in enumerate(traces):
+        timeline = Timeline(trace, _style())
+        sys.stdout.write("\n" * bool(number) + "".join(f"{line}\n" for line in timeline.whole()))
+        _warn(timeline)
+
+
+def _follow(client: Client, message_id: str) -> None:
+    """Print the steps that there are, then each as it comes, until interrupted."""
+    trace = client.trace(message_id)
+    timeline = Timeline(trace, _style())
+    told: Counter[Step] = Counter()
+    if not SESSION.json:
+        _write([*timeline.head(), ""])
+        _warn(timeline)
+    while True:
+        fresh = list(_untold(trace["events"], told))
+        if SESSION.json:
+            for event in fresh:
+                print_json(event)
+            sys.stdout.flush()
+        else:
+            _write(timeline.steps(fresh))
+        trace = client.trace(message_id, wait_ms=_FOLLOW_WAIT_MS, seen=len(trace["events"]))
+
+
+def _untold(events: list[Json], told: Counter[Step]) -> Iterator[Json]:
+    """Yield the events that were not told yet; they need not be the last ones.
+
+    More may become known of one that was told: it is still the same.
+    """
+    left = told.copy()
+    for event in events:
+        step = (event["time"], event["event"], event["id"], event.get("group", ""))
+        if left[step]:
+            left[step] -= 1
+        else:
+            told[step] += 1
+            yield event
+
+
+def _write(lines: Iterator[str] | list[str]) -> None:
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.flush()
+
+
+def _warn(timeline: Timeline) -> None:
+    for line in timeline.incomplete():
+        sys.stderr.write(f"goq: {line}\n")
+
+
+def _style() -> Style:
+    if not sys.stdout.isatty():
+        return Style()
+    colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return Style(shutil.get_terminal_size().columns, colour)
+
+
+def _export(traces: list[Json], url: str) -> None:
+    from goq.client.otlp import export
+
+    sent = export(traces, url)
+    if SESSION.json:
+        print_json({"exported": [each._asdict() for each in sent]})
+    else:
+        print_table(("id", "trace_id", "spans"), sent)
