@@ -1,0 +1,191 @@
+"""Finding messages of a topic by key, by dedup id or by a header, the newest first."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from goq import limits
+from goq.broker.findcursor import read_cursor, write_cursor
+from goq.broker.pace import Pace
+from goq.broker.partition import Partition
+from goq.broker.searching import Budget, Found, HeaderSource, KeySource, Source, Wanted
+from goq.broker.topic import Topic
+from goq.errors import PartitionOffline, TooManyRequests
+from goq.storage.files import Disk
+from goq.storage.keyindex import KeyIndex
+from goq.storage.keylookup import Pause
+from goq.storage.keymemory import KeyMemory
+
+_STEPS_AT_ONCE = 64
+_SEARCH_REST = 0.1  # of the time that it works
+
+
+class FoundPage(NamedTuple):
+    """What a search found; ``next`` is where it goes on, None at the end.
+
+    ``searched`` counts the messages that the whole search is about, ``unreadable`` the places
+    where it might have found something and could not read.
+    """
+
+    found: list[Found]
+    next: str | None
+    searched: int
+    partitions: int
+    unreadable: int
+
+
+@dataclass(slots=True)
+class Search:
+    """A search under way. The sources are asked newest first, until there is enough."""
+
+    sources: Sequence[Source]
+    limit: int
+    budget: Budget
+    found: list[Found] = field(default_factory=list)
+    _heap: list[tuple[int, int, Source]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._heap = [_entry(source) for source in self.sources]
+        heapq.heapify(self._heap)
+
+    def run(self, steps: int) -> bool:
+        """Go on for so many steps; return whether the page is done."""
+        while self._heap and len(self.found) < self.limit:
+            source = self._heap[0][2]
+            if source.found:
+                self.found.append(source.found.popleft())
+            elif source.is_done:
+                heapq.heappop(self._heap)
+                continue
+            elif self.budget.is_spent:
+                return True
+            elif steps <= 0:
+                return False
+            else:
+                source.step(self.budget)
+                steps -= 1
+            heapq.heapreplace(self._heap, _entry(source))
+        return True
+
+    def bounds(self) -> dict[int, int]:
+        """Return where it goes on in each partition that may have more."""
+        return {
+            source.number: source.found[0].offset + 1 if source.found else source.bound
+            for source in self.sources
+            if source.found or not source.is_done
+        }
+
+
+def _entry(source: Source) -> tuple[int, int, Source]:
+    newest_us = source.found[0].time_us if source.found else source.time_us
+    return -newest_us, source.number, source
+
+
+class Finder:
+    """Searches the topics of a node: few at a time, each in a thread."""
+
+    def __init__(self, disk: Disk, executor: Executor) -> None:
+        self.is_stopped = False
+        self._disk = disk
+        self._executor = executor
+        self._memory = KeyMemory()
+        self._indexes: dict[tuple[str, int], KeyIndex] = {}
+        self._turns = asyncio.Semaphore(limits.FINDS_AT_ONCE_MAX)
+        self._waiting = 0
+
+    async def find(self, topic: Topic, wanted: Wanted, limit: int, cursor: str | None) -> FoundPage:
+        """Return up to ``limit`` messages, the newest first, and where to go on.
+
+        A page may have fewer, even none, and still not be the last: a search looks only so far.
+        Raises ``PartitionOffline`` where not all can be searched, ``TooManyRequests``.
+        """
+        bounds = None if cursor is None else read_cursor(cursor)
+        for partition in topic.partitions:
+            if not partition.is_online:
+                raise PartitionOffline(
+                    f"partition {partition.identity.number} of {topic.name} is offline, so not all"
+                    " its messages can be searched; goq doctor says why"
+                )
+        if self._waiting >= limits.FINDS_WAITING_MAX:
+            raise TooManyRequests("too many searches wait for their turn", retry_after_ms=1000)
+        self._waiting += 1
+        try:
+            async with self._turns:
+                return await self._find(topic.partitions, wanted, limit, bounds)
+        finally:
+            self._waiting -= 1
+
+    async def _find(
+        self,
+        partitions: Sequence[Partition],
+        wanted: Wanted,
+        limit: int,
+        bounds: dict[int, int] | None,
+    ) -> FoundPage:
+        loop = asyncio.get_running_loop()
+        is_over = threading.Event()
+        pause = Pace(_SEARCH_REST, lambda: self.is_stopped or is_over.is_set())
+        ranges = {p: _range(p, bounds) for p in partitions}
+
+        def begin() -> Search:
+            sources = [self._source(p, wanted, *ranges[p], pause) for p in ranges]
+            messages, size_bytes = limits.FIND_CANDIDATES_MAX, limits.FIND_SCANNED_BYTES_MAX
+            if wanted.header is not None:
+                messages = limits.FIND_SCANNED_MESSAGES_MAX
+            return Search(sources, limit, Budget(messages, size_bytes))
+
+        try:
+            search = await loop.run_in_executor(self._executor, begin)
+            while not await loop.run_in_executor(self._executor, search.run, _STEPS_AT_ONCE):
+                pass
+        finally:
+            is_over.set()  # for the thread, if nobody waits for it any more
+        left = search.bounds()
+        return FoundPage(
+            search.found,
+            write_cursor(left) if left else None,
+            sum(end - start for start, end in ranges.values()),
+            len(partitions),
+            sum(source.unreadable for source in search.sources),
+        )
+
+    def _source(
+        self, partition: Partition, wanted: Wanted, start: int, end: int, pause: Pause
+    ) -> Source:
+        number, reader = partition.identity.number, partition.messages.reader
+        start = max(start, min(end, reader.find_time(wanted.from_us, end)))
+        if wanted.header is None:
+            return KeySource(number, self.index_of(partition), wanted, start, end, pause)
+        end = max(start, reader.find_time(wanted.to_us, end))
+        return HeaderSource(number, self._disk, reader, wanted, start, end, pause)
+
+    def index_of(self, partition: Partition) -> KeyIndex:
+        """Return what finds a partition's messages by key, as long as its log is open."""
+        reader = partition.messages.reader
+        index = self._indexes.get(partition.identity)
+        if index is None or index.reader is not reader:
+            index = KeyIndex(self._disk, reader, self._memory)
+            self._indexes[partition.identity] = index
+        return index
+
+    def forget(self, topic: str) -> None:
+        """Let go of a topic that was deleted."""
+        self._indexes = {key: index for key, index in self._indexes.items() if key[0] != topic}
+
+    def stop(self) -> None:
+        """Let searches end early, with ``ShuttingDown``."""
+        self.is_stopped = True
+
+
+def _range(partition: Partition, bounds: dict[int, int] | None) -> tuple[int, int]:
+    """Return the offsets that a page is about."""
+    start, end = partition.messages.start_offset, partition.state.end_offset
+    if bounds is not None:
+        end = min(end, bounds.get(partition.identity.number, start))
+    return start, max(start, end)
