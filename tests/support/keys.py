@@ -6,8 +6,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from random import Random
 
+from crc32c import crc32c
+
 from goq.frame.encode import Columns, encode_frame
-from goq.frame.header import HEADER_BYTES, Attribute, parse_header
+from goq.frame.header import Attribute, parse_header
 from goq.frame.keys import dedup_hash, key_hash
 from goq.frame.view import FrameView
 from goq.storage.keyfile import Table
@@ -52,8 +54,6 @@ def with_key_hashes(frame: bytes, hashes: list[int]) -> bytes:
     body = bytearray(view.body)
     data = b"".join(h.to_bytes(8, "little") for h in hashes)
     body[before : before + len(data)] = data
-    from crc32c import crc32c
-
     header = parse_header(frame)._replace(body_crc32c=crc32c(bytes(body)))
     return header.pack() + bytes(body)
 
@@ -97,11 +97,10 @@ def index_of(log: Log, disk: SimulatedDisk, memory: KeyMemory | None = None) -> 
     return KeyIndex(disk, log.reader, memory or KeyMemory())
 
 
-def check(index: KeyIndex, log: Log) -> None:
+def check(
+    index: KeyIndex, log: Log, held: dict[tuple[Table, int], list[int]] | None = None
+) -> None:
     """Assert that the index says of every key and id what reading everything says."""
-    held = expected(log)
+    held = expected(log) if held is None else held
     for table, hashed in all_lookups():
         assert look_up(index, table, hashed) == held.get((table, hashed), [])[::-1]
-
-
-HEADER = HEADER_BYTES
