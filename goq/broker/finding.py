@@ -14,7 +14,17 @@ from goq import limits
 from goq.broker.findcursor import read_cursor, write_cursor
 from goq.broker.pace import Pace
 from goq.broker.partition import Partition
-from goq.broker.searching import Budget, Found, HeaderSource, KeySource, Source, Wanted
+from goq.broker.searching import (
+    TIME_US_MAX,
+    TIME_US_MIN,
+    Budget,
+    Found,
+    HeaderSource,
+    KeySource,
+    Source,
+    Wanted,
+    piece_for,
+)
 from goq.broker.topic import Topic
 from goq.errors import PartitionOffline, TooManyRequests
 from goq.storage.files import Disk
@@ -42,7 +52,11 @@ class FoundPage(NamedTuple):
 
 @dataclass(slots=True)
 class Search:
-    """A search under way. The sources are asked newest first, until there is enough."""
+    """A search under way. The sources are asked newest first, until there is enough.
+
+    When the budget is spent, what was found until then is given out; so each page gets on, and
+    only within a page is it certain that the newest come first.
+    """
 
     sources: Sequence[Source]
     limit: int
@@ -60,11 +74,9 @@ class Search:
             source = self._heap[0][2]
             if source.found:
                 self.found.append(source.found.popleft())
-            elif source.is_done:
-                heapq.heappop(self._heap)
+            elif source.is_done or self.budget.is_spent:
+                heapq.heappop(self._heap)  # what the others have found is not looked for again
                 continue
-            elif self.budget.is_spent:
-                return True
             elif steps <= 0:
                 return False
             else:
@@ -133,12 +145,15 @@ class Finder:
         pause = Pace(_SEARCH_REST, lambda: self.is_stopped or is_over.is_set())
         ranges = {p: _range(p, bounds) for p in partitions}
 
+        messages, size_bytes = limits.FIND_CANDIDATES_MAX, limits.FIND_SCANNED_BYTES_MAX
+        if wanted.header is not None:
+            messages = limits.FIND_SCANNED_MESSAGES_MAX
+        budget = Budget(messages, size_bytes)
+        piece = piece_for(len(partitions), budget)
+
         def begin() -> Search:
-            sources = [self._source(p, wanted, *ranges[p], pause) for p in ranges]
-            messages, size_bytes = limits.FIND_CANDIDATES_MAX, limits.FIND_SCANNED_BYTES_MAX
-            if wanted.header is not None:
-                messages = limits.FIND_SCANNED_MESSAGES_MAX
-            return Search(sources, limit, Budget(messages, size_bytes))
+            sources = [self._source(p, wanted, *ranges[p], pause, piece) for p in ranges]
+            return Search(sources, limit, budget)
 
         try:
             search = await loop.run_in_executor(self._executor, begin)
@@ -156,14 +171,22 @@ class Finder:
         )
 
     def _source(
-        self, partition: Partition, wanted: Wanted, start: int, end: int, pause: Pause
+        self,
+        partition: Partition,
+        wanted: Wanted,
+        start: int,
+        end: int,
+        pause: Pause,
+        piece: Budget,
     ) -> Source:
         number, reader = partition.identity.number, partition.messages.reader
-        start = max(start, min(end, reader.find_time(wanted.from_us, end)))
+        if wanted.from_us != TIME_US_MIN:
+            start = max(start, min(end, reader.find_time(wanted.from_us, end)))
         if wanted.header is None:
             return KeySource(number, self.index_of(partition), wanted, start, end, pause)
-        end = max(start, reader.find_time(wanted.to_us, end))
-        return HeaderSource(number, self._disk, reader, wanted, start, end, pause)
+        if wanted.to_us != TIME_US_MAX:
+            end = max(start, reader.find_time(wanted.to_us, end))
+        return HeaderSource(number, self._disk, reader, wanted, start, end, pause, piece)
 
     def index_of(self, partition: Partition) -> KeyIndex:
         """Return what finds a partition's messages by key, as long as its log is open."""

@@ -25,8 +25,7 @@ from goq.storage.reader import LogReader
 
 TIME_US_MIN: Final = -(2**63)
 TIME_US_MAX: Final = 2**63 - 1
-_PIECE_BYTES = 2 * limits.MIB
-_PIECE_MESSAGES = 50_000
+_PIECES_MIN = 4  # that each partition of many can be given before a search has to answer
 _UNREADABLE = (InvalidInput, ValueError, IndexError)  # of a frame that was never checked
 
 
@@ -68,6 +67,18 @@ class Budget:
     def is_spent(self) -> bool:
         """Whether it is time to answer."""
         return self.messages <= 0 or self.size_bytes <= 0
+
+
+_PIECE: Final = Budget(50_000, 2 * limits.MIB)
+
+
+def piece_for(partitions: int, budget: Budget) -> Budget:
+    """Return how much of a partition to look at in a step, if all are to have several."""
+    share = max(1, _PIECES_MIN * partitions)
+    return Budget(
+        max(1, min(_PIECE.messages, budget.messages // share)),
+        max(1, min(_PIECE.size_bytes, budget.size_bytes // share)),
+    )
 
 
 class Source(Protocol):
@@ -152,7 +163,10 @@ class KeySource:
 
 
 class HeaderSource:
-    """Looks at all messages, about 2 MiB of the log at a time; see :class:`Source`."""
+    """Looks at all messages, a piece of the log at a time; see :class:`Source`.
+
+    A piece is at most about 2 MiB and 50,000 messages, less where there are many partitions.
+    """
 
     def __init__(
         self,
@@ -163,6 +177,7 @@ class HeaderSource:
         start: int,
         end: int,
         pause: Pause,
+        piece: Budget = _PIECE,
     ) -> None:
         self.number = number
         self.found = deque[Found]()
@@ -175,6 +190,7 @@ class HeaderSource:
         self._wanted = wanted
         self._start = start
         self._pause = pause
+        self._piece = piece
 
     def step(self, budget: Budget) -> None:
         """Look at the next piece of the log."""
@@ -188,7 +204,7 @@ class HeaderSource:
         found: list[Found] = []
         while at < end:
             self._pause()
-            reading = self._reader.read(at, end, bytes_max=_PIECE_BYTES)
+            reading = self._reader.read(at, end, bytes_max=self._piece.size_bytes)
             self.unreadable += len(reading.damage)
             for view in reading.frames:
                 found += self._found_in(view, start, end)
@@ -216,8 +232,8 @@ class HeaderSource:
         segments = self._reader.segments
         segment = next((s for s in reversed(segments) if s.base_offset <= last), segments[0])
         index = segment.load_index(self._disk)
-        lowest = max(self._start, segment.base_offset, last - _PIECE_MESSAGES + 1)
-        target = index.before_offset(last).position - _PIECE_BYTES
+        lowest = max(self._start, segment.base_offset, last - self._piece.messages + 1)
+        target = index.before_offset(last).position - self._piece.size_bytes
         offsets = range(lowest, last)
         return lowest + bisect_left(offsets, target, key=lambda o: index.before_offset(o).position)
 

@@ -232,7 +232,7 @@ class PartReader:
             found = distances[first:last].tolist()
             for distance in reversed(found[: bisect_left(found, distance_end)]):
                 yield self._part.base_offset + distance
-            if first > 0 or self._fences[number] != wanted:
+            if self._fences[number] != wanted:
                 return
             number -= 1  # it may begin on the page before
 
