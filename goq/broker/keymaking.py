@@ -18,7 +18,7 @@ from goq.errors import ShuttingDown
 from goq.storage.segment import Segment
 
 _log = logging.getLogger("goq.broker")
-_REST = 1.0  # as long as it works
+_REST = 2.0  # twice as long as it works: nobody waits for it
 
 
 class KeyMaking:

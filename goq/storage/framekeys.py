@@ -39,23 +39,25 @@ def pieces(
     reaches over a gap, so that its offsets lie near each other.
     """
     scan = Scan(disk, path, size_bytes, chunk_bytes=limits.MIB)
-    views, views_bytes, place_before = list[FrameView](), 0, start
+    views, views_bytes, before, position = list[FrameView](), 0, start, start.position
     for place in scan.frames(*start):
         is_frame = isinstance(place, FramePlace)
         if views and (not is_frame or views_bytes >= _PIECE_BYTES):
+            last = last_frame(position, views[-1].buffer)
             end = Place(place.position, views[-1].header.end_offset)
-            yield _piece(views, place_before, end, last)
-            views, views_bytes, place_before = [], 0, end
+            yield _piece(views, before, end, last)
+            views, views_bytes, before = [], 0, end
         if isinstance(place, FramePlace):
-            last = last_frame(place.position, place.view.buffer)
+            position = place.position
             views.append(place.view)
             views_bytes += len(place.view.buffer)
         else:
             end = Place(place.end_position, scan.offset)
-            yield _piece([], place_before, end, last)
-            place_before = end
+            yield _piece([], before, end, last)
+            before = end
     if views:
-        yield _piece(views, place_before, Place(size_bytes, scan.offset), last)
+        last = last_frame(position, views[-1].buffer)
+        yield _piece(views, before, Place(size_bytes, scan.offset), last)
 
 
 class Gathering:
@@ -118,7 +120,7 @@ def _entries(views: Sequence[FrameView], attribute: int) -> Entries:
     parts: list[bytes | memoryview] = []
     for view in views:
         try:
-            parts.append(view.column(attribute) or b"")
+            parts.append(view.first_column(attribute) or b"")
         except InvalidInput:  # it was never checked, and nobody can read it
             parts.append(bytes((16 if attribute == Attribute.DEDUP_ID else 8) * _count(view)))
     bases = np.array([view.header.base_offset for view in views], np.int64)
@@ -146,7 +148,7 @@ def _has_key(view: FrameView) -> npt.NDArray[np.bool_]:
     """
     everything = np.ones(_count(view), np.bool_)
     try:
-        column = view.column(Attribute.KEY_HASH)
+        column = view.first_column(Attribute.KEY_HASH)
         if column is None or np.frombuffer(column, np.uint64).all():
             return everything
         validity = view.payload.key_validity

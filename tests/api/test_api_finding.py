@@ -6,8 +6,11 @@ import base64
 from typing import Any
 from urllib.parse import urlencode
 
+import pytest
 from api_calls import publish
 from support.running_node import RunningNode
+
+from goq import limits
 
 
 def find(node: RunningNode, topic: str, **asked: Any) -> dict[str, Any]:
@@ -75,3 +78,62 @@ def test_a_key_that_is_nowhere_says_what_was_searched(node: RunningNode, topic: 
     assert "b'order'" in problem["detail"]
     assert "searched 2 messages in 3 partitions" in problem["detail"]
     assert "A differs from a" in problem["detail"]
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("", "key"),
+        ("limit=5", "key"),
+        ("key=a&header=b=c", "header"),
+        ("key=a&key_base64=YQ==", "key_base64"),
+        ("dedup_id=a&key=", "dedup_id"),
+        ("key_base64=%25", "key_base64"),
+        ("key_base64=Y", "key_base64"),
+        ("header=name", "header"),
+        ("header==value", "header"),
+        ("dedup_id=", "dedup_id"),
+        ("key=a&limit=0", "limit"),
+        ("key=a&limit=101", "limit"),
+        ("key=a&cursor=x", "cursor"),
+        ("key=a&from_time=never", "from_time"),
+        ("key=a&to_time=", "to_time"),
+        ("key=a&partition=0", "partition"),
+    ],
+)
+def test_a_search_that_makes_no_sense_is_refused(
+    node: RunningNode, topic: str, query: str, field: str
+) -> None:
+    answer = node.request("GET", f"/v1/topics/{topic}/trace?{query}")
+    assert (answer.status, answer.json["code"]) == (400, "invalid_input")
+    assert answer.json["field"] == field
+
+
+def test_a_search_in_no_topic_is_refused(node: RunningNode) -> None:
+    answer = node.request("GET", "/v1/topics/nothing-there/trace?key=a")
+    assert (answer.status, answer.json["code"]) == (404, "topic_not_found")
+
+
+def test_the_empty_key_is_a_key(node: RunningNode, topic: str) -> None:
+    publish(node, topic, "without")
+    [published] = publish(node, topic, "with", key="")
+    assert ids(find(node, topic, key="")) == [published["id"]]
+
+
+def test_a_page_has_at_most_so_many_messages(node: RunningNode, topic: str) -> None:
+    publish(node, topic, *"x" * (limits.FIND_MESSAGES_MAX + 1), key="k")
+    assert len(find(node, topic, key="k")["traces"]) == 10
+    assert len(find(node, topic, key="k", limit=100)["traces"]) == limits.FIND_MESSAGES_MAX
+
+
+def test_a_search_keeps_to_the_times_asked_for(node: RunningNode, topic: str) -> None:
+    times = []
+    for _ in range(3):
+        [published] = publish(node, topic, "x", key="k", headers={"h": "1"})
+        times.append(published["timestamp"])
+    for selector in ({"key": "k"}, {"header": "h=1"}):
+        answer = find(node, topic, **selector, from_time=times[1], to_time=times[2])
+        assert len(answer["traces"]) == 1
+    answer = node.request("GET", f"/v1/topics/{topic}/trace?key=k&to_time={times[0]}")
+    assert answer.status == 404
+    assert f"up to {times[0]}" in answer.json["detail"]

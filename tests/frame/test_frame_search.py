@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from goq.errors import InvalidFrame
 from goq.frame.encode import Columns, encode_frame
+from goq.frame.header import HEADER_BYTES, Attribute
 from goq.frame.search import has_dedup_id, has_key, rows_with_header
 from goq.frame.view import FrameView
 
@@ -43,3 +46,33 @@ def test_a_dedup_id_is_compared_whole() -> None:
     view = FrameView.parse(encode_frame(Columns([b""] * 3, dedup_ids=ids)))
     assert [has_dedup_id(view, row, ids[2]) for row in range(3)] == [False, False, True]
     assert not has_dedup_id(FrameView.parse(encode_frame(Columns([b""]))), 0, ids[1])
+
+
+@given(st.integers(1, 5), st.booleans(), st.booleans(), st.booleans(), st.booleans())
+def test_a_first_column_is_the_column(
+    count: int, delayed: bool, timed: bool, keyed: bool, named: bool
+) -> None:
+    columns = Columns(
+        [b"value"] * count,
+        keys=[b"k%d" % n for n in range(count)] if keyed else None,
+        deliver_at_ms=[5] * count if delayed else None,
+        client_time_ms=[7] * count if timed else None,
+        dedup_ids=[bytes([n + 1] * 16) for n in range(count)] if named else None,
+        lanes=[3] * count,
+    )
+    view = FrameView.parse(encode_frame(columns))
+    for attribute in (
+        Attribute.DELIVER_AT,
+        Attribute.EXPIRES_AT,
+        Attribute.CLIENT_TIME,
+        Attribute.KEY_HASH,
+        Attribute.DEDUP_ID,
+    ):
+        assert view.first_column(attribute) == view.column(attribute)
+
+
+def test_a_first_column_that_ends_behind_the_frame_is_refused() -> None:
+    view = FrameView.parse(encode_frame(Columns([b""], keys=[b"k"])))
+    cut = FrameView(view.header, view.buffer[: HEADER_BYTES + 7])
+    with pytest.raises(InvalidFrame):
+        cut.first_column(Attribute.KEY_HASH)

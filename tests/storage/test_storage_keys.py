@@ -31,14 +31,17 @@ from support.logs import DIRECTORY, START_US, append
 from goq import limits
 from goq.errors import ShuttingDown, StorageFull
 from goq.frame.encode import Columns, encode_frame
+from goq.frame.header import HEADER_BYTES, parse_header, stamp
 from goq.frame.keys import key_hash
 from goq.settings import Fsync
 from goq.storage import keyfile
 from goq.storage.keyfile import Table
+from goq.storage.keyindex import KeyIndex
 from goq.storage.keylookup import Lookup
 from goq.storage.keymemory import KeyMemory
 from goq.storage.log import Log, LogConfig
-from goq.storage.segment import KEYS_SUFFIX
+from goq.storage.reader import LogReader
+from goq.storage.segment import KEYS_SUFFIX, Segment
 
 TINY = LogConfig(segment_bytes=2000)
 
@@ -276,6 +279,25 @@ def test_no_key_is_not_the_empty_key(compress: bool) -> None:
     for _ in range(2):
         assert look_up(index, Table.KEYS, key_hash(b"")) == list(range(1, 80, 4))[::-1]
         log.roll()
+
+
+@pytest.mark.parametrize("distance", [2**32 - 2, 2**32 - 1, 2**32, 2**33, 2**62])
+def test_offsets_of_a_segment_may_lie_as_far_from_each_other_as_they_like(distance: int) -> None:
+    disk = SimulatedDisk()
+    disk.make_dir(DIRECTORY)
+    frame = encode_frame(Columns([b""], keys=[b"a"]))
+    frames = [
+        stamp(parse_header(frame), base_offset=o, append_time_us=1, leader_epoch=1).pack()
+        + frame[HEADER_BYTES:]
+        for o in (0, distance, distance + 1)
+    ]
+    segment = Segment(DIRECTORY, 0)
+    disk.put(segment.path, b"".join(frames))
+    segment.size_bytes, segment.end_offset = 3 * len(frame), distance + 2
+    index = KeyIndex(disk, LogReader(disk, [segment], []), KeyMemory(), grows=False)
+    for end, found in ((2**63 - 1, 3), (distance + 1, 2), (distance, 1), (0, 0)):
+        offsets = [0, distance, distance + 1][:found]
+        assert look_up(index, Table.KEYS, key_hash(b"a"), end=end) == offsets[::-1]
 
 
 def test_a_key_of_very_many_messages_is_found_from_any_place_on(
