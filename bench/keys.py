@@ -102,7 +102,7 @@ def looking_up(disk: RealDisk, log: Log) -> None:
     def search(wanted: Wanted, limit: int = 10) -> int:
         end = log.end_offset
         source = (
-            HeaderSource(0, disk, log.reader, wanted, 0, end, no_pause)
+            HeaderSource(0, index, wanted, 0, end, no_pause)
             if wanted.header
             else KeySource(0, index, wanted, 0, end, no_pause)
         )

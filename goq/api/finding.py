@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import msgspec
 
@@ -15,7 +16,6 @@ from goq.api.route import Parameter, Route
 from goq.broker.broker import Broker
 from goq.broker.finding import FoundPage
 from goq.broker.searching import TIME_US_MAX, TIME_US_MIN, Wanted
-from goq.broker.topic import Topic
 from goq.errors import InvalidInput, MessageNotFound
 from goq.frame.keys import dedup_hash
 from goq.http.message import Request, Response
@@ -33,20 +33,13 @@ class TracesOut(msgspec.Struct):
     next: str | None
 
 
-class Tracer(Protocol):
-    """Tells the life of a message."""
-
-    async def trace(self, topic: Topic, partition: int, offset: int) -> Any:
-        """Return a message's trace as JSON has it; raise ``MessageNotFound`` if it is gone."""
-        ...
+Tracer = Callable[[MessageId], Awaitable[Any]]
+"""Returns a message's trace as JSON has it; raises ``MessageNotFound`` if it is gone."""
 
 
-class IdsOnly:
-    """Tells of a message only which one it is."""
-
-    async def trace(self, topic: Topic, partition: int, offset: int) -> Any:
-        """Return the message's id, where the trace has it."""
-        return {"message": {"id": str(MessageId(topic.name, partition, offset))}}
+async def id_only(message_id: MessageId) -> Any:
+    """Return of a trace only which message it is of."""
+    return {"message": {"id": str(message_id)}}
 
 
 class FindingRoutes:
@@ -92,7 +85,7 @@ class FindingRoutes:
         traces = []
         for partition, offset, _ in page.found:
             try:
-                traces.append(await self._tracer.trace(topic, partition, offset))
+                traces.append(await self._tracer(MessageId(name, partition, offset)))
             except MessageNotFound:
                 continue  # deleted since it was found
         return json_response(TracesOut(traces, page.next))

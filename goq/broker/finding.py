@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from goq import limits
 from goq.broker.findcursor import read_cursor, write_cursor
+from goq.broker.opening import PartitionId
 from goq.broker.pace import Pace
 from goq.broker.partition import Partition
 from goq.broker.searching import (
@@ -54,6 +55,8 @@ class FoundPage(NamedTuple):
 class Search:
     """A search under way. The sources are asked newest first, until there is enough.
 
+    Of two logs of a partition the one with the higher offsets comes first in ``sources``.
+
     When the budget is spent, what was found until then is given out; so each page gets on, and
     only within a page is it certain that the newest come first.
     """
@@ -62,16 +65,17 @@ class Search:
     limit: int
     budget: Budget
     found: list[Found] = field(default_factory=list)
-    _heap: list[tuple[int, int, Source]] = field(init=False)
+    _heap: list[tuple[int, int]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._heap = [_entry(source) for source in self.sources]
+        self._heap = [self._entry(number) for number in range(len(self.sources))]
         heapq.heapify(self._heap)
 
     def run(self, steps: int) -> bool:
         """Go on for so many steps; return whether the page is done."""
         while self._heap and len(self.found) < self.limit:
-            source = self._heap[0][2]
+            number = self._heap[0][1]
+            source = self.sources[number]
             if source.found:
                 self.found.append(source.found.popleft())
             elif source.is_done or self.budget.is_spent:
@@ -82,21 +86,21 @@ class Search:
             else:
                 source.step(self.budget)
                 steps -= 1
-            heapq.heapreplace(self._heap, _entry(source))
+            heapq.heapreplace(self._heap, self._entry(number))
         return True
+
+    def _entry(self, number: int) -> tuple[int, int]:
+        source = self.sources[number]
+        return -(source.found[0].time_us if source.found else source.time_us), number
 
     def bounds(self) -> dict[int, int]:
         """Return where it goes on in each partition that may have more."""
-        return {
-            source.number: source.found[0].offset + 1 if source.found else source.bound
-            for source in self.sources
-            if source.found or not source.is_done
-        }
-
-
-def _entry(source: Source) -> tuple[int, int, Source]:
-    newest_us = source.found[0].time_us if source.found else source.time_us
-    return -newest_us, source.number, source
+        bounds: dict[int, int] = {}
+        for source in self.sources:
+            if source.found or not source.is_done:
+                bound = source.found[0].offset + 1 if source.found else source.bound
+                bounds[source.number] = max(bound, bounds.get(source.number, 0))
+        return bounds
 
 
 class Finder:
@@ -107,7 +111,7 @@ class Finder:
         self._disk = disk
         self._executor = executor
         self._memory = KeyMemory()
-        self._indexes: dict[tuple[str, int], KeyIndex] = {}
+        self._indexes: dict[PartitionId, KeyIndex] = {}
         self._turns = asyncio.Semaphore(limits.FINDS_AT_ONCE_MAX)
         self._waiting = 0
 
@@ -143,16 +147,15 @@ class Finder:
         loop = asyncio.get_running_loop()
         is_over = threading.Event()
         pause = Pace(_SEARCH_REST, lambda: self.is_stopped or is_over.is_set())
-        ranges = {p: _range(p, bounds) for p in partitions}
-
+        ranges = [r for p in partitions for r in self._ranges(p, bounds)]
         messages, size_bytes = limits.FIND_CANDIDATES_MAX, limits.FIND_SCANNED_BYTES_MAX
         if wanted.header is not None:
             messages = limits.FIND_SCANNED_MESSAGES_MAX
         budget = Budget(messages, size_bytes)
-        piece = piece_for(len(partitions), budget)
+        piece = piece_for(len(ranges), budget)
 
         def begin() -> Search:
-            sources = [self._source(p, wanted, *ranges[p], pause, piece) for p in ranges]
+            sources = [_source(one, wanted, pause, piece) for one in ranges]
             return Search(sources, limit, budget)
 
         try:
@@ -165,31 +168,33 @@ class Finder:
         return FoundPage(
             search.found,
             write_cursor(left) if left else None,
-            sum(end - start for start, end in ranges.values()),
+            sum(one.end - one.start for one in ranges),
             len(partitions),
             sum(source.unreadable for source in search.sources),
         )
 
-    def _source(
-        self,
-        partition: Partition,
-        wanted: Wanted,
-        start: int,
-        end: int,
-        pause: Pause,
-        piece: Budget,
-    ) -> Source:
-        number, reader = partition.identity.number, partition.messages.reader
-        if wanted.from_us != TIME_US_MIN:
-            start = max(start, min(end, reader.find_time(wanted.from_us, end)))
-        if wanted.header is None:
-            return KeySource(number, self.index_of(partition), wanted, start, end, pause)
-        if wanted.to_us != TIME_US_MAX:
-            end = max(start, reader.find_time(wanted.to_us, end))
-        return HeaderSource(number, self._disk, reader, wanted, start, end, pause, piece)
+    def _ranges(self, partition: Partition, bounds: dict[int, int] | None) -> list[_Range]:
+        """Return the offsets of each of a partition's logs that a page is about."""
+        number, end = partition.identity.number, partition.state.end_offset
+        if bounds is not None:
+            end = min(end, bounds.get(number, 0))
+        ranges = []
+        for index in reversed(self.indexes_of(partition)):
+            start = index.reader.segments[0].base_offset
+            if start < end:
+                ranges.append(_Range(number, index, start, end))
+                end = start
+        return ranges
+
+    def indexes_of(self, partition: Partition) -> list[KeyIndex]:
+        """Return what finds messages of a partition, one for each of its logs, the oldest first.
+
+        Where logs have the same offsets, the one that comes later is searched.
+        """
+        return [self.index_of(partition)]
 
     def index_of(self, partition: Partition) -> KeyIndex:
-        """Return what finds a partition's messages by key, as long as its log is open."""
+        """Return what finds the messages that a partition's log holds, as long as it is open."""
         reader = partition.messages.reader
         index = self._indexes.get(partition.identity)
         if index is None or index.reader is not reader:
@@ -199,16 +204,28 @@ class Finder:
 
     def forget(self, topic: str) -> None:
         """Let go of a topic that was deleted."""
-        self._indexes = {key: index for key, index in self._indexes.items() if key[0] != topic}
+        self._indexes = {key: index for key, index in self._indexes.items() if key.topic != topic}
 
     def stop(self) -> None:
         """Let searches end early, with ``ShuttingDown``."""
         self.is_stopped = True
 
 
-def _range(partition: Partition, bounds: dict[int, int] | None) -> tuple[int, int]:
-    """Return the offsets that a page is about."""
-    start, end = partition.messages.start_offset, partition.state.end_offset
-    if bounds is not None:
-        end = min(end, bounds.get(partition.identity.number, start))
-    return start, max(start, end)
+class _Range(NamedTuple):
+    """Offsets of one log."""
+
+    partition: int
+    keys: KeyIndex
+    start: int
+    end: int
+
+
+def _source(searched: _Range, wanted: Wanted, pause: Pause, piece: Budget) -> Source:
+    number, keys, start, end = searched
+    if wanted.from_us != TIME_US_MIN:
+        start = max(start, min(end, keys.reader.find_time(wanted.from_us, end)))
+    if wanted.header is None:
+        return KeySource(number, keys, wanted, start, end, pause)
+    if wanted.to_us != TIME_US_MAX:
+        end = max(start, keys.reader.find_time(wanted.to_us, end))
+    return HeaderSource(number, keys, wanted, start, end, pause, piece)

@@ -17,7 +17,6 @@ from goq.frame.header import Attribute
 from goq.frame.keys import key_hash
 from goq.frame.search import has_dedup_id, has_key, rows_with_header
 from goq.frame.view import FrameView
-from goq.storage.files import Disk
 from goq.storage.keyfile import Table
 from goq.storage.keyindex import KeyIndex
 from goq.storage.keylookup import Lookup, Pause
@@ -82,7 +81,7 @@ def piece_for(partitions: int, budget: Budget) -> Budget:
 
 
 class Source(Protocol):
-    """One partition's part of a search.
+    """One log's part of a search; a partition may have several, of offsets behind each other.
 
     ``found`` holds what was found and not taken yet, the newest first. Everything from ``bound``
     on has been looked at; what is before it was appended at ``time_us`` or earlier, as far as
@@ -171,8 +170,7 @@ class HeaderSource:
     def __init__(
         self,
         number: int,
-        disk: Disk,
-        reader: LogReader,
+        index: KeyIndex,
         wanted: Wanted,
         start: int,
         end: int,
@@ -182,11 +180,11 @@ class HeaderSource:
         self.number = number
         self.found = deque[Found]()
         self.bound = end
-        self.time_us = newest_time_us(reader)
+        self.time_us = newest_time_us(index.reader)
         self.is_done = start >= end
         self.unreadable = 0
-        self._disk = disk
-        self._reader = reader
+        self._disk = index.disk
+        self._reader = index.reader
         self._wanted = wanted
         self._start = start
         self._pause = pause

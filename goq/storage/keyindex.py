@@ -19,7 +19,7 @@ from goq.storage.segment import Segment
 
 
 class KeyIndex:
-    """The keys of what a reader reads; from any thread.
+    """The keys of what ``reader`` reads from ``disk``; from any thread.
 
     ``grows`` says whether the last segment is one that still grows.
     """
@@ -27,8 +27,8 @@ class KeyIndex:
     def __init__(
         self, disk: Disk, reader: LogReader, memory: KeyMemory, *, grows: bool = True
     ) -> None:
+        self.disk = disk
         self.reader = reader
-        self._disk = disk
         self._memory = memory
         self._grows = grows
         self._sealed: dict[int, SealedKeys] = {}
@@ -67,7 +67,7 @@ class KeyIndex:
         with self._catching_up:
             keys: GrowingKeys | None = self._memory.get(segment.path)
             if keys is None or not keys.is_of(segment):
-                keys = GrowingKeys(self._disk, segment)
+                keys = GrowingKeys(self.disk, segment)
             try:
                 keys.catch_up(size_bytes, pause)
             finally:
@@ -79,7 +79,7 @@ class KeyIndex:
             known = self._sealed.get(segment.base_offset)
             if known is None or (known.segment, known.size_bytes) != (segment, segment.size_bytes):
                 known = SealedKeys(
-                    self._disk, segment, self._memory, lambda: segment in self.reader.segments
+                    self.disk, segment, self._memory, lambda: segment in self.reader.segments
                 )
                 self._sealed[segment.base_offset] = known
                 self._memory.drop(segment.path)  # it grew until now
