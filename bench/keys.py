@@ -1,8 +1,9 @@
 """What finding by key costs on this machine: ``python -m bench.keys [messages] [folder]``.
 
-Prints figures and asserts nothing. Each message has a key of its own but for one in a thousand,
-which have the same; values have 100 bytes, frames 1000 messages, segments 64 MiB. 5 million
-messages, the default, need 0.9 GiB in the folder, which it cleans up.
+Prints figures and asserts nothing. Values have 100 bytes, frames 1000 messages, segments 64 MiB.
+The oldest million messages have keys of their own; all others come again and again, a million keys
+and one that each thousandth message has. 5 million messages, the default, need 0.9 GB in the
+folder, which it cleans up; 50 million need 9 GB and some minutes.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from bench.disk import append_rate
 from goq.broker.finding import Search
-from goq.broker.searching import Budget, HeaderSource, KeySource, Wanted
+from goq.broker.searching import Budget, HeaderSource, KeySource, Source, Wanted
 from goq.frame.encode import Columns, encode_frame
 from goq.frame.header import HEADER_BYTES, parse_header
 from goq.settings import Fsync
@@ -25,6 +27,7 @@ from goq.storage.log import Log, LogConfig
 
 VALUE = random.Random(1).randbytes(100)
 FRAME_MESSAGES = 1000
+DIFFERENT = 1_000_000
 HOT = b"hot"
 
 
@@ -32,15 +35,13 @@ def no_pause() -> None:
     pass
 
 
-def key_of(number: int) -> bytes:
-    return HOT if number % 1000 == 7 else b"order-%d" % number
-
-
 def main() -> None:
     """Fill a log, make its index, look keys up."""
     messages = int(sys.argv[1]) if len(sys.argv) > 1 else 5_000_000
     folder = Path(sys.argv[2]) if len(sys.argv) > 2 else None
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        rate = append_rate(Path(temporary), 228, 500)
+        print(f"write + fdatasync of 228 bytes alone: {rate:,.0f}/s")
         disk = RealDisk()
         log = Log.open(Path(temporary) / "log", disk, LogConfig(fsync=Fsync.INTERVAL))
         append_s = fill(log, messages)
@@ -51,14 +52,38 @@ def main() -> None:
         log.close()
 
 
+def frames_of(name: bytes, messages: int) -> list[bytes]:
+    """Return frames of messages that have keys of their own."""
+    return [
+        encode_frame(
+            Columns(
+                [VALUE] * FRAME_MESSAGES,
+                keys=[HOT, *(b"%s-%d" % (name, n) for n in range(first + 1, first + 1000))],
+            )
+        )
+        for first in range(0, messages, FRAME_MESSAGES)
+    ]
+
+
 def fill(log: Log, messages: int) -> float:
-    """Append frames; return the seconds that appending took, without encoding."""
-    spent_s, encoding_s = 0.0, 0.0
-    for first in range(0, messages, FRAME_MESSAGES):
-        began_s = time.perf_counter()
-        keys = [key_of(number) for number in range(first, first + FRAME_MESSAGES)]
-        frame = encode_frame(Columns([VALUE] * FRAME_MESSAGES, keys=keys))
-        encoded_s = time.perf_counter()
+    """Append frames; return the seconds that it took, without making them."""
+    frames = frames_of(b"old", DIFFERENT)
+    spent_s = append(log, frames)
+    if messages > DIFFERENT:
+        frames = frames_of(b"new", DIFFERENT)
+        while log.end_offset < messages:
+            spent_s += append(log, frames[: (messages - log.end_offset) // FRAME_MESSAGES or 1])
+    each_ns = spent_s / log.end_offset * 1e9
+    print(
+        f"{log.end_offset:,} messages in {len(log.segments)} segments, {log.size_bytes / 1e9:.2f}"
+        f" GB: appended at {log.end_offset / spent_s:,.0f}/s, {each_ns:.0f} ns a message"
+    )
+    return spent_s
+
+
+def append(log: Log, frames: list[bytes]) -> float:
+    began_s = time.perf_counter()
+    for frame in frames:
         batch = log.begin(time.time_ns() // 1000)
         batch.add(
             parse_header(frame),
@@ -68,46 +93,40 @@ def fill(log: Log, messages: int) -> float:
         )
         log.write(batch)
         log.commit(batch)
-        spent_s += time.perf_counter() - encoded_s
-        encoding_s += encoded_s - began_s
-    print(
-        f"{messages:,} messages in {len(log.segments)} segments, {log.size_bytes / 1e9:.2f} GB:"
-        f" appended at {messages / spent_s:,.0f}/s, {spent_s / messages * 1e9:.0f} ns a message"
-        f" (their frames made by the producer: {encoding_s / messages * 1e9:.0f} ns)"
-    )
-    return spent_s
+    return time.perf_counter() - began_s
 
 
 def make(disk: RealDisk, log: Log) -> float:
+    """Make the index of all sealed segments; return the seconds that it took."""
     index = KeyIndex(disk, log.reader, KeyMemory())
-    times = []
+    times, cpu_s = [], time.process_time()
     for segment in log.segments[:-1]:
         began_s = time.perf_counter()
         index.make(segment, no_pause)
         times.append(time.perf_counter() - began_s)
+    cpu_s = time.process_time() - cpu_s
     size_bytes = sum(path.stat().st_size for path in log.directory.glob("*.keys"))
     sealed = sum(segment.message_count for segment in log.segments[:-1])
     print(
-        f"index made in {sum(times):.2f} s: {sum(times) / sealed * 1e9:.0f} ns and"
+        f"index made: {sum(times) / sealed * 1e9:.0f} ns ({cpu_s / sealed * 1e9:.0f} of CPU) and"
         f" {size_bytes / sealed:.2f} bytes a message; {max(times) * 1000:.0f} ms a segment at most"
     )
     return sum(times)
 
 
 def looking_up(disk: RealDisk, log: Log) -> None:
-    memory = KeyMemory()
+    """Search for keys that are there and not there."""
+    memory, choose = KeyMemory(), random.Random(2)
     index = KeyIndex(disk, log.reader, memory)
-    choose = random.Random(2)
 
     def search(wanted: Wanted, limit: int = 10) -> int:
-        end = log.end_offset
-        source = (
-            HeaderSource(0, index, wanted, 0, end, no_pause)
-            if wanted.header
-            else KeySource(0, index, wanted, 0, end, no_pause)
-        )
+        source: Source
+        if wanted.header:
+            source = HeaderSource(0, index, wanted, 0, log.end_offset, no_pause)
+        else:
+            source = KeySource(0, index, wanted, 0, log.end_offset, no_pause)
         page = Search([source], limit, Budget(10**9, 10**12))
-        assert page.run(10**9)
+        page.run(10**9)
         return len(page.found)
 
     def measure(what: str, wanted: list[Wanted], limit: int = 10) -> None:
@@ -117,20 +136,18 @@ def looking_up(disk: RealDisk, log: Log) -> None:
             found += search(one, limit)
             times.append((time.perf_counter() - began_s) * 1000)
         times.sort()
-        print(
-            f"{what}: p50 {times[len(times) // 2]:.2f} ms,"
-            f" p99 {times[len(times) * 99 // 100]:.2f} ms, {found / len(wanted):.1f} found"
-        )
+        p50, p99 = times[len(times) // 2], times[len(times) * 99 // 100]
+        print(f"{what}: p50 {p50:.2f} ms, p99 {p99:.2f} ms, {found / len(wanted):.1f} found")
 
     began_s = time.perf_counter()
     search(Wanted(key=b"nobody"))
-    first_ms = (time.perf_counter() - began_s) * 1000
-    print(f"first lookup, which reads the segment that grows: {first_ms:.1f} ms")
-    numbers = [n for n in choose.choices(range(log.end_offset), k=300) if n % 1000 != 7]
-    measure("a key of one message", [Wanted(key=key_of(n)) for n in numbers])
-    measure("a key of none", [Wanted(key=b"none-%d" % n) for n in numbers])
-    measure("the newest 10 of a key of very many", [Wanted(key=HOT)] * 50)
-    measure("the newest 100 of it", [Wanted(key=HOT)] * 20, 100)
+    print(f"the first lookup after opening: {(time.perf_counter() - began_s) * 1000:.1f} ms")
+    old = [n for n in choose.choices(range(DIFFERENT), k=500) if n % 1000]
+    measure("an old key of one message", [Wanted(key=b"old-%d" % n) for n in old])
+    measure("a key of none", [Wanted(key=b"none-%d" % n) for n in old])
+    measure("the newest 10 of very many", [Wanted(key=HOT)] * 100)
+    measure("the newest 100 of them", [Wanted(key=HOT)] * 20, 100)
+    measure("a header that none has", [Wanted(header=("a", b"b"))], 10)
     print(f"memory kept: {memory.size_bytes / 1e6:.1f} MB")
 
 
