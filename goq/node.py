@@ -11,6 +11,7 @@ from collections.abc import Callable
 from goq import limits
 from goq.api.app import Api
 from goq.api.dead import DeadLetterRoutes
+from goq.api.finding import FindingRoutes, id_only
 from goq.api.groups import GroupRoutes
 from goq.api.members import MemberRoutes
 from goq.api.messages import MessageRoutes
@@ -105,6 +106,7 @@ class Node:
             *ProducerRoutes(broker).routes(),
             *MemberRoutes(broker).routes(),
             *DeadLetterRoutes(broker).routes(),
+            *FindingRoutes(broker, id_only).routes(),
         ]
         server = HttpServer(lambda request: api.handle(request), problem_response)
         operations = OperationRoutes(

@@ -13,7 +13,9 @@ from typing import Any
 
 from goq import limits
 from goq.broker.background import BackgroundReads
+from goq.broker.finding import Finder
 from goq.broker.frame_cache import FrameCache
+from goq.broker.keymaking import KeyMaking
 from goq.broker.metadata import MetadataStore
 from goq.broker.opening import Machinery, PartitionId
 from goq.broker.partition import Partition
@@ -61,6 +63,8 @@ class Broker:
         self._auto_create = auto_create
         self._executor = ThreadPoolExecutor(limits.COMMIT_THREADS, thread_name_prefix="goq-disk")
         self._tasks = Tasks()
+        self.finder = Finder(disk, self._executor)
+        self._keys = KeyMaking(self.finder, self._executor, self._tasks, self._partition_of)
         self._keeper: asyncio.Task[None] | None = None
         self._half_deleted: set[str] = set()
         self.write_seconds = Histogram()
@@ -229,6 +233,7 @@ class Broker:
             del self.topics[name]
             self._half_deleted.add(name)
             await topic.close(TopicNotFound(f"topic {name} was deleted", field="topic"))
+            self.finder.forget(name)
             await self._finish_deletion(name)
 
     async def _finish_deletion(self, name: str) -> None:
@@ -320,11 +325,19 @@ class Broker:
             self.clock.wall_us(),
         )
         self._tasks.start(self.metadata.put_segment(row))
+        if log == "messages":
+            self._keys.sealed(identity, segment)
+
+    def _partition_of(self, identity: PartitionId) -> Partition | None:
+        topic = self.topics.get(identity.topic)
+        is_there = topic is not None and identity.number < len(topic.partitions)
+        return topic.partitions[identity.number] if topic is not None and is_there else None
 
     async def close(self) -> None:
         """Make everything durable and let go of it."""
         if self._keeper is not None:
             self._keeper.cancel()
+        self.finder.stop()
         await asyncio.gather(*(topic.stop_departures() for topic in self.topics.values()))
         async with self._changing:  # whoever makes a topic for what leaves has made it then
             await self._close_topics()

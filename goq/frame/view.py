@@ -241,6 +241,19 @@ class FrameView:
         """Return a fixed column's raw bytes, or None where the frame has none."""
         return self._sections[0].get(attribute)
 
+    def first_column(self, attribute: int) -> memoryview | None:
+        """Return a column of times, key hashes or dedup ids, without taking the body apart."""
+        header, start = self.header, HEADER_BYTES
+        for known, width_bytes in _WIDTH_BYTES.items():
+            if header.attributes & known:
+                end = start + width_bytes * header.message_count
+                if known == attribute:
+                    if end > len(self.buffer):
+                        raise InvalidFrame(f"a column ends behind {len(self.buffer)} bytes")
+                    return self.buffer[start:end]
+                start = end
+        return None
+
     def values(self, start: int, end: int) -> list[bytes | None]:
         """Return the values of messages ``start`` up to ``end``, counted from the frame's first."""
         payload = self.payload

@@ -1,0 +1,93 @@
+"""Finding messages of a log by the hash of a key or dedup id, over all its segments.
+
+What is found is a candidate: another key may have the same hash. Whoever looks one up reads the
+message to see. Nothing here is written by publishing, and nothing is lost with a file.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+
+from goq.storage.files import Disk
+from goq.storage.growingkeys import GrowingKeys
+from goq.storage.keylookup import Lookup, Pause
+from goq.storage.keymemory import KeyMemory
+from goq.storage.reader import LogReader
+from goq.storage.sealedkeys import SealedKeys
+from goq.storage.segment import Segment
+
+
+class KeyIndex:
+    """The keys of what ``reader`` reads from ``disk``; from any thread.
+
+    ``grows`` says whether the last segment is one that still grows.
+    """
+
+    def __init__(
+        self, disk: Disk, reader: LogReader, memory: KeyMemory, *, grows: bool = True
+    ) -> None:
+        self.disk = disk
+        self.reader = reader
+        self._memory = memory
+        self._grows = grows
+        self._sealed: dict[int, SealedKeys] = {}
+        self._lock = threading.Lock()
+        self._catching_up = threading.Lock()
+
+    def offsets(self, lookup: Lookup, pause: Pause) -> Iterator[int]:
+        """Yield offsets that the hash may stand for, the highest first.
+
+        A segment that is deleted meanwhile is passed over. Raises ``OSError`` when the log cannot
+        be read, and what ``pause`` raises.
+        """
+        segments = self.reader.segments
+        self._forget_all_but(segments)
+        for segment in reversed(segments):
+            if segment.base_offset >= lookup.end or segment.end_offset <= lookup.start:
+                continue
+            is_growing = self._grows and segment is segments[-1]
+            find = self._in_growing if is_growing else self._in_sealed
+            try:
+                yield from find(segment, lookup, pause)
+            except FileNotFoundError:
+                if segment in self.reader.segments:
+                    raise
+
+    def make(self, segment: Segment, pause: Pause) -> None:
+        """Let a sealed segment have its file if it can; raises as :meth:`offsets` does."""
+        if segment in self.reader.segments:
+            self._of(segment).make(pause)
+
+    def _in_sealed(self, segment: Segment, lookup: Lookup, pause: Pause) -> Iterator[int]:
+        return self._of(segment).offsets(lookup, pause)
+
+    def _in_growing(self, segment: Segment, lookup: Lookup, pause: Pause) -> Iterator[int]:
+        size_bytes = segment.size_bytes
+        with self._catching_up:
+            keys: GrowingKeys | None = self._memory.get(segment.path)
+            if keys is None or not keys.is_of(segment):
+                keys = GrowingKeys(self.disk, segment)
+            try:
+                keys.catch_up(size_bytes, pause)
+            finally:
+                self._memory.put(segment.path, keys, keys.memory_bytes)
+            return keys.offsets(lookup, size_bytes, pause)
+
+    def _of(self, segment: Segment) -> SealedKeys:
+        with self._lock:
+            known = self._sealed.get(segment.base_offset)
+            if known is None or (known.segment, known.size_bytes) != (segment, segment.size_bytes):
+                known = SealedKeys(
+                    self.disk, segment, self._memory, lambda: segment in self.reader.segments
+                )
+                self._sealed[segment.base_offset] = known
+                self._memory.drop(segment.path)  # it grew until now
+            return known
+
+    def _forget_all_but(self, segments: Sequence[Segment]) -> None:
+        """Let go of segments that were deleted."""
+        with self._lock:
+            if len(self._sealed) >= len(segments):
+                held = {segment.base_offset for segment in segments}
+                self._sealed = {base: k for base, k in self._sealed.items() if base in held}
