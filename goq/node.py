@@ -20,6 +20,7 @@ from goq.api.problems import problem_response
 from goq.api.scheduled import ScheduledRoutes
 from goq.api.single import SingleRoutes
 from goq.api.topics import TopicRoutes
+from goq.api.tracing import TraceRoutes
 from goq.broker.broker import Broker
 from goq.broker.metadata import LocalMetadata
 from goq.clock import SystemClock
@@ -99,6 +100,7 @@ class Node:
             *TopicRoutes(broker, node_id).routes(),
             *MessageRoutes(broker).routes(),
             *SingleRoutes(broker).routes(),
+            *TraceRoutes(broker).routes(),
             *ScheduledRoutes(broker).routes(),
             *GroupRoutes(broker).routes(),
             *MemberRoutes(broker).routes(),
