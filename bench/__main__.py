@@ -18,6 +18,7 @@ from bench import (
     latency,
     mixed,
     singles,
+    trace,
     waiting,
 )
 from bench.machine import facts
@@ -36,6 +37,7 @@ WORKS: list[Work] = [
     *delays.WORKS,
     *dedup.WORKS,
     *waiting.WORKS,
+    *trace.WORKS,
 ]
 QUICK_SCALE = 0.1
 

@@ -55,7 +55,8 @@ def find_events(
             if isinstance(each, Gap) or _is_about(each.event, offset):
                 found[each.sequence] = each
     if published is None:
-        _find_first(logs, found, lambda log: log.spans.trimming(offset, log.live), _trims(offset))
+        trims = _trims(offset, _lost_before(found, offset))
+        _find_first(logs, found, lambda log: log.spans.trimming(offset, log.live), trims)
     elif published.due_ms:
         dues = _Dues(offset, published.due_ms, found)
         least_ms = dues.least_ms
@@ -89,9 +90,24 @@ def _find_first(
                     return
 
 
-def _trims(offset: int) -> Callable[[StoredEvent], bool]:
+def _lost_before(found: dict[int, StoredEvent | Gap], offset: int) -> int:
+    """Return the event before which the offset was that of another message, -1 where it was not."""
+    events = [each for each in found.values() if isinstance(each, StoredEvent)]
+    return max(
+        (
+            each.sequence
+            for each in events
+            if isinstance(each.event, Truncated) and each.event.end_offset <= offset
+        ),
+        default=-1,
+    )
+
+
+def _trims(offset: int, after: int) -> Callable[[StoredEvent], bool]:
     def trims(stored: StoredEvent) -> bool:
-        return isinstance(stored.event, Trimmed) and stored.event.start_offset > offset
+        event = stored.event
+        is_it = isinstance(event, Trimmed) and event.start_offset > offset
+        return is_it and stored.sequence > after
 
     return trims
 
@@ -101,12 +117,12 @@ class _Dues:
 
     def __init__(self, offset: int, due_ms: int, found: dict[int, StoredEvent | Gap]) -> None:
         self._offset = offset
-        self._dues = [(-1, due_ms)]
+        begins = _lost_before(found, offset)
+        self._dues = [(begins, due_ms)]
         for sequence in sorted(found):
-            event = getattr(found[sequence], "event", None)
-            if isinstance(event, Truncated) and event.end_offset <= offset:
-                self._dues = [(sequence, due_ms)]  # before it the offset was another message's
-            elif isinstance(event, Rescheduled) and event.offset == offset:
+            each = found[sequence]
+            event = each.event if isinstance(each, StoredEvent) else None
+            if sequence > begins and isinstance(event, Rescheduled) and event.offset == offset:
                 self._dues.append((sequence, event.due_ms))
 
     @property

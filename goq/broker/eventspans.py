@@ -1,6 +1,6 @@
 """Where in a partition's events to look for one message: a sparse index, by blocks of frames.
 
-For each block of about 32 KiB it says which offsets the events in it speak of, by a few intervals
+For each block of about 8 KiB it says which offsets the events in it speak of, by a few intervals
 that cover them all; whether something in it may concern any message; how far messages had matured
 in it, and up to where retention had deleted. So it may send a reader to a block in vain, and never
 past one.
@@ -35,7 +35,7 @@ _MAGIC: Final = int.from_bytes(b"goqspan\x01", "little")
 _HEAD_WORDS: Final = 6
 _BLOCK_COLUMNS: Final = 5
 _INTERVAL_COLUMNS: Final = 3
-_EVENTS_AT_ONCE: Final = 256  # in a block that is made by reading
+_EVENTS_IN_BLOCK: Final = 64  # of one that is made by reading
 
 
 class Lost(NamedTuple):
@@ -149,20 +149,18 @@ class BlockBuilder:
 def build_blocks(reader: LogReader, start: int, end: int) -> list[Block]:
     """Read the events from ``start`` up to ``end``; blocks on the disk.
 
-    ``start`` is where a segment begins: so what leaves is known, or said not to be.
+    ``start`` is where a segment begins: so what leaves is known, or said not to be. Where frames
+    begin does not matter here: a block that begins within one is read with the whole of it.
     """
-    builder = BlockBuilder(start, Leaving())
-    at = start
-    while at < end:
-        reached = min(end, at + _EVENTS_AT_ONCE)
-        for found in events_between(reader, at, reached):
-            if isinstance(found, Lost):
-                builder.add_lost()
-                at = max(at, found.end)
-            else:
-                builder.add(found.event, found.epoch, found.sequence)
-                at = found.sequence + 1
-        builder.end_frame(at, limits.SPANS_BLOCK_BYTES)
+    builder, taken = BlockBuilder(start, Leaving()), 0
+    for found in events_between(reader, start, end):
+        if isinstance(found, Lost):
+            builder.add_lost()
+            continue
+        builder.add(found.event, found.epoch, found.sequence)
+        taken += 1
+        if taken % _EVENTS_IN_BLOCK == 0:
+            builder.end_frame(found.sequence + 1, limits.SPANS_BLOCK_BYTES)
     return builder.blocks()
 
 
