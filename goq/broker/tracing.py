@@ -197,7 +197,9 @@ class Tracing:
         assert source is not None
         header, index = view.header, offset - view.header.base_offset
         (message,) = view.messages(index, index + 1)
-        published = Published(offset, header.append_time_us, message.deliver_at_ms)
+        is_delayed = message.deliver_at_ms > header.append_time_us // 1000
+        due_ms = message.deliver_at_ms if is_delayed else 0
+        published = Published(offset, header.append_time_us, due_ms)
         until_us = None
         if age_ms is not None and source.state == LIVE:
             until_us = _last_time_us(source.messages, offset, header.append_time_us) + age_ms * 1000

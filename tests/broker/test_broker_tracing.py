@@ -23,13 +23,14 @@ from support.trace_twin import TOPIC, TraceTwin, as_told
 from goq import limits
 from goq.broker.dead_search import Wanted
 from goq.broker.partition import Partition
+from goq.broker.publishing import Placed
 from goq.broker.redrive import Taking, redrive
 from goq.broker.topic import Topic
 from goq.broker.tracing import Trace, Tracing
 from goq.clock import ManualClock
 from goq.delivery.settling import Settled, reject
 from goq.errors import MessageNotFound, TopicNotFound
-from goq.model import MessageId, Receipt
+from goq.model import Message, MessageId, Receipt
 
 TURNS, STEPS = 3, 40
 SETTINGS = {
@@ -173,6 +174,19 @@ def test_the_time_until_which_it_is_kept_is_that_of_its_segment(tmp_path: Path) 
             await publish(topic, b"third")
             found = (await tracing.trace(first)).message.retained_until_us
             assert found == began_us + 5_000_000 + day_us
+
+    run(main())
+
+
+def test_a_message_that_was_due_when_it_came_was_not_scheduled(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with broker_on(tmp_path) as broker:
+            topic = await broker.create_topic(TOPIC)
+            now_ms = broker.clock.wall_ms()
+            placed = [Placed(0, Message(b"x", deliver_at_ms=now_ms + n)) for n in (-5, 0, 1)]
+            await topic.publishing.publish_messages(placed)
+            found = [names(await Tracing(broker).trace(MessageId(TOPIC, 0, n))) for n in range(3)]
+            assert found == [["PUBLISHED"], ["PUBLISHED"], ["PUBLISHED", "SCHEDULED"]]
 
     run(main())
 
