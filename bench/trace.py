@@ -36,7 +36,7 @@ from goq.storage.batch import Batch
 from goq.storage.files import RealDisk
 from goq.storage.log import Log, LogConfig
 
-MESSAGES = 200_000
+MESSAGES = 1_000_000
 FULL = 10_000_000
 _IN_FLIGHT = 200
 _TRACES = 300

@@ -39,7 +39,12 @@ class TraceRoutes:
                     Parameter("wait", "hold the answer so long until there is another step"),
                     Parameter("seen", "how many steps are known already", "integer"),
                 ),
-                errors=("topic_not_found", "message_not_found", "too_many_requests"),
+                errors=(
+                    "topic_not_found",
+                    "partition_not_found",
+                    "message_not_found",
+                    "too_many_requests",
+                ),
                 waits=True,
             ),
         ]

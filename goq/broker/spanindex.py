@@ -21,9 +21,10 @@ from goq.storage.segment import SPANS_SUFFIX, Segment
 
 
 class LiveBlocks(NamedTuple):
-    """The blocks of a segment that is not sealed, from ``sequence`` on; before it lies nothing new.
+    """The blocks of a segment that is not sealed, from ``sequence`` on, as they were recorded.
 
-    ``end`` is up to where the log was durable when this was taken.
+    What lies before was there when the log was opened. ``end`` is up to where the log was durable
+    when this was taken: there may be blocks behind it.
     """
 
     sequence: int
@@ -96,7 +97,7 @@ class SpanIndex:
 
     def _growing(self, segment: Segment, live: LiveBlocks) -> SegmentSpans:
         blocks = list(live.blocks)
-        if live.sequence > segment.base_offset:  # what was there when the log was opened
+        if live.sequence > segment.base_offset:
             blocks = [*self._head(segment.base_offset, live.sequence), *blocks]
         blocks = [block for block in blocks if block.start < live.end]
         return SegmentSpans.of(segment.base_offset, live.end, blocks)
