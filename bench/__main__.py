@@ -19,6 +19,7 @@ from bench import (
     latency,
     mixed,
     singles,
+    trace,
     waiting,
 )
 from bench.machine import facts
@@ -38,6 +39,7 @@ WORKS: list[Work] = [
     *dedup.WORKS,
     *waiting.WORKS,
     *background.WORKS,
+    *trace.WORKS,
 ]
 QUICK_SCALE = 0.1
 

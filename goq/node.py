@@ -22,6 +22,7 @@ from goq.api.producers import ProducerRoutes
 from goq.api.scheduled import ScheduledRoutes
 from goq.api.single import SingleRoutes
 from goq.api.topics import TopicRoutes
+from goq.api.tracing import TraceRoutes
 from goq.broker.broker import Broker
 from goq.broker.metadata import LocalMetadata
 from goq.clock import SystemClock
@@ -101,6 +102,7 @@ class Node:
             *TopicRoutes(broker, node_id).routes(),
             *MessageRoutes(broker).routes(),
             *SingleRoutes(broker).routes(),
+            *TraceRoutes(broker).routes(),
             *ScheduledRoutes(broker).routes(),
             *GroupRoutes(broker).routes(),
             *ProducerRoutes(broker).routes(),

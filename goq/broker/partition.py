@@ -22,6 +22,7 @@ from goq.broker.dispatch import Dispatch, first_needed
 from goq.broker.fetching import Fetch, Missing
 from goq.broker.intake import Intake
 from goq.broker.keeping import Keeping
+from goq.broker.livespans import LiveSpans
 from goq.broker.naming import name_when_stored
 from goq.broker.opening import (
     Machinery,
@@ -469,6 +470,16 @@ class Partition:
         """Carry out what was decided elsewhere; it holds when the future is done."""
         self.check_room()
         return self._record(events)
+
+    @property
+    def spans(self) -> LiveSpans:
+        """Where in the events to look for a message."""
+        return self._recorder.spans
+
+    async def write_deferred(self) -> None:
+        """Return when what nobody had to wait for is durable too."""
+        if self.is_online:
+            await self._recorder.write_deferred()
 
     async def recorded(self) -> None:
         """Return when all events so far are durable; raise if any of them is lost."""

@@ -12,10 +12,12 @@ from collections.abc import Callable, Sequence
 from goq import limits
 from goq.broker.commit import Appended, GroupCommit
 from goq.broker.eventlog import encode_event_frame, snapshot_frames
+from goq.broker.livespans import LiveSpans
 from goq.broker.opening import Machinery, Opened, PartitionId
 from goq.delivery.events import AnyEvent, token_of
 from goq.delivery.snapshot import snapshot_of, weight_of
 from goq.errors import GoqError
+from goq.storage.segment import Segment
 
 _DEFERRED_MAX = 32
 _SNAPSHOT_COST_BYTES = limits.KIB  # of new messages that an entry of a snapshot has to wait for
@@ -43,13 +45,20 @@ class Recorder:
         self._snapshot_sequence = opened.events.end_offset
         self._snapshot_weight = 0
         self._bytes_since_snapshot = 0
+        self.spans = LiveSpans(
+            opened.events,
+            opened.state.outbox,
+            machinery.epoch,
+            machinery.disk,
+            machinery.executor,
+        )
         self.commit = GroupCommit(
             opened.events,
             machinery.executor,
             machinery.clock,
             machinery.epoch,
             on_commit=lambda _committed: None,
-            on_seal=lambda segment: machinery.on_seal(identity, "events", segment),
+            on_seal=lambda segment: self._sealed(identity, segment, machinery),
             on_failure=on_failure,
             write_seconds=machinery.write_seconds,
         )
@@ -66,12 +75,20 @@ class Recorder:
         """
         self._state.apply(event, self._next_sequence + len(self._deferred), self._epoch)
         self._deferred.append(event)
-        if len(self._deferred) >= _DEFERRED_MAX:
+        if len(self._deferred) >= _DEFERRED_MAX or self.spans.is_watched(event):
             self.record(())
+
+    async def write_deferred(self) -> None:
+        """Return when what was recorded for later is durable."""
+        if self._deferred:
+            await self.record(())
 
     def record(self, events: Sequence[AnyEvent]) -> asyncio.Future[Appended]:
         """Apply events and queue them for the log; the future is done when they are durable."""
-        done = self.commit.append(encode_event_frame([*self._deferred, *events]))
+        together = [*self._deferred, *events]
+        view = encode_event_frame(together)
+        done = self.commit.append(view)
+        self.spans.recorded(together, view.header.frame_bytes, done)
         self._next_sequence += len(self._deferred)
         self._deferred.clear()
         for event in events:
@@ -102,6 +119,10 @@ class Recorder:
         if self._bytes_since_snapshot or has_events:
             self._record_snapshot(begins_segment=False)
 
+    def _sealed(self, identity: PartitionId, segment: Segment, machinery: Machinery) -> None:
+        self.spans.sealed(segment)
+        machinery.on_seal(identity, "events", segment)
+
     def _is_full(self) -> bool:
         return self.commit.log.active.size_bytes >= limits.EVENT_SEGMENT_BYTES
 
@@ -113,6 +134,7 @@ class Recorder:
         done = self.commit.append(first, begins_segment=begins_segment)
         for view in others:
             done = self.commit.append(view)
+        self.spans.snapshot_recorded(len(events), begins_segment=begins_segment)
         if begins_segment:
             sequence = self._next_sequence
             done.add_done_callback(lambda last: self._snapshot_done(last, sequence))

@@ -165,6 +165,15 @@ class LogReader:
         number = segments.index(segment)
         return self._time_of(segments, number - 1) if number else 0
 
+    def sealed_time_us(self, offset: int) -> int | None:
+        """Return the latest append time up to the end of the segment that holds ``offset``.
+
+        None where that is the last segment, to which more may come.
+        """
+        segments = self.segments
+        number = _number_of(segments, offset)
+        return self._time_of(segments, number) if number < len(segments) - 1 else None
+
     def _places_of(self, offset: int) -> Iterator[FramePlace | Damage]:
         segments = self.segments
         number = number_of(segments, offset)

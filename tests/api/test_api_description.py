@@ -17,7 +17,6 @@ from goq.errors import BY_CODE
 
 DOCS = Path(__file__).parents[2] / "docs"
 NOT_YET = [
-    ("GET", "/v1/messages/orders:0:0/trace"),
     ("GET", "/v1/cluster"),
     ("POST", "/v1/cluster/nodes"),
 ]

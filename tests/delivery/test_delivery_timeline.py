@@ -1,0 +1,217 @@
+"""From the events about one message to its steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from goq.delivery.events import (
+    Acked,
+    AnyEvent,
+    Cancelled,
+    Cause,
+    Corrupted,
+    Departed,
+    Departing,
+    Dropped,
+    Expired,
+    Extended,
+    GroupDeleted,
+    Leased,
+    Matured,
+    Nacked,
+    Rescheduled,
+    Reset,
+    Skipped,
+    Trimmed,
+    Truncated,
+    token_of,
+)
+from goq.delivery.timeline import Copy, Name, Published, Step, Timeline
+
+EPOCH, OFFSET = 2, 10
+PUBLISHED = Published(OFFSET, 1_000_000)
+TOKEN = token_of(EPOCH, 0)
+LEASED = Leased("g", "c", 31_000, [(5, 8, 1), (10, 12, 1)])
+
+
+def timeline(*events: AnyEvent | None, published: Published | None = PUBLISHED) -> Timeline:
+    """Feed events, a second apart; None for one that is damaged."""
+    found = Timeline(OFFSET, published)
+    for number, event in enumerate(events):
+        time_us = 2_000_000 + number * 1_000_000
+        if event is None:
+            found.add_gap(time_us - 1_000_000, time_us + 1_000_000)
+        else:
+            found.add(event, number, EPOCH, time_us)
+    return found
+
+
+def names(found: Timeline) -> list[str]:
+    return [str(step.name) for step in found.steps]
+
+
+def last(*events: AnyEvent | None, **known: Any) -> Step:
+    return timeline(*events, **known).steps[-1]
+
+
+def test_events_about_other_messages_are_no_steps() -> None:
+    others = Leased("g", "c", 5, [(0, 10, 1), (11, 20, 1)]), Cancelled([(9, 10)])
+    assert names(timeline(*others)) == ["PUBLISHED"]
+
+
+def test_an_open_lease_and_one_that_ran_out_say_until_when() -> None:
+    assert last(LEASED).until_ms == 31_000
+    over = timeline(LEASED, Expired("g", TOKEN, [(10, 12, 1)], 3000, "", 3000))
+    assert over.steps[1].until_ms == 31_000
+    assert (over.steps[2].name, over.steps[2].reason) == (Name.EXPIRED, "visibility_timeout")
+    settled = timeline(LEASED, Acked("g", TOKEN, [(10, 12)]))
+    assert settled.steps[1].until_ms is None
+    assert settled.steps[2] == Step(3_000_000, Name.ACKNOWLEDGED, "g", "c", 1)
+
+
+def test_a_retry_is_a_step_where_it_has_to_wait() -> None:
+    nacked = Nacked("g", TOKEN, [(10, 12, 1)], 9_000, "busy", 3_000)
+    found = timeline(LEASED, nacked)
+    assert names(found)[2:] == ["NACKED", "RETRY_SCHEDULED"]
+    assert found.steps[-1].due_ms == 9_000
+    at_once = Nacked("g", TOKEN, [(10, 12, 1)], 3_000, "busy", 3_000)
+    assert names(timeline(LEASED, at_once))[2:] == ["NACKED"]
+    assert names(timeline(LEASED, Cancelled([(10, 11)]), nacked))[2:] == ["CANCELLED", "NACKED"]
+
+
+def test_what_never_left_the_node_was_returned_and_is_no_attempt() -> None:
+    found = timeline(LEASED, Nacked("g", TOKEN, [(10, 12, 0)], 3_000, "", 3_000))
+    assert names(found)[1:] == ["DELIVERED", "RETURNED"]
+    assert (found.attempts, found.steps[1].until_ms) == (0, None)
+
+
+def test_without_its_lease_a_step_has_no_consumer_and_that_is_said() -> None:
+    found = timeline(None, Acked("g", TOKEN, [(10, 12)]))
+    assert found.steps[1:] == [Step(3_000_000, Name.ACKNOWLEDGED, "g")]
+    assert [gap.reason for gap in found.incomplete] == [
+        "events are damaged",
+        "the event that handed the message out is missing",
+    ]
+
+
+def test_without_its_lease_what_may_have_been_returned_is_not_called_nacked() -> None:
+    returned = Nacked("g", TOKEN, [(10, 12, 1)], 3_000, "", 3_000)
+    assert names(timeline(None, returned)) == ["PUBLISHED"]
+    assert names(timeline(None, Nacked("g", TOKEN, [(10, 12, 1)], 3_000, "bad", 3_000))) == [
+        "PUBLISHED",
+        "NACKED",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cause", "reason", "name", "told"),
+    [
+        (Cause.NACKED, "busy", "NACKED", "busy"),
+        (Cause.EXPIRED, "", "EXPIRED", "visibility_timeout"),
+        (Cause.EXPIRED, "gone", "EXPIRED", "gone"),
+        (Cause.REJECTED, "", "REJECTED", None),
+    ],
+)
+def test_what_is_given_up_says_why_before_it_says_what_became_of_it(
+    cause: Cause, reason: str, name: str, told: str | None
+) -> None:
+    spans = [(10, 12, 1)]
+    dropped = timeline(LEASED, Dropped("g", TOKEN, spans, cause, reason, 3_000))
+    assert names(dropped)[2:] == [name, "DROPPED"]
+    departing = Departing("g", TOKEN, spans, cause, reason, 3_000, "t.dlq", 1, 7)
+    gone = timeline(LEASED, departing)
+    assert names(gone)[2:] == [name, "DEAD_LETTERED"]
+    for found in (dropped, gone):
+        assert (found.steps[2].reason, found.steps[2].consumer) == (told, "c")
+
+
+def test_a_copy_is_counted_from_the_first_that_left_with_it() -> None:
+    spans = [(3, 5, 1), (9, 12, 1)]
+    departing = Departing("g", 0, spans, Cause.TTL, "", 3_000, "t.dlq", 1, 7)
+    found = timeline(departing)
+    assert names(found)[1:] == ["EXPIRED", "DEAD_LETTERED"]
+    assert (found.steps[1].reason, found.steps[2].copy) == ("ttl", Copy("t.dlq", 1, -1, 3))
+    found = timeline(departing, Departed(token_of(EPOCH, 0), 70), Departed(9, 80))
+    assert found.steps[2].copy == Copy("t.dlq", 1, 70, 3)
+
+
+def test_what_is_put_back_is_over_for_every_group() -> None:
+    departing = Departing("", 0, [(10, 11, 0)], Cause.REDRIVEN, "", 3_000, "t", 0, 7)
+    found = timeline(departing, Reset("g", 0))
+    assert names(found)[1:] == ["REDRIVEN"]
+    assert found.steps[1].group is None
+
+
+def test_what_is_passed_over_says_why() -> None:
+    assert last(Skipped("g", [(10, 11)], Cause.TTL)).name is Name.EXPIRED
+    assert last(Skipped("g", [(10, 11)], Cause.OTHER_GROUP)) == Step(
+        2_000_000, Name.SKIPPED, "g", reason="other_group"
+    )
+
+
+def test_a_reset_is_a_step_where_it_changes_something() -> None:
+    acked = Acked("g", TOKEN, [(10, 12)])
+    assert names(timeline(Reset("g", 3))) == ["PUBLISHED"]
+    assert last(Reset("g", 11)).reason == "passed over"
+    assert names(timeline(Reset("g", 11), Reset("g", 12)))[1:] == ["RESET"]
+    assert last(LEASED, acked, Reset("g", 10)).reason == "to be delivered again"
+    assert names(timeline(LEASED, acked, Reset("g", 11)))[-1] == "ACKNOWLEDGED"
+    assert last(LEASED, Reset("g", 11)).reason == "passed over"
+    assert names(timeline(LEASED, acked, Reset("h", 3)))[-1] == "ACKNOWLEDGED"
+    assert names(timeline(LEASED, acked, None, Reset("g", 3)))[-1] == "ACKNOWLEDGED"
+
+
+def test_a_group_that_is_deleted_is_told_of_where_it_had_the_message() -> None:
+    assert names(timeline(GroupDeleted("g"))) == ["PUBLISHED"]
+    again = timeline(LEASED, GroupDeleted("g"), GroupDeleted("g"))
+    assert names(again)[2:] == ["GROUP_DELETED"]
+
+
+def test_a_message_matures_once_by_the_time_in_force() -> None:
+    delayed = PUBLISHED._replace(due_ms=5_000)
+    early, late = Matured(4_999, 100), Matured(6_000, 100)
+    found = timeline(early, Matured(6_000, 10), late, Matured(7_000, 100), published=delayed)
+    assert names(found) == ["PUBLISHED", "SCHEDULED", "MATURED"]
+    assert (found.steps[1].due_ms, found.steps[2].time_us) == (5_000, 6_000_000)
+    moved = timeline(Rescheduled(10, 6_500), late, Matured(6_500, 100), published=delayed)
+    assert names(moved)[2:] == ["RESCHEDULED", "MATURED"]
+    assert moved.steps[-1].time_us == 6_500_000
+    assert names(timeline(Cancelled([(10, 11)]), late, published=delayed))[-1] == "CANCELLED"
+    assert names(timeline(None, late, published=delayed))[-1] == "SCHEDULED"
+
+
+def test_a_message_never_matures_before_it_was_published() -> None:
+    delayed = PUBLISHED._replace(due_ms=5)
+    assert last(Matured(7, 100), published=delayed).time_us == PUBLISHED.time_us
+
+
+def test_what_retention_deleted_is_deleted_once() -> None:
+    found = timeline(Trimmed(10), Trimmed(11), Trimmed(90), published=None)
+    assert [(step.name, step.time_us) for step in found.steps] == [(Name.DELETED, 3_000_000)]
+
+
+def test_what_was_lost_before_a_message_got_its_offset_was_about_another() -> None:
+    found = timeline(LEASED, None, Truncated(10), Leased("g", "d", 5, [(10, 11, 1)]))
+    assert [(step.name, step.consumer) for step in found.steps] == [
+        (Name.PUBLISHED, None),
+        (Name.DELIVERED, "d"),
+    ]
+    assert (found.attempts, found.incomplete) == (1, [])
+    assert names(timeline(LEASED, Truncated(11))) == ["PUBLISHED", "DELIVERED"]
+
+
+def test_damage_from_before_the_message_is_no_gap_in_its_trace() -> None:
+    found = Timeline(OFFSET, PUBLISHED)
+    found.add_gap(0, PUBLISHED.time_us - 1)
+    assert not found.incomplete
+    found.add_gap(0, PUBLISHED.time_us)
+    found.add_gap(0, None)
+    assert len(found.incomplete) == 2
+
+
+def test_an_extension_and_a_corruption_are_steps() -> None:
+    extended = last(LEASED, Extended("g", TOKEN, [(10, 12)], 77_000))
+    assert extended == Step(3_000_000, Name.EXTENDED, "g", "c", 1, 77_000)
+    assert last(Corrupted(8, 12, "bad")) == Step(2_000_000, Name.CORRUPTED, reason="bad")
