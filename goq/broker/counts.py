@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from goq.broker.partition import Partition
+from goq.delivery.group import Group
+from goq.delivery.partition import PartitionState
 
 
 class GroupCounts(NamedTuple):
@@ -12,7 +14,7 @@ class GroupCounts(NamedTuple):
 
     ``lag`` is what it has not done, without what is not due yet (``scheduled``). Of that so much
     is ``ready``, ``leased``, or waits for its ``retry``; ``blocked`` is what of the ready is known
-    to be held back behind its key.
+    to be held back behind its key. ``dead`` is how many left it as dead letters, ever.
     """
 
     lag: int
@@ -21,12 +23,17 @@ class GroupCounts(NamedTuple):
     retry: int
     blocked: int
     scheduled: int
+    dead: int
 
 
 def group_counts(partition: Partition, name: str, now_ms: int) -> GroupCounts:
     """Count a group's messages; the time is that of the wall clock."""
     state = partition.state
-    group = state.group(name)
+    return count_in(state, state.group(name), partition.dispatch.schedule.count, now_ms)
+
+
+def count_in(state: PartitionState, group: Group, scheduled_count: int, now_ms: int) -> GroupCounts:
+    """Count a group's messages in a state in which so many messages have not matured."""
     start, end = state.start_offset, state.end_offset
     untaken = end - start - group.taken.count(start, end)
     unreadable = sum(
@@ -34,7 +41,7 @@ def group_counts(partition: Partition, name: str, now_ms: int) -> GroupCounts:
         for r in state.corrupt
         for hole in group.taken.missing(max(r.start, start), min(r.end, end))
     )
-    scheduled = min(partition.dispatch.schedule.count, untaken)
+    scheduled = min(scheduled_count, untaken)
     waiting = group.retries.message_count
     due = sum(p.end - p.start for p in group.retries if p.time_ms <= now_ms)
     return GroupCounts(
@@ -44,4 +51,5 @@ def group_counts(partition: Partition, name: str, now_ms: int) -> GroupCounts:
         retry=waiting - due,
         blocked=group.locks.held_count,
         scheduled=scheduled,
+        dead=group.dead_count,
     )

@@ -260,7 +260,7 @@ class Partition:
 
     async def look(self, work: Callable[[Waiting], T]) -> T:
         """Ask, in a thread, something about the messages that wait for their time."""
-        waiting = Waiting(self.messages, self.state)
+        waiting = Waiting(self.messages.reader, self.state)
         return await self._loop.run_in_executor(self._machinery.executor, work, waiting)
 
     async def row(self, offset: int) -> Rows | None:

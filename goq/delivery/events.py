@@ -162,6 +162,7 @@ class SnapshotGroup(Event, frozen=True, tag=11):
     leases: list[tuple[int, str, list[HeldSpan]]] = []
     retries: list[HeldSpan] = []
     failures: list[tuple[Failure, ...]] = []
+    dead: int = 0
 
 
 class SnapshotProducers(Event, frozen=True, tag=12):

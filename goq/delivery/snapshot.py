@@ -73,6 +73,7 @@ def restore_group(group: Group, snapshot: SnapshotGroup) -> None:
     if snapshot.floor > group.taken.floor:
         group.taken.add(0, snapshot.floor)
     group.taken.restore(snapshot.full, snapshot.partial)
+    group.dead_count += snapshot.dead
     table = snapshot.failures
     group.restore(
         [
@@ -105,7 +106,7 @@ def restore_marks(state: PartitionState, marks: SnapshotMarks) -> None:
 
 def _group(group: Group) -> Iterator[AnyEvent]:
     floor, full, partial = group.taken.encode()
-    yield SnapshotGroup(group.name, floor, full)
+    yield SnapshotGroup(group.name, floor, full, dead=group.dead_count)
     for some in _batches(partial, _BITMAPS_MAX):
         yield SnapshotGroup(group.name, floor, partial=some)
     held = (

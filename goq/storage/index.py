@@ -18,9 +18,11 @@ from array import array
 from bisect import bisect_left, bisect_right
 from typing import NamedTuple
 
+import numpy as np
 from crc32c import crc32c
 
 from goq import limits
+from goq.storage.columns import Int64s
 
 _WORD = struct.Struct("<Q")
 
@@ -73,6 +75,16 @@ class SparseIndex:
     def before_time(self, time_us: int) -> IndexEntry:
         """Return the last entry that has only earlier frames before it."""
         return self._entry(max(0, bisect_left(self._times, time_us, 0, len(self)) - 1))
+
+    def columns(self) -> tuple[Int64s, Int64s, Int64s]:
+        """Return offsets, positions and times of all entries there are, from any thread."""
+        count = len(self)
+        offsets, positions, times = (column[:count] for column in self._columns())
+        return (
+            np.frombuffer(offsets, np.int64),
+            np.frombuffer(positions, np.int64),
+            np.frombuffer(times, np.int64),
+        )
 
     def pack(self, end: IndexEntry) -> bytes:
         """Return the index as its file has it, with ``end`` as the place that it reaches to."""

@@ -40,6 +40,11 @@ class LogReader:
         self.damage = damage
         self._noting = threading.Lock()
 
+    @property
+    def disk(self) -> Disk:
+        """What the segments are read with."""
+        return self._disk
+
     def read(
         self,
         offset: int,
@@ -164,6 +169,13 @@ class LogReader:
         segments = self.segments
         number = segments.index(segment)
         return self._time_of(segments, number - 1) if number else 0
+
+    def time_at_end(self, segment: Segment) -> int:
+        """Return the running maximum of append times over everything up to a segment's end."""
+        segments = self.segments
+        if segment is segments[-1] and segment.index is not None and not segment.times_are_own:
+            return segment.time_us
+        return self._time_of(segments, segments.index(segment))
 
     def _places_of(self, offset: int) -> Iterator[FramePlace | Damage]:
         segments = self.segments

@@ -259,8 +259,8 @@ def canonical(state: PartitionState) -> Any:
     groups = {}
     for name, group in state.groups.items():
         consumers = {token: lease.consumer for token, lease in group.leases.items()}
-        groups[name] = (consumers, expanded(state, name))
-    untouched = ({}, expanded(state, "-"))
+        groups[name] = (consumers, expanded(state, name), group.dead_count)
+    untouched = ({}, expanded(state, "-"), 0)
     outbox = state.outbox
     return (
         (start, end, [(r.start, r.end) for r in state.corrupt]),

@@ -52,9 +52,14 @@ class AsyncAdmin(AsyncDeadLetters):
         """Return the groups of a topic."""
         return _list(await self._http.call("GET", routes.groups(topic)), "groups")
 
-    async def group(self, topic: str, group: str) -> Json:
-        """Return one group: how far it is and what it holds."""
-        return _dict(await self._http.call("GET", routes.group(topic, group)))
+    async def group(self, topic: str, group: str, at: str | int | None = None) -> Json:
+        """Return one group: how far it is and what it holds, or was and held ``at`` a time.
+
+        Raises ``GroupNotFound`` where there was none, ``PastNotKept`` for a time before what is
+        kept.
+        """
+        target = routes.query(routes.group(topic, group), at=at)
+        return _dict(await self._http.call("GET", target))
 
     async def group_members(self, topic: str, group: str) -> Json:
         """Return who owns which partitions of a group, what moves, and the latest changes."""

@@ -53,9 +53,14 @@ class Admin(DeadLetters):
         """Return the groups of a topic."""
         return _list(self._http.call("GET", routes.groups(topic)), "groups")
 
-    def group(self, topic: str, group: str) -> Json:
-        """Return one group: how far it is and what it holds."""
-        return _dict(self._http.call("GET", routes.group(topic, group)))
+    def group(self, topic: str, group: str, at: str | int | None = None) -> Json:
+        """Return one group: how far it is and what it holds, or was and held ``at`` a time.
+
+        Raises ``GroupNotFound`` where there was none, ``PastNotKept`` for a time before what is
+        kept.
+        """
+        target = routes.query(routes.group(topic, group), at=at)
+        return _dict(self._http.call("GET", target))
 
     def group_members(self, topic: str, group: str) -> Json:
         """Return who owns which partitions of a group, what moves, and the latest changes."""
