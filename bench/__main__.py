@@ -17,6 +17,7 @@ from bench import (
     delays,
     latency,
     mixed,
+    past,
     singles,
     waiting,
 )
@@ -36,6 +37,7 @@ WORKS: list[Work] = [
     *delays.WORKS,
     *dedup.WORKS,
     *waiting.WORKS,
+    *past.WORKS,
 ]
 QUICK_SCALE = 0.1
 

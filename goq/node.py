@@ -12,6 +12,7 @@ from goq import limits
 from goq.api.app import Api
 from goq.api.dead import DeadLetterRoutes
 from goq.api.groups import GroupRoutes
+from goq.api.history import HistoryRoutes
 from goq.api.members import MemberRoutes
 from goq.api.messages import MessageRoutes
 from goq.api.metrics import HttpStats, Metrics
@@ -100,6 +101,7 @@ class Node:
             *MessageRoutes(broker).routes(),
             *SingleRoutes(broker).routes(),
             *ScheduledRoutes(broker).routes(),
+            *HistoryRoutes(broker).routes(),
             *GroupRoutes(broker).routes(),
             *MemberRoutes(broker).routes(),
             *DeadLetterRoutes(broker).routes(),

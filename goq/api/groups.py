@@ -208,6 +208,7 @@ class GroupRoutes:
         answer = await _settle(
             topic, group, receipts, lambda p, some: acknowledge(p.state, group, some)
         )
+        topic.stats.begin(asyncio.get_running_loop().time())
         topic.stats.acked_messages += answer.done
         return json_response(answer)
 

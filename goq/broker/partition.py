@@ -198,6 +198,7 @@ class Partition:
         return frames[0] if frames and frames[0].header.base_offset == offset else None
 
     def _published(self, committed: Committed) -> None:
+        self._stats.begin(self._loop.time())
         for view, appended in committed:
             header = view.header
             end = appended.offset + header.message_count

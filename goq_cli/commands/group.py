@@ -115,8 +115,9 @@ def _row(topic: str, group: dict[str, Any]) -> list[object]:
 
 
 def _print_progress(topic: str, group: dict[str, Any]) -> None:
-    then = {"at": group["at"]} if "at" in group else {}
-    print_table((*then, *_COLUMNS), [[*then.values(), *_row(topic, group)]])
+    if "at" in group:
+        print_table(("at",), [[group["at"]]])
+    print_table(_COLUMNS, [_row(topic, group)])
     columns = ("partition", "cursor", *_COUNTS)
     print_table(columns, [[p[c] for c in columns] for p in group["partitions"]])
     if group["members"]:

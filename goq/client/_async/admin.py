@@ -40,6 +40,13 @@ class AsyncAdmin(AsyncDeadLetters):
         """Return one topic: its partitions with their bounds, and its settings."""
         return _dict(await self._http.call("GET", routes.topic(name)))
 
+    async def topic_history(self, topic: str, days: int | None = None) -> Json:
+        """Return what a topic holds by day, its rates of late, and what is scheduled in it.
+
+        ``days`` are the last so many of UTC, today included.
+        """
+        return _dict(await self._http.call("GET", routes.query(routes.history(topic), days=days)))
+
     async def alter_topic(self, name: str, **changes: object) -> Json:
         """Change a topic: ``settings=`` and what else the node lets change."""
         return _dict(await self._http.call("PATCH", routes.topic(name), changes, repeatable=True))

@@ -41,6 +41,13 @@ class Admin(DeadLetters):
         """Return one topic: its partitions with their bounds, and its settings."""
         return _dict(self._http.call("GET", routes.topic(name)))
 
+    def topic_history(self, topic: str, days: int | None = None) -> Json:
+        """Return what a topic holds by day, its rates of late, and what is scheduled in it.
+
+        ``days`` are the last so many of UTC, today included.
+        """
+        return _dict(self._http.call("GET", routes.query(routes.history(topic), days=days)))
+
     def alter_topic(self, name: str, **changes: object) -> Json:
         """Change a topic: ``settings=`` and what else the node lets change."""
         return _dict(self._http.call("PATCH", routes.topic(name), changes, repeatable=True))
