@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from statistics import median
 
-from bench.backlog import fill_small
+from bench import frames
+from bench.loader import http_answer_length, load
 from bench.rows import Place, Row, Work
-from goq.client import AsyncClient, Client
-from goq.client import AsyncMessage as Message
+from goq.client import AsyncClient, AsyncReceivedMessage, Client
 
 TOPIC, GROUP = "day", "g"
 PUBLISHED = 5_000_000
-BATCH = 1000
+BATCH, SIZE_BYTES = 1000, 100
+PARTITIONS = 6
 SINGLES = 100_000
 ROUNDS = 20
-CONNECTIONS = 8
+CONNECTIONS = 6
 MOMENTS = 5
 _NACKED_EVERY = 10
 
@@ -27,16 +29,25 @@ def _prepare(place: Place) -> None:
     """Publish in batches and settle one by one, in turns, and note some moments."""
     published, singles = place.scaled(PUBLISHED // ROUNDS), place.scaled(SINGLES // ROUNDS)
     with Client(place.goq.url) as client:
-        client.create_topic(TOPIC)
+        client.create_topic(TOPIC, PARTITIONS)
     _moments_us.clear()
     for _ in range(ROUNDS):
-        fill_small(place.goq, TOPIC, published, batch=BATCH)
+        _publish(place, published)
         asyncio.run(_settle_singly(place.goq.url, singles))
         _moments_us.append(time.time_ns() // 1000)
 
 
+def _publish(place: Place, messages: int) -> None:
+    values = frames.values(BATCH, SIZE_BYTES)
+    callers = []
+    for number in range(CONNECTIONS):
+        body = frames.anonymous_body(values, partition=number % PARTITIONS)
+        callers.append(itertools.repeat((frames.request_head(TOPIC, len(body)), body)))
+    load(place.goq.port, callers, messages // BATCH, http_answer_length)
+
+
 async def _settle_singly(url: str, count: int) -> None:
-    async def settle(client: AsyncClient, messages: list[Message]) -> None:
+    async def settle(client: AsyncClient, messages: list[AsyncReceivedMessage]) -> None:
         for number, message in enumerate(messages):
             if number % _NACKED_EVERY:
                 await message.ack()

@@ -34,8 +34,8 @@ from goq.storage.log import Log
 from goq.storage.reader import LogReader
 
 _LENGTH_BYTES = 8
-_LIST_HEAD_BYTES = {0xDC: 3, 0xDD: 5}  # of a long MessagePack array; a short one has 1
-_LIST_HEAD_BYTES_MAX = 5
+_LIST_HEAD_BYTES = {b"\xdc": 3, b"\xdd": 5}  # of a long MessagePack array; a short one has 1
+_SNAPSHOT_TAG = bytes([int(str(SnapshotStarted.__struct_config__.tag))])
 _SNAPSHOT_FRAME_WEIGHT = 5_000
 
 
@@ -85,14 +85,14 @@ def decode_event_frame(view: FrameView) -> list[StoredEvent]:
     ]
 
 
-def begins_snapshot(view: FrameView) -> bool:
-    """Whether the first event of a frame begins a snapshot, told without decoding the frame.
+def begins_snapshot(body: memoryview) -> bool:
+    """Whether the first event of a frame begins a snapshot, told without decoding its body.
 
     That is the tag behind the heads of two arrays: of the list, and of its first event.
     """
-    head = bytes(view.body[_LENGTH_BYTES : _LENGTH_BYTES + _LIST_HEAD_BYTES_MAX + 2])
-    tag_at = _LIST_HEAD_BYTES.get(head[0], 1) + 1
-    return head[tag_at] == SnapshotStarted.__struct_config__.tag
+    head = bytes(body[_LENGTH_BYTES : _LENGTH_BYTES + 8])
+    tag_at = _LIST_HEAD_BYTES.get(head[:1], 1) + 1
+    return head[tag_at : tag_at + 1] == _SNAPSHOT_TAG
 
 
 def read_events(reader: LogReader, start: int, end: int) -> Iterator[StoredEvent | None]:

@@ -148,9 +148,8 @@ def _replayed(events: LogReader, end: int) -> Replayed:
 
 def _snapshots(events: LogReader, end: int) -> Iterator[int]:
     """Yield with which events before ``end`` a snapshot may begin, the last first."""
-    for place in frames_back(events, end):
-        if begins_snapshot(place.view):
-            yield place.view.header.base_offset
+    for place in frames_back(events, end, begins_snapshot):
+        yield place.view.header.base_offset
 
 
 def _first_us(reader: LogReader) -> int:

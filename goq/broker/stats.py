@@ -11,7 +11,7 @@ BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0
 
 
 @dataclass(slots=True)
-class TopicStats:
+class TopicCounts:
     """What happened in a topic since the node started."""
 
     published_messages: int = 0
@@ -21,6 +21,12 @@ class TopicStats:
     acked_messages: int = 0
     nacked_messages: int = 0
     expired_messages: int = 0
+
+
+@dataclass(slots=True)
+class TopicStats(TopicCounts):
+    """The same, and how it was of late."""
+
     _recent: RecentTotals = field(default_factory=RecentTotals, init=False)
 
     def begin(self, now_s: float) -> None:

@@ -14,20 +14,22 @@ further on, reached behind the moment, and was over within one entry of the inde
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from struct import Struct
 from typing import NamedTuple
 
 import numpy as np
 
 from goq import limits
 from goq.errors import DamagedData, InvalidFrame
-from goq.frame.header import HEADER_BYTES, parse_header
+from goq.frame.header import HEADER_BYTES, MAGIC, parse_header
 from goq.storage.columns import Int64s
 from goq.storage.files import Disk
 from goq.storage.reader import LogReader
 from goq.storage.scan import FramePlace, Scan
 from goq.storage.segment import Segment
 
+_HEAD = Struct("<4sIqq")  # magic, length, offset and time: what a frame's header begins with
 _CHUNK_BYTES = 2 * limits.INDEX_INTERVAL_BYTES
 
 
@@ -46,20 +48,29 @@ def end_at(reader: LogReader, time_us: int) -> int:
                 raise DamagedData(f"a segment of {segments[0].path.parent} is gone") from None
 
 
-def frames_back(reader: LogReader, end_offset: int) -> Iterator[FramePlace]:
-    """Yield the sound frames before ``end_offset``, the last first; blocks on the disk."""
+def frames_back(
+    reader: LogReader, end_offset: int, is_wanted: Callable[[memoryview], bool] | None = None
+) -> Iterator[FramePlace]:
+    """Yield the sound frames before ``end_offset``, the last first; blocks on the disk.
+
+    ``is_wanted`` is asked about the body of each, unchecked: what it refuses costs little.
+    """
     for segment in reversed(reader.segments):
         if segment.base_offset >= end_offset:
             continue
         stretches = _stretches(reader, segment)
         for number in reversed(range(stretches.number)):
-            if stretches.offsets[number] < end_offset:
-                frames = _Part(stretches, number, number + 1).frames(reader.disk)
-                yield from (
-                    place
-                    for place in reversed(list(frames))
-                    if place.view.header.end_offset <= end_offset
-                )
+            if stretches.offsets[number] >= end_offset:
+                continue
+            part = _Part(stretches, number, number + 1)
+            heads = part.heads(reader.disk) if is_wanted is not None else None
+            if heads is None or any(is_wanted(head.body) for head in heads if is_wanted):
+                for place in reversed(list(part.frames(reader.disk))):
+                    view = place.view
+                    if view.header.end_offset <= end_offset and (
+                        is_wanted is None or is_wanted(view.body)
+                    ):
+                        yield place
 
 
 class _Detached(Exception):
@@ -83,12 +94,49 @@ class _Stretches(NamedTuple):
         return len(self.offsets) - 1
 
 
+class _Head(NamedTuple):
+    """What a frame says of itself, before any check."""
+
+    time_us: int
+    body: memoryview
+
+
 class _Part(NamedTuple):
     """Some stretches of a segment, the last excluded."""
 
     of: _Stretches
     start: int
     stop: int
+
+    def heads(self, disk: Disk) -> list[_Head] | None:
+        """Return what the frames say of themselves, unchecked; None where they are damaged."""
+        first, last = int(self.of.positions[self.start]), int(self.of.positions[self.stop])
+        data = disk.read(self.of.segment.path, first, last - first)
+        heads, at = [], 0
+        while at < len(data):
+            if at + HEADER_BYTES > len(data):
+                return None
+            magic, frame_bytes, _, time_us = _HEAD.unpack_from(data, at)
+            if magic != MAGIC or frame_bytes <= HEADER_BYTES:
+                return None
+            heads.append(_Head(time_us, data[at + HEADER_BYTES : at + frame_bytes]))
+            at += frame_bytes
+        return heads if at == last - first else None
+
+    def last_by(self, disk: Disk, time_us: int) -> int | None:
+        """Return the offset behind the last sound frame appended by then, None if none was."""
+        for number in reversed(range(self.start, self.stop)):
+            part = _Part(self.of, number, number + 1)
+            heads = part.heads(disk)
+            if heads is None or any(head.time_us <= time_us for head in heads):
+                ends = [
+                    place.view.header.end_offset
+                    for place in part.frames(disk)
+                    if place.view.header.append_time_us <= time_us
+                ]
+                if ends:
+                    return ends[-1]
+        return None
 
     def frames(self, disk: Disk) -> Iterator[FramePlace]:
         """Yield the sound frames in order."""
@@ -139,13 +187,9 @@ def _end_at(reader: LogReader, time_us: int) -> int:
         if looked < stretches.number and found[-1].stop == stretches.number:
             look_bytes = limits.INDEX_INTERVAL_BYTES  # the clock may catch up in the next segment
     for part in reversed(found):
-        ends = [
-            place.view.header.end_offset
-            for place in part.frames(reader.disk)
-            if place.view.header.append_time_us <= time_us
-        ]
-        if ends:
-            return ends[-1]
+        end = part.last_by(reader.disk, time_us)
+        if end is not None:
+            return end
     return int(within.offsets[max(crossing, 0)])
 
 
