@@ -18,6 +18,7 @@ from bench import (
     delays,
     latency,
     mixed,
+    past,
     singles,
     trace,
     waiting,
@@ -40,6 +41,7 @@ WORKS: list[Work] = [
     *waiting.WORKS,
     *background.WORKS,
     *trace.WORKS,
+    *past.WORKS,
 ]
 QUICK_SCALE = 0.1
 

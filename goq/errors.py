@@ -14,7 +14,7 @@
     ├── NotFound                404
     │   ├── RouteNotFound · TopicNotFound · PartitionNotFound
     │   ├── GroupNotFound · MemberNotFound · MessageNotFound
-    │   └── StreamNotFound
+    │   └── StreamNotFound · PastNotKept
     ├── NotAllowed              403
     ├── Conflict                409
     │   ├── TopicExists · LeaseLost
@@ -179,6 +179,12 @@ class StreamNotFound(NotFound):
     """The stream has ended, or this node never had it."""
 
     code = "stream_not_found"
+
+
+class PastNotKept(NotFound):
+    """The moment is before what the logs still tell of."""
+
+    code = "past_not_kept"
 
 
 class NotAllowed(GoqError):

@@ -13,6 +13,7 @@ from goq.api.app import Api
 from goq.api.dead import DeadLetterRoutes
 from goq.api.finding import FindingRoutes, id_only
 from goq.api.groups import GroupRoutes
+from goq.api.history import HistoryRoutes
 from goq.api.members import MemberRoutes
 from goq.api.messages import MessageRoutes
 from goq.api.metrics import HttpStats, Metrics
@@ -104,6 +105,7 @@ class Node:
             *SingleRoutes(broker).routes(),
             *TraceRoutes(broker).routes(),
             *ScheduledRoutes(broker).routes(),
+            *HistoryRoutes(broker).routes(),
             *GroupRoutes(broker).routes(),
             *ProducerRoutes(broker).routes(),
             *MemberRoutes(broker).routes(),

@@ -288,8 +288,9 @@ class GroupPartitionOut(Output):
     ready: int
     leased: int
     retry: int
-    blocked: int
+    blocked: int | None
     scheduled: int
+    dead: int
     end: int | UnsetType = UNSET
 
 
@@ -300,11 +301,23 @@ class MemberOut(Output):
     leased: int
 
 
+class IncompleteOut(Output):
+    """Why what is told of a partition's past may lack something, and between which times."""
+
+    partition: int
+    reason: str
+    from_time: str | None = msgspec.field(default=None, name="from")
+    to_time: str | None = msgspec.field(default=None, name="to")
+
+
 class GroupOut(Output):
     """A group: ``lag`` is what it has not done, of which so much is ready, leased, in retry.
 
     ``blocked`` is what of the ready is known to be held back behind its key, ``scheduled`` what
-    is not due yet and not counted in the lag.
+    is not due yet and not counted in the lag, ``dead`` how many left it as dead letters so far.
+
+    Of the past (``at``) it is not known what was blocked, nor what the settings were;
+    ``incomplete`` is empty where all the rest is.
     """
 
     group: str
@@ -312,12 +325,15 @@ class GroupOut(Output):
     ready: int
     leased: int
     retry: int
-    blocked: int
+    blocked: int | None
     scheduled: int
+    dead: int
     oldest_ready_age_ms: int | None
     members: list[MemberOut]
     partitions: list[GroupPartitionOut]
-    settings: dict[str, str]
+    settings: dict[str, str] | UnsetType = UNSET
+    at: str | UnsetType = UNSET
+    incomplete: list[IncompleteOut] | UnsetType = UNSET
 
 
 class GroupsOut(msgspec.Struct):

@@ -32,14 +32,16 @@ class GroupViews:
     async def group(self, topic: Topic, name: str) -> GroupOut:
         """Return a group's progress in total and by partition."""
         now_ms = self._clock.wall_ms()
+        chosen = list(topic.partitions)
+        counts = [await exact_counts(partition, name, now_ms) for partition in chosen]
         partitions = [
             GroupPartitionOut(
                 partition=p.identity.number,
                 cursor=p.state.group(name).taken.floor,
                 end=_or_unset(p.state.group(name).end_offset),
-                **(await exact_counts(p, name, now_ms))._asdict(),
+                **each._asdict(),
             )
-            for p in list(topic.partitions)
+            for p, each in zip(chosen, counts, strict=True)
         ]
         holders: dict[str, int] = {}
         for partition in topic.partitions:
@@ -52,8 +54,9 @@ class GroupViews:
             ready=sum(p.ready for p in partitions),
             leased=sum(p.leased for p in partitions),
             retry=sum(p.retry for p in partitions),
-            blocked=sum(p.blocked for p in partitions),
+            blocked=sum(each.blocked for each in counts),
             scheduled=sum(p.scheduled for p in partitions),
+            dead=sum(p.dead for p in partitions),
             oldest_ready_age_ms=await self._oldest_age_ms(topic, name, now_ms),
             members=[MemberOut(consumer, held) for consumer, held in sorted(holders.items())],
             partitions=partitions,

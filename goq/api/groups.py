@@ -30,6 +30,7 @@ from goq.api.messages_out import (
     delivery_json,
     json_response,
 )
+from goq.api.past import PastViews
 from goq.api.peek import Peek, state_of
 from goq.api.reading import (
     CLIENT_ID,
@@ -64,6 +65,7 @@ class GroupRoutes:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._views = GroupViews(broker.clock)
+        self._past = PastViews(broker.clock)
         self._peek = Peek(broker)
         self._streams = StreamRoutes(broker)
 
@@ -96,7 +98,15 @@ class GroupRoutes:
                 answer=GroupsOut,
                 errors=("topic_not_found",),
             ),
-            Route("GET", _GROUP, self.show, "Show a group", answer=GroupOut, errors=_MISSING),
+            Route(
+                "GET",
+                _GROUP,
+                self.show,
+                "Show a group",
+                answer=GroupOut,
+                parameters=(Parameter("at", "as it was at this time"),),
+                errors=(*_MISSING, "past_not_kept"),
+            ),
             Route(
                 "PUT",
                 _GROUP,
@@ -202,6 +212,7 @@ class GroupRoutes:
         answer = await _settle(
             topic, group, receipts, lambda p, some: acknowledge(p.state, group, some)
         )
+        topic.stats.begin(asyncio.get_running_loop().time())
         topic.stats.acked_messages += answer.done
         return json_response(answer)
 
@@ -259,8 +270,12 @@ class GroupRoutes:
             await asyncio.sleep(0)  # there may be thousands: let others have their turn
         return json_response(GroupsOut(groups))
 
-    async def show(self, _request: Request, name: str, group: str) -> Response:
-        """Show a group."""
+    async def show(self, request: Request, name: str, group: str) -> Response:
+        """Show a group, as it is or as it was; the past knows groups that were deleted since."""
+        at = request.query.get("at")
+        if at is not None:
+            topic = self._broker.topic(name)
+            return json_response(await self._past.group(topic, check_name(group, "group"), at))
         topic = self._known(name, group)
         return json_response(await self._views.group(topic, group))
 

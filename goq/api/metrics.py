@@ -16,7 +16,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from goq.broker.broker import Broker
 from goq.broker.counts import group_counts
-from goq.broker.stats import Histogram, TopicStats
+from goq.broker.stats import Histogram, TopicCounts
 from goq.broker.topic import Topic
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -96,7 +96,7 @@ class Metrics:
         )
 
     def _topic_counters(self, topics: list[Topic]) -> Iterator[Metric]:
-        assert set(_TOPIC_COUNTERS) == set(TopicStats.__slots__)
+        assert set(_TOPIC_COUNTERS) == set(TopicCounts.__slots__)
         for name, text in _TOPIC_COUNTERS.items():
             counter = CounterMetricFamily(f"goq_{name}", text, labels=["topic"])
             for topic in topics:

@@ -31,8 +31,11 @@ from goq.frame.encode import seal
 from goq.frame.header import Attribute, padding_bytes
 from goq.frame.view import FrameView
 from goq.storage.log import Log
+from goq.storage.reader import LogReader
 
 _LENGTH_BYTES = 8
+_LIST_HEAD_BYTES = {b"\xdc": 3, b"\xdd": 5}  # of a long MessagePack array; a short one has 1
+_SNAPSHOT_TAG = bytes([int(str(SnapshotStarted.__struct_config__.tag))])
 _SNAPSHOT_FRAME_WEIGHT = 5_000
 
 
@@ -82,10 +85,21 @@ def decode_event_frame(view: FrameView) -> list[StoredEvent]:
     ]
 
 
-def read_events(log: Log, sequence: int) -> Iterator[StoredEvent | None]:
-    """Yield the events from ``sequence`` on; None stands for those that are damaged."""
-    while sequence < log.end_offset:
-        reading = log.reader.read(sequence, log.end_offset, bytes_max=limits.MIB)
+def begins_snapshot(body: memoryview) -> bool:
+    """Whether the first event of a frame begins a snapshot, told without decoding its body.
+
+    That is the tag behind the heads of two arrays: of the list, and of its first event.
+    """
+    head = bytes(body[_LENGTH_BYTES : _LENGTH_BYTES + 8])
+    tag_at = _LIST_HEAD_BYTES.get(head[:1], 1) + 1
+    return head[tag_at : tag_at + 1] == _SNAPSHOT_TAG
+
+
+def read_events(reader: LogReader, start: int, end: int) -> Iterator[StoredEvent | None]:
+    """Yield the events from ``start`` up to ``end``; None stands for those that are damaged."""
+    sequence = start
+    while sequence < end:
+        reading = reader.read(sequence, end, bytes_max=limits.MIB)
         expected = sequence
         for view in reading.frames:
             if view.header.base_offset != expected:
@@ -98,8 +112,33 @@ def read_events(log: Log, sequence: int) -> Iterator[StoredEvent | None]:
         if reading.next_offset != expected:
             yield None
         if reading.next_offset <= sequence:
-            raise LogFailed(f"{log.directory} cannot be read from event {sequence} on")
+            directory = reader.segments[0].path.parent
+            raise LogFailed(f"{directory} cannot be read from event {sequence} on")
         sequence = reading.next_offset
+
+
+class LostEvents(NamedTuple):
+    """Events that are damaged: their numbers, the end excluded, and the times of those around.
+
+    A time is in microseconds, None where no event of a whole snapshot or after it is on that side.
+    """
+
+    start: int
+    end: int
+    from_us: int | None
+    to_us: int | None
+
+
+class Replayed(NamedTuple):
+    """A state that events led to.
+
+    ``messages_offset`` is how far into the messages its producers reach, ``lost`` what is missing
+    of the events since the snapshot that it began with.
+    """
+
+    state: PartitionState
+    messages_offset: int
+    lost: list[LostEvents]
 
 
 class Rebuilt(NamedTuple):
@@ -125,28 +164,32 @@ def rebuild(log: Log, *, start_offset: int, end_offset: int) -> Rebuilt:
     for segment in reversed(log.segments):
         state = PartitionState(start_offset)
         state.extend_to(end_offset)
-        messages_offset = _replay(log, segment.base_offset, state)
-        if messages_offset is not None:
+        is_first = segment.base_offset == log.start_offset
+        replayed = replay(log.reader, segment.base_offset, log.end_offset, state, is_whole=is_first)
+        if replayed is not None:
             break
     else:
         raise AssertionError("a log has at least one segment, and the first always rebuilds")
     repairs = _repairs(state, start_offset, end_offset)
     for event in repairs:
         state.apply(event, 0, 0)
-    messages_offset = min(max(messages_offset, start_offset), end_offset)
+    messages_offset = min(max(replayed.messages_offset, start_offset), end_offset)
     return Rebuilt(state, segment.base_offset, messages_offset, repairs)
 
 
-def _replay(log: Log, sequence: int, state: PartitionState) -> int | None:
-    """Apply the events from ``sequence`` on; return how far into the messages producers reach.
+def replay(
+    reader: LogReader, start: int, end: int, state: PartitionState, *, is_whole: bool
+) -> Replayed | None:
+    """Apply the events from ``start`` up to ``end`` to a state.
 
-    None if ``sequence`` is neither the head of a whole snapshot nor the first of the log: the
-    state is then not to be used.
+    With ``is_whole`` the state is what there was before ``start``. Without, ``start`` has to begin
+    a whole snapshot: if it does not, the answer is None, and the state is not to be used.
     """
     messages_offset = 0
-    complete = sequence == log.start_offset
     snapshot: list[StoredEvent] = []
-    for stored in read_events(log, sequence):
+    losses = _Losses(start)
+    for stored in read_events(reader, start, end):
+        losses.follow(stored)
         if stored is None:
             snapshot = []
         elif isinstance(stored.event, SnapshotStarted):
@@ -157,16 +200,46 @@ def _replay(log: Log, sequence: int, state: PartitionState) -> int | None:
         elif isinstance(stored.event, SnapshotEnded):
             for each in snapshot:
                 state.apply(each.event, each.sequence, each.epoch)
-                complete = True
+                is_whole = True
                 if isinstance(each.event, SnapshotStarted):
                     messages_offset = each.event.messages_offset
+                    losses.found.clear()  # it says all there is to know
             snapshot = []
-        elif complete:
+        elif is_whole:
             snapshot = []  # a crash cut it short: what follows happened to the state before it
             state.apply(stored.event, stored.sequence, stored.epoch)
         else:
             return None
-    return messages_offset if complete else None
+    return Replayed(state, messages_offset, losses.up_to(end)) if is_whole else None
+
+
+class _Losses:
+    """Which events are missing among those that are read."""
+
+    def __init__(self, start: int) -> None:
+        self.found: list[LostEvents] = []
+        self._next = start
+        self._time_us: int | None = None
+        self._is_missing = False
+
+    def follow(self, stored: StoredEvent | None) -> None:
+        """Take the next event, or note that there is damage."""
+        if stored is None:
+            self._is_missing = True
+            return
+        if self._is_missing:
+            self._note(stored.sequence, stored.time_us)
+        self._next, self._time_us = stored.sequence + 1, stored.time_us
+
+    def up_to(self, end: int) -> list[LostEvents]:
+        """Return what is missing once all up to ``end`` was read."""
+        if self._is_missing:
+            self._note(end, None)
+        return self.found
+
+    def _note(self, end: int, time_us: int | None) -> None:
+        self.found.append(LostEvents(self._next, end, self._time_us, time_us))
+        self._is_missing = False
 
 
 def _repairs(state: PartitionState, start_offset: int, end_offset: int) -> list[AnyEvent]:

@@ -206,6 +206,7 @@ class Partition:
         return frames[0] if frames and frames[0].header.base_offset == offset else None
 
     def _published(self, committed: Committed) -> None:
+        self._stats.begin(self._loop.time())
         for view, appended in committed:
             header = view.header
             end = appended.offset + header.message_count
@@ -268,7 +269,7 @@ class Partition:
 
     async def look(self, work: Callable[[Waiting], T]) -> T:
         """Ask, in a thread, something about the messages that wait for their time."""
-        waiting = Waiting(self.messages, self.state)
+        waiting = Waiting(self.messages.reader, self.state)
         return await self._loop.run_in_executor(self._machinery.executor, work, waiting)
 
     async def row(self, offset: int) -> Rows | None:

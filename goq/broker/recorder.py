@@ -20,6 +20,7 @@ from goq.errors import GoqError
 from goq.storage.segment import Segment
 
 _DEFERRED_MAX = 32
+_EVENTS_PER_ENTRY = 4  # of a snapshot that begins no segment
 _SNAPSHOT_COST_BYTES = limits.KIB  # of new messages that an entry of a snapshot has to wait for
 
 
@@ -95,9 +96,8 @@ class Recorder:
             self._state.apply(event, self._next_sequence, self._epoch)
             self._next_sequence += 1
             self._on_event(event)
-        enough = max(limits.SNAPSHOT_EVENTS_MIN, self._snapshot_weight)
-        if self._is_full() and self._next_sequence - self._snapshot_sequence >= enough:
-            self._record_snapshot(begins_segment=True)
+        if self._has_many_events():
+            self._record_snapshot(begins_segment=self._is_full())
         return done
 
     def note_published(self, size_bytes: int) -> None:
@@ -122,6 +122,13 @@ class Recorder:
     def _sealed(self, identity: PartitionId, segment: Segment, machinery: Machinery) -> None:
         self.spans.sealed(segment)
         machinery.on_seal(identity, "events", segment)
+
+    def _has_many_events(self) -> bool:
+        """Whether a snapshot is worth its cost: for a new segment, or to find the past quickly."""
+        count = self._next_sequence - self._snapshot_sequence
+        if self._is_full():
+            return count >= max(limits.SNAPSHOT_EVENTS_MIN, self._snapshot_weight)
+        return count >= max(limits.SNAPSHOT_EVENTS_MAX, _EVENTS_PER_ENTRY * self._snapshot_weight)
 
     def _is_full(self) -> bool:
         return self.commit.log.active.size_bytes >= limits.EVENT_SEGMENT_BYTES

@@ -13,6 +13,7 @@ from functools import partial
 from goq.broker.partition import Partition
 from goq.broker.waiting import Waiting
 from goq.delivery.group import Group
+from goq.delivery.partition import PartitionState
 from goq.delivery.parts import Part
 from goq.delivery.transitions import State
 
@@ -36,7 +37,7 @@ async def runs_of(
     elif state is State.RETRY:
         found = [p for p in group.retries if p.time_ms > now_ms and p.end > start]
     elif state is State.BLOCKED:
-        found = [Part(o, o + 1, 0, 0) for o in _blocked(partition, group) if o >= start]
+        found = [Part(o, o + 1, 0, 0) for o in _blocked(partition.state, group) if o >= start]
     else:
         if state in _WINDOWS:
             async for part in _windows(partition, name, state, start, now_ms):
@@ -63,7 +64,7 @@ async def _windows(
             group = partition.state.group(name)
         else:
             await asyncio.sleep(0)
-        for part in _WINDOWS[state](partition, group, waiting, at, stop, now_ms):
+        for part in _WINDOWS[state](partition.state, group, waiting, at, stop, now_ms):
             yield part
         at = stop
 
@@ -74,54 +75,58 @@ def _first_open(group: Group, state: State) -> int:
     return group.taken.floor if first is None else min(group.taken.floor, first.start)
 
 
-def _fresh(
-    partition: Partition, group: Group, waiting: list[Run], start: int, stop: int
+def fresh_runs(
+    state: PartitionState, group: Group, waiting: list[Run], start: int, stop: int
 ) -> Iterator[Run]:
-    fresh = list(_minus(partition.state.deliverable(group, start, stop), waiting))
+    """Yield what of ``start`` up to ``stop`` a group may be handed the first time.
+
+    ``waiting`` is what of it waits for its time.
+    """
+    fresh = list(_minus(state.deliverable(group, start, stop), waiting))
     if not fresh or not group.locks.held_count:
         return iter(fresh)
-    return _minus(fresh, [(offset, offset + 1) for offset in _blocked(partition, group)])
+    return _minus(fresh, [(offset, offset + 1) for offset in _blocked(state, group)])
 
 
 def _ready(
-    partition: Partition, group: Group, waiting: list[Run], start: int, stop: int, now_ms: int
+    state: PartitionState, group: Group, waiting: list[Run], start: int, stop: int, now_ms: int
 ) -> list[Part]:
     due = [p for p in group.retries.within(start, stop) if p.time_ms <= now_ms]
-    fresh = (Part(*run, 0, 0) for run in _fresh(partition, group, waiting, start, stop))
+    fresh = (Part(*run, 0, 0) for run in fresh_runs(state, group, waiting, start, stop))
     return sorted([*due, *fresh])
 
 
 def _expired(
-    partition: Partition, group: Group, waiting: list[Run], start: int, stop: int, now_ms: int
+    state: PartitionState, group: Group, waiting: list[Run], start: int, stop: int, now_ms: int
 ) -> Iterator[Part]:
-    return (Part(*run, 0, 0) for run in _fresh(partition, group, waiting, start, stop))
+    return (Part(*run, 0, 0) for run in fresh_runs(state, group, waiting, start, stop))
 
 
 def _scheduled(
-    partition: Partition, group: Group, waiting: list[Run], start: int, stop: int, now_ms: int
+    state: PartitionState, group: Group, waiting: list[Run], start: int, stop: int, now_ms: int
 ) -> Iterator[Part]:
     taken = group.taken.present(start, stop)
     return (Part(*run, 0, 0) for run in _minus(waiting, taken))
 
 
 def _done(
-    partition: Partition, group: Group, waiting: list[Run], start: int, stop: int, now_ms: int
+    state: PartitionState, group: Group, waiting: list[Run], start: int, stop: int, now_ms: int
 ) -> Iterator[Part]:
-    cancelled = partition.state.cancelled.present(start, stop)
+    cancelled = state.cancelled.present(start, stop)
     done = list(_minus(group.taken.present(start, stop), cancelled))
     held = sorted((p.start, p.end) for p in group.outstanding()) if done else []
     return (Part(*run, 0, 0) for run in _minus(done, held))
 
 
 def _cancelled(
-    partition: Partition, group: Group, waiting: list[Run], start: int, stop: int, now_ms: int
+    state: PartitionState, group: Group, waiting: list[Run], start: int, stop: int, now_ms: int
 ) -> Iterator[Part]:
-    cancelled = list(partition.state.cancelled.present(start, stop))
+    cancelled = list(state.cancelled.present(start, stop))
     held = sorted((p.start, p.end) for p in group.outstanding()) if cancelled else []
     return (Part(*run, 0, 0) for run in _minus(cancelled, held))
 
 
-_Window = Callable[[Partition, Group, list[Run], int, int, int], Iterable[Part]]
+_Window = Callable[[PartitionState, Group, list[Run], int, int, int], Iterable[Part]]
 _WINDOWS: dict[State, _Window] = {
     State.READY: _ready,
     State.EXPIRED: _expired,
@@ -131,9 +136,9 @@ _WINDOWS: dict[State, _Window] = {
 }
 
 
-def _blocked(partition: Partition, group: Group) -> list[int]:
+def _blocked(state: PartitionState, group: Group) -> list[int]:
     """Return what is held back behind its key and still stands there."""
-    moved = partition.state.moved
+    moved = state.moved
     held = {
         held.offset
         for held in group.locks.held()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from goq.broker.rates import Rates, RecentTotals, Totals
 
 BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 
 
 @dataclass(slots=True)
-class TopicStats:
+class TopicCounts:
     """What happened in a topic since the node started."""
 
     published_messages: int = 0
@@ -19,6 +21,30 @@ class TopicStats:
     acked_messages: int = 0
     nacked_messages: int = 0
     expired_messages: int = 0
+
+
+@dataclass(slots=True)
+class TopicStats(TopicCounts):
+    """The same, and how it was of late."""
+
+    _recent: RecentTotals = field(default_factory=RecentTotals, init=False)
+
+    def begin(self, now_s: float) -> None:
+        """Be told the monotonic time before something is counted that has a rate."""
+        if self._recent.is_new(now_s):
+            self._recent.note(now_s, self._totals())
+
+    def rates(self, now_s: float) -> Rates:
+        """Return how much happened a second of late."""
+        return self._recent.rates(now_s, self._totals())
+
+    def _totals(self) -> Totals:
+        return Totals(
+            self.published_messages,
+            self.published_bytes,
+            self.delivered_messages,
+            self.acked_messages,
+        )
 
 
 class Histogram:

@@ -270,6 +270,7 @@ class Topic:
                 self.partitions[delivery.partition].undo_receive(group, delivery, delivery.spans)
             raise
         durable = []
+        self.stats.begin(asyncio.get_running_loop().time())
         for (delivery, _), result in zip(leased, results, strict=True):
             if not isinstance(result, BaseException):
                 durable.append(delivery)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from goq.delivery.frontier import Frontier
 from goq.delivery.partition import PartitionState
 from goq.storage.columns import Int64s, Rows
-from goq.storage.log import Log
+from goq.storage.reader import LogReader
 
 Run = tuple[int, int]
 
@@ -33,7 +33,7 @@ class Waiting:
     The methods block on the disk and raise ``OSError`` when it fails.
     """
 
-    def __init__(self, messages: Log, state: PartitionState) -> None:
+    def __init__(self, messages: LogReader, state: PartitionState) -> None:
         self._messages = messages
         self._start_offset = state.start_offset
         self._end_offset = state.end_offset
@@ -46,7 +46,7 @@ class Waiting:
     def runs(self, start: int, end: int) -> list[Run]:
         """Return the offsets from ``start`` up to ``end`` that wait, as runs in order."""
         found: list[Run] = []
-        for rows in self._messages.reader.rows(start, end):
+        for rows in self._messages.rows(start, end):
             offsets, _ = self._of(rows)
             if not len(offsets):
                 continue
@@ -60,18 +60,25 @@ class Waiting:
                     found.append((first, last + 1))
         return found
 
+    def count(self) -> int:
+        """Return how many messages wait."""
+        low_ms = self._low_ms(self._end_offset)
+        counted = len(self._rescheduled()[0])
+        for rows in self._messages.rows(self._start_offset, self._end_offset, due_from_ms=low_ms):
+            if len(self._changed):
+                rows = rows.select(~np.isin(rows.offsets, self._changed))
+            counted += len(self._of(rows)[0])
+        return counted
+
     def first(self, start: int, end: int) -> int | None:
         """Return the first offset from ``start`` up to ``end`` that waits.
 
         The summaries of the columns spare reading what has all matured.
         """
-        low_ms = 1
-        if self._frontier.pairs:
-            up_to_ms, end_offset = self._frontier.pairs[-1]
-            low_ms = up_to_ms + 1 if end <= end_offset else 1
+        low_ms = self._low_ms(end)
         offsets, _ = self._rescheduled()
         changed = offsets[(offsets >= start) & (offsets < end)][:1].tolist()
-        for rows in self._messages.reader.rows(start, end, due_from_ms=low_ms):
+        for rows in self._messages.rows(start, end, due_from_ms=low_ms):
             offsets, _ = self._of(rows)
             if len(offsets):
                 return int(min([int(offsets[0]), *changed]))
@@ -84,7 +91,7 @@ class Waiting:
         """
         best = self._behind(*self._rescheduled(), after, until_ms)
         last_ms = until_ms - 1
-        found = self._messages.reader.rows(
+        found = self._messages.rows(
             self._start_offset, self._end_offset, due_from_ms=after.due_ms, due_to_ms=last_ms
         )
         for rows in found:
@@ -100,6 +107,14 @@ class Waiting:
                     last_ms = int(best[1][-1])
         offsets, due_ms = _first(*best, count)
         return list(map(Pending, due_ms.tolist(), offsets.tolist()))
+
+    def _low_ms(self, end: int) -> int:
+        """Return before when nothing is due any more of what lies before ``end``."""
+        if self._frontier.pairs:
+            up_to_ms, end_offset = self._frontier.pairs[-1]
+            if end <= end_offset:
+                return up_to_ms + 1
+        return 1
 
     def _of(self, rows: Rows) -> tuple[Int64s, Int64s]:
         """Return offsets and due times of those rows that wait."""

@@ -17,6 +17,11 @@ def topic(name: str) -> str:
     return f"{TOPICS}/{check_name(name, 'topic')}"
 
 
+def history(name: str) -> str:
+    """Return the path of a topic over time."""
+    return f"{topic(name)}/history"
+
+
 def messages(name: str) -> str:
     """Return the path that publishes to and reads from a topic."""
     return f"{topic(name)}/messages"

@@ -167,6 +167,7 @@ class SnapshotGroup(Event, frozen=True, tag=11):
     retries: list[HeldSpan] = []
     failures: list[tuple[Failure, ...]] = []
     end_offset: int = -1
+    dead: int = 0
 
 
 class SnapshotProducers(Event, frozen=True, tag=12):

@@ -46,6 +46,8 @@ class Group:
         self.leases: dict[int, Lease] = {}
         self.retries = Retries(self._lane_of)
         self.leased_count = 0
+        self.dead_count = 0
+        """How many messages left it as dead letters."""
         self.facts: dict[int, Fact] = {}
         self.locks = KeyLocks()
         self.capped = Capped()

@@ -233,6 +233,8 @@ class PartitionState:
     def _departing(self, event: Departing, number: int) -> None:
         histories: list[tuple[int, int, tuple[Failure, ...]]] = []
         ranges = [(start, end) for start, end, _ in event.spans]
+        if event.group:
+            self.join(event.group).dead_count += sum(end - start for start, end in ranges)
         if not event.group:
             self._cancel(ranges)
         elif not event.token:

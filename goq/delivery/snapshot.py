@@ -81,6 +81,7 @@ def restore_group(group: Group, snapshot: SnapshotGroup) -> None:
     group.taken.restore(snapshot.full, snapshot.partial)
     if snapshot.end_offset >= 0:
         group.taken.ceiling = snapshot.end_offset
+    group.dead_count += snapshot.dead
     table = snapshot.failures
     group.restore(
         [
@@ -120,7 +121,7 @@ def restore_producers(state: PartitionState, snapshot: SnapshotProducers) -> Non
 def _group(group: Group) -> Iterator[AnyEvent]:
     floor, full, partial = group.taken.encode()
     end_offset = -1 if group.end_offset is None else group.end_offset
-    yield SnapshotGroup(group.name, floor, full, end_offset=end_offset)
+    yield SnapshotGroup(group.name, floor, full, end_offset=end_offset, dead=group.dead_count)
     for some in _batches(partial, _BITMAPS_MAX):
         yield SnapshotGroup(group.name, floor, partial=some)
     held = (

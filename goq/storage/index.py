@@ -27,6 +27,7 @@ import numpy as np
 from crc32c import crc32c
 
 from goq import limits
+from goq.storage.columns import Int64s
 
 TIME_US_MIN = -(2**63)
 TIME_US_MAX = 2**63 - 1
@@ -140,6 +141,16 @@ class SparseIndex:
             self._offsets[start],
             self._offsets[end] if end < count else None,
             self._positions[last] - self._positions[start] + limits.INDEX_INTERVAL_BYTES,
+        )
+
+    def columns(self) -> tuple[Int64s, Int64s, Int64s]:
+        """Return offsets, positions and times of all entries there are, from any thread."""
+        count = len(self)
+        offsets, positions, times = (column[:count] for column in self._columns()[:3])
+        return (
+            np.frombuffer(offsets, np.int64),
+            np.frombuffer(positions, np.int64),
+            np.frombuffer(times, np.int64),
         )
 
     def pack(self, end: IndexEntry) -> bytes:

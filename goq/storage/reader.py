@@ -40,6 +40,11 @@ class LogReader:
         self.damage = damage
         self._noting = threading.Lock()
 
+    @property
+    def disk(self) -> Disk:
+        """What the segments are read with."""
+        return self._disk
+
     def read(
         self,
         offset: int,
@@ -165,13 +170,20 @@ class LogReader:
         number = segments.index(segment)
         return self._time_of(segments, number - 1) if number else 0
 
+    def time_at_end(self, segment: Segment) -> int:
+        """Return the running maximum of append times over everything up to a segment's end."""
+        segments = self.segments
+        if segment is segments[-1] and segment.index is not None and not segment.times_are_own:
+            return segment.time_us
+        return self._time_of(segments, segments.index(segment))
+
     def sealed_time_us(self, offset: int) -> int | None:
         """Return the latest append time up to the end of the segment that holds ``offset``.
 
         None where that is the last segment, to which more may come.
         """
         segments = self.segments
-        number = _number_of(segments, offset)
+        number = number_of(segments, offset)
         return self._time_of(segments, number) if number < len(segments) - 1 else None
 
     def _places_of(self, offset: int) -> Iterator[FramePlace | Damage]:

@@ -12,7 +12,7 @@ from goq_cli.session import SESSION
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 _Group = Annotated[str, typer.Argument(metavar="GROUP")]
 _Topic = Annotated[str, typer.Option("--topic", metavar="TOPIC", help="The group's topic.")]
-_COUNTS = ("lag", "ready", "leased", "retry", "blocked", "scheduled")
+_COUNTS = ("lag", "ready", "leased", "retry", "blocked", "scheduled", "dead")
 _COLUMNS = ("topic", "group", *_COUNTS, "oldest_ready_ms", "members")
 
 _MOVES_SHOWN = 8
@@ -33,21 +33,25 @@ def list_groups(
 
 
 @app.command()
-def show(group: _Group, topic: _Topic) -> None:
-    """Show a group: lag, in flight, retries, oldest waiting, settings, members."""
+def show(
+    group: _Group,
+    topic: _Topic,
+    at: Annotated[str | None, typer.Option(metavar="TIME", help="As it was at this time.")] = None,
+) -> None:
+    """Show a group: lag, in flight, retries, oldest waiting, settings, members.
+
+    With --at, what was then: rebuilt from what was written, also of a group deleted since.
+    """
     with SESSION.client() as client:
-        found = client.group(topic, group)
-        membership = client.group_members(topic, group)
+        found = client.group(topic, group, at)
+        membership = None if at is not None else client.group_members(topic, group)
     if SESSION.json:
-        print_json({**found, "membership": membership})
+        print_json(found if membership is None else {**found, "membership": membership})
         return
-    print_table(_COLUMNS, [_row(topic, found)])
-    ends = ("end",) if any("end" in p for p in found["partitions"]) else ()
-    columns = ("partition", "cursor", *ends, *_COUNTS)
-    print_table(columns, [[p.get(c) for c in columns] for p in found["partitions"]])
-    if found["members"]:
-        held = ("consumer", "leased")
-        print_table(held, [[m["consumer"] or "-", m["leased"]] for m in found["members"]])
+    _print_progress(topic, found)
+    if membership is None:
+        _print_incomplete(found["incomplete"])
+        return
     _print_settings(found)
     if membership["history"]:
         _print_membership(membership)
@@ -108,6 +112,25 @@ def _row(topic: str, group: dict[str, Any]) -> list[object]:
     members = ",".join(m["consumer"] or "-" for m in group["members"])
     cells = [group[name] for name in _COUNTS]
     return [topic, group["group"], *cells, group.get("oldest_ready_age_ms"), members]
+
+
+def _print_progress(topic: str, group: dict[str, Any]) -> None:
+    if "at" in group:
+        print_table(("at",), [[group["at"]]])
+    print_table(_COLUMNS, [_row(topic, group)])
+    ends = ("end",) if any("end" in p for p in group["partitions"]) else ()
+    columns = ("partition", "cursor", *ends, *_COUNTS)
+    print_table(columns, [[p.get(c) for c in columns] for p in group["partitions"]])
+    if group["members"]:
+        held = ("consumer", "leased")
+        print_table(held, [[m["consumer"] or "-", m["leased"]] for m in group["members"]])
+
+
+def _print_incomplete(reasons: list[dict[str, Any]]) -> None:
+    if reasons:
+        columns = ("partition", "from", "to", "incomplete")
+        rows = [[r["partition"], r.get("from"), r.get("to"), r["reason"]] for r in reasons]
+        print_table(columns, rows)
 
 
 def _print_settings(group: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from goq_cli.history_view import print_history
 from goq_cli.output import confirm, notice, parse_settings, print_json, print_table
 from goq_cli.session import SESSION
 
@@ -53,14 +54,21 @@ def list_topics() -> None:
 
 
 @app.command()
-def show(name: _Name) -> None:
-    """Show a topic's partitions and settings."""
+def show(
+    name: _Name,
+    days: Annotated[int | None, typer.Option(help="Look back so many. Default: 14.")] = None,
+) -> None:
+    """Show a topic: partitions, messages by day, what happens now, settings.
+
+    Days are those of UTC; what retention has deleted is not counted.
+    """
     with SESSION.client() as client:
         topic = client.topic(name)
+        history = client.topic_history(name, days)
     if SESSION.json:
-        print_json(topic)
+        print_json({**topic, "history": history})
     else:
-        _print_topic(topic)
+        _print_topic(topic, history)
 
 
 @app.command()
@@ -95,7 +103,7 @@ def delete(
         notice(f"deleted {name}")
 
 
-def _print_topic(topic: dict[str, Any]) -> None:
+def _print_topic(topic: dict[str, Any], history: dict[str, Any] | None = None) -> None:
     rows = [
         (
             p["partition"],
@@ -108,4 +116,6 @@ def _print_topic(topic: dict[str, Any]) -> None:
         for p in topic["partitions"]
     ]
     print_table(("partition", "leader", "start", "end", "bytes", "damaged"), rows)
+    if history is not None:
+        print_history(history)
     print_table(("setting", "value"), sorted(topic["settings"].items()))

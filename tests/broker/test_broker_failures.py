@@ -463,7 +463,11 @@ def test_the_corruption_event_is_in_the_log_with_its_reason(tmp_path: Path) -> N
             assert await topic.receive("g", options()) == []
             partition = topic.partitions[0]
             await quiet(partition)
-            events = [stored.event for stored in read_events(partition.events, 0) if stored]
+            events = [
+                stored.event
+                for stored in read_events(partition.events.reader, 0, partition.events.end_offset)
+                if stored
+            ]
             (corrupted,) = [e for e in events if isinstance(e, Corrupted)]
             assert (corrupted.start, corrupted.end) == (0, 1)
             assert "CRC32C" in corrupted.reason

@@ -264,8 +264,9 @@ def canonical(state: PartitionState) -> Any:
     groups = {}
     for name, group in state.groups.items():
         consumers = {token: lease.consumer for token, lease in group.leases.items()}
-        groups[name] = (consumers, group.end_offset, expanded(state, name))
-    untouched = ({}, None, expanded(state, "-"))
+        end_offset, dead = group.end_offset, group.dead_count
+        groups[name] = (consumers, end_offset, expanded(state, name), dead)
+    untouched = ({}, None, expanded(state, "-"), 0)
     outbox = state.outbox
     return (
         (start, end, [(r.start, r.end) for r in state.corrupt]),

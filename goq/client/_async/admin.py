@@ -40,6 +40,13 @@ class AsyncAdmin(AsyncDeadLetters):
         """Return one topic: its partitions with their bounds, and its settings."""
         return _dict(await self._http.call("GET", routes.topic(name)))
 
+    async def topic_history(self, topic: str, days: int | None = None) -> Json:
+        """Return what a topic holds by day, its rates of late, and what is scheduled in it.
+
+        ``days`` are the last so many of UTC, today included.
+        """
+        return _dict(await self._http.call("GET", routes.query(routes.history(topic), days=days)))
+
     async def alter_topic(self, name: str, **changes: object) -> Json:
         """Change a topic: ``settings=`` and what else the node lets change."""
         return _dict(await self._http.call("PATCH", routes.topic(name), changes, repeatable=True))
@@ -52,9 +59,14 @@ class AsyncAdmin(AsyncDeadLetters):
         """Return the groups of a topic."""
         return _list(await self._http.call("GET", routes.groups(topic)), "groups")
 
-    async def group(self, topic: str, group: str) -> Json:
-        """Return one group: how far it is and what it holds."""
-        return _dict(await self._http.call("GET", routes.group(topic, group)))
+    async def group(self, topic: str, group: str, at: str | int | None = None) -> Json:
+        """Return one group: how far it is and what it holds, or was and held ``at`` a time.
+
+        Raises ``GroupNotFound`` where there was none, ``PastNotKept`` for a time before what is
+        kept.
+        """
+        target = routes.query(routes.group(topic, group), at=at)
+        return _dict(await self._http.call("GET", target))
 
     async def group_members(self, topic: str, group: str) -> Json:
         """Return who owns which partitions of a group, what moves, and the latest changes."""

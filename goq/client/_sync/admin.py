@@ -41,6 +41,13 @@ class Admin(DeadLetters):
         """Return one topic: its partitions with their bounds, and its settings."""
         return _dict(self._http.call("GET", routes.topic(name)))
 
+    def topic_history(self, topic: str, days: int | None = None) -> Json:
+        """Return what a topic holds by day, its rates of late, and what is scheduled in it.
+
+        ``days`` are the last so many of UTC, today included.
+        """
+        return _dict(self._http.call("GET", routes.query(routes.history(topic), days=days)))
+
     def alter_topic(self, name: str, **changes: object) -> Json:
         """Change a topic: ``settings=`` and what else the node lets change."""
         return _dict(self._http.call("PATCH", routes.topic(name), changes, repeatable=True))
@@ -53,9 +60,14 @@ class Admin(DeadLetters):
         """Return the groups of a topic."""
         return _list(self._http.call("GET", routes.groups(topic)), "groups")
 
-    def group(self, topic: str, group: str) -> Json:
-        """Return one group: how far it is and what it holds."""
-        return _dict(self._http.call("GET", routes.group(topic, group)))
+    def group(self, topic: str, group: str, at: str | int | None = None) -> Json:
+        """Return one group: how far it is and what it holds, or was and held ``at`` a time.
+
+        Raises ``GroupNotFound`` where there was none, ``PastNotKept`` for a time before what is
+        kept.
+        """
+        target = routes.query(routes.group(topic, group), at=at)
+        return _dict(self._http.call("GET", target))
 
     def group_members(self, topic: str, group: str) -> Json:
         """Return who owns which partitions of a group, what moves, and the latest changes."""

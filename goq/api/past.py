@@ -1,0 +1,99 @@
+"""What people see of a group as it was at a moment."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from goq.api.bodies import GroupOut, GroupPartitionOut, IncompleteOut, MemberOut
+from goq.api.reading import time_us
+from goq.broker.past import GroupPast, earliest_us, group_at, not_kept
+from goq.broker.topic import Topic
+from goq.clock import Clock
+from goq.errors import GroupNotFound, InvalidInput
+from goq.units import format_time_us
+
+
+class PastViews:
+    """Groups as they were; one at a time is rebuilt, so that others have the threads."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._rebuilding = asyncio.Lock()
+
+    async def group(self, topic: Topic, name: str, at: str) -> GroupOut:
+        """Return a group's progress at the time that ``at`` says, in total and by partition.
+
+        Raises ``InvalidInput`` for a time in the future, ``PastNotKept`` for one before what is
+        kept, and ``GroupNotFound`` where nothing tells of the group by then.
+        """
+        now_us = self._clock.wall_us()
+        at_us = time_us(at, "at", now_us)
+        if at_us > now_us:
+            raise InvalidInput(
+                f"{format_time_us(at_us)} is in the future; it is {format_time_us(now_us)} now",
+                field="at",
+            )
+        async with self._rebuilding:
+            found = await self._found(topic, name, at_us)
+        if not any(past.is_known for past in found):
+            raise GroupNotFound(
+                f"nothing tells of a group {name[:200]!r} of topic {topic.name} at"
+                f" {format_time_us(at_us)}; a group begins with its first receive",
+                field="group",
+            )
+        return _out(name, at_us, found)
+
+    async def _found(self, topic: Topic, name: str, at_us: int) -> list[GroupPast]:
+        """Return the group in each partition."""
+        partitions = list(topic.partitions)
+        logs = [(p.messages.reader, p.events.reader) for p in partitions]
+        first = partitions[0]
+        kept_us = await first.in_thread(lambda: max(earliest_us(*each) for each in logs))
+        if at_us < kept_us:
+            raise not_kept(kept_us)
+        return [
+            await partition.in_thread(partial(group_at, *readers, name, at_us))
+            for partition, readers in zip(partitions, logs, strict=True)
+        ]
+
+
+def _out(name: str, at_us: int, found: list[GroupPast]) -> GroupOut:
+    partitions = [
+        GroupPartitionOut(
+            partition=number,
+            cursor=past.cursor,
+            **{**past.counts._asdict(), "blocked": None},
+        )
+        for number, past in enumerate(found)
+    ]
+    held: dict[str, int] = {}
+    for past in found:
+        for consumer, count in past.held.items():
+            held[consumer] = held.get(consumer, 0) + count
+    oldest_us = min([p.oldest_us for p in found if p.oldest_us is not None], default=None)
+    return GroupOut(
+        group=name,
+        lag=sum(p.lag for p in partitions),
+        ready=sum(p.ready for p in partitions),
+        leased=sum(p.leased for p in partitions),
+        retry=sum(p.retry for p in partitions),
+        blocked=None,
+        scheduled=sum(p.scheduled for p in partitions),
+        dead=sum(p.dead for p in partitions),
+        oldest_ready_age_ms=(
+            None if oldest_us is None else max(0, at_us // 1000 - oldest_us // 1000)
+        ),
+        members=[MemberOut(consumer, count) for consumer, count in sorted(held.items())],
+        partitions=partitions,
+        at=format_time_us(at_us),
+        incomplete=[
+            IncompleteOut(number, each.reason, *map(_time, each[1:]))
+            for number, past in enumerate(found)
+            for each in past.incomplete
+        ],
+    )
+
+
+def _time(time_us: int | None) -> str | None:
+    return None if time_us is None else format_time_us(time_us)

@@ -1,0 +1,199 @@
+"""A group as it was at a moment: rebuilt from a snapshot and the events after it.
+
+What is written decides, in the order in which it is written. The state *at* a moment is the one
+after the last event, by sequence, whose time is not later; the messages are those up to the last,
+by offset, that was appended by then. While clocks run forward that is what anybody means. Where
+the clock was set back, a moment came twice, and this is the second time.
+
+Two things happen without an event, at a time that is known before: a message whose time has come
+is ready, and so is a retry that is due. Both count as they would on a node that runs, also where
+none ran then.
+
+Nothing here touches a partition that is open: it reads the two logs, from any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from goq.broker.counts import GroupCounts, count_in
+from goq.broker.eventlog import Replayed, begins_snapshot, replay
+from goq.broker.states import fresh_runs
+from goq.broker.waiting import Waiting
+from goq.delivery.events import Matured
+from goq.delivery.group import Group
+from goq.delivery.partition import PartitionState
+from goq.errors import DamagedData, PastNotKept
+from goq.storage.moments import end_at, frames_back
+from goq.storage.reader import LogReader
+from goq.storage.segment import Segment
+from goq.units import format_time_us
+
+_WINDOW = 1 << 20  # offsets looked at in one go
+
+
+class Incomplete(NamedTuple):
+    """Why a past may not be all there was; the times are of what is known around it, in µs."""
+
+    reason: str
+    from_us: int | None = None
+    to_us: int | None = None
+
+
+class GroupPast(NamedTuple):
+    """A group in one partition at a moment.
+
+    ``is_known`` is whether the group existed there; one that did not has everything before it.
+    ``held`` is how many messages each consumer had leased. ``oldest_us`` is when the first message
+    that was ready had been appended, None if there was none or that is not known.
+    """
+
+    is_known: bool
+    counts: GroupCounts
+    cursor: int
+    held: dict[str, int]
+    oldest_us: int | None
+    incomplete: list[Incomplete]
+
+
+def earliest_us(messages: LogReader, events: LogReader) -> int:
+    """Return since when the past of a partition is kept, in µs; 0 where all of it is.
+
+    Of messages that retention deleted it is not known when they came.
+    """
+    return max(_first_us(messages), _first_us(events))
+
+
+def group_at(messages: LogReader, events: LogReader, name: str, time_us: int) -> GroupPast:
+    """Return a group as it was at a moment; blocks on the disk.
+
+    Raises ``PastNotKept`` for a moment that is before what the logs tell, and what reading them
+    does: ``OSError``, ``DamagedData``.
+    """
+    if time_us < earliest_us(messages, events):
+        raise not_kept(earliest_us(messages, events))
+    state, incomplete = _state_at(messages, events, time_us)
+    is_known, group = name in state.groups, state.group(name)
+    start = messages.segments[0].base_offset
+    gone = sum(hole.end - hole.start for hole in group.taken.missing(state.start_offset, start))
+    if gone:
+        incomplete.append(
+            Incomplete(
+                f"{gone} messages that were not done then have been deleted since: which of them"
+                " waited for their time is not known"
+            )
+        )
+    waiting = Waiting(messages, state)
+    now_ms = time_us // 1000
+    counts = count_in(state, group, waiting.count(), now_ms)
+    held: dict[str, int] = {}
+    for lease in group.leases.values():
+        held[lease.consumer] = held.get(lease.consumer, 0) + lease.parts.message_count
+    oldest_us = None
+    if counts.ready:
+        first = _first_ready(state, group, waiting, max(start, state.start_offset), now_ms)
+        oldest_us = _time_of(messages, first, incomplete)
+    return GroupPast(is_known, counts, group.taken.floor, held, oldest_us, incomplete)
+
+
+def not_kept(earliest: int) -> PastNotKept:
+    """Return the error that says since when the past is kept."""
+    return PastNotKept(
+        f"what was before {format_time_us(earliest)} is not kept any more; ask for that time or a"
+        " later one",
+        field="at",
+    )
+
+
+def _state_at(
+    messages: LogReader, events: LogReader, time_us: int
+) -> tuple[PartitionState, list[Incomplete]]:
+    end = end_at(events, time_us)
+    replayed = _replayed(events, end)
+    state = replayed.state
+    messages_end = end_at(messages, time_us)
+    # Events may speak of messages whose time is later by a clock that was set back since, or that
+    # were lost in a power cut since.
+    state.extend_to(max(messages_end, state.reach()))
+    state.apply(Matured(time_us // 1000, state.end_offset), end, 0)
+    incomplete = [
+        Incomplete(f"the events {lost.start} to {lost.end - 1} are damaged", *lost[2:])
+        for lost in replayed.lost
+    ]
+    for log, reader, reached in (("event", events, end), ("message", messages, messages_end)):
+        bad = _damaged_after(reader, reached)
+        if bad > reached:
+            incomplete.append(
+                Incomplete(
+                    f"the {log}s {reached} to {bad - 1} are damaged: whether they were there by"
+                    " then is not known"
+                )
+            )
+    return state, incomplete
+
+
+def _replayed(events: LogReader, end: int) -> Replayed:
+    """Return the state after the events before ``end``, from the last whole snapshot on."""
+    for start in _snapshots(events, end):
+        replayed = replay(events, start, end, PartitionState(), is_whole=False)
+        if replayed is not None:
+            return replayed
+    start = events.segments[0].base_offset
+    replayed = replay(events, start, end, PartitionState(), is_whole=not start)
+    if replayed is None:
+        raise not_kept(_first_us(events))
+    return replayed
+
+
+def _snapshots(events: LogReader, end: int) -> Iterator[int]:
+    """Yield with which events before ``end`` a snapshot may begin, the last first."""
+    for place in frames_back(events, end, begins_snapshot):
+        yield place.view.header.base_offset
+
+
+def _first_us(reader: LogReader) -> int:
+    """Return when a log began that has lost its beginning; 0 for one that has not."""
+    first: Segment = reader.segments[0]
+    if not first.base_offset:
+        return 0
+    first_us = first.read_first_time(reader.disk)
+    return reader.time_at_end(first) if first_us is None else first_us
+
+
+def _damaged_after(reader: LogReader, offset: int) -> int:
+    """Return up to where a log is damaged from ``offset`` on."""
+    end = reader.segments[-1].end_offset
+    if offset >= end:
+        return offset
+    reading = reader.read(offset, end, messages_max=1)
+    sound = reading.frames[0].header.base_offset if reading.frames else reading.next_offset
+    return max(offset, sound)
+
+
+def _first_ready(
+    state: PartitionState, group: Group, waiting: Waiting, start: int, now_ms: int
+) -> int | None:
+    """Return the first offset from ``start`` on that is ready."""
+    due = [part.start for part in group.retries if part.time_ms <= now_ms]
+    at = max(start, group.taken.floor)
+    while at < state.end_offset and not (due and min(due) < at):
+        stop = min(at + _WINDOW, state.end_offset)
+        fresh = next(fresh_runs(state, group, waiting.runs(at, stop), at, stop), None)
+        if fresh is not None:
+            return min([fresh[0], *due])
+        at = stop
+    return min(due, default=None)
+
+
+def _time_of(messages: LogReader, offset: int | None, incomplete: list[Incomplete]) -> int | None:
+    """Return when a message was appended; where that cannot be read, say so."""
+    if offset is None or offset < messages.segments[0].base_offset:
+        return None
+    try:
+        return messages.time_of(offset)
+    except DamagedData:
+        incomplete.append(
+            Incomplete("the message that had waited longest is damaged: since when is not known")
+        )
+        return None
