@@ -52,6 +52,10 @@ COMMIT_THREADS: Final = 8
 FRAME_CACHE_BYTES: Final = 64 * MIB
 STICKY_BYTES: Final = 64 * KIB
 FSYNC_INTERVAL_MS: Final = 200
+ARCHIVE_STRETCH_BYTES: Final = 128 * MIB  # what is compressed in one, with a window as large
+ARCHIVE_CACHE_BYTES: Final = 128 * MIB  # one stretch is held however large
+ARCHIVE_CACHE_FOOTERS: Final = 4096
+ARCHIVE_READ_THREADS: Final = 2
 
 # Delivery
 RECEIVE_MESSAGES_MAX: Final = 10_000

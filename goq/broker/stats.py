@@ -19,6 +19,9 @@ class TopicStats:
     acked_messages: int = 0
     nacked_messages: int = 0
     expired_messages: int = 0
+    deleted_messages: int = 0
+    archived_messages: int = 0
+    archive_failures: int = 0
 
 
 class Histogram:
