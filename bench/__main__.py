@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from bench import (
+    background,
     backlog,
     batches,
     commands,
@@ -36,6 +37,7 @@ WORKS: list[Work] = [
     *delays.WORKS,
     *dedup.WORKS,
     *waiting.WORKS,
+    *background.WORKS,
 ]
 QUICK_SCALE = 0.1
 

@@ -41,7 +41,7 @@ async def publish_by_timetable(publish: Publish, count: int) -> None:
     await asyncio.gather(*tasks)
 
 
-def _publish_goq(url: str, topic: str, count: int) -> None:
+def publish_goq(url: str, topic: str, count: int) -> None:
     async def main() -> None:
         async with AsyncClient(url) as client:
             await client.publish(topic, b"0" * 1000)
@@ -62,7 +62,7 @@ def _publish_redis(port: int, count: int) -> None:
     asyncio.run(main())
 
 
-def _beside(work: Callable[..., None], *arguments: object) -> multiprocessing.Process:
+def beside(work: Callable[..., None], *arguments: object) -> multiprocessing.Process:
     process = multiprocessing.get_context("spawn").Process(target=work, args=arguments)
     process.start()
     return process
@@ -72,13 +72,13 @@ def _lateness_ms(value: bytes) -> float:
     return (time.monotonic_ns() - int.from_bytes(value[:8], "little")) / 1e6
 
 
-def _quantiles(late_ms: list[float]) -> tuple[float, float]:
+def quantiles(late_ms: list[float]) -> tuple[float, float]:
     """Return the median and the 99th percentile."""
     late_ms.sort()
     return late_ms[len(late_ms) // 2], late_ms[len(late_ms) * 99 // 100]
 
 
-async def _receive_goq(url: str, topic: str, count: int) -> list[float]:
+async def receive_goq(url: str, topic: str, count: int) -> list[float]:
     """Receive with a request always waiting: acks go beside it."""
     late_ms: list[float] = []
     acks: set[asyncio.Task[Any]] = set()
@@ -117,10 +117,10 @@ async def _receive_redis(port: int, group: str, count: int) -> list[float]:
 def latency(place: Place) -> tuple[float, float]:
     """Return the quantiles in milliseconds."""
     topic, count = fresh_topic(place.goq), place.scaled(10_000, 1000)
-    sender = _beside(_publish_goq, place.goq.url, topic, count)
-    late_ms = asyncio.run(_receive_goq(place.goq.url, topic, count))
+    sender = beside(publish_goq, place.goq.url, topic, count)
+    late_ms = asyncio.run(receive_goq(place.goq.url, topic, count))
     sender.join()
-    return _quantiles(late_ms)
+    return quantiles(late_ms)
 
 
 def latency_redis(place: Place) -> tuple[float, float]:
@@ -132,10 +132,10 @@ def latency_redis(place: Place) -> tuple[float, float]:
     group = secrets.token_hex(4)
     with redis.Redis(port=port) as client:
         client.xgroup_create(resp.STREAM, group, id="$", mkstream=True)
-    sender = _beside(_publish_redis, port, count)
+    sender = beside(_publish_redis, port, count)
     late_ms = asyncio.run(_receive_redis(port, group, count))
     sender.join()
-    return _quantiles(late_ms)
+    return quantiles(late_ms)
 
 
 _TEXT = f"publish to delivered, waiting consumer, {RATE:,} msg/s"

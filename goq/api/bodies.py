@@ -243,11 +243,16 @@ class MessageOut(Output, kw_only=True):
 
 
 class MessagesOut(msgspec.Struct):
-    """Messages, and where to read on."""
+    """Messages, and where to read on.
+
+    Of a reading by time, or in the background, also the ``end`` of the partition as it was: when
+    ``next`` is there, all is read.
+    """
 
     messages: list[MessageOut]
     next: int | str | None = None
     damaged: list[dict[str, int]] = msgspec.field(default_factory=list)
+    end: int | UnsetType = UNSET
 
 
 class ReceivedOut(msgspec.Struct):

@@ -13,26 +13,34 @@ from goq.api.messages_out import (
     lanes_of,
     messages_json,
 )
-from goq.api.reading import duration_ms, media_type, query_int, time_us, wants_frames
+from goq.api.range_reading import RangeAsked, RangeReading, damaged_json
+from goq.api.reading import (
+    duration_ms,
+    media_type,
+    query_flag,
+    query_int,
+    time_us,
+    wants_frames,
+)
 from goq.api.route import FRAMES, Parameter, Route
 from goq.broker.broker import Broker
-from goq.broker.partition import Partition
 from goq.broker.publishing import Stored, StoredFrame
 from goq.broker.topic import Topic
 from goq.errors import InvalidInput
 from goq.frame.view import slice_frame
 from goq.http.message import Request, Response
 from goq.model import Message, check_name
-from goq.storage.reader import Reading
+from goq.storage.timerange import TimeRange
 from goq.units import format_time_us
 
 _READ_PARAMETERS = (
     Parameter("partition", "which partition to read", "integer", required=True),
     Parameter("offset", "the first offset; default the start of the log", "integer"),
-    Parameter("from_time", "instead of offset: the first message at or after this time"),
-    Parameter("to_time", "no message at or after this time"),
+    Parameter("from_time", "only messages appended at or after this time"),
+    Parameter("to_time", "only messages appended before this time"),
     Parameter("limit", "at most so many messages", "integer"),
     Parameter("wait", "hold the answer so long until there is something to read"),
+    Parameter("background", "true: as fast as live traffic leaves room for, no faster"),
 )
 
 
@@ -41,6 +49,7 @@ class MessageRoutes:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._ranges = RangeReading(broker.background)
 
     def routes(self) -> list[Route]:
         """Return the declarations."""
@@ -69,7 +78,7 @@ class MessageRoutes:
                 "Read a partition's log",
                 answer=MessagesOut,
                 parameters=_READ_PARAMETERS,
-                errors=("topic_not_found", "partition_not_found"),
+                errors=("topic_not_found", "partition_not_found", "too_many_requests"),
                 gives_frames=True,
                 waits=True,
             ),
@@ -108,14 +117,23 @@ class MessageRoutes:
         partition = topic.partition(number)
         limit = query_int(request, "limit", 100, minimum=1, maximum=limits.READ_MESSAGES_MAX)
         wait_ms = duration_ms(request.query.get("wait", "0"), "wait", limits.WAIT_MS_MAX)
-        start, end = self._range(request, partition)
-        if wait_ms and "to_time" not in request.query:
+        start = max(query_int(request, "offset", 0), partition.messages.start_offset)
+        times, background = self._times(request), query_flag(request, "background")
+        as_frames = wants_frames(request)
+        if times is not None or background:
+            if "to_time" in request.query:
+                wait_ms = 0
+            asked = RangeAsked(
+                topic, number, start, times or TimeRange(), limit, wait_ms, as_frames, background
+            )
+            return await self._ranges.answer(asked)
+        if wait_ms:
             await topic.wait_for_append(number, start, wait_ms)
             partition = topic.partition(number)
-            end = partition.state.end_offset
+        end = partition.state.end_offset
         reading = await read_log(partition, start, min(end, start + limit))
         stop = max(start, min(reading.next_offset, end, start + limit))
-        if wants_frames(request):
+        if as_frames:
             parts = [
                 (number, slice_frame(view, start, stop))
                 for view in reading.frames
@@ -125,7 +143,7 @@ class MessageRoutes:
                 "next": stop,
                 "start": partition.messages.start_offset,
                 "end": partition.state.end_offset,
-                "damaged": _damaged(number, reading, stop),
+                "damaged": damaged_json(number, reading, stop),
                 "lanes": lanes_of(topic),
             }
             return frames_response(preface, parts)
@@ -134,31 +152,20 @@ class MessageRoutes:
             if not found.add(out):
                 stop = out.offset
                 break
-        return json_response(MessagesOut(found.messages, stop, _damaged(number, reading, stop)))
+        return json_response(MessagesOut(found.messages, stop, damaged_json(number, reading, stop)))
 
-    def _range(self, request: Request, partition: Partition) -> tuple[int, int]:
-        """Return the offsets asked for, within what the partition holds."""
-        log, query = partition.messages, request.query
-        start, end = log.start_offset, partition.state.end_offset
-        now_us = self._broker.clock.wall_us()
-        if "offset" in query and "from_time" in query:
-            raise InvalidInput("give offset or from_time, not both", field="offset")
-        if "from_time" in query:
-            from_us = time_us(query["from_time"], "from_time", now_us)
-            start = log.reader.find_time(from_us, end)
-        elif "offset" in query:
-            start = max(start, query_int(request, "offset", 0))
-        if "to_time" in query:
-            end = log.reader.find_time(time_us(query["to_time"], "to_time", now_us), end)
-        return start, end
-
-
-def _damaged(number: int, reading: Reading, stop: int) -> list[dict[str, int]]:
-    return [
-        {"partition": number, "start_offset": d.start_offset, "end_offset": d.end_offset}
-        for d in reading.damage
-        if d.start_offset < stop
-    ]
+    def _times(self, request: Request) -> TimeRange | None:
+        """Return the times asked for, None if there are none."""
+        query, now_us = request.query, self._broker.clock.wall_us()
+        given = {
+            "from_us" if name == "from_time" else "to_us": time_us(query[name], name, now_us)
+            for name in ("from_time", "to_time")
+            if name in query
+        }
+        times = TimeRange(**given)
+        if len(given) == 2 and times.from_us > times.to_us:
+            raise InvalidInput("to_time is before from_time", field="to_time")
+        return times if given else None
 
 
 def _frame_result(stored: StoredFrame) -> PublishedOut:

@@ -183,6 +183,14 @@ def query_int(
     return number
 
 
+def query_flag(request: Request, name: str) -> bool:
+    """Return whether a query parameter says yes; it does not where it is missing."""
+    text = request.query.get(name, "false")
+    if text not in ("true", "false"):
+        raise InvalidInput(f"{text[:50]!r} is neither true nor false", field=name)
+    return text == "true"
+
+
 def receipts_of(texts: list[str], maximum: int) -> list[Receipt]:
     """Return receipts parsed; there may be none, but not more than ``maximum``."""
     if len(texts) > maximum:

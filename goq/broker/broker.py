@@ -13,6 +13,7 @@ from typing import Any
 
 from goq import limits
 from goq.broker.archive import DIR_NAME, Archive
+from goq.broker.background import BackgroundReads
 from goq.broker.frame_cache import FrameCache
 from goq.broker.metadata import MetadataStore
 from goq.broker.opening import Machinery, PartitionId
@@ -67,6 +68,7 @@ class Broker:
         self._keeping: asyncio.Task[None] | None = None
         self._half_deleted: set[str] = set()
         self.write_seconds = Histogram()
+        self.background = BackgroundReads(lambda: sum(self.write_seconds.counts))
         self._machinery: Machinery | None = None
         self._changing = asyncio.Lock()
         self._started = asyncio.Event()
@@ -312,6 +314,7 @@ class Broker:
         await self._tasks.finish()
         self.archive.close()
         await self.metadata.close()
+        self.background.close()
         self._executor.shutdown()
 
     async def _close_topics(self) -> None:

@@ -233,7 +233,7 @@ class Partition:
             offset, self.state.end_offset, messages_max=messages_max, wait=wait
         )
         for damage in reading.damage:
-            self._record_corruption(damage.start_offset, damage.end_offset, damage.reason)
+            self.note_damage(damage)
         return reading
 
     async def warm(self, offset: int, messages_max: int) -> None:
@@ -331,7 +331,7 @@ class Partition:
                 start, end, messages_max=end - start, bytes_max=size_bytes, wait=wait
             )
 
-        fetch = Fetch(self._cached, read, self._note_damage, bytes_max=bytes_max)
+        fetch = Fetch(self._cached, read, self.note_damage, bytes_max=bytes_max)
         default_lane = self.dispatch.default_lane
         choice = Choice(self.state, group, settings.ordering, default_lane, now_ms, fetch.facts)
         choice.take(messages_max)
@@ -354,7 +354,8 @@ class Partition:
             done,
         )
 
-    def _note_damage(self, damage: Damage) -> None:
+    def note_damage(self, damage: Damage) -> None:
+        """Record, as an event, damage that somebody met in reading."""
         self._record_corruption(damage.start_offset, damage.end_offset, damage.reason)
 
     def _skip(

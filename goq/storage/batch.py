@@ -64,7 +64,11 @@ class Batch:
             self.time_us = append_time_us
         if self.first_time_us is None:
             self.first_time_us = append_time_us
-        self.entries.append(IndexEntry(self.end_offset, self.end_position, self.time_us))
+        self.entries.append(
+            IndexEntry(
+                self.end_offset, self.end_position, self.time_us, append_time_us, append_time_us
+            )
+        )
         return offset
 
     def read_columns(self) -> None:

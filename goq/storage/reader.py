@@ -60,9 +60,9 @@ class LogReader:
         messages = size_bytes = 0
         while reading.next_offset < end_offset and messages < messages_max:
             segments, before = self.segments, reading.next_offset
-            number = _number_of(segments, before)
-            chunk_bytes = _chunk_bytes(segments[number], messages_max - messages)
-            for found in self._places(segments, number, before, chunk_bytes, wait):
+            number = number_of(segments, before)
+            chunk_bytes = guess_chunk_bytes(segments[number], messages_max - messages)
+            for found in self.places(segments, number, before, chunk_bytes, wait):
                 if isinstance(found, Damage):
                     reading.damage.append(found)
                     reading.next_offset = found.end_offset
@@ -162,7 +162,7 @@ class LogReader:
 
         Raises ``DamagedData`` where that frame cannot be read.
         """
-        segment = self.segments[_number_of(self.segments, offset)]
+        segment = self.segments[number_of(self.segments, offset)]
         for place in self._places_of(offset):
             if isinstance(place, Damage):
                 raise DamagedData(f"offset {offset} is damaged: {place}")
@@ -177,8 +177,8 @@ class LogReader:
 
     def _places_of(self, offset: int) -> Iterator[FramePlace | Damage]:
         segments = self.segments
-        number = _number_of(segments, offset)
-        return self._places(segments, number, offset, limits.READ_CHUNK_BYTES, wait=True)
+        number = number_of(segments, offset)
+        return self.places(segments, number, offset, limits.READ_CHUNK_BYTES)
 
     def _time_of(self, segments: Sequence[Segment], number: int) -> int:
         """Return the running maximum at a segment's end, making indexes anew where they lack."""
@@ -195,7 +195,7 @@ class LogReader:
     def _knows_time(self, segment: Segment) -> bool:
         return segment.has_index(self._disk) and not segment.times_are_own
 
-    def _index(self, segments: Sequence[Segment], number: int) -> SparseIndex:
+    def index_of(self, segments: Sequence[Segment], number: int) -> SparseIndex:
         """Return a segment's index; one made anew is finished if that costs nothing more."""
         segment = segments[number]
         index = segment.load_index(self._disk)
@@ -205,8 +205,13 @@ class LogReader:
                 segment.settle_times(self._disk, before.time_us if before else 0)
         return index
 
-    def _places(
-        self, segments: Sequence[Segment], number: int, offset: int, chunk_bytes: int, wait: bool
+    def places(
+        self,
+        segments: Sequence[Segment],
+        number: int,
+        offset: int,
+        chunk_bytes: int,
+        wait: bool = True,
     ) -> Iterator[FramePlace | Damage]:
         """Yield the frames from the one with ``offset`` to the segment's end, and what is bad."""
         segment = segments[number]
@@ -215,7 +220,7 @@ class LogReader:
         end_offset = segment.end_offset  # before the size, which a commit sets before it
         size_bytes, reached = segment.size_bytes, offset
         try:
-            entry = self._index(segments, number).before_offset(offset)
+            entry = self.index_of(segments, number).before_offset(offset)
             scan = Scan(self._disk, segment.path, size_bytes, chunk_bytes=chunk_bytes, wait=wait)
             for place in scan.frames(entry.position, entry.offset, skip_to=offset):
                 if isinstance(place, FramePlace):
@@ -254,12 +259,12 @@ class LogReader:
         return damage
 
 
-def _number_of(segments: Sequence[Segment], offset: int) -> int:
+def number_of(segments: Sequence[Segment], offset: int) -> int:
     """Return which segment holds ``offset``: the last that begins at or before it."""
     return max(0, bisect_right(segments, offset, key=lambda s: s.base_offset) - 1)
 
 
-def _chunk_bytes(segment: Segment, messages: int) -> int:
+def guess_chunk_bytes(segment: Segment, messages: int) -> int:
     """Guess what to read at once for so many messages, from the segment's own average."""
     average = segment.size_bytes // max(1, segment.message_count) + 1
     guess = average * messages + limits.INDEX_INTERVAL_BYTES

@@ -152,10 +152,14 @@ class _Recovery:
                     self._cut(segment, place.position)
                     return False
                 self._quarantine(segment, place, after)
+                index.add_bad_bytes()
             else:
                 self._offset = place.view.header.end_offset
-                self._time_us = max(self._time_us, place.view.header.append_time_us)
-            index.add(IndexEntry(self._offset, place.end_position, self._time_us))
+                time_us = place.view.header.append_time_us
+                self._time_us = max(self._time_us, time_us)
+                index.add(
+                    IndexEntry(self._offset, place.end_position, self._time_us, time_us, time_us)
+                )
         segment.end_offset = self._offset
         segment.time_us = self._time_us
         return True

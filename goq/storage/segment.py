@@ -124,11 +124,16 @@ class Segment:
         for place in Scan(disk, self.path, end_position).frames(0, self.base_offset):
             if isinstance(place, FramePlace):
                 header = place.view.header
-                time_us = max(entry.time_us, header.append_time_us)
-                entry = IndexEntry(header.end_offset, place.end_position, time_us)
-            elif place.end_offset is not None:
-                entry = IndexEntry(place.end_offset, place.end_position, entry.time_us)
-            index.add(entry)
+                time_us = header.append_time_us
+                time_before_us = max(time_before_us, time_us)
+                entry = IndexEntry(
+                    header.end_offset, place.end_position, time_before_us, time_us, time_us
+                )
+                index.add(entry)
+                continue
+            index.add_bad_bytes()
+            if place.end_offset is not None:
+                entry = entry._replace(offset=place.end_offset, position=place.end_position)
         index.add(entry._replace(position=end_position), always=True)
         return index
 

@@ -30,10 +30,11 @@ class Where:
     to_time: str | None
     partition: int | None
     follow: bool
+    background: bool
 
     def is_set(self) -> bool:
         """Whether any of it was asked for."""
-        return self != Where(False, None, None, None, None, False)
+        return self != Where(False, None, None, None, None, False, False)
 
 
 def command(
@@ -84,23 +85,32 @@ def command(
     ] = "1s",
     from_beginning: Annotated[bool, typer.Option("--from-beginning")] = False,
     from_offset: Annotated[int | None, typer.Option(metavar="N", min=0)] = None,
-    from_time: Annotated[str | None, typer.Option(metavar="T")] = None,
-    to_time: Annotated[str | None, typer.Option(metavar="T")] = None,
+    from_time: Annotated[
+        str | None, typer.Option(metavar="T", help="Only messages appended at or after T.")
+    ] = None,
+    to_time: Annotated[
+        str | None, typer.Option(metavar="T", help="Only messages appended before T.")
+    ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on as messages come, from now on by default.")
     ] = False,
     partition: Annotated[int | None, typer.Option(metavar="N", min=0)] = None,
+    background: Annotated[
+        bool, typer.Option("--background", help="Read the log only as fast as live traffic allows.")
+    ] = False,
 ) -> None:
     """Print messages, or run a command for each.
 
     With --group, messages are leased, printed and acknowledged. Without, the log is read from
     --from-… to its end and nothing is acknowledged.
     """
-    where = Where(from_beginning, from_offset, from_time, to_time, partition, follow)
+    where = Where(from_beginning, from_offset, from_time, to_time, partition, follow, background)
     if group is None and (execute or no_ack or until_empty or visibility):
         raise UsageError("--exec, --no-ack, --until-empty and --visibility need a --group")
     if group is not None and where.is_set():
-        raise UsageError("--from-…, --to-time, --partition and --follow go without --group")
+        raise UsageError(
+            "--from-…, --to-time, --partition, --follow and --background go without --group"
+        )
     with SESSION.client() as client:
         if group is None:
             writer = make_writer(form, raw, b"\0" if null else b"\n")
@@ -202,6 +212,7 @@ def _log(
             follow=where.follow,
             on_damage=_tell_damage,
             before_wait=writer.flush,
+            background=where.background,
         )
 
 

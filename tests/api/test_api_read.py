@@ -56,7 +56,7 @@ def test_the_time_of_a_message_is_inside_as_a_start_and_outside_as_an_end(
     until = moved(sixth, microseconds=1)
     found = read(node, topic, f"from_time={after}&to_time={until}")
     assert values(found["messages"]) == ["4", "5", "6"]
-    assert found["next"] == 7
+    assert (found["next"], found["end"]) == (10, 10)
 
 
 def test_a_time_before_everything_and_one_after_everything_are_the_ends(
@@ -70,9 +70,14 @@ def test_a_time_before_everything_and_one_after_everything_are_the_ends(
 
 
 @pytest.mark.usefixtures("filled")
-def test_an_end_before_the_start_is_empty(node: RunningNode, topic: str) -> None:
-    found = read(node, topic, "from_time=-1m&to_time=-2m")
-    assert (found["messages"], found["next"]) == ([], 0)
+def test_an_end_before_the_start_is_refused_and_one_at_the_start_is_empty(
+    node: RunningNode, topic: str
+) -> None:
+    path = f"/v1/topics/{topic}/messages?partition=0"
+    refused = node.request("GET", f"{path}&from_time=2026-01-02&to_time=2026-01-01")
+    assert (refused.status, refused.json["field"]) == (400, "to_time")
+    found = read(node, topic, "from_time=2026-01-01&to_time=2026-01-01")
+    assert (found["messages"], found["next"]) == ([], 10)
 
 
 def test_frames_are_cut_where_the_range_cuts_them(node: RunningNode, topic: str) -> None:

@@ -5,11 +5,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.cli import GOQ, Run
+from support.running_node import RunningNode
 
 from goq.client import Client
+from goq.units import format_time_us
 
 
 def publish(goq: Run, topic: str, count: int) -> list[str]:
@@ -97,6 +100,27 @@ def test_the_log_is_read_between_times(goq: Run, topic: str) -> None:
     times = goq("consume", topic, "--format", r"%T\n").stdout.decode().split()
     done = goq("consume", topic, "--from-time", times[1], "--to-time", times[2])
     assert done.stdout == b"b\n"
+
+
+def test_a_range_of_times_is_exact_where_the_clock_was_set_back(
+    goq: Run, topic: str, node: RunningNode
+) -> None:
+    goq("topic", "create", topic, "--partitions", "1")
+    start_us = 1_700_000_000_000_000
+    clock: Any = node.node.broker.clock  # type: ignore[union-attr]
+    for value, step_us in ((b"a", 1), (b"b", 5), (b"c", 2), (b"d", 4), (b"e", 3)):
+        clock.wall_us = lambda now_us=start_us + step_us: now_us
+        goq("produce", topic, stdin=value)
+    del clock.wall_us
+    times = [format_time_us(start_us + step_us) for step_us in range(7)]
+    for first, last, expected in ((2, 5, "cde"), (4, 6, "bd"), (3, 3, ""), (6, 6, ""), (0, 1, "")):
+        given = ["--from-time", times[first], "--to-time", times[last]]
+        for more in ([], ["--background"]):
+            done = goq("consume", topic, *given, *more, "--format", "%v")
+            assert done.stdout.decode() == expected
+    refused = goq("consume", topic, "--from-time", times[2], "--to-time", times[1], code=7)
+    assert b"to_time is before from_time" in refused.stderr
+    goq("consume", topic, "--group", "g", "--background", code=2)
 
 
 def test_following_prints_what_comes_and_ends_at_max(

@@ -153,10 +153,13 @@ class FakeNode:
         following = start
         for view in partition.frames:
             header = view.header
-            if header.end_offset <= start or header.append_time_us < from_us:
-                continue
-            if header.append_time_us >= to_us or limit <= 0:
+            if limit <= 0:
                 break
+            if header.end_offset <= start:
+                continue
+            if not from_us <= header.append_time_us < to_us:
+                following = header.end_offset
+                continue
             cut = slice_frame(view, start, max(start, header.base_offset) + limit)
             part = FrameView.parse(bytes(cut))
             following = part.header.end_offset

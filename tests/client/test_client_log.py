@@ -190,3 +190,71 @@ def test_a_peek_without_a_group_shows_the_oldest(node: FakeNode, client: Client)
     with ScriptedServer([[answer] for answer in answers]) as server, Client(server.url) as q:
         found = q.peek("t", limit=4)["messages"]
     assert [item["timestamp"] for item in found] == ["1", "1", "1", "2"]
+
+
+def test_a_range_of_times_is_exact_where_the_clock_was_set_back(
+    node: FakeNode, client: Client
+) -> None:
+    node.create("lines", 2)
+    start_us = 1_700_000_000_000_000
+    for number, step_us in enumerate((0, 9_000, 3_000, 5_000, 1_000, 4_000)):
+        node.now_us = start_us + step_us - 1000
+        client.publish("lines", f"{number}", partition=number % 2)
+    times = {
+        "from_time": format_time_us(start_us + 3_000),
+        "to_time": format_time_us(start_us + 5_000),
+    }
+    assert [m.value for m in client.log("lines", **times)] == [b"2", b"5"]
+    assert [m.value for m in client.log("lines", from_time=times["from_time"])] == [
+        b"2",
+        b"1",
+        b"3",
+        b"5",
+    ]
+    assert [m.value for m in client.log("lines", from_offset=2, partition=1, **times)] == [b"5"]
+
+
+def test_the_end_that_a_partition_had_bounds_what_is_read_of_it(
+    node: FakeNode, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.create("lines")
+    client.publish_many("lines", [b"a", b"b"])
+    client.publish_many("lines", [b"c", b"d"])
+    monkeypatch.setattr("goq.client._sync.log.READ_MESSAGES_MIN", 1)
+    monkeypatch.setattr("goq.limits.READ_MESSAGES_MAX", 3)
+    seen = []
+    for message in client.log("lines"):
+        seen.append(message.value)
+        client.publish("lines", b"more")
+    assert seen == [b"a", b"b", b"c", b"d"]
+
+
+def test_following_a_range_shows_what_comes_whatever_its_time(
+    node: FakeNode, client: Client
+) -> None:
+    node.create("lines")
+    client.publish("lines", b"old")
+    client.publish("lines", b"new")
+    log = client.log("lines", from_time=format_time_us(node.now_us), follow=True)
+    assert next(log).value == b"new"
+    node.now_us -= 10_000_000
+    client.publish("lines", b"after the clock was set back")
+    assert next(log).value == b"after the clock was set back"
+
+
+def test_a_read_in_the_background_says_so(node: FakeNode, client: Client) -> None:
+    node.create("lines")
+    client.publish("lines", b"x")
+    assert [m.value for m in client.log("lines", background=True)] == [b"x"]
+    assert len(client.read("lines", partition=0, background=True).messages) == 1
+    assert len(node.paths("GET", "background=true")) == 2
+    client.read("lines", partition=0)
+    assert "background" not in node.requests[-1][1]
+
+
+@pytest.mark.parametrize("time", ["-9999999d", "+9999999d", "0001-01-01", 10**17])
+def test_no_time_is_too_far_away(node: FakeNode, client: Client, time: str | int) -> None:
+    node.create("lines")
+    client.publish("lines", b"x")
+    whole = list(client.log("lines", from_time=time)) + list(client.log("lines", to_time=time))
+    assert len(whole) == 1

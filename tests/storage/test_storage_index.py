@@ -21,7 +21,7 @@ FRAME = frame_of([bytes(100)] * 10)
 def entries(draw: st.DrawFn) -> list[IndexEntry]:
     found = [IndexEntry(draw(st.integers(0, 2**40)), 0, draw(st.integers(0, 2**50)))]
     for _ in range(draw(st.integers(0, 30))):
-        offset, position, time_us = found[-1]
+        offset, position, time_us = found[-1][:3]
         found.append(
             IndexEntry(
                 offset + draw(st.integers(1, 100)),

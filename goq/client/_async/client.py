@@ -178,9 +178,15 @@ class AsyncClient(AsyncAdmin):
         to_time: Time | None = None,
         limit: int = limits.READ_MESSAGES_MAX,
         wait: Duration | None = None,
+        background: bool = False,
     ) -> ReadBatch:
-        """Return a piece of one partition's log; ``wait`` for one if there is none yet."""
-        span = self._span(offset, from_time, to_time)
+        """Return a piece of one partition's log; ``wait`` for one if there is none yet.
+
+        With times, it holds the messages from ``offset`` on that were appended at or after
+        ``from_time`` and before ``to_time``. Read on from ``next`` until it has reached ``end``;
+        a piece may be empty before. In the ``background`` live traffic goes first.
+        """
+        span = self._span(offset, from_time, to_time, background)
         return await read(self._http, topic, partition, span, limit=limit, wait_ms=wait_ms(wait))
 
     def log(
@@ -194,15 +200,18 @@ class AsyncClient(AsyncAdmin):
         follow: bool = False,
         on_damage: OnDamage | None = None,
         before_wait: Callable[[], Awaitable[None]] | None = None,
+        background: bool = False,
     ) -> AsyncIterator[LogMessage]:
         """Yield the messages of all partitions, or of one, merged by append time.
 
         From the beginning of the log where nothing else is said, to its end as it is now, or
         with ``follow`` for ever: see :class:`~goq.client._async.log.Log` for the order then.
+        With times, exactly the messages appended at or after ``from_time`` and before ``to_time``.
+        In the ``background`` the node reads only as fast as its live traffic leaves room for.
         Damaged messages go to ``on_damage``, or raise ``DamagedData``. ``before_wait`` is called
         when all that came was passed on.
         """
-        span = self._span(from_offset, from_time, to_time)
+        span = self._span(from_offset, from_time, to_time, background)
         log = Log(
             self._http,
             topic,
@@ -347,15 +356,25 @@ class AsyncClient(AsyncAdmin):
             consumer or self.client_id,
         )
 
-    def _span(self, offset: int | None, from_time: Time | None, to_time: Time | None) -> Span:
+    def _span(
+        self, offset: int | None, from_time: Time | None, to_time: Time | None, background: bool
+    ) -> Span:
         return Span(
-            offset, self._wire_time(from_time, "from_time"), self._wire_time(to_time, "to_time")
+            offset,
+            self._wire_time(from_time, "from_time"),
+            self._wire_time(to_time, "to_time"),
+            background,
         )
 
     def _wire_time(self, time: Time | None, field: str) -> str | None:
         if time is None:
             return None
-        return format_time_us(parse_time_us(time, now_us=self._clock.wall_us(), field=field))
+        time_us = parse_time_us(time, now_us=self._clock.wall_us(), field=field)
+        return format_time_us(min(max(time_us, _TIME_US_MIN), _TIME_US_MAX))
+
+
+_TIME_US_MIN, _TIME_US_MAX = -30_610_224_000_000_000, limits.TIME_MS_MAX * 1000
+"""What a text of a time can say, the years 1000 to 9999: no message is from outside of them."""
 
 
 def _texts(receipts: Receipts) -> list[str]:

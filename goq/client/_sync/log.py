@@ -31,11 +31,15 @@ OnDamage = Callable[[DamagedRange], None]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Which part of each partition to read: from an offset or a time, up to a time."""
+    """Which part of each partition to read: from an offset on, what is of a range of times.
+
+    In the ``background`` the node reads only as fast as its live traffic leaves room for.
+    """
 
     from_offset: int | None = None
     from_time: str | None = None
     to_time: str | None = None
+    background: bool = False
 
 
 def read(
@@ -46,9 +50,10 @@ def read(
         routes.messages(topic),
         partition=partition,
         offset=span.from_offset,
-        from_time=span.from_time if span.from_offset is None else None,
+        from_time=span.from_time,
         to_time=span.to_time,
         limit=limit,
+        background="true" if span.background else None,
         wait=format_duration_ms(wait_ms) if wait_ms else None,
     )
     answer = http.request(
@@ -92,16 +97,21 @@ class _Reader:
             if self._end is not None and (self.position or 0) >= self._end:
                 return None
             before = self.position
-            piece = self.read_on(self._log.http, 0)
+            piece = self._read(replace(self._span, from_offset=before), self._log.http, 0)
             if self._end is None:
                 self._end = piece.end
-            self._waiting.extend(_in_order(piece))
+            items = _in_order(piece)
+            if not self._log.follow:
+                items = [item for item in items if _start_of(item) < self._end]
+            self._waiting.extend(items)
             if not self._waiting and self.position == before:
                 return None
 
     def read_on(self, http: Http, wait_ms: int) -> ReadBatch:
-        """Return the next piece, perhaps an empty one, and move behind it."""
-        span = Span(self.position, self._span.from_time, self._span.to_time)
+        """Return what has come since, whatever its time, perhaps nothing; move behind it."""
+        return self._read(Span(self.position), http, wait_ms)
+
+    def _read(self, span: Span, http: Http, wait_ms: int) -> ReadBatch:
         limit = self._log.limit
         piece = read(
             http, self._log.topic, self.partition, span, limit=limit, wait_ms=wait_ms
@@ -115,7 +125,9 @@ class Log:
     """All messages of a topic or of one partition, in the order of their append times.
 
     Messages are merged by append time, then partition, then offset; within a partition the order
-    is always that of the offsets. Up to the end that each partition had at first, the order is
+    is always that of the offsets. A range of times leaves out exactly the messages that are not of
+    it, also where a clock was set back; what comes later, when following, is not asked for its
+    time. Up to the end that each partition had at first, the order is
     complete. After it, when following, messages come as they arrive: what has arrived together
     is merged, but a message is not held back for an older one that may yet come from elsewhere.
 
@@ -141,7 +153,7 @@ class Log:
         self.lanes = DEFAULT_LANES
         self._partition = partition
         self._span = span
-        self._follow = follow
+        self.follow = follow
         self._on_damage = on_damage
         self._before_wait = before_wait
 
@@ -157,7 +169,7 @@ class Log:
             for message in messages_of(self.topic, found.partition, found.frame, self.lanes):
                 yield message
             _push(heads, reader)
-        if self._follow:
+        if self.follow:
             arriving = self._arriving(readers)
             try:
                 for message in arriving:

@@ -1,0 +1,103 @@
+"""Reads that give way: reading old messages is never to be felt by those who handle new ones.
+
+At most one such read is under way on a node, in a thread of its own and a small piece at a time.
+Between pieces is a pause. While there is live traffic it is three times as long as the piece took,
+so that a quarter of the time is the most that background reads have; else there is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+from goq import limits
+from goq.errors import TooManyRequests
+
+T = TypeVar("T")
+
+SHARE: Final = 0.25
+"""The part of the time that background reads have while there is live traffic."""
+BUSY_FOR_S: Final = 1.0
+"""For how long traffic that was seen counts as going on."""
+LATE_S: Final = 0.005
+"""An event loop that comes back after so long has much to do, whatever it is."""
+
+
+class Pace:
+    """Decides when the next piece may begin. All times are seconds of one clock that never jumps.
+
+    ``writes`` is how many writes the node's logs have seen: publishing, handing out and settling
+    all write, reading does not. So traffic is seen without a line of code on its way.
+    """
+
+    def __init__(self) -> None:
+        self._writes: int | None = None
+        self._busy_until_s = float("-inf")
+        self._next_s = float("-inf")
+
+    def look(self, now_s: float, writes: int, late_s: float) -> None:
+        """Note how many writes there were so far, and how late the event loop is."""
+        if (self._writes is not None and writes != self._writes) or late_s >= LATE_S:
+            self._busy_until_s = now_s + BUSY_FOR_S
+        self._writes = writes
+
+    def worked(self, now_s: float, seconds: float) -> None:
+        """Note that a piece which took so long has ended now."""
+        pause_s = seconds * (1 - SHARE) / SHARE if now_s < self._busy_until_s else 0.0
+        self._next_s = now_s + pause_s
+
+    def wait_s(self, now_s: float) -> float:
+        """Return how long it is until the next piece may begin."""
+        return max(0.0, self._next_s - now_s)
+
+
+class BackgroundReads:
+    """Runs pieces of background reads, one after the other in the order they were asked for."""
+
+    def __init__(self, writes: Callable[[], int]) -> None:
+        self._writes = writes
+        self._pace = Pace()
+        self._turn = asyncio.Lock()
+        self._asked = 0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="goq-background")
+
+    async def run(self, piece: Callable[[], T]) -> T:
+        """Run one piece when it is its turn; raise ``TooManyRequests`` if too many wait."""
+        if self._asked > limits.BACKGROUND_READS_WAITING_MAX:
+            raise TooManyRequests(
+                f"{limits.BACKGROUND_READS_WAITING_MAX} background reads wait for their turn;"
+                " read again later, or without background",
+                retry_after_ms=1000,
+            )
+        self._asked += 1
+        try:
+            async with self._turn:
+                return await self._run(piece)
+        finally:
+            self._asked -= 1
+
+    async def _run(self, piece: Callable[[], T]) -> T:
+        loop = asyncio.get_running_loop()
+        await self._look(loop)
+        wait_s = self._pace.wait_s(loop.time())
+        if wait_s:
+            await asyncio.sleep(wait_s)
+        began_s = loop.time()
+        try:
+            return await loop.run_in_executor(self._thread, piece)
+        finally:
+            now_s = loop.time()
+            self._pace.look(now_s, self._writes(), 0.0)
+            self._pace.worked(now_s, now_s - began_s)
+
+    async def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        asked_s = loop.time()
+        await asyncio.sleep(0)
+        now_s = loop.time()
+        self._pace.look(now_s, self._writes(), now_s - asked_s)
+
+    def close(self) -> None:
+        """Let go of the thread, once what it does is done."""
+        self._thread.shutdown()
