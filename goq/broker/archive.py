@@ -14,7 +14,7 @@ import logging
 import os
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -51,6 +51,8 @@ LOGS = ("messages", "events")
 _log = logging.getLogger("goq.broker")
 _SIDECARS = (INDEX_SUFFIX, COLUMNS_SUFFIX, KEYS_SUFFIX, SPANS_SUFFIX)
 _NICENESS = 10
+_LogKey = tuple[PartitionId, str]
+_NOTHING: Mapping[_LogKey, Sequence[ArchiveRow]] = {}
 
 
 class Archived(NamedTuple):
@@ -71,8 +73,8 @@ class Archive:
         self._real = disk
         self._metadata = metadata
         self._clock = clock
-        self._rows: dict[tuple[PartitionId, str], Sequence[ArchiveRow]] = {}
-        self._damage: dict[tuple[PartitionId, str], list[Damage]] = {}
+        self._rows: dict[str, dict[_LogKey, Sequence[ArchiveRow]]] = {}
+        self._damage: dict[_LogKey, list[Damage]] = {}
         self._changing = asyncio.Lock()
         self._closing = threading.Event()
         self._writer = ThreadPoolExecutor(1, "goq-archive", initializer=_be_nice)
@@ -93,7 +95,7 @@ class Archive:
 
     def rows(self, identity: PartitionId, log: str) -> Sequence[ArchiveRow]:
         """Return the archived segments of a log by offset; the list is never changed in place."""
-        return self._rows.get((identity, log), ())
+        return self._rows.get(identity.topic, _NOTHING).get((identity, log), ())
 
     def find(self, identity: PartitionId, log: str, offset: int) -> ArchiveRow | None:
         """Return the archived segment that holds ``offset``."""
@@ -107,7 +109,7 @@ class Archive:
 
     def of_topic(self, topic: str) -> Archived | None:
         """Return what a topic has in the archive, None if nothing."""
-        found = [row for key, rows in self._rows.items() if key[0].topic == topic for row in rows]
+        found = [row for rows in self._rows.get(topic, _NOTHING).values() for row in rows]
         if not found:
             return None
         messages = [row for row in found if row.log == "messages"]
@@ -149,9 +151,9 @@ class Archive:
             directory = self.root / topic
             await self._in(self._writer, lambda: self._real.remove_dir(directory))
             self.disk.forget(directory)
-            for known in (self._rows, self._damage):
-                for key in [key for key in known if key[0].topic == topic]:
-                    del known[key]
+            self._rows.pop(topic, None)
+            for key in [key for key in self._damage if key[0].topic == topic]:
+                del self._damage[key]
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Run what reads the archive, in a thread that no commit needs."""
@@ -242,8 +244,9 @@ class Archive:
 
     def _add(self, row: ArchiveRow) -> None:
         key = PartitionId(row.topic, row.partition), row.log
-        others = [known for known in self._rows.get(key, ()) if known[:4] != row[:4]]
-        self._rows[key] = sorted([*others, row], key=lambda known: known.base_offset)
+        logs = self._rows.setdefault(row.topic, {})
+        others = [known for known in logs.get(key, ()) if known[:4] != row[:4]]
+        logs[key] = sorted([*others, row], key=lambda known: known.base_offset)
 
 
 def _row(identity: PartitionId, log: str, footer: Footer, archived_bytes: int) -> ArchiveRow:

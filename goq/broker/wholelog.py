@@ -88,6 +88,27 @@ class WholeReader(LogReader):
         return segment
 
 
+class Past(NamedTuple):
+    """What is read besides the live log: all that is archived.
+
+    With ``snapshot_us``, the log as it stood at that time: from the first message that was kept
+    then up to the last that had been appended.
+    """
+
+    archive: Archive
+    snapshot_us: int | None = None
+
+    def opened(
+        self, partition: Partition, offset: int, end_offset: int
+    ) -> tuple[WholeReader, int, int]:
+        """Return a reader of messages, and the offsets within which it is to read; in a thread."""
+        reader = whole_logs(self.archive, partition).messages
+        if self.snapshot_us is not None:
+            offset = max(offset, reader.start_at(self.snapshot_us))
+            end_offset = reader.find_time(self.snapshot_us + 1, end_offset)
+        return reader, max(offset, reader.start_offset), end_offset
+
+
 class WholeLogs(NamedTuple):
     """Both logs of a partition."""
 
