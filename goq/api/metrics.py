@@ -30,7 +30,7 @@ _TOPIC_COUNTERS = {
     "expired_messages": "Messages whose lease ran out",
     "deleted_messages": "Messages that retention deleted",
     "archived_messages": "Messages archived before they were deleted",
-    "archive_failures": "Times that there was no room to archive, so that nothing was deleted",
+    "retention_stalls": "Times that there was no room to archive, so that nothing was deleted",
 }
 
 

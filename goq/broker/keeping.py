@@ -63,6 +63,8 @@ class Keeping:
         """
         events, rebuilds_from = self._recorder.log, self._rebuilds_from()
         candidates = [s for s in events.segments[:-1] if s.end_offset <= rebuilds_from]
+        if not candidates:
+            return []
         first = self._publisher.log.segments[0]
         disk = self._machinery.disk
 

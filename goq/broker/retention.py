@@ -24,7 +24,7 @@ from goq.broker.opening import Machinery, PartitionId
 from goq.broker.partition import Partition
 from goq.broker.protection import first_unread
 from goq.broker.topic import Topic
-from goq.errors import TopicNotFound
+from goq.errors import StorageFull, TopicNotFound
 from goq.settings import TopicSettings
 from goq.storage.files import is_full
 from goq.storage.retention import keep_from, too_old_at_us
@@ -119,7 +119,7 @@ class Keeper:
         try:
             due_us = await self._apply(topic, partition)
         except Exception as error:  # whatever it is, the others are still to be kept in bounds
-            if isinstance(error, OSError) and is_full(error):
+            if isinstance(error, StorageFull) or (isinstance(error, OSError) and is_full(error)):
                 self._note_no_room(topic, partition)
             elif partition.is_online and not topic.is_closed:
                 _log.exception("retention failed in %s", partition.identity)
@@ -128,11 +128,12 @@ class Keeper:
         return again_us if due_us is None else due_us
 
     def _note_no_room(self, topic: Topic, partition: Partition) -> None:
-        topic.stats.archive_failures += 1
+        topic.stats.retention_stalls += 1
         if partition.identity not in self._short_of_room:
             self._short_of_room.add(partition.identity)
             _log.warning(
-                "no room to archive partition %d of %s: nothing of it is deleted until there is",
+                "no room on the disk to keep partition %d of %s in bounds: nothing of it is"
+                " archived or deleted until there is",
                 partition.identity.number,
                 topic.name,
             )
@@ -145,8 +146,9 @@ class Keeper:
         )
         if keep > partition.messages.start_offset:
             await self._delete(topic, partition, await self._not_scheduled(partition, keep))
-            if partition.messages.start_offset < keep:
-                return None
+        await self._trim_events(topic, partition)
+        if partition.messages.start_offset < keep:
+            return None
         return seal_us if due_us is None else min(seal_us, due_us)
 
     async def _seal(self, settings: TopicSettings, partition: Partition) -> int:
@@ -218,8 +220,9 @@ class Keeper:
             offset, partial(self._forget, partition.identity, "messages")
         )
         topic.stats.deleted_messages += sum(segment.message_count for segment in deleted)
-        if not deleted:
-            return
+
+    async def _trim_events(self, topic: Topic, partition: Partition) -> None:
+        """Delete the events of deleted messages, archived before if the topic wants that."""
         for segment in await partition.keeping.old_events():
             if topic.settings.archive:
                 await self._save(topic, partition, "events", segment)

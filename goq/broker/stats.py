@@ -21,7 +21,7 @@ class TopicStats:
     expired_messages: int = 0
     deleted_messages: int = 0
     archived_messages: int = 0
-    archive_failures: int = 0
+    retention_stalls: int = 0
 
 
 class Histogram:
