@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 from copy import deepcopy
 from pathlib import Path
 from random import Random
 
 import pytest
 from support.broker_harness import (
+    BrokenDisk,
     MemoryMetadata,
     ack,
     broker_on,
@@ -15,6 +18,7 @@ from support.broker_harness import (
     publish,
     quiet,
     run,
+    until,
 )
 from support.disk import SimulatedCrash, SimulatedDisk
 
@@ -22,7 +26,7 @@ from goq import limits
 from goq.broker.broker import Broker
 from goq.broker.wholelog import WholeReader, whole_logs
 from goq.clock import ManualClock
-from goq.errors import GoqError
+from goq.errors import GoqError, TopicExists
 from goq.frame.view import FrameView
 from goq.storage.archivefile import check_archive
 from goq.storage.files import Disk
@@ -172,3 +176,204 @@ def test_wherever_the_process_ends_each_message_is_live_or_archived(
     while run(crash_at(operation)):
         operation += 1
     assert operation > 30
+
+
+async def archived_topic(broker: Broker, clock: ManualClock, name: str = "t") -> list[bytes]:
+    await broker.create_topic(name, 1)
+    values = await fill(broker, clock, 4, name)
+    await broker.apply_retention()
+    assert broker.topic(name).partitions[0].messages.start_offset == 9
+    return values
+
+
+def read_here(broker: Broker, name: str = "t") -> list[bytes]:
+    (partition,) = broker.topic(name).partitions
+    return read_all(whole_logs(broker.archive, partition).messages, partition.state.end_offset)
+
+
+def test_a_manifest_that_lost_its_rows_is_made_anew_from_the_files(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock, metadata = ManualClock(), MemoryMetadata()
+        async with broker_on(tmp_path, clock=clock, metadata=metadata, **SETTINGS) as broker:
+            values = await archived_topic(broker, clock)
+        rows = dict(metadata.archive)
+        folder = tmp_path / "archive/t/0/messages"
+        (folder / f"{99:020}.log.zst.part").write_bytes(b"unfinished")
+        (folder / f"{99:020}.log.zst").write_bytes(b"not an archive")
+        (folder / "notes.log.zst").write_bytes(b"somebody's")
+        (tmp_path / "archive/t/lost+found").mkdir()
+        async with broker_on(
+            tmp_path, clock=clock, metadata=MemoryMetadata(), **SETTINGS
+        ) as broker:
+            assert read_here(broker) == values
+            metadata = broker.metadata
+            assert isinstance(metadata, MemoryMetadata)
+            assert metadata.archive == rows
+            names = [path.name for path in folder.iterdir()]
+            assert not [name for name in names if name.endswith(".part")]
+
+    run(main())
+
+
+def test_a_new_topic_does_not_come_into_the_archive_of_another(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        async with broker_on(tmp_path, clock=clock, **SETTINGS) as broker:
+            await archived_topic(broker, clock)
+        shutil.rmtree(tmp_path / "topics/t")
+        async with broker_on(tmp_path, clock=clock, **SETTINGS) as broker:
+            with pytest.raises(TopicExists, match="move it away"):
+                await broker.create_topic("t", 1)
+            (tmp_path / "archive/t").rename(tmp_path / "elsewhere")
+            assert await archived_topic(broker, clock)
+
+    run(main())
+
+
+def test_a_topic_that_is_deleted_takes_its_archive_with_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock, metadata = ManualClock(), MemoryMetadata()
+        async with broker_on(tmp_path, clock=clock, metadata=metadata, **SETTINGS) as broker:
+            await archived_topic(broker, clock)
+            other = await archived_topic(broker, clock, "other")
+            read_here(broker)
+            await broker.delete_topic("t")
+            assert not (tmp_path / "archive/t").exists()
+            assert {key[0] for key in metadata.archive} == {"other"}
+            assert broker.archive.of_topic("t") is None
+            assert read_here(broker, "other") == other
+            values = await archived_topic(broker, clock)
+            assert read_here(broker) == values
+
+    run(main())
+
+
+def test_what_was_deleted_without_an_archive_is_passed_over(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        async with broker_on(tmp_path, clock=clock, **SETTINGS) as broker:
+            values = await archived_topic(broker, clock)
+            await broker.alter_topic("t", {"archive": "false"})
+            values += await fill(broker, clock, 2)
+            await broker.apply_retention()
+            await broker.alter_topic("t", {"archive": "true"})
+            values += await fill(broker, clock, 2)
+            await broker.apply_retention()
+            (partition,) = broker.topic("t").partitions
+            assert partition.messages.start_offset == 21
+            reader = whole_logs(broker.archive, partition).messages
+            assert read_all(reader, 24) == values[:9] + values[15:]
+            assert reader.first_from(4) == 4
+            assert reader.first_from(9) == reader.first_from(11) == 15
+            assert reader.first_from(50) == 50
+            reading = reader.read(7, 24, messages_max=4)
+            assert [v.header.base_offset for v in reading.frames] == [7, 8, 15, 16]
+            assert broker.archive.find(partition.identity, "messages", 8) is not None
+            assert broker.archive.find(partition.identity, "messages", 9) is None
+            assert broker.archive.find(partition.identity, "messages", 23) is None
+
+    run(main())
+
+
+def test_reading_goes_on_without_gap_or_doubling_while_segments_are_archived(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        async with broker_on(tmp_path, clock=clock, **SETTINGS) as broker:
+            await broker.create_topic("t", 1)
+            (partition,) = broker.topic("t").partitions
+            clock.advance_ms(-100 * HOUR_MS)
+            values = await fill(broker, clock, 12)
+            clock.advance_ms(-11 * HOUR_MS)
+            reader = whole_logs(broker.archive, partition).messages
+            seen, offset = list[bytes](), 0
+            while offset < len(values):
+                reading = reader.read(offset, len(values), messages_max=1)
+                seen += values_of(reading.frames)
+                offset = reading.next_offset
+                if offset % 3 == 2:  # in the middle of a segment
+                    clock.advance_ms(HOUR_MS)
+                    await broker.apply_retention()
+                    assert partition.messages.start_offset > 0 or offset == 2
+            assert seen == values
+
+            async def read_in_threads() -> list[list[bytes]]:
+                work = [
+                    broker.archive.in_thread(lambda: read_all(reader, len(values)))
+                    for _ in range(10)
+                ]
+                return list(await asyncio.gather(*work))
+
+            clock.advance_ms(HOUR_MS)
+            found, _ = await asyncio.gather(read_in_threads(), broker.apply_retention())
+            assert all(each == values for each in found)
+
+    run(main())
+
+
+def test_a_segment_that_was_archived_and_not_deleted_is_not_archived_twice(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock, disk, metadata = ManualClock(), BrokenDisk(), MemoryMetadata()
+        async with broker_on(
+            tmp_path, clock=clock, disk=disk, metadata=metadata, archive="true"
+        ) as broker:
+            await broker.create_topic("t", 1)
+            values = await fill(broker, clock, 2)
+            clock.advance_ms(HOUR_MS)
+            (partition,) = broker.topic("t").partitions
+            first = partition.messages.segments[0]
+            row = await broker.archive.take(partition.identity, "messages", first)
+            clock.advance_ms(HOUR_MS)
+            written = disk.count("append", ".part")
+            again = await broker.archive.take(partition.identity, "messages", first)
+            assert disk.count("append", ".part") == written
+            assert again == row._replace(archived_at_us=clock.now_us)
+            path = tmp_path / f"archive/t/0/messages/{0:020}.log.zst"
+            path.write_bytes(path.read_bytes()[:-1] + b"x")
+            assert await broker.archive.take(partition.identity, "messages", first)
+            assert disk.count("append", ".part") > written
+            assert read_here(broker) == values
+            await broker.alter_topic("t", {"retention.age": "1h"})
+            await broker.apply_retention()
+            assert partition.messages.start_offset == 6
+            assert read_here(broker) == values
+
+    run(main())
+
+
+def test_damage_in_the_archive_is_reported_by_readers_of_the_whole_log(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        async with broker_on(tmp_path, clock=clock, **SETTINGS) as broker:
+            values = await archived_topic(broker, clock)
+            (tmp_path / f"archive/t/0/messages/{3:020}.log.zst").unlink()
+            (partition,) = broker.topic("t").partitions
+            reader = whole_logs(broker.archive, partition).messages
+            reading = reader.read(0, 12)
+            assert values_of(reading.frames) == values[:3] + values[6:]
+            assert [(d.start_offset, d.end_offset) for d in reading.damage] == [(3, 6)]
+            assert not partition.messages.damage
+            assert len(broker.archive.damage(partition.identity, "messages")) == 1
+
+    run(main())
+
+
+def test_a_node_that_stops_breaks_off_what_it_archives(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock, disk = ManualClock(), BrokenDisk()
+        async with broker_on(tmp_path, clock=clock, disk=disk, **SETTINGS) as broker:
+            await broker.create_topic("t", 1)
+            values = await fill(broker, clock, 2)
+            clock.advance_ms(HOUR_MS)
+            disk.hold(".log.zst.part", operation="append")
+            broker.keeper.wake_topic(broker.topic("t"))
+            await until(disk.holding.is_set)
+            broker.archive._closing.set()
+            disk.release()
+        assert not [p for p in (tmp_path / "archive").rglob("*.log.zst*") if p.is_file()]
+        async with broker_on(tmp_path, clock=clock, **SETTINGS) as broker:
+            await broker.apply_retention()
+            assert read_here(broker) == values
+
+    run(main())
