@@ -60,6 +60,10 @@ KEYS_PART_ENTRIES: Final = 2**20
 KEYS_GROWING_ENTRIES_MAX: Final = 2**22
 KEYS_MEMORY_BYTES: Final = 256 * MIB
 KEYS_WAITING_MAX: Final = 10_000  # sealed segments whose files are still to be made
+ARCHIVE_STRETCH_BYTES: Final = 128 * MIB  # what is compressed in one, with a window as large
+ARCHIVE_CACHE_BYTES: Final = 128 * MIB  # one stretch is held however large
+ARCHIVE_CACHE_FOOTERS: Final = 4096
+ARCHIVE_READ_THREADS: Final = 2
 
 # Delivery
 RECEIVE_MESSAGES_MAX: Final = 10_000

@@ -187,6 +187,15 @@ class PartitionOut(Output):
     damaged: list[dict[str, Any]] = msgspec.field(default_factory=list)
 
 
+class ArchivedOut(Output):
+    """What retention deleted of a topic and the archive has; ``bytes`` as it lies on the disk."""
+
+    segments: int
+    messages: int
+    bytes: int
+    first_time: str | None
+
+
 class TopicOut(Output):
     """A topic."""
 
@@ -194,6 +203,7 @@ class TopicOut(Output):
     partitions: list[PartitionOut]
     settings: dict[str, str]
     time: str | UnsetType = UNSET
+    archived: ArchivedOut | UnsetType = UNSET
 
 
 class TopicsOut(Output):

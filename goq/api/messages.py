@@ -28,6 +28,7 @@ from goq.api.route import FRAMES, Parameter, Route
 from goq.broker.broker import Broker
 from goq.broker.publishing import Stored, StoredFrame
 from goq.broker.topic import Topic
+from goq.broker.wholelog import Past
 from goq.errors import InvalidInput
 from goq.frame.view import slice_frame
 from goq.http.message import Request, Response
@@ -42,6 +43,8 @@ _READ_PARAMETERS = (
     Parameter("to_time", "only messages appended before this time"),
     Parameter("limit", "at most so many messages", "integer"),
     Parameter("wait", "hold the answer so long until there is something to read"),
+    Parameter("include_deleted", "true: also what retention deleted and the archive has"),
+    Parameter("from_snapshot", "the log as it stood at this time, deleted messages included"),
     Parameter("background", "true: as fast as live traffic leaves room for, no faster"),
 )
 
@@ -121,16 +124,18 @@ class MessageRoutes:
         partition = topic.partition(number)
         limit = query_int(request, "limit", 100, minimum=1, maximum=limits.READ_MESSAGES_MAX)
         wait_ms = duration_ms(request.query.get("wait", "0"), "wait", limits.WAIT_MS_MAX)
-        start = max(query_int(request, "offset", 0), partition.messages.start_offset)
+        start = query_int(request, "offset", 0)
         times, background = self._times(request), query_flag(request, "background")
-        as_frames = wants_frames(request)
-        if times is not None or background:
-            if "to_time" in request.query:
+        past, as_frames = self._past(request), wants_frames(request)
+        if times is not None or background or past is not None:
+            if "to_time" in request.query or "from_snapshot" in request.query:
                 wait_ms = 0
+            times = times or TimeRange()
             asked = RangeAsked(
-                topic, number, start, times or TimeRange(), limit, wait_ms, as_frames, background
+                topic, number, start, times, limit, wait_ms, as_frames, background, past
             )
             return await self._ranges.answer(asked)
+        start = max(start, partition.messages.start_offset)
         if wait_ms:
             await topic.wait_for_append(number, start, wait_ms)
             partition = topic.partition(number)
@@ -157,6 +162,14 @@ class MessageRoutes:
                 stop = out.offset
                 break
         return json_response(MessagesOut(found.messages, stop, damaged_json(number, reading, stop)))
+
+    def _past(self, request: Request) -> Past | None:
+        """Return what is to be read besides the live log, None if nothing."""
+        text, snapshot_us = request.query.get("from_snapshot"), None
+        if text is not None:
+            snapshot_us = time_us(text, "from_snapshot", self._broker.clock.wall_us())
+        asked = query_flag(request, "include_deleted") or text is not None
+        return Past(self._broker.archive, snapshot_us) if asked else None
 
     def _times(self, request: Request) -> TimeRange | None:
         """Return the times asked for, None if there are none."""

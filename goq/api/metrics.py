@@ -28,6 +28,9 @@ _TOPIC_COUNTERS = {
     "acked_messages": "Messages acknowledged by a group",
     "nacked_messages": "Messages given back by a consumer",
     "expired_messages": "Messages whose lease ran out",
+    "deleted_messages": "Messages that retention deleted",
+    "archived_messages": "Messages archived before they were deleted",
+    "retention_stalls": "Times that there was no room to archive, so that nothing was deleted",
 }
 
 
@@ -86,6 +89,7 @@ class Metrics:
         topics = sorted(self._broker.topics.values(), key=lambda topic: topic.name)
         yield from self._topic_counters(topics)
         yield from self._partition_gauges(topics)
+        yield self._archive_gauge(topics)
         yield from self._group_gauges(topics)
         yield from self._http_metrics()
         yield _histogram(
@@ -119,6 +123,13 @@ class Metrics:
                 size.add_metric(values, log.size_bytes)
                 damaged.add_metric(values, sum(d.end_offset - d.start_offset for d in log.damage))
         yield from (online, end, size, damaged)
+
+    def _archive_gauge(self, topics: list[Topic]) -> Metric:
+        size = GaugeMetricFamily("goq_archive_bytes", "Bytes of the archive", labels=["topic"])
+        for topic in topics:
+            archived = self._broker.archive.of_topic(topic.name)
+            size.add_metric([topic.name], archived.bytes if archived else 0)
+        return size
 
     def _group_gauges(self, topics: list[Topic]) -> Iterator[Metric]:
         labels = ["topic", "group"]

@@ -19,6 +19,7 @@ from goq.api.messages_out import (
 from goq.broker.background import BackgroundReads
 from goq.broker.partition import Partition
 from goq.broker.topic import Topic
+from goq.broker.wholelog import Past
 from goq.frame.view import FrameView, slice_frame
 from goq.http.message import Response
 from goq.storage.reader import Reading
@@ -41,6 +42,8 @@ class RangeAsked:
     wait_ms: int
     as_frames: bool
     background: bool
+    past: Past | None = None
+    """With it, what is archived is read, too."""
 
 
 class _Part(NamedTuple):
@@ -60,13 +63,15 @@ class _Piece:
         if asked.background and not asked.as_frames:
             limit = min(limit, limits.BACKGROUND_JSON_MESSAGES)
         bounds = bounds._replace(messages_max=limit)
-        reader = partition.messages.reader
+        reader, start = partition.messages.reader, asked.offset
+        if asked.past is not None:
+            reader, start, end = asked.past.opened(partition, start, end)
         self.end = end
-        self.reading = frames_between(reader, asked.times, asked.offset, end, bounds)
+        self.reading = frames_between(reader, asked.times, start, end, bounds)
         self._asked = asked
-        self._parts, self._next = _cut(self.reading, asked.offset, end, limit)
+        self._parts, self._next = _cut(self.reading, start, end, limit)
         self.response = (
-            self._frames(partition.messages.start_offset) if asked.as_frames else self._json()
+            self._frames(reader.segments[0].base_offset) if asked.as_frames else self._json()
         )
 
     @property
@@ -120,10 +125,11 @@ class RangeReading:
         while True:
             partition = asked.topic.partition(asked.partition)
             work = partial(_Piece, asked, partition, partition.state.end_offset)
-            run = self._background.run if asked.background else partition.in_thread
-            piece = await run(work)
+            run = partition.in_thread if asked.past is None else asked.past.archive.in_thread
+            piece = await (self._background.run if asked.background else run)(work)
             for damage in piece.reading.damage:
-                partition.note_damage(damage)
+                if damage.start_offset >= partition.messages.start_offset:
+                    partition.note_damage(damage)
             if not piece.is_empty or piece.reading.next_offset >= piece.end:
                 return piece
             asked = replace(asked, offset=piece.reading.next_offset)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from goq.api.bodies import NewTopic, PartitionOut, TopicChange, TopicOut, TopicsOut
+from goq.api.bodies import ArchivedOut, NewTopic, PartitionOut, TopicChange, TopicOut, TopicsOut
 from goq.api.messages_out import json_response
 from goq.api.reading import json_body, settings_of
 from goq.api.route import Route
@@ -112,11 +112,21 @@ class TopicRoutes:
         return out
 
     def _topic(self, topic: Topic) -> TopicOut:
-        return TopicOut(
+        out = TopicOut(
             name=topic.name,
             partitions=[self._partition(partition) for partition in topic.partitions],
             settings=topic.settings.written(),
         )
+        archived = self._broker.archive.of_topic(topic.name)
+        if archived is not None:
+            first_us = archived.first_time_us
+            out.archived = ArchivedOut(
+                archived.segments,
+                archived.messages,
+                archived.bytes,
+                format_time_us(first_us) if first_us else None,
+            )
+        return out
 
     def _partition(self, partition: Partition) -> PartitionOut:
         log = partition.messages

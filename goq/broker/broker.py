@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from goq import limits
+from goq.broker.archive import DIR_NAME, Archive
 from goq.broker.background import BackgroundReads
 from goq.broker.finding import Finder
 from goq.broker.frame_cache import FrameCache
@@ -20,6 +21,7 @@ from goq.broker.metadata import MetadataStore
 from goq.broker.opening import Machinery, PartitionId
 from goq.broker.partition import Partition
 from goq.broker.policies import grave_settings
+from goq.broker.retention import Keeper, KeptForReplicas
 from goq.broker.stats import Histogram
 from goq.broker.streams import Streams
 from goq.broker.tasks import Tasks
@@ -30,11 +32,9 @@ from goq.model import DEAD_LETTERS_SUFFIX, check_name
 from goq.settings import TopicSettings, flattened
 from goq.storage.files import Disk
 from goq.storage.nodedb import SegmentRow, TopicRow
-from goq.storage.retention import keep_from
 from goq.storage.segment import Segment
 
 _log = logging.getLogger("goq.broker")
-_RETENTION_PERIOD_S = 60.0
 _PRODUCER_ID_BITS = 63
 
 
@@ -51,6 +51,7 @@ class Broker:
         defaults: TopicSettings,
         partitions: int,
         auto_create: bool,
+        kept_for_replicas: KeptForReplicas = lambda _partition: None,
     ) -> None:
         self.topics: dict[str, Topic] = {}
         self.streams = Streams()
@@ -65,7 +66,10 @@ class Broker:
         self._tasks = Tasks()
         self.finder = Finder(disk, self._executor)
         self._keys = KeyMaking(self.finder, self._executor, self._tasks, self._partition_of)
-        self._keeper: asyncio.Task[None] | None = None
+        self.archive = Archive(topics_dir.with_name(DIR_NAME), disk, metadata, clock)
+        self.keeper: Keeper
+        self._kept_for_replicas = kept_for_replicas
+        self._keeping: asyncio.Task[None] | None = None
         self._half_deleted: set[str] = set()
         self.write_seconds = Histogram()
         self.background = BackgroundReads(lambda: sum(self.write_seconds.counts))
@@ -88,6 +92,13 @@ class Broker:
             random.random,
             lambda: secrets.randbits(_PRODUCER_ID_BITS) or 1,
         )
+        self.keeper = Keeper(
+            self.topics,
+            self._machinery,
+            self.metadata,
+            self.archive,
+            kept_for_replicas=self._kept_for_replicas,
+        )
         self._disk.make_dir(self._topics_dir)
         rows = {row.name: row for row in await self.metadata.topics()}
         for name in [row.name for row in rows.values() if row.deleting]:
@@ -95,9 +106,10 @@ class Broker:
         for name in self._disk.names(self._topics_dir):
             if name not in rows and (partitions := self._partitions_in(name)):
                 rows[name] = await self._adopt(name, partitions)
+        await self.archive.open(rows)
         await asyncio.gather(*(self._open(row) for row in rows.values()))
         self._started.set()
-        self._keeper = self._tasks.start(self._keep_in_bounds())
+        self._keeping = self._tasks.start(self.keeper.run())
 
     def _partitions_in(self, name: str) -> int:
         """Return how many partitions a topic's folder holds, 0 if it is no such folder."""
@@ -129,6 +141,7 @@ class Broker:
             for group in partition.state.groups:
                 topic.groups.setdefault(group, {})
         self.topics[row.name] = topic
+        self.keeper.wake_topic(topic)
         return topic
 
     def topic(self, name: str) -> Topic:
@@ -175,6 +188,7 @@ class Broker:
             raise TooManyRequests(f"a node holds at most {limits.TOPICS_MAX} topics")
         if name in self._half_deleted:
             await self._finish_deletion(name)
+        self.archive.check_free(name)
         row = TopicRow(name, partitions, settings.written())
         await self.metadata.put_topic(row)
         return await self._open(row)
@@ -201,6 +215,7 @@ class Broker:
         await self.metadata.put_topic(TopicRow(topic.name, partitions, settings.written()))
         topic.configure(settings)
         await topic.open(partitions)
+        self.keeper.wake_topic(topic)
 
     async def _target(self, source: Topic, name: str, number: int) -> Partition:
         """Return the partition that messages of ``source`` leave for, made if there is none."""
@@ -241,6 +256,7 @@ class Broker:
         await asyncio.get_running_loop().run_in_executor(
             self._executor, self._disk.remove_dir, directory
         )
+        await self.archive.delete(name)
         await self.metadata.delete_topic(name)
         self._half_deleted.discard(name)
 
@@ -260,6 +276,7 @@ class Broker:
         own = {name: chosen[name] for name in {*known, *flattened(settings)}}
         await self.metadata.put_group(topic.name, group, own)
         topic.configure_group(group, own)
+        self.keeper.wake_topic(topic)
 
     def _check_new_group(self, topic: Topic, group: str) -> None:
         check_name(group, "group")
@@ -272,47 +289,11 @@ class Broker:
             await partition.delete_group(group)
         await self.metadata.delete_group(topic.name, group)
         topic.forget_group(group)
-
-    async def _keep_in_bounds(self) -> None:
-        while True:
-            await asyncio.sleep(_RETENTION_PERIOD_S)
-            await self.apply_retention()
+        self.keeper.wake_topic(topic)
 
     async def apply_retention(self) -> None:
-        """Seal segments that are old enough and delete those that are past retention."""
-        for topic in list(self.topics.values()):
-            for partition in topic.partitions:
-                try:
-                    await self._apply_retention(topic, partition)
-                except Exception:  # whatever it is, the others are still to be kept in bounds
-                    if partition.is_online:
-                        _log.exception("retention failed in %s", partition.identity)
-
-    async def _apply_retention(self, topic: Topic, partition: Partition) -> None:
-        if not partition.is_online:
-            return
-        messages, now_us = partition.messages, self.clock.wall_us()
-        loop = asyncio.get_running_loop()
-        first_us = await loop.run_in_executor(
-            self._executor, messages.active.read_first_time, self._disk
-        )
-        if first_us is not None and now_us - first_us >= topic.settings.segment_age_ms * 1000:
-            await partition.keeping.roll()
-        segments = list(messages.segments)
-        await loop.run_in_executor(self._executor, self._load_indexes, segments)
-        keep = keep_from(segments, topic.settings, now_us)
-        if keep > segments[0].base_offset:  # what waits for its time is kept, and all behind it
-            start = segments[0].base_offset
-            waits = await partition.look(lambda waiting: waiting.first(start, keep))
-            keep = keep if waits is None else min(keep, waits)
-        deleted = await partition.keeping.trim(keep)
-        await self.metadata.delete_segments(
-            [(topic.name, partition.identity.number, log, s.base_offset) for log, s in deleted]
-        )
-
-    def _load_indexes(self, segments: list[Segment]) -> None:
-        for segment in segments:
-            segment.load_index(self._disk)
+        """Seal segments that are old enough and delete those that are past retention, now."""
+        await self.keeper.apply()
 
     def _sealed(self, identity: PartitionId, log: str, segment: Segment) -> None:
         row = SegmentRow(
@@ -327,6 +308,8 @@ class Broker:
         self._tasks.start(self.metadata.put_segment(row))
         if log == "messages":
             self._keys.sealed(identity, segment)
+        if identity.topic in self.topics:
+            self.keeper.wake(identity)
 
     def _partition_of(self, identity: PartitionId) -> Partition | None:
         topic = self.topics.get(identity.topic)
@@ -335,13 +318,14 @@ class Broker:
 
     async def close(self) -> None:
         """Make everything durable and let go of it."""
-        if self._keeper is not None:
-            self._keeper.cancel()
+        if self._keeping is not None:
+            self._keeping.cancel()
         self.finder.stop()
         await asyncio.gather(*(topic.stop_departures() for topic in self.topics.values()))
         async with self._changing:  # whoever makes a topic for what leaves has made it then
             await self._close_topics()
         await self._tasks.finish()
+        self.archive.close()
         await self.metadata.close()
         self.background.close()
         self._executor.shutdown()

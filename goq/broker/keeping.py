@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from goq.broker.commit import GroupCommit
 from goq.broker.opening import Machinery, PartitionId
 from goq.delivery.events import Trimmed
 from goq.storage.log import Log
 from goq.storage.segment import Segment
+
+Forget = Callable[[Sequence[Segment]], Awaitable[None]]
+
+
+async def _nobody(_segments: Sequence[Segment]) -> None:
+    """Nobody has to hear of it."""
 
 
 class Keeping:
@@ -35,10 +41,10 @@ class Keeping:
         self._record = record
         self._rebuilds_from = rebuilds_from
 
-    async def trim(self, offset: int) -> list[tuple[str, Segment]]:
-        """Delete the whole segments before ``offset``, and events that speak of nothing else.
+    async def trim(self, offset: int, forget: Forget = _nobody) -> list[Segment]:
+        """Delete the whole segments of messages before ``offset``; return what was deleted.
 
-        Returns what was deleted, each with the name of its log.
+        ``forget`` hears of them before their files go.
         """
         messages = self._publisher.log
         end = _last_sealed_end(messages, offset)
@@ -46,35 +52,40 @@ class Keeping:
             return []
         await self._record(Trimmed(end))
         deleted = messages.detach_before(end)
+        await forget(deleted)
         await self._publisher.run_alone(lambda: messages.remove(deleted))
-        return [("messages", s) for s in deleted] + [
-            ("events", s) for s in await self._trim_events()
-        ]
+        return deleted
 
-    async def _trim_events(self) -> list[Segment]:
-        """Delete segments of events older than every message: an event is never older than that.
+    async def old_events(self) -> list[Segment]:
+        """Return the segments of events older than every message: they speak of nothing else.
 
-        Those that a rebuild would begin with stay.
+        An event is never older than its message. Those that a rebuild would begin with stay.
         """
         events, rebuilds_from = self._recorder.log, self._rebuilds_from()
-        old = [s for s in events.segments[:-1] if s.end_offset <= rebuilds_from]
+        candidates = [s for s in events.segments[:-1] if s.end_offset <= rebuilds_from]
+        if not candidates:
+            return []
         first = self._publisher.log.segments[0]
         disk = self._machinery.disk
 
-        def find_end() -> int:
-            end, first_us = events.start_offset, first.read_first_time(disk)
-            for segment in old:
+        def find() -> list[Segment]:
+            old: list[Segment] = []
+            first_us = first.read_first_time(disk)
+            for segment in candidates:
                 segment.load_index(disk)
                 if first_us is None or segment.time_us >= first_us:
                     break
-                end = segment.end_offset
-            return end
+                old.append(segment)
+            return old
 
-        loop = asyncio.get_running_loop()
-        end = await loop.run_in_executor(self._machinery.executor, find_end)
-        deleted = events.detach_before(end)
+        return await asyncio.get_running_loop().run_in_executor(self._machinery.executor, find)
+
+    async def trim_events(self, end_offset: int, forget: Forget = _nobody) -> None:
+        """Delete the segments of events up to the end of one; ``forget`` as with messages."""
+        events = self._recorder.log
+        deleted = events.detach_before(end_offset)
+        await forget(deleted)
         await self._recorder.run_alone(lambda: events.remove(deleted))
-        return deleted
 
     async def roll(self) -> None:
         """Seal the active segment of messages."""

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from goq.storage.nodedb import NodeDb, SegmentRow, TopicRow
+from goq.storage.nodedb import ArchiveRow, NodeDb, SegmentRow, TopicRow
 
 T = TypeVar("T")
 SegmentKey = tuple[str, int, str, int]
@@ -55,6 +55,14 @@ class MetadataStore(Protocol):
 
     async def delete_segments(self, keys: Sequence[SegmentKey]) -> None:
         """Take deleted segments out of the manifest."""
+        ...
+
+    async def put_archived(self, rows: Sequence[ArchiveRow]) -> None:
+        """Add segments to the manifest of the archive, or replace them there."""
+        ...
+
+    async def archived(self) -> list[ArchiveRow]:
+        """Return the manifest of the archive."""
         ...
 
     async def close(self) -> None:
@@ -107,6 +115,14 @@ class LocalMetadata:
     async def delete_segments(self, keys: Sequence[SegmentKey]) -> None:
         """Take deleted segments out of the manifest."""
         await self._run(lambda: self._db.delete_segments(keys))
+
+    async def put_archived(self, rows: Sequence[ArchiveRow]) -> None:
+        """Add segments to the manifest of the archive, or replace them there."""
+        await self._run(lambda: self._db.put_archived(rows))
+
+    async def archived(self) -> list[ArchiveRow]:
+        """Return the manifest of the archive."""
+        return await self._run(self._db.archived)
 
     async def close(self) -> None:
         """Finish what is under way and close the database."""

@@ -21,6 +21,9 @@ class TopicCounts:
     acked_messages: int = 0
     nacked_messages: int = 0
     expired_messages: int = 0
+    deleted_messages: int = 0
+    archived_messages: int = 0
+    retention_stalls: int = 0
 
 
 @dataclass(slots=True)

@@ -79,6 +79,13 @@ class Disk(Protocol):
         """Give ``path`` this content, durably and at once: never a mix of old and new."""
         ...
 
+    def rename(self, path: Path, target: Path) -> None:
+        """Give a synced file another name in its directory, durably and at once.
+
+        What had that name is gone.
+        """
+        ...
+
     def remove(self, path: Path) -> None:
         """Remove a file, durably; one that is not there is fine."""
         ...
@@ -204,6 +211,13 @@ class RealDisk:
             raise
         self._forget(path)
         _sync_dir(path.parent)
+
+    def rename(self, path: Path, target: Path) -> None:
+        """Give a synced file another name, durably."""
+        path.rename(target)
+        self._forget(path)
+        self._forget(target)
+        _sync_dir(target.parent)
 
     def remove(self, path: Path) -> None:
         """Remove a file, durably."""

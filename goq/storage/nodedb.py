@@ -7,6 +7,8 @@ block on the disk; the node makes them from one thread.
     topics(name, partitions, settings, deleting)
     groups(topic, name, settings)
     segments(topic, partition, log, base_offset, end_offset, size_bytes, sealed_at_us)
+    archive(topic, partition, log, base_offset, end_offset, size_bytes, archived_bytes,
+            first_time_us, last_time_us, archived_at_us, crc32c)
 """
 
 from __future__ import annotations
@@ -46,6 +48,25 @@ class SegmentRow(NamedTuple):
     end_offset: int
     size_bytes: int
     sealed_at_us: int
+
+
+class ArchiveRow(NamedTuple):
+    """A segment in the archive as the manifest has it; ``crc32c`` is of its ``size_bytes``.
+
+    The times are the earliest append time and the running maximum of the log at its end.
+    """
+
+    topic: str
+    partition: int
+    log: str
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    archived_bytes: int
+    first_time_us: int
+    last_time_us: int
+    archived_at_us: int
+    crc32c: int
 
 
 def _explained(
@@ -125,6 +146,11 @@ class NodeDb:
                 },
                 ("topic", "partition", "log", "base_offset"),
             ),
+            (
+                "archive",
+                {n: str if n in ("topic", "log") else int for n in ArchiveRow._fields},
+                ("topic", "partition", "log", "base_offset"),
+            ),
         ]
         for name, columns, key in tables:
             self._db.table(name).create(columns, pk=key, if_not_exists=True)
@@ -158,6 +184,7 @@ class NodeDb:
         """Forget a topic and everything that belongs to it."""
         with self._db.conn:
             self._db.table("segments").delete_where("topic = ?", [name])
+            self._db.table("archive").delete_where("topic = ?", [name])
             self._db.table("groups").delete_where("topic = ?", [name])
             self._db.table("topics").delete_where("name = ?", [name])
 
@@ -198,6 +225,21 @@ class NodeDb:
         """Return the manifest."""
         order = "topic, partition, log, base_offset"
         return [SegmentRow(**row) for row in self._db.table("segments").rows_where(order_by=order)]
+
+    @_explained
+    def put_archived(self, rows: Iterable[ArchiveRow]) -> None:
+        """Add segments to the manifest of the archive, or replace them there, all at once."""
+        key = ("topic", "partition", "log", "base_offset")
+        with self._db.conn:
+            self._db.table("archive").upsert_all([row._asdict() for row in rows], pk=key)
+
+    @_explained
+    def archived(self) -> list[ArchiveRow]:
+        """Return the manifest of the archive; none where it was never made."""
+        if not self._db.table("archive").exists():
+            return []
+        order = "topic, partition, log, base_offset"
+        return [ArchiveRow(**row) for row in self._db.table("archive").rows_where(order_by=order)]
 
     def close(self) -> None:
         """Close the database."""

@@ -118,4 +118,8 @@ def _print_topic(topic: dict[str, Any], history: dict[str, Any] | None = None) -
     print_table(("partition", "leader", "start", "end", "bytes", "damaged"), rows)
     if history is not None:
         print_history(history)
+    if archived := topic.get("archived"):
+        counts = (archived["segments"], archived["messages"], archived["bytes"])
+        names = ("archived segments", "messages", "bytes", "since")
+        print_table(names, [(*counts, archived.get("first_time") or "")])
     print_table(("setting", "value"), sorted(topic["settings"].items()))

@@ -22,6 +22,7 @@ from support.broker_harness import (
     receipts,
     run,
     settle_nacked,
+    trim,
     until,
 )
 from support.disk import SimulatedDisk
@@ -351,7 +352,7 @@ def test_a_message_that_retention_deleted_on_its_way_leaves_a_trace(
             await publish(topic, b"b")
             metadata.before = refuse
             await reject_all(topic, await topic.receive("g", options()))
-            await topic.partitions[0].keeping.trim(1)
+            await trim(topic.partitions[0], 1)
             metadata.before = lambda _change: None
             found = await died(broker, 2)
             assert values(found) == [b"", b"b"]

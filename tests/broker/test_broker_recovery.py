@@ -25,6 +25,7 @@ from support.broker_harness import (
     run,
     settle_acked,
     settle_nacked,
+    trim,
     until,
 )
 from support.delivery_twin import canonical
@@ -443,14 +444,14 @@ def test_retention_keeps_the_events_that_a_rebuild_begins_with(
             await publish(topic, b"y" * 100)
             await partition.keeping.roll()
             await publish(topic, b"y" * 100)
-            await partition.keeping.trim(6)
+            await trim(partition, 6)
             assert partition.messages.start_offset == 6
             assert partition.events.start_offset == 0
             await _check_copy(topic, tmp_path)
             partition._recorder._record_snapshot(begins_segment=True)
             await quiet(partition)
             await partition.keeping.roll()
-            await partition.keeping.trim(7)
+            await trim(partition, 7)
             assert partition.events.start_offset > 0
             await _check_copy(topic, tmp_path)
 
@@ -539,7 +540,7 @@ def test_receives_and_trims_do_not_get_into_each_others_way(tmp_path: Path) -> N
 
             async def trim() -> None:
                 for offset in range(0, 150, 5):
-                    await partition.keeping.trim(offset)
+                    await trim(partition, offset)
 
             await asyncio.gather(consume(), consume(), trim())
             assert len(set(seen)) == len(seen)

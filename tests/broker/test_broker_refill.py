@@ -19,6 +19,7 @@ from support.broker_harness import (
     quiet,
     reopened,
     run,
+    trim,
     until,
 )
 
@@ -212,7 +213,7 @@ def test_what_retention_deleted_stands_in_no_queue_though_a_group_never_took_it(
             await partition.keeping.roll()
             await put(topic, b"last", lanes=[HIGH])
             before = partition.dispatch.ready.entry_count
-            await partition.keeping.trim(partition.state.end_offset - 1)
+            await trim(partition, partition.state.end_offset - 1)
             assert partition.dispatch.ready.entry_count < before - 30
             assert await drain(topic, "g") == [b"last"]
 

@@ -27,7 +27,7 @@ from goq.frame.view import FrameView
 from goq.model import Message, Receipt
 from goq.settings import TopicSettings
 from goq.storage.files import Disk, File, NotCached, RealDisk
-from goq.storage.nodedb import SegmentRow, TopicRow
+from goq.storage.nodedb import ArchiveRow, SegmentRow, TopicRow
 
 T = TypeVar("T")
 _PATIENCE_S = 20.0
@@ -109,6 +109,10 @@ class BrokenDisk(RealDisk):
         self.enter("replace", path)
         super().replace(path, data)
 
+    def rename(self, path: Path, target: Path) -> None:
+        self.enter("rename", path)
+        super().rename(path, target)
+
     def remove(self, path: Path) -> None:
         self.enter("remove", path)
         super().remove(path)
@@ -161,6 +165,7 @@ class MemoryMetadata:
         self.rows: dict[str, TopicRow] = {}
         self.group_settings: dict[tuple[str, str], dict[str, str]] = {}
         self.segment_keys: set[tuple[str, int, str, int]] = set()
+        self.archive: dict[tuple[str, int, str, int], ArchiveRow] = {}
         self.before: Callable[[str], None] = lambda _change: None
 
     async def next_epoch(self) -> int:
@@ -180,6 +185,7 @@ class MemoryMetadata:
         for key in [key for key in self.group_settings if key[0] == name]:
             del self.group_settings[key]
         self.segment_keys = {key for key in self.segment_keys if key[0] != name}
+        self.archive = {key: row for key, row in self.archive.items() if key[0] != name}
 
     async def groups(self, topic: str) -> dict[str, dict[str, str]]:
         return {name: own for (of, name), own in self.group_settings.items() if of == topic}
@@ -195,6 +201,13 @@ class MemoryMetadata:
 
     async def delete_segments(self, keys: Sequence[tuple[str, int, str, int]]) -> None:
         self.segment_keys -= set(keys)
+
+    async def put_archived(self, rows: Sequence[ArchiveRow]) -> None:
+        self.before("put_archived")
+        self.archive |= {row[:4]: row for row in rows}
+
+    async def archived(self) -> list[ArchiveRow]:
+        return list(self.archive.values())
 
     async def close(self) -> None:
         return
@@ -301,6 +314,13 @@ async def ack(topic: Topic, group: str, deliveries: Sequence[Delivery]) -> int:
 async def nack(topic: Topic, group: str, deliveries: Sequence[Delivery], delay_ms: int = 0) -> int:
     done, _ = await settle_nacked(topic, group, receipts(deliveries), delay_ms, "busy")
     return done
+
+
+async def trim(partition: Partition, offset: int) -> None:
+    """Delete the segments before an offset, and the events that speak of nothing else."""
+    await partition.keeping.trim(offset)
+    for segment in await partition.keeping.old_events():
+        await partition.keeping.trim_events(segment.end_offset)
 
 
 async def quiet(partition: Partition) -> None:

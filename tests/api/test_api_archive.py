@@ -1,0 +1,117 @@
+"""Messages that retention deleted are read from the archive by the routes that read the log."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import api_frames as f
+import pytest
+from api_calls import publish, values
+from support.running_node import RunningNode
+
+from goq.units import format_time_us, parse_time_us
+
+
+@pytest.fixture
+def archived(node: RunningNode, topic: str) -> list[dict[str, Any]]:
+    """Six messages in partition 0 in segments of one, of which the first five are archived."""
+    path = f"/v1/topics/{topic}"
+    node.call("PATCH", path, {"settings": {"archive": True, "retention.age": None}})
+    results = []
+    for number in range(6):
+        results += publish(node, topic, f"{number}" * 40_000, partition=0)
+        roll(node, topic)
+    keep = {"retention.bytes": "64KiB"}
+    node.call("PATCH", path, {"settings": keep})
+    apply_retention(node)
+    assert node.call("GET", path)["partitions"][0]["start_offset"] == 5
+    return results
+
+
+def on_loop(node: RunningNode, work: Any) -> None:
+    done = threading.Event()
+
+    def start() -> None:
+        task = asyncio.ensure_future(work())
+        task.add_done_callback(lambda _: done.set())
+
+    node.on_loop(start)
+    assert done.wait(15)
+
+
+def roll(node: RunningNode, topic: str) -> None:
+    broker = node.node.broker
+    assert broker is not None
+    on_loop(node, broker.topics[topic].partitions[0].keeping.roll)
+
+
+def apply_retention(node: RunningNode) -> None:
+    broker = node.node.broker
+    assert broker is not None
+    on_loop(node, broker.apply_retention)
+
+
+def read(node: RunningNode, topic: str, query: str) -> dict[str, Any]:
+    answer: dict[str, Any] = node.call("GET", f"/v1/topics/{topic}/messages?partition=0&{query}")
+    return answer
+
+
+def numbers(found: dict[str, Any]) -> list[int]:
+    return [int(value[0]) for value in values(found["messages"])]
+
+
+@pytest.mark.usefixtures("archived")
+def test_deleted_messages_are_read_where_that_is_asked_for(node: RunningNode, topic: str) -> None:
+    assert numbers(read(node, topic, "")) == [5]
+    found = read(node, topic, "include_deleted=true")
+    assert (numbers(found), found["next"]) == ([0, 1, 2, 3, 4, 5], 6)
+    assert numbers(read(node, topic, "include_deleted=true&offset=2&limit=2")) == [2, 3]
+    assert numbers(read(node, topic, "include_deleted=false")) == [5]
+    archived = node.call("GET", f"/v1/topics/{topic}")["archived"]
+    assert (archived["segments"], archived["messages"]) == (5, 5)
+    assert 0 < archived["bytes"] < 10_000
+
+
+def test_times_choose_among_deleted_messages_too(
+    node: RunningNode, topic: str, archived: list[dict[str, Any]]
+) -> None:
+    times = f"from_time={archived[1]['timestamp']}&to_time={archived[3]['timestamp']}"
+    assert numbers(read(node, topic, f"include_deleted=true&{times}")) == [1, 2]
+    assert numbers(read(node, topic, f"include_deleted=true&background=true&{times}")) == [1, 2]
+
+
+def test_a_snapshot_is_the_log_as_it_stood_then(
+    node: RunningNode, topic: str, archived: list[dict[str, Any]]
+) -> None:
+    found = read(node, topic, f"from_snapshot={archived[3]['timestamp']}")
+    assert numbers(found) == [0, 1, 2, 3]
+    assert numbers(read(node, topic, "from_snapshot=now")) == [5]
+    assert numbers(read(node, topic, "from_snapshot=2020-01-01")) == []
+    before = format_time_us(parse_time_us(archived[3]["timestamp"], now_us=0, field="t") - 1)
+    found = read(node, topic, f"include_deleted=true&from_snapshot={before}&offset=1")
+    assert numbers(found) == [1, 2]
+
+
+@pytest.mark.usefixtures("archived")
+def test_deleted_messages_come_as_frames_too(node: RunningNode, topic: str) -> None:
+    path = f"/v1/topics/{topic}/messages?partition=0&include_deleted=true&limit=2&offset=1"
+    answer = node.request("GET", path, headers=f.ACCEPT_FRAMES)
+    preface, frames = f.answered(answer.body)
+    assert (preface["next"], preface["start"], preface["end"]) == (3, 0, 6)
+    assert len(frames) == 2
+
+
+@pytest.mark.parametrize("query", ["include_deleted=maybe", "from_snapshot=yesterdayish"])
+def test_what_cannot_be_understood_is_refused(node: RunningNode, topic: str, query: str) -> None:
+    answer = node.request("GET", f"/v1/topics/{topic}/messages?partition=0&{query}")
+    assert (answer.status, answer.json["field"]) == (400, query.partition("=")[0])
+
+
+@pytest.mark.usefixtures("archived")
+def test_deleting_a_topic_deletes_its_archive(node: RunningNode, topic: str) -> None:
+    node.call("DELETE", f"/v1/topics/{topic}")
+    node.call("POST", "/v1/topics", {"name": topic, "partitions": 1})
+    assert "archived" not in node.call("GET", f"/v1/topics/{topic}")
+    assert read(node, topic, "include_deleted=true")["messages"] == []
