@@ -18,12 +18,13 @@ from goq.frame.view import FrameView
 class CachedFrame:
     """A frame with what a receive asks about its messages."""
 
-    __slots__ = ("base_offset", "end_offset", "expires_ms", "keys", "view")
+    __slots__ = ("base_offset", "end_offset", "expires_ms", "gone", "keys", "view")
 
     def __init__(self, view: FrameView) -> None:
         self.view = view
         self.base_offset = view.header.base_offset
         self.end_offset = view.header.end_offset
+        self.gone = view.gone
         keys = view.column(Attribute.KEY_HASH)
         self.keys = keys.cast("Q") if keys is not None else None
         expires = view.column(Attribute.EXPIRES_AT)

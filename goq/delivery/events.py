@@ -33,6 +33,8 @@ class Cause(StrEnum):
     OTHER_GROUP = "other_group"
     """It is a dead letter put back for the group that had given it up."""
     REDRIVEN = "redriven"
+    COMPACTED = "compacted"
+    """A newer message of its key is kept, or it was a tombstone whose time is over."""
 
 
 class Failure(NamedTuple):
@@ -275,6 +277,13 @@ class SnapshotDeparture(Event, frozen=True, tag=24):
     failures: list[tuple[int, int, tuple[Failure, ...]]]
 
 
+class Compacted(Event, frozen=True, tag=26):
+    """From an offset up to another only the newest message of each key is kept."""
+
+    start: int
+    end: int
+
+
 AnyEvent = (
     Leased
     | Acked
@@ -294,6 +303,7 @@ AnyEvent = (
     | Dropped
     | Departing
     | Departed
+    | Compacted
     | SnapshotStarted
     | SnapshotGroup
     | SnapshotProducers

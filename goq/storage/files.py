@@ -79,6 +79,10 @@ class Disk(Protocol):
         """Give ``path`` this content, durably and at once: never a mix of old and new."""
         ...
 
+    def rename(self, path: Path, new_path: Path) -> None:
+        """Give a file, synced before, another name in its directory, durably and at once."""
+        ...
+
     def remove(self, path: Path) -> None:
         """Remove a file, durably; one that is not there is fine."""
         ...
@@ -204,6 +208,13 @@ class RealDisk:
             raise
         self._forget(path)
         _sync_dir(path.parent)
+
+    def rename(self, path: Path, new_path: Path) -> None:
+        """Give a file another name in its directory, durably."""
+        path.rename(new_path)
+        self._forget(path)
+        self._forget(new_path)
+        _sync_dir(new_path.parent)
 
     def remove(self, path: Path) -> None:
         """Remove a file, durably."""

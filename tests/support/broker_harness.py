@@ -109,6 +109,10 @@ class BrokenDisk(RealDisk):
         self.enter("replace", path)
         super().replace(path, data)
 
+    def rename(self, path: Path, new_path: Path) -> None:
+        self.enter("rename", path)
+        super().rename(path, new_path)
+
     def remove(self, path: Path) -> None:
         self.enter("remove", path)
         super().remove(path)

@@ -221,6 +221,12 @@ class SimulatedDisk:
         self._inodes[path] = _Inode(data)
         self.end()
 
+    def rename(self, path: Path, new_path: Path) -> None:
+        if self.begin("rename", path) and self.random.random() < 0.5:
+            raise SimulatedCrash
+        self._inodes[new_path] = self._inodes.pop(path)
+        self.end()
+
     def remove(self, path: Path) -> None:
         if self.begin("remove", path) and self.random.random() < 0.5:
             raise SimulatedCrash
