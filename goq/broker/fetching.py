@@ -111,7 +111,7 @@ class Fetch:
         except NotCached:
             self.missing = Missing(start, max(end - start, 1))
             return None
-        self._cached.add(reading.frames)
+        self._cached.add([view for view in reading.frames if not _is_empty(view)])
         for damage in reading.damage:
             self._on_damage(damage)
         for view in reading.frames:
@@ -121,6 +121,11 @@ class Fetch:
         if after <= start:
             raise InvalidFrame(f"offset {start} cannot be read")
         return Facts(min(after, end), is_readable=False)
+
+
+def _is_empty(view: FrameView) -> bool:
+    """Whether all of a frame is gone: it is passed at once, and not asked about again."""
+    return view.gone is not None and view.gone.is_all
 
 
 def _holds(view: FrameView, offset: int) -> bool:

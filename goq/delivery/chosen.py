@@ -14,7 +14,7 @@ class Facts(NamedTuple):
 
     ``keys`` holds hashes, 0 for none; ``expires_ms`` 0 for never; ``groups`` the one group that a
     message is for, None for all. Messages that are not readable are damaged and passed over. With
-    ``is_gone`` they were compacted away: all up to ``end``, which may then be behind what was asked.
+    ``is_gone`` they were compacted away: all up to ``end``, maybe further than was asked.
     """
 
     end: int

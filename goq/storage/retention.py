@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from goq.settings import TopicSettings
+from goq.settings import Cleanup, TopicSettings
 from goq.storage.segment import Segment
 
 
@@ -13,9 +13,12 @@ def keep_from(segments: Sequence[Segment], settings: TopicSettings, now_us: int)
 
     Only sealed segments go: by age when the newest message of one is older than
     ``retention.age``, by size, oldest first, while the log is over ``retention.bytes``. The
-    segments' indexes must have been loaded, for their times.
+    segments' indexes must have been loaded, for their times. Where messages go by compaction,
+    nothing goes by age or size.
     """
     keep = segments[0].base_offset
+    if settings.cleanup is Cleanup.COMPACT:
+        return keep
     total_bytes = sum(segment.size_bytes for segment in segments)
     for segment in segments[:-1]:
         too_old = (

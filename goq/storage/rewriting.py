@@ -143,7 +143,9 @@ def _bits(rows: Sequence[int], count: int) -> bytes:
 
 
 def _rows(bits: bytes, count: int) -> list[int]:
-    rows: list[int] = np.flatnonzero(np.unpackbits(np.frombuffer(bits, np.uint8), count=count)).tolist()
+    rows: list[int] = np.flatnonzero(
+        np.unpackbits(np.frombuffer(bits, np.uint8), count=count)
+    ).tolist()
     return rows
 
 
@@ -164,9 +166,7 @@ def _add(writer: _Writer, view: FrameView, found: Plan, terms: Terms) -> None:
     keeps_ids = has_ids and header.append_time_us > terms.dedup_after_us
     if header.base_offset in found.producers or keeps_ids:
         is_as_before = view.gone is not None and view.gone.is_all and keeps_ids == has_ids
-        writer.add(
-            header, view.buffer if is_as_before else emptied(view, keep_dedup_ids=keeps_ids)
-        )
+        writer.add(header, view.buffer if is_as_before else emptied(view, keep_dedup_ids=keeps_ids))
         return
     writer.add_empty(header)
 
