@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from goq import limits
+from goq.broker.compacting import Compacting
 from goq.broker.frame_cache import FrameCache
 from goq.broker.metadata import MetadataStore
 from goq.broker.opening import Machinery, PartitionId
@@ -61,6 +62,7 @@ class Broker:
         self._executor = ThreadPoolExecutor(limits.COMMIT_THREADS, thread_name_prefix="goq-disk")
         self._tasks = Tasks()
         self._keeper: asyncio.Task[None] | None = None
+        self.compacting = Compacting(self.topics, clock)
         self._half_deleted: set[str] = set()
         self.write_seconds = Histogram()
         self._machinery: Machinery | None = None
@@ -92,6 +94,7 @@ class Broker:
         await asyncio.gather(*(self._open(row) for row in rows.values()))
         self._started.set()
         self._keeper = self._tasks.start(self._keep_in_bounds())
+        self.compacting.start(self._tasks)
 
     def _partitions_in(self, name: str) -> int:
         """Return how many partitions a topic's folder holds, 0 if it is no such folder."""
@@ -195,6 +198,7 @@ class Broker:
         await self.metadata.put_topic(TopicRow(topic.name, partitions, settings.written()))
         topic.configure(settings)
         await topic.open(partitions)
+        self.compacting.wake()
 
     async def _target(self, source: Topic, name: str, number: int) -> Partition:
         """Return the partition that messages of ``source`` leave for, made if there is none."""
@@ -318,11 +322,13 @@ class Broker:
             self.clock.wall_us(),
         )
         self._tasks.start(self.metadata.put_segment(row))
+        self.compacting.wake()
 
     async def close(self) -> None:
         """Make everything durable and let go of it."""
         if self._keeper is not None:
             self._keeper.cancel()
+        await self.compacting.stop()
         await asyncio.gather(*(topic.stop_departures() for topic in self.topics.values()))
         async with self._changing:  # whoever makes a topic for what leaves has made it then
             await self._close_topics()

@@ -43,7 +43,7 @@ class NewestKeys:
 
     def __init__(self, start: int, *, secret: bytes, keys_max: int) -> None:
         self.start = self.end = start
-        self._secret = secret
+        self._keyed = blake2b(digest_size=_HASH_BYTES, key=secret)
         self._keys_max = keys_max
         self._newest: dict[bytes, int] = {}
 
@@ -52,7 +52,9 @@ class NewestKeys:
 
     def hash(self, key: bytes) -> bytes:
         """Return what a key is known by."""
-        return blake2b(key, digest_size=_HASH_BYTES, key=self._secret).digest()
+        hashed = self._keyed.copy()
+        hashed.update(key)
+        return hashed.digest()
 
     def is_superseded(self, key: bytes, offset: int) -> bool:
         """Whether there is a newer message of the key than the one at ``offset``."""

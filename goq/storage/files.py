@@ -79,8 +79,11 @@ class Disk(Protocol):
         """Give ``path`` this content, durably and at once: never a mix of old and new."""
         ...
 
-    def rename(self, path: Path, new_path: Path) -> None:
-        """Give a file, synced before, another name in its directory, durably and at once."""
+    def rename(self, path: Path, target: Path) -> None:
+        """Give a synced file another name in its directory, durably and at once.
+
+        What had that name is gone.
+        """
         ...
 
     def remove(self, path: Path) -> None:
@@ -209,12 +212,12 @@ class RealDisk:
         self._forget(path)
         _sync_dir(path.parent)
 
-    def rename(self, path: Path, new_path: Path) -> None:
-        """Give a file another name in its directory, durably."""
-        path.rename(new_path)
+    def rename(self, path: Path, target: Path) -> None:
+        """Give a synced file another name, durably."""
+        path.rename(target)
         self._forget(path)
-        self._forget(new_path)
-        _sync_dir(new_path.parent)
+        self._forget(target)
+        _sync_dir(target.parent)
 
     def remove(self, path: Path) -> None:
         """Remove a file, durably."""

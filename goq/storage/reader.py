@@ -80,12 +80,21 @@ class LogReader:
                 if messages >= messages_max or reading.next_offset >= end_offset:
                     return reading
             if reading.next_offset == before:
-                start_offset = self.segments[0].base_offset
-                if start_offset > before:  # what was to be read has been deleted since
-                    reading.next_offset = start_offset
-                elif segments is self.segments:
+                following = self._following(segments, before)
+                if following is None:
                     break
+                reading.next_offset = following
         return reading
+
+    def _following(self, segments: Sequence[Segment], offset: int) -> int | None:
+        """Return where to read on when ``segments`` have nothing at ``offset``; None: nowhere.
+
+        Either there are others since, or there is a gap, as between what was archived.
+        """
+        now = self.segments
+        if now is not segments:
+            return max(offset, now[0].base_offset)
+        return next((s.base_offset for s in now if s.base_offset > offset), None)
 
     def find_time(self, time_us: int, end_offset: int) -> int:
         """Return the offset of the first message appended at or after ``time_us``.

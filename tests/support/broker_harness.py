@@ -109,9 +109,9 @@ class BrokenDisk(RealDisk):
         self.enter("replace", path)
         super().replace(path, data)
 
-    def rename(self, path: Path, new_path: Path) -> None:
+    def rename(self, path: Path, target: Path) -> None:
         self.enter("rename", path)
-        super().rename(path, new_path)
+        super().rename(path, target)
 
     def remove(self, path: Path) -> None:
         self.enter("remove", path)

@@ -221,10 +221,12 @@ class SimulatedDisk:
         self._inodes[path] = _Inode(data)
         self.end()
 
-    def rename(self, path: Path, new_path: Path) -> None:
+    def rename(self, path: Path, target: Path) -> None:
+        inode = self._inode(path)
         if self.begin("rename", path) and self.random.random() < 0.5:
             raise SimulatedCrash
-        self._inodes[new_path] = self._inodes.pop(path)
+        del self._inodes[path]
+        self._inodes[target] = inode
         self.end()
 
     def remove(self, path: Path) -> None:

@@ -1,0 +1,290 @@
+"""Compacted topics at work: what stays, what groups get, what is said of what is gone."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.broker_harness import (
+    MemoryMetadata,
+    ack,
+    broker_on,
+    leased,
+    nack,
+    options,
+    quiet,
+    run,
+    until,
+)
+
+from goq.broker.broker import Broker
+from goq.broker.publishing import Placed
+from goq.broker.topic import Topic
+from goq.clock import ManualClock
+from goq.frame.encode import Columns, encode_frame
+from goq.frame.view import FrameView
+from goq.model import Message
+from goq.storage.verify import verify_log
+
+Pair = tuple[bytes | None, bytes | None]
+COMPACT = {"cleanup": "compact", "segment__bytes": "64KiB", "compaction__tombstones": "1h"}
+
+
+@asynccontextmanager
+async def by_hand(path: Path, **given: Any) -> AsyncIterator[Broker]:
+    """Run a broker that compacts only when it is told to."""
+    async with broker_on(path, **given) as broker:
+        assert broker.compacting._task is not None
+        broker.compacting._task.cancel()
+        yield broker
+
+
+async def put(topic: Topic, *pairs: Pair, deliver_at_ms: int = 0) -> list[int]:
+    """Publish messages, each in a frame of its own; return their offsets."""
+    offsets = []
+    for key, value in pairs:
+        message = Message(value, key, deliver_at_ms=deliver_at_ms)
+        (stored,) = await topic.publishing.publish_messages([Placed(0, message)])
+        offsets.append(stored.offset)
+    return offsets
+
+
+async def seal(topic: Topic) -> None:
+    await topic.partition(0).keeping.roll()
+
+
+def served(topic: Topic) -> dict[int, Pair]:
+    """Return every message that reading the log gives, by offset."""
+    log, found = topic.partition(0).messages, dict[int, Pair]()
+    offset = log.start_offset
+    while offset < log.end_offset:
+        reading = log.reader.read(offset, log.end_offset)
+        assert not reading.damage
+        assert reading.next_offset > offset
+        for view in reading.frames:
+            found.update(kept_of(view))
+        offset = reading.next_offset
+    return found
+
+
+def kept_of(view: FrameView) -> dict[int, Pair]:
+    count, base = view.header.message_count, view.header.base_offset
+    kept = zip(view.messages(0, count), view.kept(0, count), strict=True)
+    return {base + row: (m.key, m.value) for row, (m, is_kept) in enumerate(kept) if is_kept}
+
+
+async def got(topic: Topic, group: str, count: int = 10) -> list[tuple[int, bytes]]:
+    """Receive, acknowledge, and return offsets and values until there is nothing more."""
+    found: list[tuple[int, bytes]] = []
+    while deliveries := await topic.receive(group, options(count)):
+        found += [(offset, value) for offset, _, value in leased(deliveries)]
+        await ack(topic, group, deliveries)
+    return found
+
+
+async def compacted(broker: Broker) -> int:
+    return await broker.compacting.apply()
+
+
+def test_the_newest_message_of_a_key_stays_at_its_offset(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with by_hand(tmp_path, **COMPACT) as broker:
+            topic = await broker.create_topic("t")
+            await put(topic, (b"a", b"1"), (b"b", b"1"), (None, b"x"), (b"a", b"2"), (b"c", b"1"))
+            await seal(topic)
+            await put(topic, (b"b", b"2"))
+            assert await compacted(broker) == 2
+            expected = {2: (None, b"x"), 3: (b"a", b"2"), 4: (b"c", b"1"), 5: (b"b", b"2")}
+            assert served(topic) == expected
+            assert topic.partition(0).messages.start_offset == 0
+            assert await got(topic, "fresh") == [(2, b"x"), (3, b"2"), (4, b"1"), (5, b"2")]
+
+    run(work())
+
+
+def test_what_is_in_the_active_segment_is_left_alone_and_counts_as_newer(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with by_hand(tmp_path, **COMPACT) as broker:
+            topic = await broker.create_topic("t")
+            await put(topic, (b"a", b"1"))
+            await seal(topic)
+            await put(topic, (b"a", b"2"), (b"a", b"3"))
+            assert await compacted(broker) == 1
+            assert served(topic) == {1: (b"a", b"2"), 2: (b"a", b"3")}
+
+    run(work())
+
+
+def test_a_tombstone_stays_for_its_time_and_goes_at_it(tmp_path: Path) -> None:
+    async def work() -> None:
+        clock = ManualClock()
+        async with by_hand(tmp_path, clock=clock, **COMPACT) as broker:
+            topic = await broker.create_topic("t")
+            await put(topic, (b"a", b"1"), (b"a", None), (b"b", b"1"))
+            await seal(topic)
+            assert await compacted(broker) == 1
+            assert served(topic) == {1: (b"a", None), 2: (b"b", b"1")}
+            clock.advance_ms(3_600_000 - 1)
+            assert await compacted(broker) == 0
+            assert broker.compacting._due_in_s() == pytest.approx(0.001)
+            clock.advance_ms(1)
+            assert await compacted(broker) == 1
+            assert served(topic) == {2: (b"b", b"1")}
+            assert broker.compacting._due_in_s() is None
+
+    run(work())
+
+
+def test_progress_and_the_times_of_tombstones_outlive_a_restart(tmp_path: Path) -> None:
+    async def work() -> None:
+        clock, metadata = ManualClock(), MemoryMetadata()
+        async with by_hand(tmp_path, clock=clock, metadata=metadata, **COMPACT) as broker:
+            topic = await broker.create_topic("t")
+            await put(topic, (b"a", b"1"), (b"a", None), (b"b", b"1"))
+            await seal(topic)
+            assert await compacted(broker) == 1
+        clock.advance_ms(3_600_000 - 1)
+        async with by_hand(tmp_path, clock=clock, metadata=metadata, **COMPACT) as broker:
+            topic = broker.topic("t")
+            assert served(topic) == {1: (b"a", None), 2: (b"b", b"1")}
+            assert await compacted(broker) == 0
+            assert await got(topic, "g") == [(1, b""), (2, b"1")]
+            clock.advance_ms(1)
+            assert await compacted(broker) == 1
+            assert served(topic) == {2: (b"b", b"1")}
+
+    run(work())
+
+
+def test_a_pass_waits_until_half_of_what_is_sealed_is_new(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with by_hand(tmp_path, **COMPACT) as broker:
+            topic = await broker.create_topic("t")
+            await put(topic, *[(b"%d" % n, b"v" * 100) for n in range(40)])
+            await seal(topic)
+            assert await compacted(broker) == 0
+            await put(topic, *[(b"%d" % n, b"w" * 100) for n in range(10)])
+            await seal(topic)
+            assert await compacted(broker) == 0
+            await put(topic, *[(b"%d" % n, b"x" * 100) for n in range(10, 40)])
+            await seal(topic)
+            assert await compacted(broker) == 40
+            assert len(served(topic)) == 40
+
+    run(work())
+
+
+def test_a_topic_that_is_not_to_be_compacted_is_not(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with by_hand(tmp_path, segment__bytes="64KiB") as broker:
+            topic = await broker.create_topic("t")
+            await put(topic, (b"a", b"1"), (b"a", b"2"))
+            await seal(topic)
+            assert await compacted(broker) == 0
+            assert len(served(topic)) == 2
+            await broker.alter_topic("t", {"cleanup": "compact"})
+            await compacted(broker)
+            assert served(topic) == {1: (b"a", b"2")}
+
+    run(work())
+
+
+def test_very_many_gone_messages_are_passed_in_a_few_events(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with by_hand(tmp_path, **COMPACT) as broker:
+            topic = await broker.create_topic("t")
+            columns = Columns([b""] * 50_000, keys=[b"k"] * 50_000)
+            data = encode_frame(columns)
+            for _ in range(10):
+                await topic.partition(0).publish(FrameView.parse(data))
+            await put(topic, (b"k", b"last"))
+            await seal(topic)
+            assert await compacted(broker) == 500_000
+            partition = topic.partition(0)
+            assert partition.messages.size_bytes < 100_000
+            events = partition.events.end_offset
+            assert await got(topic, "g") == [(500_000, b"last")]
+            await quiet(partition)
+            assert partition.events.end_offset - events < 20
+            assert partition.state.group("g").taken.floor == 500_001
+
+    run(work())
+
+
+def test_what_was_leased_may_be_settled_although_it_is_gone(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with by_hand(tmp_path, delivery__ordering="none", **COMPACT) as broker:
+            topic = await broker.create_topic("t")
+            await put(topic, (b"a", b"1"), (b"b", b"1"), (b"c", b"1"))
+            held = await topic.receive("g", options(1))
+            given = await topic.receive("g", options(1))
+            assert [o for o, _, _ in leased([*held, *given])] == [0, 1]
+            await put(topic, (b"a", b"2"), (b"b", b"2"))
+            await seal(topic)
+            assert await compacted(broker) == 2
+            assert await ack(topic, "g", held) == 1
+            assert await nack(topic, "g", given) == 1
+            assert await got(topic, "g") == [(2, b"1"), (3, b"2"), (4, b"2")]
+            assert not len(topic.partition(0).state.group("g").retries)
+            assert topic.partition(0).state.group("g").taken.floor == 5
+
+    run(work())
+
+
+def test_a_delayed_message_that_is_gone_is_neither_delivered_nor_waited_for(
+    tmp_path: Path,
+) -> None:
+    async def work() -> None:
+        clock, metadata = ManualClock(), MemoryMetadata()
+        due_ms = clock.wall_ms() + 10_000
+        async with by_hand(tmp_path, clock=clock, metadata=metadata, **COMPACT) as broker:
+            topic = await broker.create_topic("t")
+            await put(topic, (b"a", b"late"), (b"b", b"late"), deliver_at_ms=due_ms)
+            await put(topic, (b"a", b"now"))
+            await seal(topic)
+            assert await compacted(broker) == 1
+            assert await got(topic, "g") == [(2, b"now")]
+        async with by_hand(tmp_path, clock=clock, metadata=metadata, **COMPACT) as broker:
+            topic = broker.topic("t")
+            assert topic.partition(0).dispatch.schedule.count == 1
+            assert await got(topic, "g") == []
+            clock.advance_ms(10_000)
+            topic.partition(0)._on_time()
+            assert await got(topic, "g") == [(1, b"late")]
+            assert topic.partition(0).state.group("g").taken.floor == 3
+
+    run(work())
+
+
+def test_nothing_is_left_of_old_generations(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with by_hand(tmp_path, **COMPACT) as broker:
+            topic = await broker.create_topic("t")
+            for number in range(3):
+                await put(topic, *[(b"%d" % n, bytes(20 << number)) for n in range(20)])
+                await seal(topic)
+                await compacted(broker)
+            log = topic.partition(0).messages
+            logs = sorted(p.name for p in log.directory.glob("*.log*"))
+            assert logs == [s.path.name for s in log.segments]
+            assert len(served(topic)) == 20
+            report = verify_log(broker._disk, log.directory)
+            assert not report.damage
+            assert report.messages == 60
+
+    run(work())
+
+
+def test_sealing_a_segment_has_it_compacted_by_itself(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with broker_on(tmp_path, **COMPACT) as broker:
+            topic = await broker.create_topic("t")
+            await put(topic, (b"a", b"1"), (b"a", b"2"))
+            await seal(topic)
+            await until(lambda: topic.partition(0).messages.segments[0].generation == 1)
+            assert served(topic) == {1: (b"a", b"2")}
+
+    run(work())
