@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from goq.broker.partition import Partition
-from goq.frame.view import FrameView
 from goq.storage.files import NotCached
 from goq.storage.reader import Reading
 
@@ -15,23 +14,28 @@ async def read_kept(partition: Partition, start: int, end: int, limit: int) -> t
 
     Return from where on, and what was read.
     """
+    reading = await read_log(partition, start, min(end, start + limit))
     for _ in range(_EMPTY_READINGS_MAX):
-        stop = min(end, start + limit)
-        reading = await read_log(partition, start, stop)
-        is_over = reading.next_offset >= end or reading.next_offset <= start
-        if is_over or reading.damage or _has_messages(reading.frames, start, stop):
+        if reading.damage or not reading.frames:
             break
-        start = reading.next_offset
+        first = _first_kept(reading, start)
+        if first < start + limit or start >= end:
+            break
+        start = min(first, end)
+        reading = await read_log(partition, start, min(end, start + limit))
     return start, reading
 
 
-def _has_messages(views: list[FrameView], start: int, end: int) -> bool:
-    for view in views:
-        base = view.header.base_offset
-        first, last = max(start, base) - base, min(end, view.header.end_offset) - base
-        if view.gone is None or any(view.gone.kept(first, max(first, last))):
-            return True
-    return False
+def _first_kept(reading: Reading, start: int) -> int:
+    """Return the first offset from ``start`` on that was not compacted away, as far as was read."""
+    for view in reading.frames:
+        base, end = view.header.base_offset, view.header.end_offset
+        at = max(start, base)
+        if view.gone is not None and at < end and view.gone.has(at - base):
+            at = base + view.gone.run_end(at - base)
+        if at < end:
+            return at
+    return reading.next_offset
 
 
 async def read_log(partition: Partition, start: int, end: int) -> Reading:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.broker_harness import (
+    BrokenDisk,
     MemoryMetadata,
     ack,
     broker_on,
@@ -21,10 +23,13 @@ from support.broker_harness import (
 )
 
 from goq.broker.broker import Broker
-from goq.broker.publishing import Placed
+from goq.broker.eventlog import read_events
+from goq.broker.publishing import Placed, Stored
 from goq.broker.topic import Topic
 from goq.clock import ManualClock
-from goq.frame.encode import Columns, encode_frame
+from goq.delivery.events import Cause, Compacted, Skipped
+from goq.frame.encode import Columns, ProducerMark, encode_frame
+from goq.frame.keys import dedup_hash
 from goq.frame.view import FrameView
 from goq.model import Message
 from goq.storage.verify import verify_log
@@ -286,5 +291,168 @@ def test_sealing_a_segment_has_it_compacted_by_itself(tmp_path: Path) -> None:
             await seal(topic)
             await until(lambda: topic.partition(0).messages.segments[0].generation == 1)
             assert served(topic) == {1: (b"a", b"2")}
+
+    run(work())
+
+
+def test_a_repeated_batch_is_known_although_all_of_it_is_gone(tmp_path: Path) -> None:
+    async def work() -> None:
+        metadata = MemoryMetadata()
+
+        def batch(sequence: int) -> FrameView:
+            mark = ProducerMark(7, 1, sequence)
+            return FrameView.parse(encode_frame(Columns([b"v"], [b"k"]), producer=mark))
+
+        async with by_hand(tmp_path, metadata=metadata, **COMPACT) as broker:
+            topic = await broker.create_topic("t")
+            for sequence in range(20):
+                await topic.partition(0).publish(batch(sequence))
+            await put(topic, (b"k", b"last"))
+            await seal(topic)
+            assert await compacted(broker) == 20
+            assert (await topic.partition(0).publish(batch(19))).duplicate
+        for path in (tmp_path / "topics" / "t" / "0" / "events").iterdir():
+            path.unlink()  # so that producers are learned from the frames
+        async with by_hand(tmp_path, metadata=metadata, **COMPACT) as broker:
+            partition = broker.topic("t").partition(0)
+            again = await partition.publish(batch(19))
+            assert (again.offset, again.duplicate) == (19, True)
+            assert (await partition.publish(batch(20))).offset == 21
+
+    run(work())
+
+
+def test_a_dedup_id_is_known_for_its_window_although_its_message_is_gone(tmp_path: Path) -> None:
+    async def work() -> None:
+        clock, metadata = ManualClock(), MemoryMetadata()
+        given = {**COMPACT, "dedup__window": "2h"}
+        first = Message(b"1", b"a", dedup_id=dedup_hash("once"))
+
+        async def publish_it(topic: Topic) -> Stored:
+            (stored,) = await topic.publishing.publish_messages([Placed(0, first)])
+            return stored
+
+        async with by_hand(tmp_path, clock=clock, metadata=metadata, **given) as broker:
+            topic = await broker.create_topic("t")
+            await publish_it(topic)
+            await put(topic, (b"a", b"2"))
+            await seal(topic)
+            assert await compacted(broker) == 1
+        clock.advance_ms(2 * 3_600_000 - 1)
+        async with by_hand(tmp_path, clock=clock, metadata=metadata, **given) as broker:
+            stored = await publish_it(broker.topic("t"))
+            assert (stored.offset, stored.is_repetition) == (0, True)
+            clock.advance_ms(1)
+            stored = await publish_it(broker.topic("t"))
+            assert (stored.offset, stored.is_repetition) == (2, False)
+
+    run(work())
+
+
+def test_readers_and_consumers_go_on_while_segments_are_exchanged(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with broker_on(tmp_path, delivery__ordering="none", **COMPACT) as broker:
+            topic = await broker.create_topic("t")
+            log = topic.partition(0).messages
+            newest: dict[bytes, int] = {}
+            is_over = False
+
+            async def produce() -> None:
+                nonlocal is_over
+                for number in range(120):
+                    pairs = [(b"%d" % (n % 7), b"%d" % number) for n in range(4)]
+                    offsets = await put(topic, *pairs)
+                    newest.update((pair[0], o) for pair, o in zip(pairs, offsets, strict=True))
+                    if number % 10 == 9:
+                        await seal(topic)
+                is_over = True
+
+            async def consume() -> list[int]:
+                found = []
+                while True:
+                    was_over = is_over
+                    some = [offset for offset, _ in await got(topic, "g", 5)]
+                    found += some
+                    if was_over and not some:
+                        return found
+                    await asyncio.sleep(0)
+
+            async def read() -> int:
+                rounds = 0
+                while not is_over:
+                    offsets = await asyncio.to_thread(lambda: list(served(topic)))
+                    assert offsets == sorted(set(offsets))
+                    rounds += 1
+                return rounds
+
+            _, found, rounds = await asyncio.gather(produce(), consume(), read())
+            assert found == sorted(set(found))
+            assert set(newest.values()) <= set(found)
+            assert rounds > 1
+            await until(lambda: any(s.generation for s in log.segments))
+            assert topic.partition(0).state.group("g").taken.floor == log.end_offset
+
+    run(work())
+
+
+def test_what_is_gone_is_written_as_skipped_with_the_cause_and_the_swap_as_compacted(
+    tmp_path: Path,
+) -> None:
+    async def work() -> None:
+        async with by_hand(tmp_path, **COMPACT) as broker:
+            topic = await broker.create_topic("t")
+            await put(topic, (b"a", b"1"), (b"a", b"2"))
+            await seal(topic)
+            await compacted(broker)
+            await got(topic, "g")
+            partition = topic.partition(0)
+            await quiet(partition)
+            events = [stored.event for stored in read_events(partition.events, 0) if stored]
+            assert Compacted(0, 2) in events
+            assert Skipped("g", [(0, 1)], Cause.COMPACTED) in events
+
+    run(work())
+
+
+def test_a_pass_that_fails_leaves_the_topic_as_it_was_and_the_next_one_does_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        disk = BrokenDisk()
+        async with by_hand(tmp_path, disk=disk, **COMPACT) as broker:
+            topic = await broker.create_topic("t")
+            await put(topic, (b"a", b"1"), (b"a", b"2"))
+            await seal(topic)
+            disk.fail("append", ".1.log")
+            assert await compacted(broker) == 0
+            assert len(served(topic)) == 2
+            assert "compaction failed" in caplog.text
+            disk.heal()
+            assert await compacted(broker) == 1
+            assert await put(topic, (b"b", b"1")) == [2]
+
+    run(work())
+
+
+def test_a_topic_may_be_deleted_and_the_node_stopped_in_the_middle_of_a_pass(
+    tmp_path: Path,
+) -> None:
+    async def work() -> None:
+        disk = BrokenDisk()
+        async with by_hand(tmp_path, disk=disk, **COMPACT) as broker:
+            for name in ("first", "second"):
+                topic = await broker.create_topic(name)
+                await put(topic, (b"a", b"1"), (b"a", b"2"))
+                await seal(topic)
+            disk.hold("first/0/messages/00000000000000000000.1.log", operation="append")
+            passing = asyncio.create_task(compacted(broker))
+            await until(disk.holding.is_set)
+            deleting = asyncio.create_task(broker.delete_topic("first"))
+            await asyncio.sleep(0)
+            disk.release()
+            await deleting
+            await passing
+            assert not (tmp_path / "topics" / "first").exists()
+            assert served(broker.topic("second")) == {1: (b"a", b"2")}
 
     run(work())
