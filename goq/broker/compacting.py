@@ -52,10 +52,10 @@ class Compacting:
 
     async def stop(self) -> None:
         """End what is under way, and begin nothing more."""
+        stopping = [p.compaction.stop() for t in self._topics.values() for p in t.partitions]
+        await asyncio.gather(*stopping)  # first: cancelling would not end the thread
         if self._task is not None:
             self._task.cancel()
-        stopping = [p.compaction.stop() for t in self._topics.values() for p in t.partitions]
-        await asyncio.gather(*stopping)
         self._executor.shutdown(wait=False)
 
     async def apply(self) -> int:
