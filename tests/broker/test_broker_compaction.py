@@ -32,6 +32,7 @@ from goq.frame.encode import Columns, ProducerMark, encode_frame
 from goq.frame.keys import dedup_hash
 from goq.frame.view import FrameView
 from goq.model import Message
+from goq.settings import Cleanup
 from goq.storage.verify import verify_log
 
 Pair = tuple[bytes | None, bytes | None]
@@ -454,5 +455,76 @@ def test_a_topic_may_be_deleted_and_the_node_stopped_in_the_middle_of_a_pass(
             await passing
             assert not (tmp_path / "topics" / "first").exists()
             assert served(broker.topic("second")) == {1: (b"a", b"2")}
+
+    run(work())
+
+
+def test_what_is_given_up_after_it_has_gone_says_so_in_the_dead_letters(tmp_path: Path) -> None:
+    async def work() -> None:
+        given = {**COMPACT, "delivery__max_attempts": 1}
+        async with by_hand(tmp_path, **given) as broker:
+            topic = await broker.create_topic("t")
+            await put(topic, (b"a", b"1"))
+            held = await topic.receive("g", options(1))
+            await put(topic, (b"a", b"2"))
+            await seal(topic)
+            assert await compacted(broker) == 1
+            topic.partition(0)._cached.clear()
+            await nack(topic, "g", held)
+            await until(lambda: "t.dlq" in broker.topics)
+            dead = broker.topic("t.dlq")
+            await until(lambda: dead.partition(0).state.end_offset == 1)
+            (view,) = dead.partition(0).messages.reader.read(0, 1).frames
+            (message,) = view.messages(0, 1)
+            assert (message.key, message.value) == (None, b"")
+            assert b"compacted away" in [value for _, value in message.headers]
+            assert dead.settings.cleanup is Cleanup.DELETE
+
+    run(work())
+
+
+@pytest.mark.parametrize("ordering", ["key", "none", "partition"])
+def test_retries_and_what_is_held_back_are_passed_over_when_they_are_gone(
+    tmp_path: Path, ordering: str
+) -> None:
+    async def work() -> None:
+        clock = ManualClock()
+        given = {**COMPACT, "clock": clock, "delivery__ordering": ordering}
+        async with by_hand(tmp_path, **given) as broker:
+            topic = await broker.create_topic("t")
+            await put(topic, (b"a", b"1"), (b"a", b"2"), (b"b", b"1"), (b"a", b"3"))
+            first = await topic.receive("g", options(1))
+            await topic.receive("other", options(2))
+            await nack(topic, "g", first, delay_ms=1000)
+            if ordering == "key":  # which puts the next of the key behind it
+                assert [o for o, _ in await got(topic, "g")] == [2]
+            await put(topic, (b"b", b"2"), (b"a", b"4"))
+            await seal(topic)
+            assert await compacted(broker) == 4
+            topic.partition(0)._cached.clear()
+            clock.advance_ms(1000)
+            topic.partition(0)._on_time()
+            assert [o for o, _ in await got(topic, "g")] == [4, 5]
+            group = topic.partition(0).state.group("g")
+            assert (group.taken.floor, len(group.retries), group.locks.held_count) == (6, 0, 0)
+
+    run(work())
+
+
+def test_more_keys_than_there_is_memory_for_take_more_passes(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with by_hand(tmp_path, **COMPACT) as broker:
+            broker.compacting._keys_max = 3
+            topic = await broker.create_topic("t")
+            await put(topic, *[(b"%d" % (n % 10), b"%d" % n) for n in range(30)])
+            await seal(topic)
+            while await compacted(broker):
+                pass
+            partition = topic.partition(0)
+            assert partition.compaction.progress is not None
+            assert partition.compaction.progress.compacted_to > 15
+            left = served(topic)
+            assert {left[o][0] for o in range(20, 30)} == {b"%d" % n for n in range(10)}
+            assert len(left) < 30
 
     run(work())

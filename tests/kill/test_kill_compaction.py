@@ -88,7 +88,10 @@ def test_the_newest_of_every_key_outlives_kills_in_the_middle_of_compaction(
     tmp_path: Path,
 ) -> None:
     chance = random.Random(SEED)
-    with Serving(tmp_path / "data") as node, Client(node.url, timeout="5s", retries="20s") as client:
+    with (
+        Serving(tmp_path / "data") as node,
+        Client(node.url, timeout="5s", retries="20s") as client,
+    ):
         client.create_topic("t", 1, _SETTINGS)
         writer = Writer(client, chance)
         writer.start()

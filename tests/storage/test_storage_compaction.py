@@ -6,6 +6,7 @@ what is gone is gone for good; nothing damaged is served and no crash is taken f
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -427,3 +428,89 @@ def test_a_log_that_failed_is_not_compacted() -> None:
     case.disk.fault = lambda done, _path: 5 if done == "sync" else None
     with pytest.raises(LogFailed):
         pass_over(case.disk, case.log, Progress(), case.now_us)
+
+
+class BusyDisk(SimulatedDisk):
+    """A disk on which something happens just before one of its reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads_left = -1
+        self.meanwhile: Callable[[], object] = nothing
+
+    def read(self, path: Path, position: int, size_bytes: int, *, wait: bool = True) -> memoryview:
+        self.reads_left -= 1
+        if self.reads_left == 0:
+            self.meanwhile()
+        return super().read(path, position, size_bytes, wait=wait)
+
+
+def busy_case() -> tuple[BusyDisk, Case]:
+    """Return a log of some large segments, about to be compacted when the disk is read."""
+    case, disk = Case(29), BusyDisk()
+    case.disk = disk
+    case.log = Log.open(DIRECTORY, disk, LogConfig(segment_bytes=60_000, columns=True))
+    for number in range(60):
+        key, due_ms = b"key-%d" % (number % 5), START_US // 1000 + 10 + number
+        columns = Columns([bytes(3000)], [key], deliver_at_ms=[due_ms])
+        append(case.log, [encode_frame(columns)])
+        case.present[number] = Put(key, bytes(3000), START_US, due_ms)
+    case.log.roll()
+    disk.meanwhile = lambda: pass_over(disk, case.log, Progress(), case.now_us)
+    return disk, case
+
+
+@pytest.mark.parametrize("what", ["frames", "rows", "ids", "times", "verify"])
+def test_compaction_between_any_two_reads_takes_nothing_from_a_reader(what: str) -> None:
+    must_stay = set(range(55, 60))
+    has_met_it = 0
+    for number in range(1, 1000):
+        disk, case = busy_case()
+        case.reopen()
+        for segment in case.log.segments:  # who loads one keeps a pass waiting
+            segment.load_index(disk)
+        disk.reads_left = number
+        reader = case.log.reader
+        if what == "frames":
+            offsets = {o for frame in read_all(case.log).frames.values() for o in kept_in(frame)}
+        elif what == "rows":
+            found = [o for rows in reader.rows(0, 60) for o in rows.offsets.tolist()]
+            assert found == sorted(set(found))
+            offsets = set(found)
+        elif what == "ids":
+            assert not list(reader.dedup_rows(0, 60))
+            offsets = must_stay
+        elif what == "times":
+            assert reader.find_time(START_US, 60) == 0
+            assert reader.time_of(57) == START_US
+            offsets = must_stay
+        else:
+            report = verify_log(disk, DIRECTORY)
+            assert (report.messages, report.damage) == (60, [])
+            offsets = must_stay
+        assert must_stay <= offsets
+        if disk.reads_left > 0:
+            break
+        has_met_it += any(s.generation for s in case.log.segments)
+    assert has_met_it
+
+
+def kept_in(frame: bytes) -> Iterator[int]:
+    view = FrameView.parse(frame)
+    kept = view.kept(0, view.header.message_count)
+    return (view.header.base_offset + row for row, is_kept in enumerate(kept) if is_kept)
+
+
+def test_a_compacted_log_may_be_cut_and_grows_on() -> None:
+    case = filled(31)
+    pass_over(case.disk, case.log, Progress(), case.now_us)
+    before = served(case.log)
+    segment = case.log.segments[1]
+    end = case.log.truncate(segment.base_offset + 1)
+    assert case.log.active is segment
+    assert served(case.log) == {o: put for o, put in before.items() if o < end}
+    append(case.log, [encode_frame(Columns([b"more"]))])
+    case.disk.crash(power=True)
+    case.log = Log.open(DIRECTORY, case.disk, CONFIG)
+    assert served(case.log)[end].value == b"more"
+    assert not case.log.damage
