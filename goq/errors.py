@@ -14,7 +14,8 @@
     ├── NotFound                404
     │   ├── RouteNotFound · TopicNotFound · PartitionNotFound
     │   ├── GroupNotFound · MemberNotFound · MessageNotFound
-    │   └── StreamNotFound · PastNotKept
+    │   ├── StreamNotFound · PastNotKept
+    │   └── MessageCompacted    410
     ├── NotAllowed              403
     ├── Conflict                409
     │   ├── TopicExists · LeaseLost
@@ -173,6 +174,13 @@ class MessageNotFound(NotFound):
     """No message has this id, or no longer."""
 
     code = "message_not_found"
+
+
+class MessageCompacted(NotFound):
+    """Compaction took the message away: a newer one of its key is kept, or its key was deleted."""
+
+    code = "message_compacted"
+    http_status = 410
 
 
 class StreamNotFound(NotFound):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from goq import limits
 from goq.api.bodies import MessagesOut, Publish, PublishedOut, PublishOut
-from goq.api.log_reading import read_log
+from goq.api.log_reading import read_kept
 from goq.api.messages_in import frames_of, messages_of
 from goq.api.messages_out import (
     JsonMessages,
@@ -140,7 +140,7 @@ class MessageRoutes:
             await topic.wait_for_append(number, start, wait_ms)
             partition = topic.partition(number)
         end = partition.state.end_offset
-        reading = await read_log(partition, start, min(end, start + limit))
+        start, reading = await read_kept(partition, start, end, limit)
         stop = max(start, min(reading.next_offset, end, start + limit))
         if as_frames:
             parts = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress
 from typing import Any, cast
 
 import msgspec
@@ -64,6 +65,15 @@ def messages_json(
         number += 1
 
 
+def is_gone(frames: Iterable[FrameView], offset: int) -> bool:
+    """Whether one of the frames had a message that compaction has taken away."""
+    return any(
+        view.gone is not None and view.gone.has(offset - view.header.base_offset)
+        for view in frames
+        if view.header.base_offset <= offset < view.header.end_offset
+    )
+
+
 def _base_offset(view: FrameView) -> int:
     return view.header.base_offset
 
@@ -79,7 +89,11 @@ def _frame_json(
     settings = topic.settings
     default_priority = settings.lane_name(settings.default_lane)
     messages = view.messages(first - base, last - base)
-    for offset, message in zip(range(first, last), messages, strict=True):
+    offsets: Iterable[int] = range(first, last)
+    if view.gone is not None:
+        kept = view.gone.kept(first - base, last - base)
+        messages, offsets = compress(messages, kept), compress(offsets, kept)
+    for offset, message in zip(offsets, messages, strict=True):
         out = MessageOut(
             id=str(MessageId(topic.name, partition, offset)),
             partition=partition,

@@ -99,7 +99,9 @@ class Peek:
             if wanted and not expired and not page.is_full:
                 page.passed(topic, number, last - 1, last - first)
                 continue
+            unseen = last - first
             for out in messages_json(topic, number, views, first, last):
+                unseen -= 1
                 if page.is_full:
                     return False
                 if state in (State.READY, State.EXPIRED) and (out.offset in expired) != wanted:
@@ -112,6 +114,10 @@ class Peek:
                 if not page.found.add(out):
                     return False
                 page.passed(topic, number, out.offset)
+            if unseen:  # compacted away, or damaged
+                page.passed(topic, number, last - 1, unseen)
+                if page.is_full:
+                    return False
         return True
 
     async def _dead(self, page: Page, dead: Topic, group: str, after: str | None) -> MessagesOut:

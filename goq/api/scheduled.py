@@ -141,7 +141,10 @@ class _Reader:
             self._partition = due.partition
         for view in self._views:
             if _holds(view, due.offset):
-                out = next(messages_json(topic, due.partition, [view], due.offset, due.offset + 1))
+                found = messages_json(topic, due.partition, [view], due.offset, due.offset + 1)
+                out = next(found, None)
+                if out is None:  # compacted away
+                    return None
                 put_lane_in_force(out, topic, partition)
                 out.deliver_at = format_time_us(due.due_ms * 1000)
                 out.state = str(State.SCHEDULED)

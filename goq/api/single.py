@@ -8,7 +8,7 @@ from typing import Any
 from goq import limits
 from goq.api.bodies import MessageOut
 from goq.api.log_reading import read_log
-from goq.api.messages_out import json_response, messages_json
+from goq.api.messages_out import is_gone, json_response, messages_json
 from goq.api.reading import json_body, time_us
 from goq.api.route import Parameter, Route
 from goq.api.single_bodies import GroupStateOut, MessageChange, StatusOut
@@ -23,12 +23,13 @@ from goq.broker.standing import (
 )
 from goq.broker.topic import Topic
 from goq.delivery.transitions import State
-from goq.errors import DamagedData, InvalidInput, MessageNotFound, TooLarge
+from goq.errors import DamagedData, InvalidInput, MessageCompacted, MessageNotFound, TooLarge
 from goq.frame.header import Attribute
 from goq.frame.view import FrameView
 from goq.http.message import Request, Response
 from goq.model import MessageId
 from goq.settings import TopicSettings
+from goq.storage.reader import Reading
 from goq.units import format_duration_ms, format_time_us
 
 _MESSAGE = "/v1/messages/{id}"
@@ -51,7 +52,7 @@ class SingleRoutes:
                 self.show,
                 "Show one message and what it is for each group",
                 answer=StatusOut,
-                errors=("message_not_found", "damaged_data"),
+                errors=("message_not_found", "message_compacted", "damaged_data"),
             ),
             Route(
                 "PATCH",
@@ -60,7 +61,7 @@ class SingleRoutes:
                 "Change the priority of a message that waits, or when it is delivered",
                 body=MessageChange,
                 answer=StatusOut,
-                errors=("message_not_found", "conflict", "too_many_requests"),
+                errors=("message_not_found", "message_compacted", "conflict", "too_many_requests"),
             ),
             Route(
                 "DELETE",
@@ -69,7 +70,7 @@ class SingleRoutes:
                 "Cancel a message: no group gets it that has not got it yet",
                 answer=StatusOut,
                 parameters=(Parameter("reason", "why, for whoever looks later"),),
-                errors=("message_not_found", "conflict", "too_many_requests"),
+                errors=("message_not_found", "message_compacted", "conflict", "too_many_requests"),
             ),
         ]
 
@@ -81,6 +82,7 @@ class SingleRoutes:
         """Move a message to another lane, or give it another time; not both at once."""
         asked = json_body(request, MessageChange)
         topic, partition, offset = self._find(text)
+        await self._check_kept(topic, partition, offset)
         marking = Marking(partition, offset, topic.groups)
         if (asked.priority is None) == (asked.deliver_at is None):
             raise InvalidInput("give one of priority and deliver_at", field="priority")
@@ -99,6 +101,7 @@ class SingleRoutes:
                 f"a reason has at most {limits.REASON_CHARS_MAX} characters", field="reason"
             )
         topic, partition, offset = self._find(text)
+        await self._check_kept(topic, partition, offset)
         await Marking(partition, offset, topic.groups).cancel(reason)
         return await self._status(topic, partition, offset)
 
@@ -119,12 +122,19 @@ class SingleRoutes:
             )
         return -(-at_us // 1000)
 
+    async def _check_kept(self, topic: Topic, partition: Partition, offset: int) -> None:
+        """Raise ``MessageNotFound`` or ``MessageCompacted`` before anything is changed."""
+        check_exists(partition, offset)
+        reading = await read_log(partition, offset, offset + 1)
+        _check_not_gone(f"{topic.name}:{partition.identity.number}:{offset}", reading, offset)
+
     async def _status(self, topic: Topic, partition: Partition, offset: int) -> Response:
         check_exists(partition, offset)
         number = partition.identity.number
         text = f"{topic.name}:{number}:{offset}"
         reading = await read_log(partition, offset, offset + 1)
         found = list(messages_json(topic, number, reading.frames, offset, offset + 1))
+        _check_not_gone(text, reading, offset)
         if not found and not reading.damage:
             raise MessageNotFound(f"{text} is gone", field="id")
         if not found:
@@ -148,6 +158,15 @@ class SingleRoutes:
             if count % _GROUPS_AT_ONCE == 0:
                 await asyncio.sleep(0)
         return json_response(out)
+
+
+def _check_not_gone(text: str, reading: Reading, offset: int) -> None:
+    if is_gone(reading.frames, offset):
+        raise MessageCompacted(
+            f"{text} was compacted away: of each key the newest message is kept, and nothing of"
+            " one that was deleted; read the topic for what there is",
+            field="id",
+        )
 
 
 def put_lane_in_force(out: MessageOut, topic: Topic, partition: Partition) -> None:

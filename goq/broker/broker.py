@@ -14,6 +14,7 @@ from typing import Any
 from goq import limits
 from goq.broker.archive import DIR_NAME, Archive
 from goq.broker.background import BackgroundReads
+from goq.broker.compacting import Compacting
 from goq.broker.finding import Finder
 from goq.broker.frame_cache import FrameCache
 from goq.broker.keymaking import KeyMaking
@@ -70,6 +71,7 @@ class Broker:
         self.keeper: Keeper
         self._kept_for_replicas = kept_for_replicas
         self._keeping: asyncio.Task[None] | None = None
+        self.compacting = Compacting(self.topics, clock)
         self._half_deleted: set[str] = set()
         self.write_seconds = Histogram()
         self.background = BackgroundReads(lambda: sum(self.write_seconds.counts))
@@ -110,6 +112,7 @@ class Broker:
         await asyncio.gather(*(self._open(row) for row in rows.values()))
         self._started.set()
         self._keeping = self._tasks.start(self.keeper.run())
+        self.compacting.start(self._tasks)
 
     def _partitions_in(self, name: str) -> int:
         """Return how many partitions a topic's folder holds, 0 if it is no such folder."""
@@ -216,6 +219,7 @@ class Broker:
         topic.configure(settings)
         await topic.open(partitions)
         self.keeper.wake_topic(topic)
+        self.compacting.wake()
 
     async def _target(self, source: Topic, name: str, number: int) -> Partition:
         """Return the partition that messages of ``source`` leave for, made if there is none."""
@@ -310,6 +314,7 @@ class Broker:
             self._keys.sealed(identity, segment)
         if identity.topic in self.topics:
             self.keeper.wake(identity)
+        self.compacting.wake()
 
     def _partition_of(self, identity: PartitionId) -> Partition | None:
         topic = self.topics.get(identity.topic)
@@ -321,6 +326,7 @@ class Broker:
         if self._keeping is not None:
             self._keeping.cancel()
         self.finder.stop()
+        await self.compacting.stop()
         await asyncio.gather(*(topic.stop_departures() for topic in self.topics.values()))
         async with self._changing:  # whoever makes a topic for what leaves has made it then
             await self._close_topics()

@@ -32,6 +32,7 @@ from goq.units import format_time_us
 
 _DAMAGED = "damaged"
 _DELETED = "deleted by retention"
+_COMPACTED = "compacted away"
 
 
 class _Copy(NamedTuple):
@@ -139,7 +140,12 @@ class Copies:
         self, departure: Departure, view: FrameView, found: Columns, start: int, attempt: int
     ) -> Iterator[_Copy]:
         published = format_time_us(view.header.append_time_us)
+        base = view.header.base_offset
+        kept = view.kept(start - base, start - base + len(found.values))
         for index, value in enumerate(found.values):
+            if not kept[index]:
+                yield self._lost(departure, start + index, attempt, _COMPACTED)
+                continue
             headers = found.headers[index] if found.headers is not None else ()
             if departure.event.group:
                 life = self._life(departure, start + index, attempt, published)
@@ -156,8 +162,8 @@ class Copies:
                 found.lanes[index] if found.lanes is not None else None,
             )
 
-    def _lost(self, departure: Departure, offset: int, attempt: int) -> _Copy:
-        why = _DELETED if 0 <= offset < self._messages.start_offset else _DAMAGED
+    def _lost(self, departure: Departure, offset: int, attempt: int, why: str = "") -> _Copy:
+        why = why or (_DELETED if 0 <= offset < self._messages.start_offset else _DAMAGED)
         life = self._life(departure, offset, attempt, "")
         if departure.event.group:
             return _Copy(b"", None, dead_headers((), life, lost=why))

@@ -149,7 +149,10 @@ class DeadLetterSearch:
             first, last = max(start, base), min(end, view.header.end_offset)
             size_bytes += view.header.frame_bytes
             messages = view.messages(first - base, last - base)
-            for offset, message in zip(range(first, last), messages, strict=True):
+            kept = view.kept(first - base, last - base)
+            for offset, message, is_kept in zip(range(first, last), messages, kept, strict=True):
+                if not is_kept:
+                    continue
                 letter = read_dead_letter(message.headers)
                 message_id = str(MessageId(self._topic.name, number, offset))
                 if self._wanted.takes(message_id, message.key, letter):

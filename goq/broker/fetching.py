@@ -18,6 +18,7 @@ from goq.storage.damage import Damage
 from goq.storage.files import NotCached
 from goq.storage.reader import Reading
 
+_GONE_FRAME_COSTS_BYTES = 64 * 1024  # so that a receive passes over so many, then others work
 REDRIVE_GROUP_HEADER = "goq-redrive-group"
 """Which group a dead letter that was put back is for."""
 
@@ -69,6 +70,11 @@ class Fetch:
             frame = self._last = found
         view, base = frame.view, frame.base_offset
         header = view.header
+        if frame.gone is not None:
+            run_end = base + frame.gone.run_end(start - base)
+            if frame.gone.has(start - base):
+                return self._pass_gone(frame, start, run_end)
+            end = min(end, run_end)
         end = min(end, frame.end_offset)
         cost = (end - start) * header.frame_bytes // header.message_count
         if cost > self._bytes_left and self._frames:
@@ -87,6 +93,14 @@ class Fetch:
             _groups(view, first, last) if header.attributes & Attribute.REDRIVEN else None,
         )
 
+    def _pass_gone(self, frame: CachedFrame, start: int, end: int) -> Facts:
+        """Return the facts of messages that are gone; that much reading uses up the room too."""
+        header = frame.view.header
+        share_bytes = (end - start) * header.frame_bytes // header.message_count
+        is_whole = end - start == header.message_count
+        self._bytes_left -= max(share_bytes, _GONE_FRAME_COSTS_BYTES if is_whole else 0)
+        return Facts(end, is_gone=True)
+
     def _frame(self, start: int, end: int) -> CachedFrame | Facts | None:
         """Return the frame with ``start``, from the cache or the log, or what there is instead."""
         frame = self._cached.at(start)
@@ -97,7 +111,7 @@ class Fetch:
         except NotCached:
             self.missing = Missing(start, max(end - start, 1))
             return None
-        self._cached.add(reading.frames)
+        self._cached.add([view for view in reading.frames if not _is_empty(view)])
         for damage in reading.damage:
             self._on_damage(damage)
         for view in reading.frames:
@@ -107,6 +121,11 @@ class Fetch:
         if after <= start:
             raise InvalidFrame(f"offset {start} cannot be read")
         return Facts(min(after, end), is_readable=False)
+
+
+def _is_empty(view: FrameView) -> bool:
+    """Whether all of a frame is gone: it is passed at once, and not asked about again."""
+    return view.gone is not None and view.gone.is_all
 
 
 def _holds(view: FrameView, offset: int) -> bool:

@@ -14,16 +14,19 @@ from goq import limits
 from goq.frame.header import Attribute
 from goq.frame.view import FrameView
 
+_SPREAD_ROW_BYTES = 64
+
 
 class CachedFrame:
     """A frame with what a receive asks about its messages."""
 
-    __slots__ = ("base_offset", "end_offset", "expires_ms", "keys", "view")
+    __slots__ = ("base_offset", "end_offset", "expires_ms", "gone", "keys", "view")
 
     def __init__(self, view: FrameView) -> None:
         self.view = view
         self.base_offset = view.header.base_offset
         self.end_offset = view.header.end_offset
+        self.gone = view.gone
         keys = view.column(Attribute.KEY_HASH)
         self.keys = keys.cast("Q") if keys is not None else None
         expires = view.column(Attribute.EXPIRES_AT)
@@ -88,7 +91,7 @@ class PartitionFrames:
             if base not in self._frames:
                 self._frames[base] = CachedFrame(view)
                 insort(self._bases, base)
-                self._cache.note(self, base, view.header.frame_bytes)
+                self._cache.note(self, base, _memory_bytes(view))
 
     def drop(self, base_offset: int) -> None:
         """Let go of a frame, as the cache says."""
@@ -101,3 +104,10 @@ class PartitionFrames:
             self._cache.forget(self, base)
         self._bases.clear()
         self._frames.clear()
+
+
+def _memory_bytes(view: FrameView) -> int:
+    """Return about what a frame takes; one that was compacted is spread over all its rows."""
+    header = view.header
+    spread_bytes = _SPREAD_ROW_BYTES if header.attributes & Attribute.GONE else 0
+    return header.frame_bytes + spread_bytes * header.message_count

@@ -53,14 +53,15 @@ def _facts(
     first, last = max(start, header.base_offset), min(end, header.end_offset)
     keys = view.column(Attribute.KEY_HASH)
     hashes = keys.cast("Q").tolist() if keys is not None else [0] * header.message_count
-    lanes = [dispatch.default_lane] * header.message_count
-    tenants = [0] * header.message_count
+    places: dict[int, tuple[int, int]] = {}
     rows = rows_of(view)
     if rows is not None:
         lanes, tenants = (column.tolist() for column in dispatch.places(rows))
+        places = dict(zip(rows.offsets.tolist(), zip(lanes, tenants, strict=True), strict=True))
     for offset in range(first, last):
-        index = offset - header.base_offset
-        fact = Fact(hashes[index], state.moved.get(offset, lanes[index]), tenants[index])
+        lane, tenant = places.get(offset, (dispatch.default_lane, 0))
+        key = hashes[offset - header.base_offset]
+        fact = Fact(key, state.moved.get(offset, lane), tenant)
         if fact != (0, dispatch.default_lane, 0):
             yield offset, fact
 

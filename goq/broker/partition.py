@@ -18,6 +18,7 @@ from typing import NamedTuple, TypeVar
 
 from goq import limits
 from goq.broker.commit import Appended, Committed, GroupCommit
+from goq.broker.compaction import Compaction
 from goq.broker.dispatch import Dispatch, first_needed
 from goq.broker.fetching import Fetch, Missing
 from goq.broker.intake import Intake
@@ -174,6 +175,13 @@ class Partition:
             self._recorder.commit,
             record=lambda event: self._record([event]),
             rebuilds_from=lambda: self._recorder.rebuilds_from,
+        )
+        self.compaction = Compaction(
+            identity,
+            machinery,
+            self._publisher,
+            self._cached,
+            record=lambda event: self.record([event]),
         )
         self._arm_all()
 
@@ -649,6 +657,7 @@ class Partition:
 
     async def close(self) -> None:
         """Write what is queued, note the state so that opening is quick, close the logs."""
+        await self.compaction.stop()
         if self._timer is not None:
             self._timer.cancel()
         if self.is_online:

@@ -6,7 +6,7 @@ from goq.broker.opening import Machinery, PartitionId
 from goq.delivery.backoff import RetryPolicy
 from goq.delivery.settling import Failing, Grave
 from goq.model import DEAD_LETTERS_SUFFIX
-from goq.settings import TopicSettings
+from goq.settings import Cleanup, TopicSettings
 
 
 def retry_policy(settings: TopicSettings) -> RetryPolicy:
@@ -37,6 +37,9 @@ def failing(
 def grave_settings(settings: TopicSettings) -> TopicSettings:
     """Return the settings of a topic of dead letters, from those of the topic that they are of.
 
-    It is as durable, is kept as long and queues by the same lanes, but gives nothing up.
+    It is as durable, is kept as long and queues by the same lanes, but gives nothing up, and keeps
+    every message of a key.
     """
-    return settings.changed({"delivery.max_attempts": None, "delivery.dead_letters": False})
+    return settings.changed(
+        {"delivery.max_attempts": None, "delivery.dead_letters": False, "cleanup": Cleanup.DELETE}
+    )

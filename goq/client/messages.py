@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import repeat
+from itertools import compress, repeat
 from typing import NamedTuple
 
 import msgspec
@@ -159,10 +159,13 @@ class ReadBatch:
 
 
 def messages_of(topic: str, partition: int, frame: FrameView, lanes: str) -> Iterator[LogMessage]:
-    """Yield all messages of a frame of a topic whose lanes have these names."""
+    """Yield the messages of a frame, of a topic whose lanes have these names.
+
+    Those that compaction took away are left out.
+    """
     header = frame.header
     count = header.message_count
-    return map(
+    messages = map(
         LogMessage,
         repeat(topic, count),
         repeat(partition),
@@ -173,6 +176,7 @@ def messages_of(topic: str, partition: int, frame: FrameView, lanes: str) -> Ite
         frame.headers(0, count),
         *delivery_fields(frame, 0, count, lanes),
     )
+    return messages if frame.gone is None else compress(messages, frame.kept(0, count))
 
 
 class FailedReceipt(NamedTuple):

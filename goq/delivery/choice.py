@@ -120,7 +120,9 @@ class Choice:
                 facts = self._chosen.facts_of(at, stop)
                 if facts is None:
                     return messages_max - left, at
-                if facts.is_readable:
+                if facts.is_gone:
+                    at = self._pass_gone(at, min(facts.end, run_end))
+                elif facts.is_readable:
                     count, at = self._fresh(lane, tenant, at, facts)
                     left -= count
                 else:
@@ -143,6 +145,8 @@ class Choice:
         facts = self._chosen.facts_of(offset, offset + 1)
         if facts is None:
             return 0, offset
+        if facts.is_gone:
+            return 0, self._pass_gone(offset, offset + 1)
         if not facts.is_readable:
             return 0, facts.end
         return self._fresh(lane, tenant, offset, facts)
@@ -206,6 +210,13 @@ class Choice:
             self._choose(offset, offset + 1, fact)
             chosen += 1
         return chosen, facts.end
+
+    def _pass_gone(self, start: int, end: int) -> int:
+        """Count as done what was compacted away; return the end of it."""
+        if self._state.moved:
+            self._chosen.seen.update(self._moved_within(start, end))
+        self._chosen.skip(start, Cause.COMPACTED, end=end)
+        return end
 
     def _skip(self, offset: int, cause: Cause) -> None:
         if self._state.moved:

@@ -13,7 +13,8 @@ class Facts(NamedTuple):
     """What is known of the messages from the offset asked for up to ``end``; None for nothing.
 
     ``keys`` holds hashes, 0 for none; ``expires_ms`` 0 for never; ``groups`` the one group that a
-    message is for, None for all. Messages that are not readable are damaged and passed over.
+    message is for, None for all. Messages that are not readable are damaged and passed over. With
+    ``is_gone`` they were compacted away: all up to ``end``, maybe further than was asked.
     """
 
     end: int
@@ -21,6 +22,7 @@ class Facts(NamedTuple):
     keys: Sequence[int] | None = None
     expires_ms: Sequence[int] | None = None
     groups: Sequence[str | None] | None = None
+    is_gone: bool = False
 
 
 FactsOf = Callable[[int, int], Facts | None]
@@ -56,13 +58,14 @@ class Chosen:
                 return
         self.spans.append((start, end, attempt))
 
-    def skip(self, offset: int, cause: Cause) -> None:
-        """Count a message as done."""
+    def skip(self, offset: int, cause: Cause, *, end: int | None = None) -> None:
+        """Count a message as done, or all from it up to ``end``."""
+        end = offset + 1 if end is None else end
         ranges = self.skipped.setdefault(cause, [])
         if ranges and ranges[-1][1] == offset:
-            ranges[-1] = (ranges[-1][0], offset + 1)
+            ranges[-1] = (ranges[-1][0], end)
         else:
-            ranges.append((offset, offset + 1))
+            ranges.append((offset, end))
 
     def count_tenant(self, tenant: int, count: int) -> None:
         """Count messages of a tenant as out."""

@@ -33,6 +33,8 @@ class Cause(StrEnum):
     OTHER_GROUP = "other_group"
     """It is a dead letter put back for the group that had given it up."""
     REDRIVEN = "redriven"
+    COMPACTED = "compacted"
+    """A newer message of its key is kept, or it was a tombstone whose time is over."""
 
 
 class Failure(NamedTuple):
@@ -290,6 +292,13 @@ class Named(Event, frozen=True, tag=25):
     client_id: str
 
 
+class Compacted(Event, frozen=True, tag=26):
+    """From an offset up to another only the newest message of each key is kept."""
+
+    start: int
+    end: int
+
+
 AnyEvent = (
     Leased
     | Acked
@@ -310,6 +319,7 @@ AnyEvent = (
     | Departing
     | Departed
     | Named
+    | Compacted
     | SnapshotStarted
     | SnapshotGroup
     | SnapshotProducers

@@ -143,9 +143,12 @@ class OutstandingChoice:
             facts = self._chosen.facts_of(at, min(part.end, at + left))
             if facts is None:
                 break
-            if facts.is_readable:
+            end = min(facts.end, part.end)
+            if facts.is_gone:
+                self._chosen.skip(at, Cause.COMPACTED, end=end)
+            elif facts.is_readable:
                 left -= self._choose_readable(part, at, facts)
-            at = facts.end
+            at = end
         if at == part.start:
             self._untouched.append(at)
         return messages_max - left, at
@@ -195,6 +198,10 @@ class OutstandingChoice:
             self._group.locks.put_back(held)
             self._group.locks.free(fact.key)
             return None
+        if facts.is_gone:
+            self._chosen.seen.add(offset)
+            self._chosen.skip(offset, Cause.COMPACTED)
+            return 0
         if not facts.is_readable:
             return 0
         self._chosen.seen.add(offset)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from goq.delivery.events import (
     Acked,
     Cancelled,
+    Compacted,
     Corrupted,
     Departed,
     Departing,
@@ -139,6 +140,13 @@ INTERVENTIONS = (
     ),
     Transition(Corrupted, (State.READY,), State.READY, "it cannot be read: it is held back"),
     Transition(Corrupted, (State.LEASED, State.RETRY), State.DONE, "it cannot be read any more"),
+    Transition(
+        Skipped, (State.READY, State.BLOCKED, State.RETRY), State.DONE, "it was compacted away"
+    ),
+    *(
+        Transition(Compacted, (state,), state, "compaction passed, whether it is kept or gone")
+        for state in _ALL
+    ),
     Transition(Trimmed, _ALL, None, "retention deleted it"),
     Transition(Truncated, _ALL, None, "a power cut took what had not reached the disk"),
 )

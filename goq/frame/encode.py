@@ -133,9 +133,11 @@ def encode_frame(
     producer: ProducerMark = NO_PRODUCER,
     compress: bool = False,
     left_out: Sequence[LeftOut] = (),
+    gone: Sequence[int] | None = None,
 ) -> bytes:
     """Return the frame of a batch, stamped with offset, time and epoch 0.
 
+    Of the messages in the rows ``gone``, rising, only their places and dedup ids are put in.
     Raises ``TooLarge`` when the batch has too many messages for one frame, or too many bytes
     before compression: any part of a frame must be a frame again without it.
     """
@@ -144,6 +146,9 @@ def encode_frame(
         raise TooLarge(f"a frame holds 1 to {limits.FRAME_MESSAGES_MAX} messages, not {count}")
     attributes = 0
     parts: list[bytes] = []
+    if gone is not None:
+        attributes |= Attribute.GONE
+        columns = _without(parts, columns, gone)
     attributes |= _add_fixed_columns(parts, columns)
     if left_out:
         _add_left_out(parts, left_out)
@@ -197,6 +202,17 @@ def _check_frame_bytes(frame_bytes: int) -> None:
             f"a frame of {frame_bytes} bytes, uncompressed, is over the limit of"
             f" {limits.FRAME_BYTES_MAX}; use smaller batches"
         )
+
+
+def _without(parts: list[bytes], columns: Columns, gone: Sequence[int]) -> Columns:
+    """Add the bitmap of what is gone; return the columns of what is left, and all dedup ids."""
+    bits = bytearray((len(columns.values) + 7) // 8)
+    for row in gone:
+        bits[row >> 3] |= 1 << (row & 7)
+    _add_padded(parts, bytes(bits))
+    missing = set(gone)
+    kept = columns.pick([row for row in range(len(columns.values)) if row not in missing])
+    return replace(kept, dedup_ids=columns.dedup_ids)
 
 
 def _add_fixed_columns(parts: list[bytes], columns: Columns) -> int:

@@ -56,6 +56,7 @@ class Attribute:
     ZSTD: Final = 1 << 4
     EVENTS: Final = 1 << 5
     REDRIVEN: Final = 1 << 6
+    GONE: Final = 1 << 7
     DELIVER_AT: Final = 1 << 8
     EXPIRES_AT: Final = 1 << 9
     CLIENT_TIME: Final = 1 << 10

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from goq import limits
 from goq.errors import InvalidFrame, TooLarge
@@ -31,6 +31,9 @@ from goq.frame.header import (
     stamp,
 )
 from goq.model import Header, Message
+
+if TYPE_CHECKING:
+    from goq.frame.gone import GoneRows
 
 T = TypeVar("T")
 DELIVERY_COLUMNS: Final = (
@@ -116,9 +119,13 @@ class _lazy(Generic[T]):
 class Payload:
     """The sections of an uncompressed payload."""
 
-    def __init__(self, buffer: memoryview, header: FrameHeader) -> None:
+    def __init__(
+        self, buffer: memoryview, header: FrameHeader, gone: GoneRows | None = None
+    ) -> None:
         cursor = _Cursor(buffer)
         count, attributes = header.message_count, header.attributes
+        if gone is not None:
+            count = gone.kept_count
         bitmap_bytes = (count + 7) // 8
         nulls = attributes & Attribute.VALUE_NULLS
         self.value_validity = cursor.take(bitmap_bytes) if nulls else None
@@ -136,6 +143,20 @@ class Payload:
             self.header_values = cursor.take_bytes_column(self.header_counts[count])
         if not cursor.done():
             raise InvalidFrame("the payload has bytes after its last section")
+        if gone is not None:
+            self._spread(gone)
+
+    def _spread(self, gone: GoneRows) -> None:
+        """Let every row have its place again, also where a message is gone."""
+        if self.value_validity is not None:
+            self.value_validity = gone.spread_bits(self.value_validity)
+        self.values = self.values._replace(offsets=gone.spread_offsets(self.values.offsets))
+        if self.key_validity is not None:
+            self.key_validity = gone.spread_bits(self.key_validity)
+        if self.keys is not None:
+            self.keys = self.keys._replace(offsets=gone.spread_offsets(self.keys.offsets))
+        if self.header_counts is not None:
+            self.header_counts = gone.spread_offsets(self.header_counts)
 
 
 class FrameView:
@@ -170,19 +191,28 @@ class FrameView:
         What was left out of the batch is read on the way.
         """
         header, cursor = self.header, _Cursor(self.body)
+        count, gone = header.message_count, None
+        if header.attributes & Attribute.GONE:
+            gone = self._gone = _take_gone(cursor, count)
+            count = gone.kept_count
         columns: dict[int, memoryview] = {}
         for attribute, width_bytes in _WIDTH_BYTES.items():
             if header.attributes & attribute:
-                columns[attribute] = cursor.take(width_bytes * header.message_count)
+                has_all = attribute == Attribute.DEDUP_ID
+                columns[attribute] = cursor.take(
+                    width_bytes * (header.message_count if has_all else count)
+                )
         tenants: BytesColumn | None = None
         if header.attributes & Attribute.TENANT:
-            columns[Attribute.TENANT] = cursor.take(2 * header.message_count)
+            columns[Attribute.TENANT] = cursor.take(2 * count)
             names = int.from_bytes(cursor.take(8), "little")
             if names > limits.TENANTS_PER_FRAME_MAX:
                 raise InvalidFrame(f"a frame cannot name {names} tenants")
             tenants = cursor.take_bytes_column(names)
         if header.attributes & Attribute.LANE:
-            columns[Attribute.LANE] = cursor.take(header.message_count)
+            columns[Attribute.LANE] = cursor.take(count)
+        if gone is not None:
+            columns = _spread(columns, gone)
         self._left_out = _take_left_out(cursor, header.left_out)
         lengths = cursor.take(8)
         stored = cursor.take(int.from_bytes(lengths[4:], "little"))
@@ -206,7 +236,7 @@ class FrameView:
             raise InvalidFrame(
                 f"the payload has {len(stored)} bytes where {self.raw_bytes} are declared"
             )
-        return Payload(stored, self.header)
+        return Payload(stored, self.header, self.gone)
 
     @property
     def unpacked_bytes(self) -> int:
@@ -236,6 +266,19 @@ class FrameView:
             return ()
         _ = self._sections
         return self._left_out
+
+    @property
+    def gone(self) -> GoneRows | None:
+        """Which messages compaction took away; None for a frame that has all of them."""
+        if not self.header.attributes & Attribute.GONE:
+            return None
+        _ = self._sections
+        return self._gone
+
+    def kept(self, start: int, end: int) -> Sequence[bool]:
+        """Return of messages ``start`` up to ``end`` which are not gone."""
+        gone = self.gone
+        return [True] * (end - start) if gone is None else gone.kept(start, end)
 
     def column(self, attribute: int) -> memoryview | None:
         """Return a fixed column's raw bytes, or None where the frame has none."""
@@ -353,7 +396,8 @@ def slice_frame(view: FrameView, start_offset: int, end_offset: int) -> memoryvi
     producer = ProducerMark(
         header.producer_id, header.producer_epoch, header.first_sequence + start
     )
-    part = encode_frame(view.columns(start, end), producer=producer)
+    gone = None if view.gone is None else view.gone.rows(start, end)
+    part = encode_frame(view.columns(start, end), producer=producer, gone=gone)
     stamped = stamp(
         parse_header(part),
         base_offset=header.base_offset + start,
@@ -435,6 +479,23 @@ def without_rows(view: FrameView, left_out: Sequence[LeftOut]) -> FrameView:
         columns.pick(kept), producer=producer, compress=compress, left_out=left_out
     )
     return FrameView.parse(frame)
+
+
+def _take_gone(cursor: _Cursor, count: int) -> GoneRows:
+    from goq.frame.gone import GoneRows  # only readers of compacted frames pay for the import
+
+    return GoneRows(cursor.take((count + 7) // 8), count)
+
+
+def _spread(columns: dict[int, memoryview], gone: GoneRows) -> dict[int, memoryview]:
+    """Return columns with an entry for every row; the dedup ids have it already."""
+    codes = {Attribute.TENANT: ("u2", NO_TENANT), Attribute.LANE: ("u1", 0)}
+    return {
+        attribute: section
+        if attribute == Attribute.DEDUP_ID
+        else gone.spread(section, *codes.get(attribute, ("u8", 0)))
+        for attribute, section in columns.items()
+    }
 
 
 def _take_left_out(cursor: _Cursor, count: int) -> list[LeftOut]:

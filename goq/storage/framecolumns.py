@@ -28,6 +28,7 @@ COLUMN_ATTRIBUTES = ROW_ATTRIBUTES | Attribute.DEDUP_ID
 def rows_of(view: FrameView) -> Rows | None:
     """Return the rows of a frame as it was stamped, None for one that has none.
 
+    What is gone has no row.
     Raises ``InvalidFrame`` or ``ValueError`` for a frame that was never checked and is not sound.
     """
     return _rows([view]) if view.header.attributes & ROW_ATTRIBUTES else None
@@ -58,7 +59,7 @@ def read_frames(views: Sequence[FrameView]) -> FrameRows:
     )
 
 
-def _rows(views: Sequence[FrameView]) -> Rows:
+def _rows(views: Sequence[FrameView]) -> Rows | None:
     headers = [view.header for view in views]
     counts = np.array([header.message_count for header in headers])
     lanes = _column(views, Attribute.LANE, b"\0").astype(np.int16)
@@ -71,7 +72,15 @@ def _rows(views: Sequence[FrameView]) -> Rows:
     deliver_at_ms = np.where(deliver_at_ms > np.repeat(append_ms, counts), deliver_at_ms, 0)
     bases = np.array([header.base_offset for header in headers])
     tenants, names = _tenants(views, counts)
-    return Rows(expand_runs(bases, counts), lanes, tenants, deliver_at_ms, names)
+    rows = Rows(expand_runs(bases, counts), lanes, tenants, deliver_at_ms, names)
+    if not any(header.attributes & Attribute.GONE for header in headers):
+        return rows
+    masks = [
+        np.ones(view.header.message_count, np.bool_) if view.gone is None else ~view.gone.mask
+        for view in views
+    ]
+    rows = rows.select(np.concatenate(masks))
+    return rows if len(rows.offsets) else None
 
 
 def _column(views: Sequence[FrameView], attribute: int, none: bytes) -> npt.NDArray[np.uint8]:

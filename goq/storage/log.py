@@ -284,6 +284,16 @@ class Log:
         self._reader.segments = self.segments[count:]
         return detached
 
+    def exchange(self, segment: Segment, new: Segment) -> bool:
+        """Let a new generation be the segment (memory only); False if that has been detached.
+
+        Whoever reads the old one goes on with the new when its files are gone.
+        """
+        if segment not in self.segments[:-1]:
+            return False
+        self._reader.segments = [new if s is segment else s for s in self.segments]
+        return True
+
     def remove(self, detached: list[Segment]) -> None:
         """Delete the files of detached segments, oldest first; blocks on the disk."""
         for segment in detached:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -31,7 +31,8 @@ class LogReader:
     """Reads the committed part of a log, from any thread.
 
     ``segments`` is never changed in place: the writer puts another in its place, so that whoever
-    reads meanwhile goes on with what it took. A segment deleted under a reading is passed over.
+    reads meanwhile goes on with what it took. A segment deleted under a reading is passed over; one
+    that another generation has replaced is read on there.
     """
 
     def __init__(self, disk: Disk, segments: Sequence[Segment], damage: list[Damage]) -> None:
@@ -132,11 +133,14 @@ class LogReader:
 
     def time_of(self, offset: int) -> int:
         """Return when the message at ``offset`` was appended; raises ``DamagedData``."""
-        for place in self._places_of(offset):
-            if isinstance(place, Damage):
-                raise DamagedData(f"offset {offset} is damaged: {place}")
-            return place.view.header.append_time_us
-        raise DamagedData(f"offset {offset} is not in the log")
+        while True:
+            segments = self.segments
+            for place in self._places_of(offset):
+                if isinstance(place, Damage):
+                    raise DamagedData(f"offset {offset} is damaged: {place}")
+                return place.view.header.append_time_us
+            if segments is self.segments:
+                raise DamagedData(f"offset {offset} is not in the log")
 
     def rows(
         self, start: int, end: int, due_from_ms: int | None = None, due_to_ms: int | None = None
@@ -147,20 +151,41 @@ class LogReader:
         delivery, both included, only messages that were delayed to within. What has been damaged
         since may be among them; reading it says so. Raises ``OSError`` when the disk fails.
         """
-        for segment in self.segments:
-            if segment.base_offset < end and segment.end_offset > start:
-                assert segment.columns is not None, "the log keeps no columns"
-                yield from segment.columns.rows(start, end, due_from_ms, due_to_ms)
+        while (segment := self._next_within(start, end)) is not None:
+            assert segment.columns is not None, "the log keeps no columns"
+            for rows in segment.columns.rows(start, end, due_from_ms, due_to_ms):
+                start = int(rows.offsets[-1]) + 1
+                yield rows
+            if segment in self.segments:  # else its files may have gone before all was read
+                start = max(start, segment.end_offset)
 
     def dedup_rows(self, start: int, end: int) -> Iterator[DedupRows]:
         """Yield the dedup ids of messages from ``start`` up to ``end``, the newest first.
 
         Within each of the results offsets rise; see :meth:`rows` for the rest.
         """
-        for segment in reversed(self.segments):
-            if segment.base_offset < end and segment.end_offset > start:
-                assert segment.columns is not None, "the log keeps no columns"
-                yield from segment.columns.dedup_rows(start, end)
+        while (segment := self._last_within(start, end)) is not None:
+            assert segment.columns is not None, "the log keeps no columns"
+            for rows in segment.columns.dedup_rows(start, end):
+                end = int(rows.offsets[0])
+                yield rows
+            if segment in self.segments:
+                end = min(end, segment.base_offset)
+
+    def _next_within(self, start: int, end: int) -> Segment | None:
+        segments = self.segments
+        for segment in segments[number_of(segments, start) :]:
+            if segment.base_offset >= end:
+                break
+            if segment.end_offset > start:
+                return segment
+        return None
+
+    def _last_within(self, start: int, end: int) -> Segment | None:
+        segments = self.segments
+        number = bisect_left(segments, end, key=lambda s: s.base_offset) - 1
+        found = segments[number] if number >= 0 else None
+        return found if found is not None and found.end_offset > start else None
 
     def place_of(self, offset: int) -> tuple[Segment, int, int]:
         """Return the segment and position of the frame holding ``offset``, and its first offset.

@@ -18,7 +18,7 @@ from goq.storage.damage import Damage
 from goq.storage.files import Disk, is_full
 from goq.storage.index import IndexEntry
 from goq.storage.scan import BadRegion, Scan
-from goq.storage.segment import Segment, list_segments
+from goq.storage.segment import Segment, list_segments, remove_leftovers
 from goq.storage.watermark import Checkpoint, Durable, Watermark
 
 
@@ -39,6 +39,7 @@ def recover(disk: Disk, directory: Path, *, base_offset: int = 0) -> Recovered:
     Raises ``LogFailed`` when the files contradict each other in a way that no crash explains.
     """
     disk.make_dir(directory)
+    remove_leftovers(disk, directory)
     segments = list_segments(disk, directory)
     watermark = Watermark.load(disk, directory)
     end_is_known = watermark is not None
@@ -114,6 +115,8 @@ class _Recovery:
             self._changed = True
             number = max(0, number - 1)
             self._offset = segments[number].base_offset if segments else checkpoint.segment
+        elif self._is_rewritten(segments[number]):  # since an older slot of the watermark
+            self._offset = segments[number].base_offset
         elif segments[number].base_offset == checkpoint.segment:
             return segments[number:], checkpoint.position
         else:  # an older slot of the watermark speaks of a segment deleted by retention
@@ -170,7 +173,13 @@ class _Recovery:
         before = self._result.segments[number - 1] if number else None
         return before.time_us if before is not None and before.has_index(self._disk) else 0
 
+    def _is_rewritten(self, segment: Segment) -> bool:
+        """Whether positions in a segment are those of a compaction: it was durable as a whole."""
+        return bool(segment.generation) and segment is not self._result.segments[-1]
+
     def _is_durable(self, segment: Segment, position: int) -> bool:
+        if self._is_rewritten(segment):
+            return True
         return (segment.base_offset, position) < (self._durable.segment, self._durable.position)
 
     def _cut(self, segment: Segment, position: int) -> None:

@@ -3,16 +3,20 @@
 ``00000000000000045678.log`` begins with offset 45678. Beside it lie its ``.index``, in a log that
 keeps them its ``.columns``, and what else was derived from it: ``.keys`` of messages, ``.spans`` of
 events. Only the last segment of a log grows; the others are sealed and never change but by being
-deleted.
+deleted, or by another *generation* taking their place: compaction writes the segment anew, as
+``00000000000000045678.1.log``. The highest generation that there is of a segment is the segment;
+it has its name only when it is whole.
 """
 
 from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
+from goq.storage.columnfile import SUFFIX as COLUMNS_SUFFIX
 from goq.storage.files import Disk
 from goq.storage.index import IndexEntry, SparseIndex
 from goq.storage.scan import FramePlace, Scan
@@ -23,7 +27,12 @@ INDEX_SUFFIX = ".index"
 KEYS_SUFFIX = ".keys"
 SPANS_SUFFIX = ".spans"
 _NAME_DIGITS = 20
-_NAME = re.compile(rf"[0-9]{{{_NAME_DIGITS}}}\{SUFFIX}")
+_GENERATION_DIGITS = 9
+_NAME = re.compile(
+    rf"([0-9]{{{_NAME_DIGITS}}})(?:\.([1-9][0-9]{{0,{_GENERATION_DIGITS - 1}}}))?(\..*)"
+)
+_SUFFIXES = (SUFFIX, INDEX_SUFFIX, COLUMNS_SUFFIX, KEYS_SUFFIX, SPANS_SUFFIX)
+_ASIDE_SUFFIX = ".new"
 _OFFSET_MAX = 2**63 - 1
 
 
@@ -34,9 +43,11 @@ class Segment:
     the segment alone as long as ``times_are_own``, which only an index made anew can leave.
     """
 
-    def __init__(self, directory: Path, base_offset: int) -> None:
+    def __init__(self, directory: Path, base_offset: int, generation: int = 0) -> None:
         self.base_offset = base_offset
-        self.path = directory / f"{base_offset:0{_NAME_DIGITS}d}{SUFFIX}"
+        self.generation = generation
+        of_generation = f".{generation}" if generation else ""
+        self.path = directory / f"{base_offset:0{_NAME_DIGITS}d}{of_generation}{SUFFIX}"
         self.index_path = self.path.with_suffix(INDEX_SUFFIX)
         self.size_bytes = 0
         self.end_offset = base_offset
@@ -146,6 +157,11 @@ class Segment:
                     break
         return self.first_time_us
 
+    @property
+    def aside_path(self) -> Path:
+        """Where a new generation is written before it is whole."""
+        return self.path.with_name(self.path.name + _ASIDE_SUFFIX)
+
     def remove(self, disk: Disk) -> None:
         """Delete the segment's files, the log last: the others could only mislead without it."""
         (self.columns or self.keep_columns(disk)).remove()
@@ -157,14 +173,45 @@ class Segment:
 def list_segments(disk: Disk, directory: Path) -> list[Segment]:
     """Return the segments in a directory by base offset, with their sizes as the disk has them.
 
-    Files of other names are none of the log's.
+    Of each the newest generation. Files of other names are none of the log's.
     """
-    segments = []
-    for name in disk.names(directory):
-        if _NAME.fullmatch(name) and int(name.removesuffix(SUFFIX)) <= _OFFSET_MAX:
-            segment = Segment(directory, int(name.removesuffix(SUFFIX)))
+    names = disk.names(directory)
+    segments = [Segment(directory, *each) for each in _newest(names).items()]
+    try:
+        for segment in segments:
             segment.size_bytes = disk.size(segment.path)
-            segments.append(segment)
+    except FileNotFoundError:
+        if disk.names(directory) == names:
+            raise
+        return list_segments(disk, directory)  # a node that runs has compacted or deleted one
     for segment, after in pairwise(segments):
         segment.end_offset = after.base_offset
     return segments
+
+
+def remove_leftovers(disk: Disk, directory: Path) -> None:
+    """Delete what a compaction that was cut short left of other generations of segments."""
+    names = disk.names(directory)
+    newest = _newest(names)
+    for name, base_offset, generation, suffix in _parsed(names):
+        is_old = newest.get(base_offset, generation) != generation
+        is_aside = suffix == SUFFIX + _ASIDE_SUFFIX
+        if is_aside or (is_old and suffix.removesuffix(_ASIDE_SUFFIX) in _SUFFIXES):
+            disk.remove(directory / name)
+
+
+def _newest(names: Iterable[str]) -> dict[int, int]:
+    """Return the newest generation of each segment, by base offset, rising."""
+    found: dict[int, int] = {}
+    for _, base_offset, generation, suffix in _parsed(names):
+        if suffix == SUFFIX:
+            found[base_offset] = max(generation, found.get(base_offset, 0))
+    return dict(sorted(found.items()))
+
+
+def _parsed(names: Iterable[str]) -> Iterator[tuple[str, int, int, str]]:
+    """Yield the names of a segment's files, with base offset, generation and suffix."""
+    for name in names:
+        match = _NAME.fullmatch(name)
+        if match and int(match[1]) <= _OFFSET_MAX:
+            yield name, int(match[1]), int(match[2] or 0), match[3]

@@ -77,7 +77,7 @@ def verify_log(disk: Disk, directory: Path) -> LogReport:
             if segment.base_offset == durable.segment:
                 end_position = min(end_position, durable.position)
         try:
-            _verify_segment(disk, segment, end_position, end_offset, report)
+            _verify_newest(disk, segment, end_position, end_offset, report)
         except FileNotFoundError:
             if any(s.base_offset < segment.base_offset for s in list_segments(disk, directory)):
                 lost = (segment.base_offset, max(segment.base_offset + 1, end_offset or 0))
@@ -92,6 +92,32 @@ def _note_lost(directory: Path, durable: Durable, report: LogReport) -> None:
     if durable.segment < durable.offset:
         reason = "every segment is missing"
         report.damage.append(Damage(directory, 0, 0, durable.segment, durable.offset, reason))
+
+
+def _verify_newest(
+    disk: Disk, segment: Segment, end_position: int, end_offset: int | None, report: LogReport
+) -> None:
+    """Check a segment, or the generation that compaction has put in its place meanwhile."""
+    while True:
+        found = LogReport()
+        try:
+            _verify_segment(disk, segment, end_position, end_offset, found)
+        except FileNotFoundError:
+            newest = _newest_of(disk, segment)
+            if newest is None or newest.generation == segment.generation:
+                raise
+            segment, end_position = newest, newest.size_bytes
+            continue
+        report.frames += found.frames
+        report.messages += found.messages
+        report.bytes += found.bytes
+        report.damage += found.damage
+        return
+
+
+def _newest_of(disk: Disk, segment: Segment) -> Segment | None:
+    segments = list_segments(disk, segment.path.parent)
+    return next((s for s in segments if s.base_offset == segment.base_offset), None)
 
 
 def _verify_segment(
@@ -182,14 +208,17 @@ def _missing(
     disk: Disk, data_dir: Path, rows: Iterable[SegmentRow]
 ) -> list[tuple[SegmentRow, str]]:
     found = []
+    listed: dict[Path, dict[int, Segment]] = {}
     for row in rows:
-        segment = Segment(_log_dir(data_dir, row.topic, row.partition, row.log), row.base_offset)
-        try:
-            size_bytes = disk.size(segment.path)
-        except FileNotFoundError:
+        directory = _log_dir(data_dir, row.topic, row.partition, row.log)
+        if directory not in listed:
+            listed[directory] = {s.base_offset: s for s in list_segments(disk, directory)}
+        segment = listed[directory].get(row.base_offset)
+        if segment is None:
             found.append((row, "the segment is missing; node.db lists it"))
             continue
-        if size_bytes != row.size_bytes:
+        size_bytes = segment.size_bytes
+        if size_bytes != row.size_bytes and not segment.generation:
             found.append((row, f"{size_bytes} bytes; node.db lists {row.size_bytes}"))
     return found
 

@@ -15,6 +15,7 @@ from goq.delivery.events import (
     AnyEvent,
     Cancelled,
     Cause,
+    Compacted,
     Corrupted,
     Departed,
     Departing,
@@ -123,6 +124,7 @@ EVENTS: dict[type[Event], Callable[[Transition, int], Event]] = {
     Reset: lambda row, _token: Reset("g", 0 if row.target is State.READY else 1),
     GroupDeleted: lambda _row, _token: GroupDeleted("g"),
     Corrupted: lambda _row, _token: Corrupted(0, 1, "crc"),
+    Compacted: lambda _row, _token: Compacted(0, 1),
     Trimmed: lambda _row, _token: Trimmed(1),
     Truncated: lambda _row, _token: Truncated(0),
 }

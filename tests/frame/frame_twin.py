@@ -23,6 +23,8 @@ class TwinFrame:
     tenants: list[str | None] | None
     lanes: list[int] | None
     left_out: list[tuple[int, int, int]]
+    gone: list[bool]
+    """Which messages are gone; the other lists, but that of dedup ids, have none of these."""
 
 
 class _Reader:
@@ -68,14 +70,18 @@ def decode(frame: bytes) -> TwinFrame:
         return bool(header["attributes"] & (1 << bit))
 
     body = _Reader(frame[64:])
+    gone, total = [False] * count, count
+    if has(7):
+        gone = body.bitmap(count)
+        count = gone.count(False)
     deliver = body.numbers("q", count) if has(8) else None
     expires = body.numbers("q", count) if has(9) else None
     client = body.numbers("q", count) if has(10) else None
     hashes = body.numbers("Q", count) if has(11) else None
     dedup = None
     if has(12):
-        ids = body.section(16 * count)
-        dedup = [ids[16 * i : 16 * i + 16] for i in range(count)]
+        ids = body.section(16 * total)
+        dedup = [ids[16 * i : 16 * i + 16] for i in range(total)]
     tenants: list[str | None] | None = None
     if has(13):
         which = body.numbers("H", count)
@@ -83,10 +89,10 @@ def decode(frame: bytes) -> TwinFrame:
         dictionary = [name.decode() for name in body.column(known)]
         tenants = [None if w == 65535 else dictionary[w] for w in which]
     lanes = list(body.section(count)) if has(14) else None
-    gone = header["left_out"]
+    missing = header["left_out"]
     left_out: list[tuple[int, int, int]] = []
-    if gone:
-        columns = (body.numbers("H", gone), body.numbers("q", gone), body.numbers("q", gone))
+    if missing:
+        columns = [body.numbers(code, missing) for code in "Hqq"]
         left_out = list(zip(*columns, strict=True))
     raw_bytes, stored_bytes = struct.unpack("<II", body.section(8))
     stored = body.section(stored_bytes)
@@ -123,4 +129,5 @@ def decode(frame: bytes) -> TwinFrame:
         tenants,
         lanes,
         left_out,
+        gone,
     )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,6 +14,8 @@ from frame_twin import decode
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from goq import limits
+from goq.errors import InvalidFrame
 from goq.frame.check import check_body_crc, check_frame
 from goq.frame.encode import (
     Columns,
@@ -22,6 +26,7 @@ from goq.frame.encode import (
     encode_value,
     named_producer,
 )
+from goq.frame.gone import compacted, emptied, gone_run
 from goq.frame.header import NAMED_ONLY_EPOCH
 from goq.frame.keys import dedup_hash, key_hash, partition_of
 from goq.frame.view import FrameView, slice_frame, without_rows
@@ -246,3 +251,85 @@ def test_messages_carry_what_the_columns_say() -> None:
         msgspec.structs.replace(messages[2], lane=1),
     ]
     assert columns_of([Message(b"a", lane=1)], default_lane=1).lanes is None
+
+
+def the(column: Sequence[Any] | None, rows: Sequence[int]) -> list[Any] | None:
+    return None if column is None else [column[row] for row in rows]
+
+
+@settings(max_examples=150, deadline=None)
+@given(batches(), st.data())
+def test_a_frame_without_what_is_gone_has_the_others_at_their_rows(
+    batch: Batch, data: st.DataObject
+) -> None:
+    view, count = FrameView.parse(batch.encode()), len(batch.columns.values)
+    gone = data.draw(st.sets(st.integers(0, count - 1), min_size=1))
+    rows = [row for row in range(count) if row not in gone]
+    assume(rows)
+    before = view.columns(0, count)
+    for _ in range(2):  # again from what it has become
+        frame = compacted(view, sorted(gone))
+        view = FrameView.parse(frame)
+        check_body_crc(view)
+        twin = decode(frame)
+        assert twin.gone == [row in gone for row in range(count)]
+        assert twin.header["message_count"] == count
+        assert twin.values == the(before.values, rows)
+        assert twin.keys == (the(before.keys, rows) or [None] * len(rows))
+        assert twin.tenants == the(before.tenants, rows)
+        assert twin.dedup_ids == before.dedup_ids
+        after = view.columns(0, count)
+        assert as_lists(after.pick(rows)) == as_lists(before.pick(rows))
+        assert view.kept(0, count) == [row not in gone for row in range(count)]
+        kept = [
+            m
+            for m, is_kept in zip(view.messages(0, count), view.kept(0, count), strict=True)
+            if is_kept
+        ]
+        assert [m.value for m in kept] == the(before.values, rows)
+        for name in ("base_offset", "append_time_us", "leader_epoch", "producer_id"):
+            assert getattr(view.header, name) == getattr(batch, name, batch.producer.producer_id)
+    start = data.draw(st.integers(0, count - 1))
+    base = batch.base_offset
+    part = FrameView.parse(slice_frame(view, base + start, base + count))
+    assert part.header.base_offset == base + start
+    assert part.kept(0, count - start) == view.kept(start, count)
+    left = [row for row in rows if row >= start]
+    columns = part.columns(0, count - start).pick([row - start for row in left])
+    assert as_lists(columns) == as_lists(before.pick(left))
+
+
+@given(batches(), st.booleans())
+def test_a_frame_of_which_all_is_gone_keeps_places_and_producer(
+    batch: Batch, keep_dedup_ids: bool
+) -> None:
+    view, count = FrameView.parse(batch.encode()), len(batch.columns.values)
+    frame = emptied(view, keep_dedup_ids=keep_dedup_ids)
+    twin, empty = decode(frame), FrameView.parse(frame)
+    assert twin.gone == [True] * count
+    assert twin.values == []
+    assert twin.dedup_ids == (batch.columns.dedup_ids if keep_dedup_ids else None)
+    assert empty.gone is not None
+    assert empty.gone.is_all
+    changed = {"frame_bytes", "attributes", "body_crc32c"}
+    for name, value in view.header._asdict().items():
+        assert name in changed or getattr(empty.header, name) == value
+
+
+def test_very_many_gone_messages_take_a_bit_each() -> None:
+    frame = gone_run(7, limits.FRAME_MESSAGES_MAX, append_time_us=5, leader_epoch=3)
+    assert len(frame) == 64 + limits.FRAME_MESSAGES_MAX // 8 + 16
+    view = FrameView.parse(frame)
+    assert view.header[2:6] == (7, 5, 3, limits.FRAME_MESSAGES_MAX)
+    assert view.gone is not None
+    assert view.gone.run_end(0) == limits.FRAME_MESSAGES_MAX
+    with pytest.raises(InvalidFrame, match="only the node takes"):
+        check_frame(view)
+
+
+def test_runs_of_what_is_gone_and_what_is_not_end_where_they_do() -> None:
+    view = FrameView.parse(encode_frame(Columns([b"v"] * 6)))
+    gone = FrameView.parse(compacted(view, [0, 3, 4])).gone
+    assert gone is not None
+    assert [gone.run_end(row) for row in range(6)] == [1, 3, 3, 5, 5, 6]
+    assert [gone.has(row) for row in range(6)] == [True, False, False, True, True, False]
