@@ -11,7 +11,7 @@ from collections.abc import Callable
 from goq import limits
 from goq.api.app import Api
 from goq.api.dead import DeadLetterRoutes
-from goq.api.finding import FindingRoutes, id_only
+from goq.api.finding import FindingRoutes
 from goq.api.groups import GroupRoutes
 from goq.api.history import HistoryRoutes
 from goq.api.members import MemberRoutes
@@ -99,18 +99,19 @@ class Node:
     def _assemble(self, broker: Broker) -> HttpServer:
         stats = HttpStats()
         node_id = self.config.broker.node_id
+        traces = TraceRoutes(broker, node_id)
         routes = [
             *TopicRoutes(broker, node_id).routes(),
             *MessageRoutes(broker).routes(),
             *SingleRoutes(broker).routes(),
-            *TraceRoutes(broker).routes(),
+            *traces.routes(),
             *ScheduledRoutes(broker).routes(),
             *HistoryRoutes(broker).routes(),
             *GroupRoutes(broker).routes(),
             *ProducerRoutes(broker).routes(),
             *MemberRoutes(broker).routes(),
             *DeadLetterRoutes(broker).routes(),
-            *FindingRoutes(broker, id_only).routes(),
+            *FindingRoutes(broker, traces.traced).routes(),
         ]
         server = HttpServer(lambda request: api.handle(request), problem_response)
         operations = OperationRoutes(

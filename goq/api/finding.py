@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import msgspec
 
@@ -13,6 +12,7 @@ from goq import limits
 from goq.api.messages_out import json_response
 from goq.api.reading import query_int, time_us
 from goq.api.route import Parameter, Route
+from goq.api.trace_bodies import TraceOut
 from goq.broker.broker import Broker
 from goq.broker.finding import FoundPage
 from goq.broker.searching import TIME_US_MAX, TIME_US_MIN, Wanted
@@ -29,17 +29,12 @@ _LIMIT = 10
 class TracesOut(msgspec.Struct):
     """The traces of the messages found, the newest first, and where the search goes on."""
 
-    traces: list[Any]
+    traces: list[TraceOut]
     next: str | None
 
 
-Tracer = Callable[[MessageId], Awaitable[Any]]
-"""Returns a message's trace as JSON has it; raises ``MessageNotFound`` if it is gone."""
-
-
-async def id_only(message_id: MessageId) -> Any:
-    """Return of a trace only which message it is of."""
-    return {"message": {"id": str(message_id)}}
+Tracer = Callable[[MessageId], Awaitable[TraceOut]]
+"""Returns a message's trace; raises ``MessageNotFound`` if it is gone."""
 
 
 class FindingRoutes:

@@ -11,7 +11,8 @@ from goq.api.bodies import Output
 class TracedMessageOut(Output, kw_only=True):
     """The message that was asked for, without its value; what is not known of it is left out.
 
-    ``state`` is ``live``, or why it cannot be read: ``deleted`` by retention, or ``damaged``.
+    ``state`` is ``live``, ``archived``, or why it cannot be read: ``deleted`` by retention,
+    ``compacted`` away, or ``damaged``.
     ``retained_until`` is the time before which retention by age does not delete it.
     """
 
@@ -46,6 +47,8 @@ class StepOut(Output, kw_only=True):
     group: str | UnsetType = UNSET
     consumer: str | UnsetType = UNSET
     producer: str | UnsetType = UNSET
+    node: str | UnsetType = UNSET
+    durability: str | UnsetType = UNSET
     attempt: int | UnsetType = UNSET
     until: str | UnsetType = UNSET
     reason: str | UnsetType = UNSET

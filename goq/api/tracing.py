@@ -10,7 +10,7 @@ from goq.api.route import Parameter, Route
 from goq.api.trace_bodies import IncompleteOut, StepOut, TracedMessageOut, TraceOut
 from goq.broker.broker import Broker
 from goq.broker.tracing import Trace, Traced, TracedStep, Tracing
-from goq.delivery.timeline import Incomplete
+from goq.delivery.timeline import Incomplete, Name
 from goq.http.message import Request, Response
 from goq.model import Message, MessageId
 from goq.settings import TopicSettings
@@ -22,8 +22,9 @@ _TRACEPARENT = "traceparent"
 class TraceRoutes:
     """The life of one message."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, node_id: str) -> None:
         self._broker = broker
+        self._node_id = node_id
         self._tracing = Tracing(broker)
 
     def routes(self) -> list[Route]:
@@ -55,19 +56,21 @@ class TraceRoutes:
         wait_ms = duration_ms(request.query.get("wait", "0"), "wait", limits.WAIT_MS_MAX)
         seen = query_int(request, "seen", 0)
         trace = await self._tracing.follow(message_id, seen=seen, wait_ms=wait_ms)
-        return json_response(trace_out(self._broker, trace))
+        return json_response(self._out(trace))
 
+    async def traced(self, message_id: MessageId) -> TraceOut:
+        """Return the trace of a message as the API tells it; raises ``MessageNotFound``."""
+        return self._out(await self._tracing.trace(message_id))
 
-def trace_out(broker: Broker, trace: Trace) -> TraceOut:
-    """Return a trace as the API tells it."""
-    took_us = trace.publish_to_ack_us
-    return TraceOut(
-        message_out(trace.message, broker.topic(trace.message.id.topic).settings),
-        [_step_out(each, broker) for each in trace.steps],
-        trace.attempts,
-        None if took_us is None else took_us / 1000,
-        [_incomplete_out(each) for each in trace.incomplete],
-    )
+    def _out(self, trace: Trace) -> TraceOut:
+        broker, took_us = self._broker, trace.publish_to_ack_us
+        return TraceOut(
+            message_out(trace.message, broker.topic(trace.message.id.topic).settings),
+            [_step_out(each, broker, self._node_id) for each in trace.steps],
+            trace.attempts,
+            None if took_us is None else took_us / 1000,
+            [_incomplete_out(each) for each in trace.incomplete],
+        )
 
 
 def message_out(traced: Traced, settings: TopicSettings) -> TracedMessageOut:
@@ -106,7 +109,7 @@ def _put_message(out: TracedMessageOut, message: Message, settings: TopicSetting
             out.traceparent = value.decode(errors="replace")
 
 
-def _step_out(told: TracedStep, broker: Broker) -> StepOut:
+def _step_out(told: TracedStep, broker: Broker, node_id: str) -> StepOut:
     step = told.step
     out = StepOut(time=format_time_us(step.time_us), event=str(step.name), id=str(told.id))
     for name in ("group", "consumer", "attempt", "reason"):
@@ -124,6 +127,9 @@ def _step_out(told: TracedStep, broker: Broker) -> StepOut:
         out.from_ = str(told.origin)
     if told.producer is not None:
         out.producer = told.producer
+    if step.name is Name.PUBLISHED:
+        out.node = node_id
+        out.durability = str(broker.topic(told.id.topic).settings.fsync)
     return out
 
 

@@ -141,7 +141,7 @@ class Archive:
             path = archive_path(directory, segment.path)
             row = _row(identity, log, footer, self._real.size(path))
             await self._metadata.put_archived([row])
-            self.disk.forget(path.with_name(segment.path.name))
+            self.disk.forget(path.with_name(path.name.removesuffix(".zst")))
             self._add(row)
             return row
 
@@ -193,7 +193,7 @@ class Archive:
         for source in (segment.path.with_suffix(suffix) for suffix in _SIDECARS):
             if source.name in names:
                 with contextlib.suppress(OSError, DamagedData):  # it can be made anew
-                    copy_file(disk, source, directory / source.name)
+                    copy_file(disk, source, archive_path(directory, source))
         return write_archive(disk, segment.path, path, footer, self._check)
 
     def _left_by_crash(self, path: Path, segment: Segment) -> Footer | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from goq import limits
+from goq.broker.archive import Archive
 from goq.broker.findcursor import read_cursor, write_cursor
 from goq.broker.opening import PartitionId
 from goq.broker.pace import Pace
@@ -27,6 +28,7 @@ from goq.broker.searching import (
     piece_for,
 )
 from goq.broker.topic import Topic
+from goq.broker.wholelog import WholeReader, whole_logs
 from goq.errors import PartitionOffline, TooManyRequests
 from goq.storage.files import Disk
 from goq.storage.keyindex import KeyIndex
@@ -106,12 +108,14 @@ class Search:
 class Finder:
     """Searches the topics of a node: few at a time, each in a thread."""
 
-    def __init__(self, disk: Disk, executor: Executor) -> None:
+    def __init__(self, disk: Disk, archive: Archive, executor: Executor) -> None:
         self.is_stopped = False
         self._disk = disk
+        self._archive = archive
         self._executor = executor
         self._memory = KeyMemory()
         self._indexes: dict[PartitionId, KeyIndex] = {}
+        self._archived: dict[PartitionId, KeyIndex] = {}
         self._turns = asyncio.Semaphore(limits.FINDS_AT_ONCE_MAX)
         self._waiting = 0
 
@@ -191,7 +195,23 @@ class Finder:
 
         Where logs have the same offsets, the one that comes later is searched.
         """
-        return [self.index_of(partition)]
+        live = self.index_of(partition)
+        if not self._archive.rows(partition.identity, "messages"):
+            return [live]
+        return [self._archived_index_of(partition), live]
+
+    def _archived_index_of(self, partition: Partition) -> KeyIndex:
+        index = self._archived.get(partition.identity)
+        known = None if index is None else index.reader
+        if (
+            index is None
+            or not isinstance(known, WholeReader)
+            or known.live is not partition.messages
+        ):
+            reader = whole_logs(self._archive, partition).messages
+            index = KeyIndex(self._archive.disk, reader, self._memory)
+            self._archived[partition.identity] = index
+        return index
 
     def index_of(self, partition: Partition) -> KeyIndex:
         """Return what finds the messages that a partition's log holds, as long as it is open."""
@@ -204,7 +224,9 @@ class Finder:
 
     def forget(self, topic: str) -> None:
         """Let go of a topic that was deleted."""
-        self._indexes = {key: index for key, index in self._indexes.items() if key.topic != topic}
+        for indexes in (self._indexes, self._archived):
+            for identity in [key for key in indexes if key.topic == topic]:
+                del indexes[identity]
 
     def stop(self) -> None:
         """Let searches end early, with ``ShuttingDown``."""

@@ -46,16 +46,20 @@ def _name(
         pass  # no event can be taken now: whatever is published next tells it again
 
 
-def producer_name(partition: Partition, header: FrameHeader) -> str | None:
+def producer_name(
+    partition: Partition, header: FrameHeader, events: LogReader | None = None
+) -> str | None:
     """Return who published a frame: a name, else the producer's id in hex; None for nobody.
 
-    May read from the disk. From any thread.
+    Looks in ``events``, the partition's own if not given. May read from the disk; from any thread.
     """
     if not header.producer_id:
         return None
     return (
         partition.state.names.get(header.producer_id)
-        or recorded_name(partition.events.reader, header.producer_id, header.append_time_us)
+        or recorded_name(
+            events or partition.events.reader, header.producer_id, header.append_time_us
+        )
         or f"{header.producer_id:016x}"
     )
 

@@ -1,27 +1,32 @@
 """The trace of a message: its own life, and that of its copies in dead letters and back.
 
-What blocks runs in the partition's threads. Each message is looked for in the partition's sources,
-see :func:`sources_of`; copies are followed by the offsets that departures were given, and backwards
-by what the headers of a copy say of its origin, which counts only where the origin's events lead
-to the copy.
+What blocks runs in the partition's threads. Each message is looked for in what is live and in the
+archive, see :class:`Sources`. Copies are followed by the offsets that departures were given, and
+backwards by what the headers of a copy say of its origin, which counts only where the origin's
+events lead to the copy.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from heapq import merge
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from goq import limits
+from goq.broker.archive import LOGS, Archive
 from goq.broker.broker import Broker
 from goq.broker.copyplace import place_of_copy
 from goq.broker.dead_letters import read_dead_letter
 from goq.broker.eventlog import StoredEvent
 from goq.broker.eventsearch import Events, timeline_of
 from goq.broker.eventspans import events_between
+from goq.broker.naming import producer_name
 from goq.broker.partition import Partition
+from goq.broker.spanindex import SpanIndex
+from goq.broker.wholelog import WholeLogs, whole_logs
 from goq.delivery.events import SnapshotStarted
 from goq.delivery.timeline import Incomplete, Name, Published, Step, Timeline
 from goq.errors import GoqError, InvalidFrame, InvalidInput, MessageNotFound, TooLarge
@@ -31,16 +36,13 @@ from goq.model import Message, MessageId
 from goq.storage.reader import LogReader
 from goq.units import format_time_us
 
-LIVE, DELETED, DAMAGED = "live", "deleted", "damaged"
+LIVE, ARCHIVED, COMPACTED = "live", "archived", "compacted"
+DELETED, DAMAGED = "deleted", "damaged"
 
 
 class Source(NamedTuple):
-    """Where messages of a partition, and what happened to them, may be read.
+    """Where messages of a partition, and what happened to them, may be read."""
 
-    ``state`` is what a message is called that lies there.
-    """
-
-    state: str
     messages: LogReader
     events: Events
 
@@ -92,28 +94,46 @@ class Trace(NamedTuple):
         return None if began_us is None or ended_us is None else ended_us - began_us
 
 
-def sources_of(partition: Partition) -> list[Source]:
-    """Return where to look for a partition's messages, the oldest first; on the event loop."""
-    spans = partition.spans
-    events = Events(partition.events.reader, spans.index, spans.live())
-    return [Source(LIVE, partition.messages.reader, events)]
+class Sources:
+    """Where to look for the messages and events of each partition: what is live, and the archive.
 
+    Readers of the archive are kept as long as their partition is open, with what they know.
+    """
 
-def producer_name(_partition: Partition, producer_id: int) -> str | None:
-    """Return what a producer is called: its id, None for one that has none."""
-    return f"{producer_id:016x}" if producer_id else None
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+        self._archived: WeakKeyDictionary[Partition, tuple[WholeLogs, SpanIndex]] = (
+            WeakKeyDictionary()
+        )
+
+    def of(self, partition: Partition) -> Source:
+        """Return where to look for a partition's messages; on the event loop."""
+        spans, identity = partition.spans, partition.identity
+        if not any(self._archive.rows(identity, log) for log in LOGS):
+            events = Events(partition.events.reader, spans.index, spans.live())
+            return Source(partition.messages.reader, events)
+        known = self._archived.get(partition)
+        if known is None:
+            logs = whole_logs(self._archive, partition)
+            known = logs, SpanIndex(self._archive.disk, logs.events)
+            self._archived[partition] = known
+        logs, index = known
+        return Source(logs.messages, Events(logs.events, index, spans.live()))
+
+    def archived_at_us(self, partition: Partition, offset: int) -> int | None:
+        """Return when a message went to the archive, None where it is not there alone."""
+        if offset >= partition.messages.start_offset:
+            return None
+        row = self._archive.find(partition.identity, "messages", offset)
+        return None if row is None else row.archived_at_us
 
 
 class Tracing:
     """Traces messages of all topics."""
 
-    def __init__(
-        self,
-        broker: Broker,
-        producer_name: Callable[[Partition, int], str | None] = producer_name,
-    ) -> None:
+    def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._producer_name = producer_name
+        self._sources = Sources(broker.archive)
 
     async def follow(self, message_id: MessageId, *, seen: int, wait_ms: int) -> Trace:
         """Return the trace once it has more than ``seen`` steps, or after ``wait_ms``.
@@ -175,43 +195,51 @@ class Tracing:
                 f" {partition.state.end_offset}",
                 field="id",
             )
-        sources = sources_of(partition)
+        source = self._sources.of(partition)
         age_ms = self._broker.topic(message_id.topic).settings.retention_age_ms
-        return await partition.in_thread(lambda: self._read(partition, sources, message_id, age_ms))
+        return await partition.in_thread(lambda: self._read(partition, source, message_id, age_ms))
 
     def _read(
         self,
         partition: Partition,
-        sources: Sequence[Source],
+        source: Source,
         message_id: MessageId,
         age_ms: int | None,
     ) -> Traced:
-        offset, logs = message_id.offset, [source.events for source in sources]
-        view, source = _frame_of(sources, offset)
+        offset, logs = message_id.offset, [source.events]
+        view, is_there = _frame_of(source, offset)
         if view is None:
             timeline = timeline_of(logs, offset, None)
-            if source is None:
+            if not is_there:
                 _check_is_told(partition, logs, message_id, timeline)
-            state = DELETED if source is None else DAMAGED
+            state = DAMAGED if is_there else DELETED
             return Traced(message_id, state, None, None, None, False, None, timeline)
-        assert source is not None
         header, index = view.header, offset - view.header.base_offset
+        producer = producer_name(partition, header, source.events.reader)
+        if view.gone is not None and view.gone.has(index):
+            timeline = timeline_of(logs, offset, Published(offset, header.append_time_us))
+            timeline.tell_compacted()
+            time_us = header.append_time_us
+            return Traced(message_id, COMPACTED, None, time_us, producer, False, None, timeline)
         (message,) = view.messages(index, index + 1)
         is_delayed = message.deliver_at_ms > header.append_time_us // 1000
         due_ms = message.deliver_at_ms if is_delayed else 0
         published = Published(offset, header.append_time_us, due_ms)
-        until_us = None
-        if age_ms is not None and source.state == LIVE:
+        timeline, until_us = timeline_of(logs, offset, published), None
+        archived_us = self._sources.archived_at_us(partition, offset)
+        if archived_us is not None:
+            timeline.tell_archived(archived_us)
+        elif age_ms is not None:
             until_us = _last_time_us(source.messages, offset, header.append_time_us) + age_ms * 1000
         return Traced(
             message_id,
-            source.state,
+            LIVE if archived_us is None else ARCHIVED,
             message,
             header.append_time_us,
-            self._producer_name(partition, header.producer_id),
+            producer,
             bool(header.attributes & Attribute.REDRIVEN),
             until_us,
-            timeline_of(logs, offset, published),
+            timeline,
         )
 
     async def _copies_of(self, traced: Traced) -> dict[int, MessageId]:
@@ -223,7 +251,7 @@ class Tracing:
                 continue
             with suppress(GoqError):
                 target = self._broker.topic(copy.topic).partition(copy.partition)
-                readers = [source.messages for source in sources_of(target)]
+                readers = [self._sources.of(target).messages]
                 end = target.state.end_offset
 
                 def find(copy=copy, readers=readers, end=end) -> int | None:  # type: ignore[no-untyped-def]
@@ -235,22 +263,20 @@ class Tracing:
         return found
 
 
-def _frame_of(sources: Sequence[Source], offset: int) -> tuple[FrameView | None, Source | None]:
-    """Return the frame with a message, and where it lies; no frame where it is damaged."""
-    for source in sources:
-        segments = source.messages.segments
-        if not segments or not segments[0].base_offset <= offset < segments[-1].end_offset:
-            continue
-        reading = source.messages.read(offset, offset + 1, messages_max=1)
-        for view in reading.frames:
-            if view.header.base_offset <= offset < view.header.end_offset:
-                try:
-                    _ = view.payload
-                except (InvalidFrame, TooLarge):
-                    return None, source
-                return view, source
-        return None, source
-    return None, None
+def _frame_of(source: Source, offset: int) -> tuple[FrameView | None, bool]:
+    """Return the frame with a message, and whether there should be one; none where damaged."""
+    segments = source.messages.segments
+    if not any(each.base_offset <= offset < each.end_offset for each in segments):
+        return None, False
+    reading = source.messages.read(offset, offset + 1, messages_max=1)
+    for view in reading.frames:
+        if view.header.base_offset <= offset < view.header.end_offset:
+            try:
+                _ = view.payload
+            except (InvalidFrame, TooLarge):
+                return None, True
+            return view, True
+    return None, True
 
 
 def _last_time_us(messages: LogReader, offset: int, append_us: int) -> int:

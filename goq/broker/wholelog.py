@@ -31,7 +31,7 @@ class WholeReader(LogReader):
         self._archive = archive
         self._identity = partition.identity
         self._log = log
-        self._live = live
+        self.live = live
         self._archived: dict[ArchiveRow, Segment] = {}
         self._known: tuple[Sequence[Segment], Sequence[ArchiveRow], Sequence[Segment]] | None = None
         super().__init__(archive.disk, (), archive.damage(partition.identity, log))
@@ -39,7 +39,7 @@ class WholeReader(LogReader):
     @property
     def segments(self) -> Sequence[Segment]:
         """The segments in order, as they are now."""
-        live = self._live.segments  # before the rows: what has left these is among those
+        live = self.live.segments  # before the rows: what has left these is among those
         rows = self._archive.rows(self._identity, self._log)
         known = self._known
         if known is None or known[0] is not live or known[1] is not rows:
@@ -70,9 +70,9 @@ class WholeReader(LogReader):
         What was deleted later and not archived is not there.
         """
         for row in self._archive.rows(self._identity, self._log):
-            if row.archived_at_us > time_us and row.base_offset < self._live.start_offset:
+            if row.archived_at_us > time_us and row.base_offset < self.live.start_offset:
                 return row.base_offset
-        return self._live.start_offset
+        return self.live.start_offset
 
     def _segment(self, row: ArchiveRow) -> Segment:
         segment = self._archived.get(row)
@@ -83,7 +83,7 @@ class WholeReader(LogReader):
             segment.end_offset = row.end_offset
             segment.first_time_us = row.first_time_us or None
             segment.time_us = row.last_time_us
-            if self._live.config.columns:
+            if self.live.config.columns:
                 segment.keep_columns(self._disk)
         return segment
 

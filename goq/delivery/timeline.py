@@ -17,6 +17,7 @@ from goq.delivery.events import (
     AnyEvent,
     Cancelled,
     Cause,
+    Compacted,
     Corrupted,
     Departed,
     Departing,
@@ -69,6 +70,8 @@ class Name(StrEnum):
     RESET = "RESET"
     GROUP_DELETED = "GROUP_DELETED"
     CORRUPTED = "CORRUPTED"
+    COMPACTED = "COMPACTED"
+    ARCHIVED = "ARCHIVED"
     DELETED = "DELETED"
 
 
@@ -144,6 +147,8 @@ class Timeline:
     def _start_over(self) -> None:
         self.steps: list[Step] = []
         self.incomplete: list[Incomplete] = []
+        self.compactions_us: list[int] = []
+        """When compaction passed over the message."""
         self.attempts = 0
         """Deliveries, but for those that were returned."""
         self._groups: dict[str, _Standing] = {}
@@ -330,6 +335,22 @@ class Timeline:
         for standing in self._groups.values():
             standing.token, standing.waits = 0, False
 
+    def _compacted(self, _event: Compacted, time_us: int, _token: int) -> None:
+        """Take note of a pass that came by: whether the message went then, it does not say."""
+        self.compactions_us.append(time_us)
+
+    def tell_compacted(self) -> None:
+        """Tell that the message was compacted away, at the latest by the last pass."""
+        if self.compactions_us:
+            reason = "gone by then" if len(self.compactions_us) > 1 else None
+            self._tell(self.compactions_us[-1], Name.COMPACTED, reason=reason)
+            self.steps.sort(key=lambda step: step.time_us)
+
+    def tell_archived(self, time_us: int) -> None:
+        """Tell that the message went to the archive."""
+        self._tell(time_us, Name.ARCHIVED)
+        self.steps.sort(key=lambda step: step.time_us)
+
     def _trimmed(self, event: Trimmed, time_us: int, _token: int) -> None:
         if event.start_offset > self.offset and not self._is_deleted and not self.incomplete:
             self._is_deleted = True
@@ -383,6 +404,7 @@ _CAUSES: Final = {
     Cause.TTL: Name.EXPIRED,
     Cause.OTHER_GROUP: Name.SKIPPED,
     Cause.REDRIVEN: Name.SKIPPED,
+    Cause.COMPACTED: Name.SKIPPED,
 }
 
 _HANDLERS: Final[dict[type[Event], Callable[[Timeline, Any, int, int], None]]] = {
@@ -399,6 +421,7 @@ _HANDLERS: Final[dict[type[Event], Callable[[Timeline, Any, int, int], None]]] =
     Moved: Timeline._moved,
     Rescheduled: Timeline._rescheduled,
     Matured: Timeline._matured,
+    Compacted: Timeline._compacted,
     Corrupted: Timeline._corrupted,
     Trimmed: Timeline._trimmed,
     Truncated: Timeline._truncated,

@@ -13,6 +13,7 @@ from typing import Any, Final
 from goq.delivery.events import (
     Acked,
     Cancelled,
+    Compacted,
     Corrupted,
     Departed,
     Departing,
@@ -25,6 +26,7 @@ from goq.delivery.events import (
     Matured,
     Moved,
     Nacked,
+    Named,
     Rescheduled,
     Reset,
     Skipped,
@@ -56,6 +58,7 @@ PLAIN: Final[dict[type[Event], Callable[[Any], Stretches]]] = {
     Dropped: _spans,
     Departing: _spans,
     Corrupted: lambda event: ((event.start, event.end),),
+    Compacted: lambda event: ((event.start, event.end),),
     Moved: lambda event: ((event.offset, event.offset + 1),),
     Rescheduled: lambda event: ((event.offset, event.offset + 1),),
 }
@@ -69,9 +72,10 @@ NONE: Final[frozenset[type[Event]]] = frozenset(
         SnapshotGroup,
         SnapshotProducers,
         SnapshotEnded,
+        Named,
     }
 )
-"""What repeats a state, and is not something that happened."""
+"""What repeats a state, or tells of a producer: nothing that happened to a message."""
 
 OTHERWISE: Final[frozenset[type[Event]]] = frozenset({Matured, Trimmed, Departed})
 """What is found by another thing than an offset: a due time, the first offset that is kept, and

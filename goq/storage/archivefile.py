@@ -31,6 +31,7 @@ from crc32c import crc32c
 from goq import limits
 from goq.errors import DamagedData
 from goq.storage.files import Disk, File
+from goq.storage.segment import SUFFIX as LOG_SUFFIX
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -70,8 +71,12 @@ class Interrupted(Exception):
 
 
 def archive_path(directory: Path, segment_path: Path) -> Path:
-    """Return where a segment lies in the archive."""
-    return directory / segment_path.with_suffix(SUFFIX).name
+    """Return where a segment, or what lies beside it, is in the archive.
+
+    There a segment has no generations: what is archived does not change any more.
+    """
+    base_offset, suffix = segment_path.name.partition(".")[0], segment_path.suffix
+    return directory / f"{base_offset}{SUFFIX if suffix == LOG_SUFFIX else suffix}"
 
 
 def write_archive(
