@@ -25,11 +25,12 @@ from goq.frame.header import Attribute, FrameHeader
 from goq.frame.view import FrameView
 from goq.storage.compaction import NewestKeys, judge
 from goq.storage.files import Disk, File
-from goq.storage.index import IndexEntry, SparseIndex
+from goq.storage.index import TIME_US_MAX, TIME_US_MIN, IndexEntry, SparseIndex
 from goq.storage.scan import BadRegion, Scan
 from goq.storage.segment import Segment
 
 _WRITE_BYTES = limits.MIB
+_NO_TIMES = (TIME_US_MAX, TIME_US_MIN)  # of an entry behind which no frame was added
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,13 +209,14 @@ class _Writer:
         self._write(data)
         if region.end_offset is not None:
             self._offset = region.end_offset
-            self._note()
+            self.index.add_bad_bytes()
 
     def finish(self, end_offset: int) -> None:
         """Write what is left; the index reaches to the end."""
         self._end_run()
         self._flush()
-        self.index.add(IndexEntry(end_offset, self.position, self._time_us), always=True)
+        end = IndexEntry(end_offset, self.position, self._time_us, *_NO_TIMES)
+        self.index.add(end, always=True)
 
     def _end_run(self) -> None:
         run, self._run = self._run, None
@@ -233,10 +235,7 @@ class _Writer:
         self._write(frame)
         self._offset = end
         self._time_us = max(self._time_us, time_us)
-        self._note()
-
-    def _note(self) -> None:
-        self.index.add(IndexEntry(self._offset, self.position, self._time_us))
+        self.index.add(IndexEntry(end, self.position, self._time_us, time_us, time_us))
 
     def _write(self, data: bytes | memoryview) -> None:
         self._buffers.append(data)

@@ -59,7 +59,7 @@ def test_a_message_that_was_only_published_has_one_step(node: RunningNode, topic
         "state": "live",
     }
     (step,) = found["events"]
-    assert set(step) == {"time", "event", "id"}
+    assert set(step) == {"time", "event", "id", "node", "durability"}
     assert (step["event"], step["id"]) == ("PUBLISHED", message_id)
 
 
