@@ -239,8 +239,8 @@ def test_damage_in_a_range_is_reported_and_the_rest_given(
 def test_retention_may_delete_what_is_being_read(
     node: RunningNode, topic: str, background: bool
 ) -> None:
-    small = {"segment.bytes": "64KiB", "retention.bytes": "128KiB"}
-    node.call("PATCH", f"/v1/topics/{topic}", {"settings": small})
+    path = f"/v1/topics/{topic}"
+    node.call("PATCH", path, {"settings": {"segment.bytes": "64KiB"}})
     value = "x" * 10_000
     for number in range(60):
         publish(node, topic, f"{number} {value}", partition=0)
@@ -261,6 +261,7 @@ def test_retention_may_delete_what_is_being_read(
             seen += [message.offset for message in piece.messages]
             offset = piece.next
             if len(seen) == 7:
+                node.call("PATCH", path, {"settings": {"retention.bytes": "128KiB"}})
                 node.on_loop(broker.apply_retention)
             if offset >= piece.end:
                 break
