@@ -408,7 +408,9 @@ def test_what_is_gone_is_written_as_skipped_with_the_cause_and_the_swap_as_compa
             await got(topic, "g")
             partition = topic.partition(0)
             await quiet(partition)
-            events = [stored.event for stored in read_events(partition.events, 0) if stored]
+            log = partition.events
+            stored = read_events(log.reader, 0, log.end_offset)
+            events = [each.event for each in stored if each is not None]
             assert Compacted(0, 2) in events
             assert Skipped("g", [(0, 1)], Cause.COMPACTED) in events
 

@@ -30,7 +30,8 @@ def headers(partition: Partition) -> list[FrameHeader]:
 
 
 def named(partition: Partition) -> list[Named]:
-    stored = [s for s in read_events(partition.events, 0) if s is not None]
+    log = partition.events
+    stored = [s for s in read_events(log.reader, 0, log.end_offset) if s is not None]
     return [s.event for s in stored if isinstance(s.event, Named)]
 
 
