@@ -96,6 +96,8 @@ def command(
     _check(what, selector, limit, is_id=is_id)
     if follow and otlp is not None:
         raise UsageError("--follow and --otlp exclude each other")
+    if follow and limit is not None:
+        raise UsageError("--follow follows one message, the newest: it goes without --limit")
     with SESSION.client() as client:
         if follow:
             _follow(client, what if is_id else _newest(client, what, selector))

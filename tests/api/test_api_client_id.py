@@ -40,6 +40,15 @@ def test_who_publishes_is_known_by_its_name(node: RunningNode, topic: str, name:
     assert producers(node, topic) == [name, name]
 
 
+def test_what_is_left_out_of_a_named_batch_is_told_as_ever(node: RunningNode, topic: str) -> None:
+    path, headers = f"/v1/topics/{topic}/messages", {"Goq-Client-Id": "shop"}
+    batch = [{"value": v, "partition": 0, "dedup_id": d} for v, d in (("a", "1"), ("b", "2"))]
+    node.request("POST", path, {"messages": batch[:1]}, headers)
+    answer = node.request("POST", path, {"messages": batch}, headers).json
+    assert [r.get("duplicate_of") for r in answer["results"]] == [f"{topic}:0:0", None]
+    assert producers(node, topic) == ["shop", "shop"]
+
+
 def test_the_header_is_described_where_it_says_something(node: RunningNode) -> None:
     paths = node.call("GET", "/openapi.json")["paths"]
     where = {

@@ -150,6 +150,7 @@ def test_a_search_that_finds_nothing_ends_with_3(goq: Run, server: TraceServer) 
         (ID, "--from-time", "-1h"),
         (ID, "--follow", "--otlp", "http://127.0.0.1:4318"),
         ("orders", "--key", "k", "--limit", "0"),
+        ("orders", "--key", "k", "--limit", "2", "--follow"),
     ],
 )
 def test_what_does_not_go_together_is_refused(

@@ -28,6 +28,7 @@ from goq.delivery.events import (
     Matured,
     Moved,
     Nacked,
+    Named,
     Rescheduled,
     Reset,
     Skipped,
@@ -150,9 +151,10 @@ def test_an_event_makes_of_a_message_what_the_table_says(row: Transition, source
     assert scene.seen() is row.target
 
 
-def test_the_table_speaks_of_every_event_that_is_no_part_of_a_snapshot() -> None:
+def test_the_table_speaks_of_every_event_that_is_about_messages() -> None:
     told = {row.event for row in TRANSITIONS} - {None}
-    assert told == {*get_args(AnyEvent)} - {*SNAPSHOT_PARTS, SnapshotStarted, SnapshotEnded}
+    others = {*SNAPSHOT_PARTS, SnapshotStarted, SnapshotEnded, Named}
+    assert told == {*get_args(AnyEvent)} - others
 
 
 def test_what_the_table_says_of_no_event_follows_from_the_message_the_keys_and_the_time() -> None:
