@@ -79,6 +79,8 @@ class Compaction:
         if self.progress is None:
             read = partial(read_progress, self._machinery.disk, log.directory)
             self.progress = await self._loop.run_in_executor(means.executor, read)
+        if self.progress.compacted_to > log.active.base_offset:
+            self.progress = Progress()  # it speaks of a log that was cut, or of another one
         now_us = self._machinery.clock.wall_us()
         return is_due(log.segments, self.progress, settings.tombstone_age_ms * 1000, now_us)
 

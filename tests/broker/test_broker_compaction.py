@@ -33,6 +33,7 @@ from goq.frame.keys import dedup_hash
 from goq.frame.view import FrameView
 from goq.model import Message
 from goq.settings import Cleanup
+from goq.storage.compaction import Progress, read_progress, write_progress
 from goq.storage.verify import verify_log
 
 Pair = tuple[bytes | None, bytes | None]
@@ -526,5 +527,19 @@ def test_more_keys_than_there_is_memory_for_take_more_passes(tmp_path: Path) -> 
             left = served(topic)
             assert {left[o][0] for o in range(20, 30)} == {b"%d" % n for n in range(10)}
             assert len(left) < 30
+
+    run(work())
+
+
+def test_progress_of_another_log_is_not_believed(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with by_hand(tmp_path, **COMPACT) as broker:
+            topic = await broker.create_topic("t")
+            log = topic.partition(0).messages
+            write_progress(broker._disk, log.directory, Progress(1000, 0))
+            await put(topic, (b"a", b"1"), (b"a", b"2"))
+            await seal(topic)
+            assert await compacted(broker) == 1
+            assert read_progress(broker._disk, log.directory) == Progress(2, 0)
 
     run(work())
