@@ -125,6 +125,8 @@ class Compaction:
         for segment in log.segments[:-1]:
             if segment.base_offset >= newest.end:
                 break
+            if segment not in log.segments:  # deleted, by settings that have changed meanwhile
+                continue
             found = await in_thread(partial(plan, self._machinery.disk, segment, terms))
             if found.newly_gone and await self._replace(segment, found, terms, means.executor):
                 taken += found.newly_gone
@@ -147,8 +149,6 @@ class Compaction:
             put_in_place(disk, new)
             return new
 
-        if segment not in log.segments:
-            return False
         new = await self._in_thread(executor, prepare)
         is_exchanged = log.exchange(segment, new)
         if is_exchanged:
