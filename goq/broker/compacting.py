@@ -17,6 +17,7 @@ from goq.broker.tasks import Tasks
 from goq.broker.topic import Topic
 from goq.clock import Clock
 from goq.settings import Cleanup
+from goq.storage.files import is_full
 
 _log = logging.getLogger("goq.broker")
 _SECRET_BYTES = 32
@@ -101,7 +102,9 @@ class Compacting:
                     break
                 before = progress.compacted_to
                 taken += await compaction.run(topic.settings, means)
-        except Exception:  # whatever it is, the others are still to be compacted
-            if partition.is_online and not topic.is_closed:
+        except Exception as error:  # whatever it is, the others are still to be compacted
+            if isinstance(error, OSError) and is_full(error):
+                _log.warning("no room on the disk to compact %s", partition.identity)
+            elif partition.is_online and not topic.is_closed:
                 _log.exception("compaction failed in %s", partition.identity)
         return taken

@@ -79,6 +79,8 @@ class Compaction:
         if self.progress is None:
             read = partial(read_progress, self._machinery.disk, log.directory)
             self.progress = await self._loop.run_in_executor(means.executor, read)
+        if self.progress.compacted_to > log.active.base_offset:
+            self.progress = Progress()  # it speaks of a log that was cut, or of another one
         now_us = self._machinery.clock.wall_us()
         return is_due(log.segments, self.progress, settings.tombstone_age_ms * 1000, now_us)
 
@@ -123,6 +125,8 @@ class Compaction:
         for segment in log.segments[:-1]:
             if segment.base_offset >= newest.end:
                 break
+            if segment not in log.segments:  # deleted, by settings that have changed meanwhile
+                continue
             found = await in_thread(partial(plan, self._machinery.disk, segment, terms))
             if found.newly_gone and await self._replace(segment, found, terms, means.executor):
                 taken += found.newly_gone
@@ -145,8 +149,6 @@ class Compaction:
             put_in_place(disk, new)
             return new
 
-        if segment not in log.segments:
-            return False
         new = await self._in_thread(executor, prepare)
         is_exchanged = log.exchange(segment, new)
         if is_exchanged:

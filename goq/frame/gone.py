@@ -68,11 +68,14 @@ class GoneRows:
         wide[1:][self._kept] = np.diff(np.frombuffer(offsets, np.int32))
         return np.cumsum(wide, dtype=np.int32).data
 
-    def spread_bits(self, bitmap: memoryview) -> memoryview:
-        """Return a bitmap with 0 where a row is gone."""
-        dense = np.frombuffer(bitmap, np.uint8)
+    def spread_bits(self, bitmap: memoryview | None) -> memoryview:
+        """Return a bitmap with 0 where a row is gone; without one the others are 1."""
         wide = np.zeros(len(self.mask), np.uint8)
-        wide[self._kept] = np.unpackbits(dense, count=self.kept_count, bitorder="little")
+        if bitmap is None:
+            wide[self._kept] = 1
+        else:
+            dense = np.frombuffer(bitmap, np.uint8)
+            wide[self._kept] = np.unpackbits(dense, count=self.kept_count, bitorder="little")
         return np.packbits(wide, bitorder="little").data
 
 

@@ -147,13 +147,11 @@ class Payload:
             self._spread(gone)
 
     def _spread(self, gone: GoneRows) -> None:
-        """Let every row have its place again, also where a message is gone."""
-        if self.value_validity is not None:
-            self.value_validity = gone.spread_bits(self.value_validity)
+        """Let every row have its place again; a message that is gone has neither key nor value."""
+        self.value_validity = gone.spread_bits(self.value_validity)
         self.values = self.values._replace(offsets=gone.spread_offsets(self.values.offsets))
-        if self.key_validity is not None:
-            self.key_validity = gone.spread_bits(self.key_validity)
         if self.keys is not None:
+            self.key_validity = gone.spread_bits(self.key_validity)
             self.keys = self.keys._replace(offsets=gone.spread_offsets(self.keys.offsets))
         if self.header_counts is not None:
             self.header_counts = gone.spread_offsets(self.header_counts)

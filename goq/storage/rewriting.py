@@ -11,8 +11,8 @@ The new generation is written aside and synced. It becomes the segment when it g
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -51,12 +51,12 @@ class Terms:
 class Plan(NamedTuple):
     """What becomes of a segment's frames, by the offset of each: the rows that are gone, as bits.
 
-    ``tombstone_us`` is the append time of the oldest tombstone that stays, 0 for none.
+    ``producers`` are the frames that stay for their producers' sake, ``tombstone_us`` is the append
+    time of the oldest tombstone that stays, 0 for none.
     """
 
     gone: dict[int, bytes]
     newly_gone: int
-    empty: int
     producers: set[int]
     tombstone_us: int
 
@@ -64,8 +64,8 @@ class Plan(NamedTuple):
 def plan(disk: Disk, segment: Segment, terms: Terms) -> Plan:
     """Read a segment and decide; a bit a message is remembered of frames that lose any."""
     gone: dict[int, bytes] = {}
-    newly_gone = empty = tombstone_us = 0
-    last: dict[int, deque[int]] = {}
+    newly_gone = tombstone_us = 0
+    last: OrderedDict[int, list[int]] = OrderedDict()
     for place in _scan(disk, segment).frames(0, segment.base_offset):
         terms.pause()
         if isinstance(place, BadRegion):
@@ -73,18 +73,24 @@ def plan(disk: Disk, segment: Segment, terms: Terms) -> Plan:
         view, header = place.view, place.view.header
         verdict = judge(view, terms.newest, terms.tombstones_until_us)
         if header.producer_id:
-            few = last.setdefault(
-                header.producer_id, deque(maxlen=limits.PRODUCER_BATCHES_REMEMBERED)
-            )
-            few.append(header.base_offset)
+            _remember(last, header)
         if verdict.tombstones:
             tombstone_us = min(tombstone_us or header.append_time_us, header.append_time_us)
         if verdict.gone:
             gone[header.base_offset] = _bits(verdict.gone, header.message_count)
             newly_gone += verdict.newly
-            empty += len(verdict.gone) == header.message_count
     producers = {base for few in last.values() for base in few}
-    return Plan(gone, newly_gone, empty, producers, tombstone_us)
+    return Plan(gone, newly_gone, producers, tombstone_us)
+
+
+def _remember(last: OrderedDict[int, list[int]], header: FrameHeader) -> None:
+    """Note a producer's last frames, of as many producers as a partition remembers."""
+    few = last.setdefault(header.producer_id, [])
+    few.append(header.base_offset)
+    del few[: -limits.PRODUCER_BATCHES_REMEMBERED]
+    last.move_to_end(header.producer_id)
+    if len(last) > limits.PRODUCERS_PER_PARTITION_MAX:
+        last.popitem(last=False)
 
 
 def rewrite(
@@ -104,8 +110,7 @@ def rewrite(
         for place in scan.frames(0, segment.base_offset):
             terms.pause()
             if isinstance(place, BadRegion):
-                size_bytes = place.end_position - place.position
-                writer.add_damaged(disk.read(segment.path, place.position, size_bytes), place)
+                writer.add_damaged(_pieces(disk, segment, place), place)
             else:
                 _add(writer, place.view, found, terms)
         writer.finish(segment.end_offset)
@@ -135,6 +140,12 @@ def put_in_place(disk: Disk, new: Segment) -> None:
 
 def _scan(disk: Disk, segment: Segment) -> Scan:
     return Scan(disk, segment.path, segment.size_bytes, chunk_bytes=limits.MIB)
+
+
+def _pieces(disk: Disk, segment: Segment, region: BadRegion) -> Iterator[memoryview]:
+    for position in range(region.position, region.end_position, _WRITE_BYTES):
+        size_bytes = min(_WRITE_BYTES, region.end_position - position)
+        yield disk.read(segment.path, position, size_bytes)
 
 
 def _bits(rows: Sequence[int], count: int) -> bytes:
@@ -203,10 +214,11 @@ class _Writer:
         run.end_offset = header.end_offset
         run.time_us = max(run.time_us, header.append_time_us)
 
-    def add_damaged(self, data: memoryview, region: BadRegion) -> None:
+    def add_damaged(self, pieces: Iterable[memoryview], region: BadRegion) -> None:
         """Add bytes that are no sound frame, as they are."""
         self._end_run()
-        self._write(data)
+        for piece in pieces:
+            self._write(piece)
         if region.end_offset is not None:
             self._offset = region.end_offset
             self.index.add_bad_bytes()

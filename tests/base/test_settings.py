@@ -42,6 +42,8 @@ def test_what_is_written_reads_back_as_the_same() -> None:
         ("priority.starvation", ["1ms", "none"], [0, "366d"]),
         ("tenants.weights", ["none", "a=0.001", {"a": 1}], ["a", "a=0", "=1", {"a,b": 1}, "a=inf"]),
         ("tenants.in_flight", [1, 1_000_000, "none"], [0, 1_000_001]),
+        ("cleanup", ["delete", "compact"], ["keep", None, 1]),
+        ("compaction.tombstones", [0, "365d"], [-1, "366d", None]),
         ("dedup.window", ["1s", "30d", "none"], ["999ms", "31d"]),
     ],
 )

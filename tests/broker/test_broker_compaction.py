@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -33,6 +34,7 @@ from goq.frame.keys import dedup_hash
 from goq.frame.view import FrameView
 from goq.model import Message
 from goq.settings import Cleanup
+from goq.storage.compaction import Progress, read_progress, write_progress
 from goq.storage.verify import verify_log
 
 Pair = tuple[bytes | None, bytes | None]
@@ -417,8 +419,11 @@ def test_what_is_gone_is_written_as_skipped_with_the_cause_and_the_swap_as_compa
     run(work())
 
 
+@pytest.mark.parametrize(
+    ("code", "said"), [(errno.ENOSPC, "no room"), (errno.EIO, "compaction failed")]
+)
 def test_a_pass_that_fails_leaves_the_topic_as_it_was_and_the_next_one_does_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    code: int, said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work() -> None:
         disk = BrokenDisk()
@@ -426,10 +431,10 @@ def test_a_pass_that_fails_leaves_the_topic_as_it_was_and_the_next_one_does_it(
             topic = await broker.create_topic("t")
             await put(topic, (b"a", b"1"), (b"a", b"2"))
             await seal(topic)
-            disk.fail("append", ".1.log")
+            disk.fail("append", ".1.log", code)
             assert await compacted(broker) == 0
             assert len(served(topic)) == 2
-            assert "compaction failed" in caplog.text
+            assert said in caplog.text
             disk.heal()
             assert await compacted(broker) == 1
             assert await put(topic, (b"b", b"1")) == [2]
@@ -528,5 +533,19 @@ def test_more_keys_than_there_is_memory_for_take_more_passes(tmp_path: Path) -> 
             left = served(topic)
             assert {left[o][0] for o in range(20, 30)} == {b"%d" % n for n in range(10)}
             assert len(left) < 30
+
+    run(work())
+
+
+def test_progress_of_another_log_is_not_believed(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with by_hand(tmp_path, **COMPACT) as broker:
+            topic = await broker.create_topic("t")
+            log = topic.partition(0).messages
+            write_progress(broker._disk, log.directory, Progress(1000, 0))
+            await put(topic, (b"a", b"1"), (b"a", b"2"))
+            await seal(topic)
+            assert await compacted(broker) == 1
+            assert read_progress(broker._disk, log.directory) == Progress(2, 0)
 
     run(work())

@@ -287,6 +287,8 @@ def test_a_frame_without_what_is_gone_has_the_others_at_their_rows(
             if is_kept
         ]
         assert [m.value for m in kept] == the(before.values, rows)
+        assert the(after.values, sorted(gone)) == [None] * len(gone)
+        assert the(view.keys(0, count), sorted(gone)) == [None] * len(gone)
         for name in ("base_offset", "append_time_us", "leader_epoch", "producer_id"):
             assert getattr(view.header, name) == getattr(batch, name, batch.producer.producer_id)
     start = data.draw(st.integers(0, count - 1))

@@ -514,3 +514,22 @@ def test_a_compacted_log_may_be_cut_and_grows_on() -> None:
     case.log = Log.open(DIRECTORY, case.disk, CONFIG)
     assert served(case.log)[end].value == b"more"
     assert not case.log.damage
+
+
+@pytest.mark.parametrize("producers", [3, 4])
+def test_frames_stay_for_as_many_producers_as_a_partition_remembers(
+    producers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "PRODUCERS_PER_PARTITION_MAX", 3)
+    disk = SimulatedDisk()
+    log = Log.open(DIRECTORY, disk, LogConfig(segment_bytes=1 << 20, columns=True))
+    for number in range(producers):
+        append(
+            log, [encode_frame(Columns([b"v"], [b"k"]), producer=ProducerMark(7 + number, 1, 0))]
+        )
+    append(log, [encode_frame(Columns([b"v"], [b"k"]))])
+    log.roll()
+    pass_over(disk, log, Progress(), START_US)
+    headers = [parse_header(frame) for _, frame in sorted(read_all(log).frames.items())]
+    expected = [7, 8, 9, 0] if producers == 3 else [0, 8, 9, 10, 0]
+    assert [h.producer_id for h in headers] == expected
