@@ -8,14 +8,6 @@ from typing import Any
 
 import pytest
 from support.cli import GOQ, Run
-from support.running_node import RunningNode
-
-
-@pytest.fixture(autouse=True)
-def _route_missing(node: RunningNode) -> None:
-    paths = node.call("GET", "/openapi.json")["paths"]
-    if "/v1/messages/{id}/trace" not in paths or "/v1/topics/{topic}/trace" not in paths:
-        pytest.skip("route missing")
 
 
 @pytest.fixture
