@@ -127,7 +127,7 @@ def _step_out(told: TracedStep, broker: Broker, node_id: str) -> StepOut:
         out.from_ = str(told.origin)
     if told.producer is not None:
         out.producer = told.producer
-    if step.name is Name.PUBLISHED:
+    if step.name is Name.PUBLISHED and told.origin is None:
         out.node = node_id
         out.durability = str(broker.topic(told.id.topic).settings.fsync)
     return out
