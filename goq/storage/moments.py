@@ -14,9 +14,9 @@ further on, reached behind the moment, and was over within one entry of the inde
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,8 @@ from goq.storage.reader import LogReader
 from goq.storage.scan import FramePlace, Scan
 from goq.storage.segment import Segment
 
+T = TypeVar("T")
+
 _HEAD = Struct("<4sIqq")  # magic, length, offset and time: what a frame's header begins with
 _CHUNK_BYTES = 2 * limits.INDEX_INTERVAL_BYTES
 
@@ -39,13 +41,21 @@ def end_at(reader: LogReader, time_us: int) -> int:
     That is the log's first offset where none was. Frames that are damaged have no time. Blocks on
     the disk; raises ``OSError`` when it fails, ``DamagedData`` for a segment that is gone.
     """
+    return while_kept([reader], lambda: _end_at(reader, time_us))
+
+
+def while_kept(readers: Sequence[LogReader], work: Callable[[], T]) -> T:
+    """Return what comes of reading logs, read anew where segments are deleted meanwhile.
+
+    Raises ``DamagedData`` for a segment that is gone and was not deleted by its log.
+    """
     while True:
-        segments = reader.segments
+        before = [reader.segments for reader in readers]
         try:
-            return _end_at(reader, time_us)
-        except (FileNotFoundError, _Detached):
-            if segments is reader.segments:
-                raise DamagedData(f"a segment of {segments[0].path.parent} is gone") from None
+            return work()
+        except FileNotFoundError as error:
+            if all(reader.segments is each for reader, each in zip(readers, before, strict=True)):
+                raise DamagedData(f"a segment is gone: {error}") from None
 
 
 def frames_back(
@@ -71,10 +81,6 @@ def frames_back(
                         is_wanted is None or is_wanted(view.body)
                     ):
                         yield place
-
-
-class _Detached(Exception):
-    """A segment was taken out of the log meanwhile."""
 
 
 class _Stretches(NamedTuple):
@@ -152,7 +158,7 @@ def _stretches(reader: LogReader, segment: Segment) -> _Stretches:
     try:
         before_us = reader.time_before(segment)
     except ValueError:
-        raise _Detached from None
+        raise FileNotFoundError(f"{segment.path} was deleted") from None
     index = segment.load_index(reader.disk)
     segment.settle_times(reader.disk, before_us)
     offsets, positions, times_us = index.columns()
@@ -197,7 +203,7 @@ def _time_at_end(reader: LogReader, segment: Segment) -> int:
     try:
         return reader.time_at_end(segment)
     except ValueError:
-        raise _Detached from None
+        raise FileNotFoundError(f"{segment.path} was deleted") from None
 
 
 def _set_back(disk: Disk, stretches: _Stretches, first: int) -> Iterator[_Part]:

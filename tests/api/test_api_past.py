@@ -76,6 +76,10 @@ def test_a_time_at_which_nothing_can_be_told_is_refused(node: RunningNode, topic
     path = f"/v1/topics/{topic}/groups"
     receive(node, topic)
     assert refusal(node, f"{path}/g?at=%2B1h") == (400, "invalid_input", "at")
+    for time in ("999999999999999999", "99999999999d", "9" * 70):
+        assert refusal(node, f"{path}/g?at=%2B{time}") == (400, "invalid_input", "at")
+        assert refusal(node, f"{path}/g?at={time}") == (400, "invalid_input", "at")
+    assert refusal(node, f"{path}/g?at=-99999999999999d") == (404, "group_not_found", "group")
     assert refusal(node, f"{path}/g?at=yesterday") == (400, "invalid_input", "at")
     assert refusal(node, f"{path}/g?at=1970-01-01") == (404, "group_not_found", "group")
     assert refusal(node, f"{path}/other?at=now") == (404, "group_not_found", "group")

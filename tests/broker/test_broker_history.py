@@ -88,8 +88,8 @@ def test_rates_are_what_a_list_of_all_that_happened_says(seed: int) -> None:
     recent, total, happened, now_s = RecentTotals(), 0, [], 1000.0
     for _ in range(300):
         now_s += chance.choice((0.0, 0.01, 0.3, 1.0, 2.5, 30.0))
-        if recent.is_new(now_s):
-            recent.note(now_s, Totals(total, 2 * total, 0, 0))
+        if recent.second != int(now_s):
+            recent.note(int(now_s), Totals(total, 2 * total, 0, 0))
         count = chance.randint(1, 9)
         total += count
         happened.append((now_s, count))

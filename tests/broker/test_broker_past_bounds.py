@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.broker_harness import ack, broker_on, nack, options, publish, quiet, run
 
+from goq import limits
 from goq.broker.broker import Broker
 from goq.broker.eventlog import begins_snapshot, decode_event_frame, encode_event_frame
 from goq.broker.partition import Partition
@@ -235,3 +236,22 @@ def test_a_snapshot_is_known_by_the_first_bytes_of_its_frame() -> None:
         ([other] * 300, False),
     ):
         assert begins_snapshot(encode_event_frame(events).body) is expected
+
+
+@pytest.mark.parametrize(("events", "snapshots"), [(9, 0), (10, 1), (19, 1), (20, 2)])
+def test_a_snapshot_is_written_after_so_many_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: int, snapshots: int
+) -> None:
+    monkeypatch.setattr(limits, "SNAPSHOT_EVENTS_MAX", 10)
+
+    async def main() -> None:
+        async with broker_on(tmp_path) as broker:
+            partition = (await topic_of(broker)).partitions[0]
+            for _ in range(events):
+                await partition.reset("g", 0)
+            await quiet(partition)
+            end = partition.events.end_offset
+            found = frames_back(partition.events.reader, end, begins_snapshot)
+            assert len(list(found)) == snapshots
+
+    run(main())
