@@ -74,13 +74,25 @@ def test_a_log_reached_behind_the_last_frame_of_the_time_or_before(seed: int, fr
         assert end_at(log.reader, time_us) == wanted(frames, time_us)
 
 
+@pytest.mark.parametrize("look_bytes", [0, 1, 100_000])
 @pytest.mark.parametrize("seed", range(12))
 def test_a_long_step_back_is_found_without_looking_at_every_frame(
-    seed: int, monkeypatch: pytest.MonkeyPatch
+    seed: int, look_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "MOMENT_LOOK_BYTES", 0)
+    monkeypatch.setattr(limits, "MOMENT_LOOK_BYTES", look_bytes)
     log, frames = filled(random.Random(seed), 90, LARGE, dip=(4, 10))
     assert len(log.segments) > 5
+    for time_us in moments(frames):
+        assert end_at(log.reader, time_us) == wanted(frames, time_us)
+
+
+def test_a_clock_that_runs_forward_needs_no_look_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MOMENT_LOOK_BYTES", 0)
+    log = Log.open(DIRECTORY, SimulatedDisk(), CONFIG)
+    frames: Frames = []
+    for number in range(600):
+        append(log, [SMALL], time_us=START_US + number // 3)
+        frames.append((START_US + number // 3, log.end_offset))
     for time_us in moments(frames):
         assert end_at(log.reader, time_us) == wanted(frames, time_us)
 
