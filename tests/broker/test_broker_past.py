@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-from support.broker_harness import MemoryMetadata, ack, broker_on, options, run, until
+from support.broker_harness import MemoryMetadata, ack, broker_on, options, publish, run, until
 from support.broker_life import GROUP, TOPIC, Life
 from support.delivery_twin import canonical
 from test_broker_life import live
@@ -235,6 +236,35 @@ def test_a_snapshot_and_what_follows_make_the_state_that_all_events_make(
                 states = replayed_to(events, end).state, naive(partition, end)
                 found, wanted = (without_producers(state) for state in states)
                 assert found == wanted
+
+    run(main())
+
+
+@pytest.mark.usefixtures("_short_logs")
+def test_the_past_is_told_while_messages_come_and_go(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        async with broker_on(tmp_path, clock=clock) as broker:
+            topic = await broker.create_topic(TOPIC, 1)
+            (partition,) = topic.partitions
+            views = PastViews(clock)
+            await publish(topic, b"a")
+            await ack(topic, GROUP, await topic.receive(GROUP, options()))
+            clock.now_us += 1_000
+            asked: list[asyncio.Task[Any]] = []
+            for number in range(60):
+                await publish(topic, *[b"x"] * 10)
+                asked.append(asyncio.ensure_future(views.group(topic, GROUP, "now")))
+                await ack(topic, GROUP, await topic.receive(GROUP, options(number % 20 + 1)))
+                clock.now_us += 1_000
+                if number % 10 == 9:
+                    await partition.keeping.roll()
+                    await partition.keeping.trim(partition.messages.end_offset - 10)
+            found = await asyncio.gather(*asked, return_exceptions=True)
+            told = [each for each in found if not isinstance(each, PastNotKept)]
+            assert told
+            for each in told:
+                assert each.lag == each.ready + each.leased + each.retry
 
     run(main())
 
