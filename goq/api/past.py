@@ -28,11 +28,10 @@ class PastViews:
         kept, and ``GroupNotFound`` where nothing tells of the group by then.
         """
         now_us = self._clock.wall_us()
-        at_us = time_us(at, "at", now_us)
+        at_us = max(0, time_us(at, "at", now_us))
         if at_us > now_us:
             raise InvalidInput(
-                f"{format_time_us(at_us)} is in the future; it is {format_time_us(now_us)} now",
-                field="at",
+                f"{at!r} is in the future; it is {format_time_us(now_us)} now", field="at"
             )
         async with self._rebuilding:
             found = await self._found(topic, name, at_us)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from goq.storage.moments import frames_back
+from goq.storage.moments import frames_back, while_kept
 from goq.storage.reader import LogReader
 
 DAY_US = 86_400_000_000
@@ -36,6 +36,10 @@ def bounds_us(messages: LogReader) -> tuple[int, int] | None:
 
     None where there is none that can be read. Blocks on the disk.
     """
+    return while_kept([messages], lambda: _bounds_us(messages))
+
+
+def _bounds_us(messages: LogReader) -> tuple[int, int] | None:
     last = next(frames_back(messages, messages.segments[-1].end_offset), None)
     if last is None:
         return None
@@ -51,6 +55,10 @@ def by_day(messages: LogReader, starts_us: Sequence[int]) -> list[Amount]:
 
     Blocks on the disk.
     """
+    return while_kept([messages], lambda: _by_day(messages, starts_us))
+
+
+def _by_day(messages: LogReader, starts_us: Sequence[int]) -> list[Amount]:
     segments, before_bytes = messages.segments, 0
     begins: dict[int, int] = {}
     for segment in segments:

@@ -25,7 +25,7 @@ from goq.delivery.events import Matured
 from goq.delivery.group import Group
 from goq.delivery.partition import PartitionState
 from goq.errors import DamagedData, PastNotKept
-from goq.storage.moments import end_at, frames_back
+from goq.storage.moments import end_at, frames_back, while_kept
 from goq.storage.reader import LogReader
 from goq.storage.segment import Segment
 from goq.units import format_time_us
@@ -62,7 +62,7 @@ def earliest_us(messages: LogReader, events: LogReader) -> int:
 
     Of messages that retention deleted it is not known when they came.
     """
-    return max(_first_us(messages), _first_us(events))
+    return while_kept([messages, events], lambda: max(_first_us(messages), _first_us(events)))
 
 
 def group_at(messages: LogReader, events: LogReader, name: str, time_us: int) -> GroupPast:
@@ -71,6 +71,10 @@ def group_at(messages: LogReader, events: LogReader, name: str, time_us: int) ->
     Raises ``PastNotKept`` for a moment that is before what the logs tell, and what reading them
     does: ``OSError``, ``DamagedData``.
     """
+    return while_kept([messages, events], lambda: _group_at(messages, events, name, time_us))
+
+
+def _group_at(messages: LogReader, events: LogReader, name: str, time_us: int) -> GroupPast:
     if time_us < earliest_us(messages, events):
         raise not_kept(earliest_us(messages, events))
     state, incomplete = _state_at(messages, events, time_us)
@@ -110,7 +114,7 @@ def _state_at(
     messages: LogReader, events: LogReader, time_us: int
 ) -> tuple[PartitionState, list[Incomplete]]:
     end = end_at(events, time_us)
-    replayed = _replayed(events, end)
+    replayed = replayed_to(events, end)
     state = replayed.state
     messages_end = end_at(messages, time_us)
     # Events may speak of messages whose time is later by a clock that was set back since, or that
@@ -133,7 +137,7 @@ def _state_at(
     return state, incomplete
 
 
-def _replayed(events: LogReader, end: int) -> Replayed:
+def replayed_to(events: LogReader, end: int) -> Replayed:
     """Return the state after the events before ``end``, from the last whole snapshot on."""
     for start in _snapshots(events, end):
         replayed = replay(events, start, end, PartitionState(), is_whole=False)

@@ -34,20 +34,17 @@ class Rates(NamedTuple):
 class RecentTotals:
     """The counts at the beginnings of the last seconds in which something happened."""
 
-    __slots__ = ("_second", "_seconds")
+    __slots__ = ("_seconds", "second")
 
     def __init__(self) -> None:
-        self._second = -1
+        self.second = -1
+        """The last that was noted, of monotonic time."""
         self._seconds: deque[tuple[int, Totals]] = deque(maxlen=_SECONDS)
 
-    def is_new(self, now_s: float) -> bool:
-        """Whether nothing was noted in this second yet; the time is monotonic."""
-        return int(now_s) != self._second
-
-    def note(self, now_s: float, totals: Totals) -> None:
+    def note(self, second: int, totals: Totals) -> None:
         """Take the counts before the first that happens in a second."""
-        self._second = int(now_s)
-        self._seconds.append((self._second, totals))
+        self.second = second
+        self._seconds.append((second, totals))
 
     def rates(self, now_s: float, totals: Totals) -> Rates:
         """Return the rates over the last seconds, the one under way included."""

@@ -34,8 +34,9 @@ class TopicStats(TopicCounts):
 
     def begin(self, now_s: float) -> None:
         """Be told the monotonic time before something is counted that has a rate."""
-        if self._recent.is_new(now_s):
-            self._recent.note(now_s, self._totals())
+        second = int(now_s)
+        if second != self._recent.second:
+            self._recent.note(second, self._totals())
 
     def rates(self, now_s: float) -> Rates:
         """Return how much happened a second of late."""

@@ -7,6 +7,7 @@ message to see. Nothing here is written by publishing, and nothing is lost with 
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 from goq.storage.files import Disk
@@ -38,21 +39,29 @@ class KeyIndex:
     def offsets(self, lookup: Lookup, pause: Pause) -> Iterator[int]:
         """Yield offsets that the hash may stand for, the highest first.
 
-        A segment that is deleted meanwhile is passed over. Raises ``OSError`` when the log cannot
-        be read, and what ``pause`` raises.
+        A segment that is deleted meanwhile is passed over, one that another generation has replaced
+        is looked through there. Raises ``OSError`` when the log cannot be read, and what ``pause``
+        raises.
         """
-        segments = self.reader.segments
-        self._forget_all_but(segments)
-        for segment in reversed(segments):
-            if segment.base_offset >= lookup.end or segment.end_offset <= lookup.start:
-                continue
-            is_growing = self._grows and segment is segments[-1]
+        self._forget_all_but(self.reader.segments)
+        while (segment := self._last_within(lookup)) is not None:
+            is_growing = self._grows and segment is self.reader.segments[-1]
             find = self._in_growing if is_growing else self._in_sealed
             try:
-                yield from find(segment, lookup, pause)
+                for offset in find(segment, lookup, pause):
+                    lookup = lookup._replace(end=offset)
+                    yield offset
             except FileNotFoundError:
                 if segment in self.reader.segments:
                     raise
+                continue
+            lookup = lookup._replace(end=min(lookup.end, segment.base_offset))
+
+    def _last_within(self, lookup: Lookup) -> Segment | None:
+        segments = self.reader.segments
+        number = bisect_left(segments, lookup.end, key=lambda s: s.base_offset) - 1
+        found = segments[number] if number >= 0 else None
+        return found if found is not None and found.end_offset > lookup.start else None
 
     def make(self, segment: Segment, pause: Pause) -> None:
         """Let a sealed segment have its file if it can; raises as :meth:`offsets` does."""

@@ -14,9 +14,9 @@ further on, reached behind the moment, and was over within one entry of the inde
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,8 @@ from goq.storage.reader import LogReader
 from goq.storage.scan import FramePlace, Scan
 from goq.storage.segment import Segment
 
+T = TypeVar("T")
+
 _HEAD = Struct("<4sIqq")  # magic, length, offset and time: what a frame's header begins with
 _CHUNK_BYTES = 2 * limits.INDEX_INTERVAL_BYTES
 
@@ -39,13 +41,21 @@ def end_at(reader: LogReader, time_us: int) -> int:
     That is the log's first offset where none was. Frames that are damaged have no time. Blocks on
     the disk; raises ``OSError`` when it fails, ``DamagedData`` for a segment that is gone.
     """
+    return while_kept([reader], lambda: _end_at(reader, time_us))
+
+
+def while_kept(readers: Sequence[LogReader], work: Callable[[], T]) -> T:
+    """Return what comes of reading logs, read anew where segments are deleted meanwhile.
+
+    Raises ``DamagedData`` for a segment that is gone and was not deleted by its log.
+    """
     while True:
-        segments = reader.segments
+        before = [reader.segments for reader in readers]
         try:
-            return _end_at(reader, time_us)
-        except (FileNotFoundError, _Detached):
-            if segments is reader.segments:
-                raise DamagedData(f"a segment of {segments[0].path.parent} is gone") from None
+            return work()
+        except FileNotFoundError as error:
+            if all(reader.segments is each for reader, each in zip(readers, before, strict=True)):
+                raise DamagedData(f"a segment is gone: {error}") from None
 
 
 def frames_back(
@@ -73,10 +83,6 @@ def frames_back(
                         yield place
 
 
-class _Detached(Exception):
-    """A segment was taken out of the log meanwhile."""
-
-
 class _Stretches(NamedTuple):
     """The places that divide a segment, its end being the last.
 
@@ -92,6 +98,17 @@ class _Stretches(NamedTuple):
     def number(self) -> int:
         """How many stretches there are between the places."""
         return len(self.offsets) - 1
+
+    def size_bytes(self, start: int, stop: int) -> int:
+        """Return how many bytes some stretches have."""
+        return int(self.positions[stop] - self.positions[start])
+
+    def reached(self, start: int, size_bytes: int) -> int:
+        """Return behind which stretch so many bytes end that begin with ``start``."""
+        if not size_bytes:
+            return start
+        end = int(self.positions[start]) + size_bytes
+        return min(int(np.searchsorted(self.positions, end)), self.number)
 
 
 class _Head(NamedTuple):
@@ -152,7 +169,7 @@ def _stretches(reader: LogReader, segment: Segment) -> _Stretches:
     try:
         before_us = reader.time_before(segment)
     except ValueError:
-        raise _Detached from None
+        raise FileNotFoundError(f"{segment.path} was deleted") from None
     index = segment.load_index(reader.disk)
     segment.settle_times(reader.disk, before_us)
     offsets, positions, times_us = index.columns()
@@ -166,38 +183,46 @@ def _stretches(reader: LogReader, segment: Segment) -> _Stretches:
 
 
 def _end_at(reader: LogReader, time_us: int) -> int:
-    segments = [segment for segment in reader.segments if segment.size_bytes]
-    end_offset = reader.segments[-1].end_offset  # before the time, which a commit sets after it
+    all_segments = reader.segments
+    end_offset = all_segments[-1].end_offset  # before the time, which a commit sets after it
+    segments = [segment for segment in all_segments if segment.size_bytes]
     reach = bisect_right(segments, time_us, key=lambda s: _time_at_end(reader, s))
     if reach == len(segments):
         return end_offset
     within = _stretches(reader, segments[reach])
-    crossing = int(np.searchsorted(within.times_us, time_us, side="right")) - 1
-    found, look_bytes = [], limits.MOMENT_LOOK_BYTES
-    for segment in segments[reach:]:
-        stretches = within if segment is within.segment else _stretches(reader, segment)
-        first = max(crossing, 0) if segment is within.segment else 0
-        reached = int(stretches.positions[first]) + look_bytes
-        looked = int(np.searchsorted(stretches.positions[first:], reached, side="right")) + first
-        looked = min(max(looked, first + 1), stretches.number) if look_bytes else first
-        look_bytes -= min(look_bytes, int(stretches.positions[looked] - stretches.positions[first]))
-        look_bytes = look_bytes if looked == stretches.number else 0
-        found.append(_Part(stretches, first, looked))
-        found += _set_back(reader.disk, stretches, looked)
-        if looked < stretches.number and found[-1].stop == stretches.number:
-            look_bytes = limits.INDEX_INTERVAL_BYTES  # the clock may catch up in the next segment
-    for part in reversed(found):
+    first = max(0, int(np.searchsorted(within.times_us, time_us, side="right")) - 1)
+    for part in reversed(list(_behind(reader, segments[reach:], first))):
         end = part.last_by(reader.disk, time_us)
         if end is not None:
             return end
-    return int(within.offsets[max(crossing, 0)])
+    return int(within.offsets[first])
+
+
+def _behind(reader: LogReader, segments: Sequence[Segment], first: int) -> Iterator[_Part]:
+    """Yield what may hold frames of the moment, in order.
+
+    ``first`` is the stretch of the first segment within which the maximum passes the moment.
+    """
+    look_bytes = max(1, limits.MOMENT_LOOK_BYTES)
+    for segment in segments:
+        stretches = _stretches(reader, segment)
+        looked = stretches.reached(first, look_bytes)
+        part = _Part(stretches, first, looked)
+        yield part
+        for part in _set_back(reader.disk, stretches, looked):
+            yield part
+        if looked == stretches.number:
+            look_bytes = max(0, look_bytes - stretches.size_bytes(first, looked))
+        else:  # the clock may catch up in the first stretch of the next
+            look_bytes = int(part.stop == stretches.number)
+        first = 0
 
 
 def _time_at_end(reader: LogReader, segment: Segment) -> int:
     try:
         return reader.time_at_end(segment)
     except ValueError:
-        raise _Detached from None
+        raise FileNotFoundError(f"{segment.path} was deleted") from None
 
 
 def _set_back(disk: Disk, stretches: _Stretches, first: int) -> Iterator[_Part]:

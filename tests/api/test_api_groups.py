@@ -34,7 +34,7 @@ def test_a_group_is_shown_with_its_progress(node: RunningNode, mixed: str) -> No
     group = group_of(node, mixed)
     assert isinstance(group.pop("oldest_ready_age_ms"), int)
     assert group.pop("settings")["visibility_timeout"] == "30s"
-    none = {"blocked": 0, "scheduled": 0}
+    none = {"blocked": 0, "scheduled": 0, "dead": 0}
     nothing = {"cursor": 0, "lag": 0, "ready": 0, "leased": 0, "retry": 0, **none}
     assert group == {
         **none,

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-from support.broker_harness import MemoryMetadata, ack, broker_on, options, run, until
+from support.broker_harness import MemoryMetadata, ack, broker_on, options, publish, run, until
 from support.broker_life import GROUP, TOPIC, Life
+from support.delivery_twin import canonical
 from test_broker_life import live
 
 from goq import limits
 from goq.api.group_views import GroupViews
 from goq.api.past import PastViews
+from goq.broker.eventlog import read_events
+from goq.broker.partition import Partition
+from goq.broker.past import replayed_to
 from goq.clock import ManualClock
+from goq.delivery.events import SNAPSHOT_PARTS, SnapshotEnded, SnapshotStarted
+from goq.delivery.partition import PartitionState
+from goq.delivery.producers import ProducerTable
 from goq.errors import GroupNotFound, MessageNotFound, PastNotKept
+from goq.storage.moments import frames_back
 from goq.units import format_time_us
 
 OTHER = "h"
@@ -185,6 +194,79 @@ def test_the_past_is_as_it_was_seen(tmp_path: Path, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(20, 24))
 def test_what_retention_left_of_the_past_is_as_it_was_seen(tmp_path: Path, seed: int) -> None:
     one_past(tmp_path, seed, MOMENTS, trims=True)
+
+
+def naive(partition: Partition, end: int) -> PartitionState:
+    """Apply all events before ``end`` from the beginning on, and no snapshot."""
+    state = PartitionState()
+    for stored in read_events(partition.events.reader, 0, end):
+        assert stored is not None
+        if not isinstance(stored.event, (SnapshotStarted, SnapshotEnded, *SNAPSHOT_PARTS)):
+            state.apply(stored.event, stored.sequence, stored.epoch)
+    return state
+
+
+def without_producers(state: PartitionState) -> Any:
+    """Return what events say of a state: its producers are in the messages, and in snapshots."""
+    state.producers = ProducerTable()
+    state.extend_to(state.reach())
+    return canonical(state)
+
+
+@pytest.mark.usefixtures("_short_logs")
+@pytest.mark.parametrize("seed", range(40, 44))
+def test_a_snapshot_and_what_follows_make_the_state_that_all_events_make(
+    tmp_path: Path, seed: int
+) -> None:
+    async def main() -> None:
+        metadata, clock = MemoryMetadata(), ManualClock()
+        watched = Watched(seed, clock)
+        async with broker_on(tmp_path, metadata=metadata, clock=clock) as broker:
+            watched.life.bind(broker)
+            topic = await broker.create_topic(TOPIC, 1)
+            await broker.remember_group(topic, GROUP)
+            for _ in range(8):
+                await watched.act(metadata, trims=False)
+                await watched.look()
+            (partition,) = topic.partitions
+            events = partition.events.reader
+            assert len(partition.events.segments) > 1
+            for place in frames_back(events, partition.events.end_offset):
+                end = place.view.header.end_offset
+                states = replayed_to(events, end).state, naive(partition, end)
+                found, wanted = (without_producers(state) for state in states)
+                assert found == wanted
+
+    run(main())
+
+
+@pytest.mark.usefixtures("_short_logs")
+def test_the_past_is_told_while_messages_come_and_go(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        async with broker_on(tmp_path, clock=clock) as broker:
+            topic = await broker.create_topic(TOPIC, 1)
+            (partition,) = topic.partitions
+            views = PastViews(clock)
+            await publish(topic, b"a")
+            await ack(topic, GROUP, await topic.receive(GROUP, options()))
+            clock.now_us += 1_000
+            asked: list[asyncio.Task[Any]] = []
+            for number in range(60):
+                await publish(topic, *[b"x"] * 10)
+                asked.append(asyncio.ensure_future(views.group(topic, GROUP, "now")))
+                await ack(topic, GROUP, await topic.receive(GROUP, options(number % 20 + 1)))
+                clock.now_us += 1_000
+                if number % 10 == 9:
+                    await partition.keeping.roll()
+                    await partition.keeping.trim(partition.messages.end_offset - 10)
+            found = await asyncio.gather(*asked, return_exceptions=True)
+            told = [each for each in found if not isinstance(each, PastNotKept)]
+            assert told
+            for each in told:
+                assert each.lag == each.ready + each.leased + each.retry
+
+    run(main())
 
 
 @pytest.mark.long

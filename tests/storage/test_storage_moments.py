@@ -10,8 +10,9 @@ from support.disk import SimulatedDisk
 from support.logs import DIRECTORY, START_US, append, frame_of
 
 from goq import limits
+from goq.errors import DamagedData
 from goq.storage.log import Log, LogConfig
-from goq.storage.moments import end_at, frames_back
+from goq.storage.moments import end_at, frames_back, while_kept
 
 SMALL, LARGE = frame_of([bytes(50)] * 2), frame_of([bytes(3000)] * 4)
 CONFIG = LogConfig(segment_bytes=50_000)
@@ -73,13 +74,25 @@ def test_a_log_reached_behind_the_last_frame_of_the_time_or_before(seed: int, fr
         assert end_at(log.reader, time_us) == wanted(frames, time_us)
 
 
+@pytest.mark.parametrize("look_bytes", [0, 1, 100_000])
 @pytest.mark.parametrize("seed", range(12))
 def test_a_long_step_back_is_found_without_looking_at_every_frame(
-    seed: int, monkeypatch: pytest.MonkeyPatch
+    seed: int, look_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "MOMENT_LOOK_BYTES", 0)
+    monkeypatch.setattr(limits, "MOMENT_LOOK_BYTES", look_bytes)
     log, frames = filled(random.Random(seed), 90, LARGE, dip=(4, 10))
     assert len(log.segments) > 5
+    for time_us in moments(frames):
+        assert end_at(log.reader, time_us) == wanted(frames, time_us)
+
+
+def test_a_clock_that_runs_forward_needs_no_look_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MOMENT_LOOK_BYTES", 0)
+    log = Log.open(DIRECTORY, SimulatedDisk(), CONFIG)
+    frames: Frames = []
+    for number in range(600):
+        append(log, [SMALL], time_us=START_US + number // 3)
+        frames.append((START_US + number // 3, log.end_offset))
     for time_us in moments(frames):
         assert end_at(log.reader, time_us) == wanted(frames, time_us)
 
@@ -142,3 +155,30 @@ def test_a_log_is_read_from_its_end(seed: int) -> None:
     for end in (0, 1, ends[0], ends[7], ends[20] + 1):
         found = [p.view.header.end_offset for p in frames_back(log.reader, end)]
         assert found == [each for each in reversed(ends) if each <= end]
+
+
+def test_what_was_read_of_deleted_segments_is_read_anew() -> None:
+    log = Log.open(DIRECTORY, SimulatedDisk(), LogConfig(segment_bytes=1))
+    for number in range(3):
+        append(log, [SMALL], time_us=START_US + number)
+    tries = []
+
+    def work() -> int:
+        tries.append(log.start_offset)
+        if len(tries) < 3:
+            log.remove(log.detach_before(2 * len(tries)))
+            raise FileNotFoundError
+        return 7
+
+    assert while_kept([log.reader], work) == 7
+    assert tries == [0, 2, 4]
+
+
+def test_a_segment_that_is_gone_and_was_not_deleted_is_damage() -> None:
+    disk = SimulatedDisk()
+    log = Log.open(DIRECTORY, disk, LogConfig(segment_bytes=1))
+    for number in range(3):
+        append(log, [SMALL], time_us=START_US + number)
+    disk.remove(log.segments[0].path)
+    with pytest.raises(DamagedData, match="a segment is gone"):
+        list(while_kept([log.reader], lambda: list(frames_back(log.reader, 6))))
