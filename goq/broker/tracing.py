@@ -1,9 +1,8 @@
 """The trace of a message: its own life, and that of its copies in dead letters and back.
 
-What blocks runs in the partition's threads. Each message is looked for in the partition's sources,
-see :func:`sources_of`; copies are followed by the offsets that departures were given, and backwards
-by what the headers of a copy say of its origin, which counts only where the origin's events lead
-to the copy.
+What blocks runs in the partition's threads. Each message is looked for in the partition's sources.
+Copies are followed by the offsets that departures were given, and backwards by what the headers of
+a copy say of its origin, which counts only where the origin's events lead to the copy.
 """
 
 from __future__ import annotations
@@ -11,92 +10,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from heapq import merge
-from typing import NamedTuple
 
 from goq import limits
 from goq.broker.broker import Broker
 from goq.broker.copyplace import place_of_copy
 from goq.broker.dead_letters import read_dead_letter
-from goq.broker.eventlog import StoredEvent
 from goq.broker.eventsearch import Events, timeline_of
-from goq.broker.eventspans import events_between
 from goq.broker.partition import Partition
+from goq.broker.sources import LIVE, Source, first_event, frame_of, last_time_us, sources_of
+from goq.broker.traced import Links, Trace, Traced, in_order, linked, put_together
 from goq.delivery.events import SnapshotStarted
-from goq.delivery.timeline import Incomplete, Name, Published, Step, Timeline
-from goq.errors import GoqError, InvalidFrame, InvalidInput, MessageNotFound, TooLarge
+from goq.delivery.steps import Published
+from goq.delivery.timeline import Timeline
+from goq.errors import GoqError, InvalidInput, MessageNotFound
 from goq.frame.header import Attribute
-from goq.frame.view import FrameView
-from goq.model import Message, MessageId
-from goq.storage.reader import LogReader
+from goq.model import MessageId
 from goq.units import format_time_us
 
-LIVE, DELETED, DAMAGED = "live", "deleted", "damaged"
-
-
-class Source(NamedTuple):
-    """Where messages of a partition, and what happened to them, may be read.
-
-    ``state`` is what a message is called that lies there.
-    """
-
-    state: str
-    messages: LogReader
-    events: Events
-
-
-class Traced(NamedTuple):
-    """One message of a trace. ``message`` is None, and so what it told, where it is not there.
-
-    ``retained_until_us`` is the time before which retention by age does not delete it.
-    """
-
-    id: MessageId
-    state: str
-    message: Message | None
-    published_us: int | None
-    producer: str | None
-    is_redriven: bool
-    retained_until_us: int | None
-    timeline: Timeline
-
-
-class TracedStep(NamedTuple):
-    """A step of the message ``id``; ``to`` and ``origin`` are the ids of copies."""
-
-    id: MessageId
-    step: Step
-    to: MessageId | None = None
-    origin: MessageId | None = None
-    producer: str | None = None
-
-
-class Trace(NamedTuple):
-    """All that is known of a message and of its copies, in the order of time."""
-
-    message: Traced
-    copies: Sequence[Traced]
-    steps: Sequence[TracedStep]
-    incomplete: Sequence[Incomplete]
-
-    @property
-    def attempts(self) -> int:
-        """Deliveries, but for those that never left the node."""
-        return sum(each.timeline.attempts for each in (self.message, *self.copies))
-
-    @property
-    def publish_to_ack_us(self) -> int | None:
-        """How long it took from the first publish to the first ack, None where one is not known."""
-        began_us = _first(self.steps, Name.PUBLISHED)
-        ended_us = _first(self.steps, Name.ACKNOWLEDGED)
-        return None if began_us is None or ended_us is None else ended_us - began_us
-
-
-def sources_of(partition: Partition) -> list[Source]:
-    """Return where to look for a partition's messages, the oldest first; on the event loop."""
-    spans = partition.spans
-    events = Events(partition.events.reader, spans.index, spans.live())
-    return [Source(LIVE, partition.messages.reader, events)]
+_DELETED, _DAMAGED = "deleted", "damaged"
 
 
 def producer_name(_partition: Partition, producer_id: int) -> str | None:
@@ -149,7 +80,7 @@ class Tracing:
         """
         asked = await self._one(message_id)
         found = {message_id: asked}
-        links: dict[MessageId, dict[int, MessageId]] = {}
+        links: Links = {}
         waiting = [asked]
         while waiting and len(found) < limits.TRACE_COPIES_MAX:
             each = waiting.pop(0)
@@ -159,9 +90,9 @@ class Tracing:
                     with suppress(GoqError):  # gone with its topic, or deleted: nothing to add
                         found[near] = await self._one(near)
                         waiting.append(found[near])
-        linked = _linked(message_id, links)
-        chosen = [each for each in found.values() if each.id in linked]
-        return _trace(asked, _in_order(chosen, links), links)
+        together = linked(message_id, links)
+        chosen = [each for each in found.values() if each.id in together]
+        return put_together(asked, in_order(chosen, links), links)
 
     def _partition(self, message_id: MessageId) -> Partition:
         return self._broker.topic(message_id.topic).partition(message_id.partition)
@@ -187,12 +118,12 @@ class Tracing:
         age_ms: int | None,
     ) -> Traced:
         offset, logs = message_id.offset, [source.events for source in sources]
-        view, source = _frame_of(sources, offset)
+        view, source = frame_of(sources, offset)
         if view is None:
             timeline = timeline_of(logs, offset, None)
             if source is None:
                 _check_is_told(partition, logs, message_id, timeline)
-            state = DELETED if source is None else DAMAGED
+            state = _DELETED if source is None else _DAMAGED
             return Traced(message_id, state, None, None, None, False, None, timeline)
         assert source is not None
         header, index = view.header, offset - view.header.base_offset
@@ -202,7 +133,7 @@ class Tracing:
         published = Published(offset, header.append_time_us, due_ms)
         until_us = None
         if age_ms is not None and source.state == LIVE:
-            until_us = _last_time_us(source.messages, offset, header.append_time_us) + age_ms * 1000
+            until_us = last_time_us(source.messages, offset, header.append_time_us) + age_ms * 1000
         return Traced(
             message_id,
             source.state,
@@ -235,34 +166,11 @@ class Tracing:
         return found
 
 
-def _frame_of(sources: Sequence[Source], offset: int) -> tuple[FrameView | None, Source | None]:
-    """Return the frame with a message, and where it lies; no frame where it is damaged."""
-    for source in sources:
-        segments = source.messages.segments
-        if not segments or not segments[0].base_offset <= offset < segments[-1].end_offset:
-            continue
-        reading = source.messages.read(offset, offset + 1, messages_max=1)
-        for view in reading.frames:
-            if view.header.base_offset <= offset < view.header.end_offset:
-                try:
-                    _ = view.payload
-                except (InvalidFrame, TooLarge):
-                    return None, source
-                return view, source
-        return None, source
-    return None, None
-
-
-def _last_time_us(messages: LogReader, offset: int, append_us: int) -> int:
-    """Return the time by which retention judges a message: the latest of its segment."""
-    return max(append_us, messages.sealed_time_us(offset) or 0)
-
-
 def _check_is_told(
     partition: Partition, logs: Sequence[Events], message_id: MessageId, timeline: Timeline
 ) -> None:
     """Raise ``MessageNotFound`` for a message that is gone, and its events with it."""
-    first = _first_event(logs)
+    first = first_event(logs)
     start_offset = partition.state.start_offset
     is_older = (
         first is not None
@@ -280,16 +188,6 @@ def _check_is_told(
     )
 
 
-def _first_event(logs: Sequence[Events]) -> StoredEvent | None:
-    for log in logs:
-        segments = log.reader.segments
-        if segments and segments[-1].end_offset > segments[0].base_offset:
-            start = segments[0].base_offset
-            found = next(events_between(log.reader, start, start + 1), None)
-            return found if isinstance(found, StoredEvent) else None
-    return None
-
-
 def _origins_of(traced: Traced) -> list[MessageId]:
     """Return where a message may have come from, as its headers say."""
     if traced.message is None or not traced.message.headers:
@@ -301,73 +199,3 @@ def _origins_of(traced: Traced) -> list[MessageId]:
         with suppress(InvalidInput):
             found.append(MessageId.parse(life.id))
     return found
-
-
-Links = dict[MessageId, dict[int, MessageId]]
-
-
-def _linked(asked: MessageId, links: Links) -> set[MessageId]:
-    """Return the message and all that it is a copy of, or that are copies of it."""
-    near: dict[MessageId, set[MessageId]] = {}
-    for origin, copies in links.items():
-        for copy in copies.values():
-            near.setdefault(origin, set()).add(copy)
-            near.setdefault(copy, set()).add(origin)
-    reached, waiting = {asked}, [asked]
-    while waiting:
-        for each in near.get(waiting.pop(), set()) - reached:
-            reached.add(each)
-            waiting.append(each)
-    return reached
-
-
-def _in_order(chosen: Sequence[Traced], links: Links) -> list[Traced]:
-    """Return messages with each behind what it is a copy of."""
-    origins = _origins(links)
-    depths: dict[MessageId, int] = {}
-    for each in chosen:
-        depth, at = 0, each.id
-        while at in origins and depth <= len(chosen):
-            at, depth = origins[at], depth + 1
-        depths[each.id] = depth
-    return sorted(chosen, key=lambda each: (depths[each.id], each.id))
-
-
-def _origins(links: Links) -> dict[MessageId, MessageId]:
-    return {copy: origin for origin, copies in links.items() for copy in copies.values()}
-
-
-def _trace(asked: Traced, messages: Sequence[Traced], links: Links) -> Trace:
-    origins = _origins(links)
-    told = [
-        [
-            _told(each, number, step, links, origins)
-            for number, step in enumerate(each.timeline.steps)
-        ]
-        for each in messages
-    ]
-    incomplete = dict.fromkeys(gap for each in messages for gap in each.timeline.incomplete)
-    return Trace(
-        asked,
-        [each for each in messages if each is not asked],
-        list(merge(*told, key=lambda each: each.step.time_us)),
-        list(incomplete),
-    )
-
-
-def _told(
-    traced: Traced, number: int, step: Step, links: Links, origins: dict[MessageId, MessageId]
-) -> TracedStep:
-    to = links.get(traced.id, {}).get(number)
-    if step.name is not Name.PUBLISHED:
-        return TracedStep(traced.id, step, to)
-    origin = origins.get(traced.id)
-    if origin is None and not traced.is_redriven and traced.message is not None:
-        life = read_dead_letter(traced.message.headers).life
-        with suppress(InvalidInput):
-            origin = MessageId.parse(life.id) if life is not None else None
-    return TracedStep(traced.id, step, to, origin, None if origin else traced.producer)
-
-
-def _first(steps: Sequence[TracedStep], name: Name) -> int | None:
-    return next((each.step.time_us for each in steps if each.step.name is name), None)

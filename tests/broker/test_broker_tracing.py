@@ -26,7 +26,8 @@ from goq.broker.partition import Partition
 from goq.broker.publishing import Placed
 from goq.broker.redrive import Taking, redrive
 from goq.broker.topic import Topic
-from goq.broker.tracing import Trace, Tracing
+from goq.broker.traced import Trace
+from goq.broker.tracing import Tracing
 from goq.clock import ManualClock
 from goq.delivery.settling import Settled, reject
 from goq.errors import MessageNotFound, TopicNotFound
