@@ -11,7 +11,9 @@ from goq.broker.dead_letters import read_dead_letter
 from goq.delivery.steps import Incomplete, Name, Step
 from goq.delivery.timeline import Timeline
 from goq.errors import InvalidInput
-from goq.model import Message, MessageId
+from goq.model import DEAD_LETTERS_SUFFIX, Message, MessageId
+
+_CUT = "there are more copies than a trace follows"
 
 
 class Traced(NamedTuple):
@@ -96,8 +98,11 @@ def _origins(links: Links) -> dict[MessageId, MessageId]:
     return {copy: origin for origin, copies in links.items() for copy in copies.values()}
 
 
-def put_together(asked: Traced, messages: Sequence[Traced], links: Links) -> Trace:
-    """Return the trace that messages make, each of which stands behind what it is a copy of."""
+def put_together(asked: Traced, messages: Sequence[Traced], links: Links, *, is_cut: bool) -> Trace:
+    """Return the trace that messages make, each of which stands behind what it is a copy of.
+
+    ``is_cut`` where there are more.
+    """
     origins = _origins(links)
     told = [
         [
@@ -107,6 +112,8 @@ def put_together(asked: Traced, messages: Sequence[Traced], links: Links) -> Tra
         for each in messages
     ]
     incomplete = dict.fromkeys(gap for each in messages for gap in each.timeline.incomplete)
+    if is_cut:
+        incomplete[Incomplete(None, None, _CUT)] = None
     return Trace(
         asked,
         [each for each in messages if each is not asked],
@@ -121,13 +128,21 @@ def _told(
     to = links.get(traced.id, {}).get(number)
     if step.name is not Name.PUBLISHED:
         return TracedStep(traced.id, step, to)
-    origin = origins.get(traced.id)
-    if origin is None and not traced.is_redriven and traced.message is not None:
-        life = read_dead_letter(traced.message.headers).life
-        with suppress(InvalidInput):
-            origin = MessageId.parse(life.id) if life is not None else None
+    origin = origins.get(traced.id) or _claimed_origin(traced)
     return TracedStep(traced.id, step, to, origin, None if origin else traced.producer)
 
 
 def _first(steps: Sequence[TracedStep], name: Name) -> int | None:
     return next((each.step.time_us for each in steps if each.step.name is name), None)
+
+
+def _claimed_origin(traced: Traced) -> MessageId | None:
+    """Return where a dead letter comes from by its headers; other messages may claim anything."""
+    if traced.message is None or traced.is_redriven:
+        return None
+    life = read_dead_letter(traced.message.headers).life
+    with suppress(InvalidInput):
+        origin = MessageId.parse(life.id) if life is not None else None
+        if origin is not None and origin.topic + DEAD_LETTERS_SUFFIX == traced.id.topic:
+            return origin
+    return None

@@ -81,18 +81,22 @@ class Tracing:
         asked = await self._one(message_id)
         found = {message_id: asked}
         links: Links = {}
-        waiting = [asked]
-        while waiting and len(found) < limits.TRACE_COPIES_MAX:
+        waiting, is_cut = [asked], False
+        while waiting:
             each = waiting.pop(0)
             links[each.id] = await self._copies_of(each)
             for near in (*links[each.id].values(), *_origins_of(each)):
-                if near not in found:
-                    with suppress(GoqError):  # gone with its topic, or deleted: nothing to add
-                        found[near] = await self._one(near)
-                        waiting.append(found[near])
+                if near in found:
+                    continue
+                if len(found) >= limits.TRACE_COPIES_MAX:
+                    is_cut = True
+                    break
+                with suppress(GoqError):  # gone with its topic, or deleted: nothing to add
+                    found[near] = await self._one(near)
+                    waiting.append(found[near])
         together = linked(message_id, links)
         chosen = [each for each in found.values() if each.id in together]
-        return put_together(asked, in_order(chosen, links), links)
+        return put_together(asked, in_order(chosen, links), links, is_cut=is_cut)
 
     def _partition(self, message_id: MessageId) -> Partition:
         return self._broker.topic(message_id.topic).partition(message_id.partition)
@@ -152,6 +156,8 @@ class Tracing:
             copy = step.copy
             if copy is None or copy.offset < 0:
                 continue
+            if len(found) >= limits.TRACE_COPIES_MAX:
+                break  # that is one more than is followed
             with suppress(GoqError):
                 target = self._broker.topic(copy.topic).partition(copy.partition)
                 readers = [source.messages for source in sources_of(target)]
