@@ -30,7 +30,7 @@ from goq.delivery.events import (
     SnapshotStarted,
     token_of,
 )
-from goq.delivery.timeline import Name, Published
+from goq.delivery.steps import Name, Published
 from goq.delivery.touched import Leaving
 from goq.storage.batch import Batch
 from goq.storage.files import RealDisk
@@ -61,7 +61,7 @@ def _events(count: int, each: int) -> Iterator[AnyEvent]:
 
 
 def _fill(folder: Path, count: int, each: int) -> tuple[Log, float]:
-    """Write the events; return their log, and the microseconds an event that indexing took."""
+    """Write the events; return their log, and the us of the processor to index one."""
     log = Log.open(folder, RealDisk(), LogConfig(_NEVER, _NEVER))
     spans = SpanIndex(RealDisk(), log.reader)
     builder, used_s, events = BlockBuilder(0, Leaving()), 0.0, 0
@@ -87,14 +87,16 @@ def _fill(folder: Path, count: int, each: int) -> tuple[Log, float]:
             spans.seal(sealed, builder.blocks())
             builder = BlockBuilder(sealed.end_offset, Leaving())
         sequence = log.end_offset - len(some)
-        began_s = time.perf_counter()
+        began_s = time.thread_time()
         for each_event, size_bytes in some:
             builder.add(each_event, 1, sequence)
             sequence += 1
             builder.end_frame(sequence, size_bytes)
-        used_s += time.perf_counter() - began_s
+        used_s += time.thread_time() - began_s
         events += len(some)
-    log.roll()
+    sealed = log.roll()
+    if sealed is not None:
+        spans.seal(sealed, builder.blocks())
     return log, used_s * 1e6 / events
 
 

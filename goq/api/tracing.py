@@ -9,8 +9,9 @@ from goq.api.reading import duration_ms, query_int
 from goq.api.route import Parameter, Route
 from goq.api.trace_bodies import IncompleteOut, StepOut, TracedMessageOut, TraceOut
 from goq.broker.broker import Broker
-from goq.broker.tracing import Trace, Traced, TracedStep, Tracing
-from goq.delivery.timeline import Incomplete, Name
+from goq.broker.traced import Trace, Traced, TracedStep
+from goq.broker.tracing import Tracing
+from goq.delivery.steps import Incomplete, Name
 from goq.http.message import Request, Response
 from goq.model import Message, MessageId
 from goq.settings import TopicSettings

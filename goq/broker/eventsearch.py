@@ -10,7 +10,8 @@ from goq.broker.eventspans import Lost, events_between
 from goq.broker.spanindex import Live, SpanIndex
 from goq.delivery.cover import Interval
 from goq.delivery.events import AnyEvent, Departed, Matured, Rescheduled, Trimmed, Truncated
-from goq.delivery.timeline import Published, Timeline
+from goq.delivery.steps import Published
+from goq.delivery.timeline import Timeline
 from goq.delivery.touched import touches
 from goq.storage.reader import LogReader
 

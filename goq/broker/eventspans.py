@@ -188,7 +188,6 @@ class SegmentSpans:
     def summary(self) -> Block:
         """Return what all blocks together speak of."""
         starts, wide, matured_ms, matured_end, trimmed_to = self._blocks
-        intervals = list(zip(*self._intervals[1:].tolist(), strict=True))
         if not len(starts):
             return Block(self.start)
         return Block(
@@ -197,8 +196,20 @@ class SegmentSpans:
             int(matured_ms.max()),
             int(matured_end.max()),
             int(trimmed_to.max()),
-            joined(intervals),
+            joined(self._apart()),
         )
+
+    def _apart(self) -> list[Interval]:
+        """Return the intervals of all blocks, those that touch as one."""
+        _, low, high = self._intervals
+        if not len(low):
+            return []
+        order = np.argsort(low)
+        low, high = low[order], np.maximum.accumulate(high[order])
+        breaks = np.flatnonzero(low[1:] > high[:-1])
+        firsts = low[[0, *(breaks + 1).tolist()]].tolist()
+        lasts = high[[*breaks.tolist(), len(high) - 1]].tolist()
+        return list(zip(firsts, lasts, strict=True))
 
     def about(self, offset: int) -> list[Interval]:
         """Return the sequences at which there may be something about a message, as ranges."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from goq.delivery.events import (
     Acked,
@@ -38,85 +37,12 @@ from goq.delivery.events import (
     Truncated,
     token_of,
 )
+from goq.delivery.steps import Copy, Incomplete, Name, Published, Step
 from goq.delivery.touched import OTHERWISE, touches
 
 VISIBILITY_TIMEOUT: Final = "visibility_timeout"
 _NO_LEASE: Final = "the event that handed the message out is missing"
 _DAMAGED: Final = "events are damaged"
-
-
-class Name(StrEnum):
-    """What a step is called."""
-
-    PUBLISHED = "PUBLISHED"
-    SCHEDULED = "SCHEDULED"
-    MATURED = "MATURED"
-    DELIVERED = "DELIVERED"
-    EXTENDED = "EXTENDED"
-    ACKNOWLEDGED = "ACKNOWLEDGED"
-    NACKED = "NACKED"
-    EXPIRED = "EXPIRED"
-    REJECTED = "REJECTED"
-    RETRY_SCHEDULED = "RETRY_SCHEDULED"
-    RETURNED = "RETURNED"
-    """It was leased and never left the node: that counts as no attempt."""
-    DEAD_LETTERED = "DEAD_LETTERED"
-    REDRIVEN = "REDRIVEN"
-    MOVED = "MOVED"
-    CANCELLED = "CANCELLED"
-    RESCHEDULED = "RESCHEDULED"
-    SKIPPED = "SKIPPED"
-    DROPPED = "DROPPED"
-    RESET = "RESET"
-    GROUP_DELETED = "GROUP_DELETED"
-    CORRUPTED = "CORRUPTED"
-    COMPACTED = "COMPACTED"
-    ARCHIVED = "ARCHIVED"
-    DELETED = "DELETED"
-
-
-class Copy(NamedTuple):
-    """Where the copy of a message that left is: ``number`` behind the one at ``offset``.
-
-    ``offset`` is -1 where it is not known, or the copy is still on its way.
-    """
-
-    topic: str
-    partition: int
-    offset: int
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """Something that happened to the message, with what is known of it; times as they are named."""
-
-    time_us: int
-    name: Name
-    group: str | None = None
-    consumer: str | None = None
-    attempt: int | None = None
-    until_ms: int | None = None
-    reason: str | None = None
-    lane: int | None = None
-    due_ms: int | None = None
-    copy: Copy | None = None
-
-
-class Incomplete(NamedTuple):
-    """Between which times something may be missing, as far as that is known, and why."""
-
-    from_us: int | None
-    to_us: int | None
-    reason: str
-
-
-class Published(NamedTuple):
-    """What the message itself tells; ``due_ms`` 0 where it was not delayed."""
-
-    offset: int
-    time_us: int
-    due_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -147,8 +73,7 @@ class Timeline:
     def _start_over(self) -> None:
         self.steps: list[Step] = []
         self.incomplete: list[Incomplete] = []
-        self.compactions_us: list[int] = []
-        """When compaction passed over the message."""
+        self._compactions_us: list[int] = []
         self.attempts = 0
         """Deliveries, but for those that were returned."""
         self._groups: dict[str, _Standing] = {}
@@ -337,13 +262,13 @@ class Timeline:
 
     def _compacted(self, _event: Compacted, time_us: int, _token: int) -> None:
         """Take note of a pass that came by: whether the message went then, it does not say."""
-        self.compactions_us.append(time_us)
+        self._compactions_us.append(time_us)
 
     def tell_compacted(self) -> None:
         """Tell that the message was compacted away, at the latest by the last pass."""
-        if self.compactions_us:
-            reason = "gone by then" if len(self.compactions_us) > 1 else None
-            self._tell(self.compactions_us[-1], Name.COMPACTED, reason=reason)
+        if self._compactions_us:
+            reason = "gone by then" if len(self._compactions_us) > 1 else None
+            self._tell(self._compactions_us[-1], Name.COMPACTED, reason=reason)
             self.steps.sort(key=lambda step: step.time_us)
 
     def tell_archived(self, time_us: int) -> None:
@@ -364,7 +289,11 @@ class Timeline:
 
     def _reset(self, event: Reset, time_us: int, _token: int) -> None:
         standing = self._groups.get(event.group, _Standing())
-        if event.offset <= self.offset:
+        if 0 <= event.end_offset <= self.offset:
+            is_news = standing.is_outstanding or not self._is_cancelled
+            self._groups[event.group] = _Standing(is_taken=standing.is_taken)
+            reason = "behind the group's end"
+        elif event.offset <= self.offset:
             is_news = standing.is_outstanding or (standing.is_taken and not self._is_cancelled)
             self._groups.pop(event.group, None)
             reason = "to be delivered again"

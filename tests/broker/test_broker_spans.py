@@ -46,7 +46,8 @@ from goq.delivery.events import (
     token_of,
 )
 from goq.delivery.outbox import Outbox
-from goq.delivery.timeline import Published, Timeline
+from goq.delivery.steps import Published
+from goq.delivery.timeline import Timeline
 from goq.storage.log import Log, LogConfig
 from goq.storage.segment import SPANS_SUFFIX
 

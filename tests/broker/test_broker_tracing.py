@@ -26,7 +26,8 @@ from goq.broker.partition import Partition
 from goq.broker.publishing import Placed
 from goq.broker.redrive import Taking, redrive
 from goq.broker.topic import Topic
-from goq.broker.tracing import Trace, Tracing
+from goq.broker.traced import Trace
+from goq.broker.tracing import Tracing
 from goq.clock import ManualClock
 from goq.delivery.settling import Settled, reject
 from goq.errors import MessageNotFound, TopicNotFound
@@ -272,8 +273,14 @@ def test_a_life_of_many_deaths_is_followed_up_to_a_bound(
             assert len(trace.copies) == 8
             assert names(trace).count("REDRIVEN") == names(trace).count("DEAD_LETTERED") == 4
             assert (await tracing.trace(last)).steps == trace.steps
-            monkeypatch.setattr(limits, "TRACE_COPIES_MAX", 3)
-            assert len((await tracing.trace(first)).copies) <= 3
+            monkeypatch.setattr(limits, "TRACE_COPIES_MAX", 9)
+            assert (await tracing.trace(first)).incomplete == []
+            monkeypatch.setattr(limits, "TRACE_COPIES_MAX", 8)
+            cut = await tracing.trace(first)
+            assert len(cut.copies) == 7
+            assert [gap.reason for gap in cut.incomplete] == [
+                "there are more copies than a trace follows"
+            ]
 
     run(main())
 

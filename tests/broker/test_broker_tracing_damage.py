@@ -15,7 +15,8 @@ from goq import limits
 from goq.broker.eventsearch import Events, timeline_of
 from goq.broker.spanindex import SpanIndex
 from goq.clock import ManualClock
-from goq.delivery.timeline import Published, Step, Timeline
+from goq.delivery.steps import Published, Step
+from goq.delivery.timeline import Timeline
 from goq.storage.files import RealDisk
 from goq.storage.log import Log, LogConfig
 

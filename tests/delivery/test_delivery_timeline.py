@@ -28,7 +28,8 @@ from goq.delivery.events import (
     Truncated,
     token_of,
 )
-from goq.delivery.timeline import Copy, Name, Published, Step, Timeline
+from goq.delivery.steps import Copy, Name, Published, Step
+from goq.delivery.timeline import Timeline
 
 EPOCH, OFFSET = 2, 10
 PUBLISHED = Published(OFFSET, 1_000_000)

@@ -22,7 +22,7 @@ from goq.broker.policies import retry_policy
 from goq.broker.publishing import Placed
 from goq.broker.redrive import Taking, redrive
 from goq.broker.topic import ReceiveOptions, Topic
-from goq.broker.tracing import TracedStep
+from goq.broker.traced import TracedStep
 from goq.clock import ManualClock
 from goq.delivery.settling import Settled, acknowledge, extend, give_back, reject
 from goq.errors import Conflict

@@ -1,0 +1,81 @@
+"""The steps in the life of a message, and what may be missing among them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Name(StrEnum):
+    """What a step is called."""
+
+    PUBLISHED = "PUBLISHED"
+    SCHEDULED = "SCHEDULED"
+    MATURED = "MATURED"
+    DELIVERED = "DELIVERED"
+    EXTENDED = "EXTENDED"
+    ACKNOWLEDGED = "ACKNOWLEDGED"
+    NACKED = "NACKED"
+    EXPIRED = "EXPIRED"
+    REJECTED = "REJECTED"
+    RETRY_SCHEDULED = "RETRY_SCHEDULED"
+    RETURNED = "RETURNED"
+    """It was leased and never left the node: that counts as no attempt."""
+    DEAD_LETTERED = "DEAD_LETTERED"
+    REDRIVEN = "REDRIVEN"
+    MOVED = "MOVED"
+    CANCELLED = "CANCELLED"
+    RESCHEDULED = "RESCHEDULED"
+    SKIPPED = "SKIPPED"
+    DROPPED = "DROPPED"
+    RESET = "RESET"
+    GROUP_DELETED = "GROUP_DELETED"
+    CORRUPTED = "CORRUPTED"
+    COMPACTED = "COMPACTED"
+    ARCHIVED = "ARCHIVED"
+    DELETED = "DELETED"
+
+
+class Copy(NamedTuple):
+    """Where the copy of a message that left is: ``number`` behind the one at ``offset``.
+
+    ``offset`` is -1 where it is not known, or the copy is still on its way.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Something that happened to the message, with what is known of it; times as they are named."""
+
+    time_us: int
+    name: Name
+    group: str | None = None
+    consumer: str | None = None
+    attempt: int | None = None
+    until_ms: int | None = None
+    reason: str | None = None
+    lane: int | None = None
+    due_ms: int | None = None
+    copy: Copy | None = None
+
+
+class Incomplete(NamedTuple):
+    """Between which times something may be missing, as far as that is known, and why."""
+
+    from_us: int | None
+    to_us: int | None
+    reason: str
+
+
+class Published(NamedTuple):
+    """What the message itself tells; ``due_ms`` 0 where it was not delayed."""
+
+    offset: int
+    time_us: int
+    due_ms: int = 0
