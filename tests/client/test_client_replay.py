@@ -266,6 +266,10 @@ def test_times_are_exact_at_both_ends(client: Client, source: str) -> None:
     empty = client.replay(source, from_time=start / 1000, to_time=start / 1000)
     assert list(client.replayed(empty)) == []
     assert client.replay_into(empty, new_topic(client)) == (0, 0)
+    to_come = client.replay(source, from_time="+1h")
+    assert list(client.replayed(to_come)) == []
+    for offsets in ({"from_offset": 10**15}, {"from_offset": 0, "to_offset": 0}):
+        assert list(client.replayed(client.replay(source, **offsets))) == []
 
 
 def test_an_end_that_is_open_or_to_come_is_now(client: Client, source: str) -> None:
