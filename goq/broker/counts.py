@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from goq.broker.partition import Partition
 from goq.broker.states import runs_of
+from goq.delivery.group import Group
+from goq.delivery.partition import PartitionState
 from goq.delivery.transitions import State
 
 
@@ -31,7 +33,8 @@ def group_counts(partition: Partition, name: str, now_ms: int) -> GroupCounts:
     Of a group with an end all that is scheduled in the partition counts as scheduled for it, as far
     as it has that much left: see :func:`exact_counts`.
     """
-    return _counted(partition, name, now_ms, partition.dispatch.schedule.count)
+    state = partition.state
+    return count_in(state, state.group(name), partition.dispatch.schedule.count, now_ms)
 
 
 async def exact_counts(partition: Partition, name: str, now_ms: int) -> GroupCounts:
@@ -39,17 +42,15 @@ async def exact_counts(partition: Partition, name: str, now_ms: int) -> GroupCou
 
     May read the columns of the messages up to there. Raises ``OSError`` when the disk fails.
     """
-    scheduled = partition.dispatch.schedule.count
-    if scheduled and partition.state.group(name).end_offset is not None:
+    scheduled_count = partition.dispatch.schedule.count
+    if scheduled_count and partition.state.group(name).end_offset is not None:
         runs = runs_of(partition, name, State.SCHEDULED, 0, now_ms)
-        scheduled = sum([run.end - run.start async for run in runs])
-    return _counted(partition, name, now_ms, scheduled)
+        scheduled_count = sum([run.end - run.start async for run in runs])
+    return count_in(partition.state, partition.state.group(name), scheduled_count, now_ms)
 
 
-def _counted(partition: Partition, name: str, now_ms: int, scheduled: int) -> GroupCounts:
-    """Count a group's messages, of which at most so many are ``scheduled``."""
-    state = partition.state
-    group = state.group(name)
+def count_in(state: PartitionState, group: Group, scheduled_count: int, now_ms: int) -> GroupCounts:
+    """Count a group's messages in a state in which so many messages have not matured."""
     start, end = state.start_offset, state.end_offset
     untaken = end - start - group.taken.count(start, end)
     unreadable = sum(
@@ -57,7 +58,7 @@ def _counted(partition: Partition, name: str, now_ms: int, scheduled: int) -> Gr
         for r in state.corrupt
         for hole in group.taken.missing(max(r.start, start), min(r.end, end))
     )
-    scheduled = min(scheduled, untaken)
+    scheduled = min(scheduled_count, untaken)
     waiting = group.retries.message_count
     due = sum(p.end - p.start for p in group.retries if p.time_ms <= now_ms)
     return GroupCounts(
