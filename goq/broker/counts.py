@@ -16,7 +16,7 @@ class GroupCounts(NamedTuple):
 
     ``lag`` is what it has not done, without what is not due yet (``scheduled``). Of that so much
     is ``ready``, ``leased``, or waits for its ``retry``; ``blocked`` is what of the ready is known
-    to be held back behind its key. ``dead`` is how many left it as dead letters, ever.
+    to be held back behind its key.
     """
 
     lag: int
@@ -25,7 +25,6 @@ class GroupCounts(NamedTuple):
     retry: int
     blocked: int
     scheduled: int
-    dead: int
 
 
 def group_counts(partition: Partition, name: str, now_ms: int) -> GroupCounts:
@@ -43,11 +42,11 @@ async def exact_counts(partition: Partition, name: str, now_ms: int) -> GroupCou
 
     May read the columns of the messages up to there. Raises ``OSError`` when the disk fails.
     """
-    scheduled = partition.dispatch.schedule.count
-    if scheduled and partition.state.group(name).end_offset is not None:
+    scheduled_count = partition.dispatch.schedule.count
+    if scheduled_count and partition.state.group(name).end_offset is not None:
         runs = runs_of(partition, name, State.SCHEDULED, 0, now_ms)
-        scheduled = sum([run.end - run.start async for run in runs])
-    return count_in(partition.state, partition.state.group(name), scheduled, now_ms)
+        scheduled_count = sum([run.end - run.start async for run in runs])
+    return count_in(partition.state, partition.state.group(name), scheduled_count, now_ms)
 
 
 def count_in(state: PartitionState, group: Group, scheduled_count: int, now_ms: int) -> GroupCounts:
@@ -69,5 +68,4 @@ def count_in(state: PartitionState, group: Group, scheduled_count: int, now_ms: 
         retry=waiting - due,
         blocked=group.locks.held_count,
         scheduled=scheduled,
-        dead=group.dead_count,
     )

@@ -78,7 +78,7 @@ class _Identity(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Mapping:
+class CopyPlan:
     """Where copies go: the partitions and the names of the lanes of both topics."""
 
     source_partitions: int

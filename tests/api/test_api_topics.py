@@ -6,7 +6,9 @@ import pytest
 from api_calls import publish
 from support.running_node import RunningNode, running_node
 
+from goq.clock import SystemClock
 from goq.settings import TopicSettings
+from goq.units import parse_time_us
 
 
 def test_a_topic_is_created_with_what_is_asked_and_shown_as_it_is(node: RunningNode) -> None:
@@ -38,7 +40,10 @@ def test_a_topic_is_created_with_what_is_asked_and_shown_as_it_is(node: RunningN
         }
         for number in range(2)
     ]
-    assert node.call("GET", "/v1/topics/shown") == topic
+    shown = node.call("GET", "/v1/topics/shown")
+    now_us = parse_time_us(shown.pop("time"), now_us=0)
+    assert abs(now_us - SystemClock().wall_us()) < 60_000_000
+    assert shown == topic
     assert topic in node.call("GET", "/v1/topics")["topics"]
 
 

@@ -206,6 +206,28 @@ def test_a_closed_pipe_ends_quietly(goq: Run, topic: str, environment: dict[str,
     assert done.stderr == b""
 
 
+def test_a_copy_that_is_interrupted_ends_with_130_and_goes_on_where_it_was(
+    goq: Run, topic: str, lines: list[str], environment: dict[str, str], client: Client
+) -> None:
+    copy = f"{topic}-copy"
+    words = ("replay", topic, *ALL, "--to-time", "now", "--partition", "0", "--into", copy)
+    goq("topic", "create", copy, "--partitions", "3")
+    replay = subprocess.Popen(
+        [*GOQ, *words, "--rate", "5"], stderr=subprocess.PIPE, env=environment
+    )
+    assert replay.stderr is not None
+    command = [replay.stderr.readline(), replay.stderr.readline()][1].decode()
+    while not client.topic(copy)["partitions"][0]["end_offset"]:
+        assert replay.poll() is None
+    replay.send_signal(signal.SIGINT)
+    _, errors = replay.communicate(timeout=30)
+    assert (replay.returncode, errors) == (130, b"")
+    goq(*shlex.split(command)[1:])
+    originals = [m.value for m in client.log(topic, partition=0)]
+    assert [m.value for m in client.log(copy)] == originals
+    assert lines
+
+
 def test_it_is_interrupted_with_130_while_it_keeps_to_a_rate(
     goq: Run, topic: str, lines: list[str], environment: dict[str, str]
 ) -> None:

@@ -14,9 +14,17 @@ from support.running_node import RunningNode, running_node
 
 from goq import limits
 from goq.client import AsyncClient, Client, ReadBatch
+from goq.client._sync.copying import OVERTAKEN_MAX, Copying
 from goq.client._sync.log import Span
 from goq.client.replays import REPLAYED_FROM, Replay
-from goq.errors import Conflict, InvalidInput, PartitionNotFound, TooLarge, TopicNotFound
+from goq.errors import (
+    Conflict,
+    InvalidInput,
+    PartitionNotFound,
+    SequenceGap,
+    TooLarge,
+    TopicNotFound,
+)
 from goq.model import Message
 
 _numbers = iter(range(1_000_000))
@@ -258,6 +266,10 @@ def test_times_are_exact_at_both_ends(client: Client, source: str) -> None:
     empty = client.replay(source, from_time=start / 1000, to_time=start / 1000)
     assert list(client.replayed(empty)) == []
     assert client.replay_into(empty, new_topic(client)) == (0, 0)
+    to_come = client.replay(source, from_time="+1h")
+    assert list(client.replayed(to_come)) == []
+    for offsets in ({"from_offset": 10**15}, {"from_offset": 0, "to_offset": 0}):
+        assert list(client.replayed(client.replay(source, **offsets))) == []
 
 
 def test_an_end_that_is_open_or_to_come_is_now(client: Client, source: str) -> None:
@@ -418,3 +430,18 @@ def test_what_is_to_be_read_besides_is_told_to_the_node(
     assert (span.include_deleted, span.background) == (True, True)
     assert span.from_snapshot == "2025-01-15T00:00:00.000000Z"
     assert span.from_offset is None
+
+
+def test_a_replay_that_others_overtake_without_end_gives_up(
+    client: Client, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[None] = []
+
+    def overtaken(_copying: Copying) -> None:
+        tries.append(None)
+        raise SequenceGap("the node goes on with another number")
+
+    monkeypatch.setattr(Copying, "_copy", overtaken)
+    with pytest.raises(SequenceGap):
+        client.replay_into(client.replay(source, from_offset=0), new_topic(client))
+    assert len(tries) == OVERTAKEN_MAX + 1

@@ -53,10 +53,10 @@ def test_topics_messages_and_settings_are_there_again(tmp_path: Path) -> None:
         publish(node, "a", "b")
         node.call("PATCH", "/v1/topics/t", {"settings": {"fsync": "never"}, "partitions": 3})
         publish(node, "c")
-        before = node.call("GET", "/v1/topics/t")
+        before = node.call("GET", "/v1/topics")
         log = node.call("GET", "/v1/topics/t/messages?partition=0")
     with node_with_topic(tmp_path) as node:
-        assert node.call("GET", "/v1/topics/t") == before
+        assert node.call("GET", "/v1/topics") == before
         assert node.call("GET", "/v1/topics/t/messages?partition=0") == log
 
 
@@ -177,3 +177,18 @@ def test_stopping_what_never_started_or_has_stopped_is_nothing(tmp_path: Path) -
         node.on_loop(node.node.stop)
         node.on_loop(node.node.stop)
         node.on_loop(Node(Config()).stop)
+
+
+def test_a_group_that_ends_somewhere_ends_there_after_a_restart(tmp_path: Path) -> None:
+    with node_with_topic(tmp_path) as node:
+        publish(node, *"abcdef")
+        node.call("POST", f"{GROUP}/reset", {"to": 1, "end": 4, "partition": 0})
+        (first,) = receive(node, max=1)
+        settle(node, "ack", first["receipt"])
+    with node_with_topic(tmp_path) as node:
+        publish(node, "g")
+        assert [p.get("end") for p in node.call("GET", GROUP)["partitions"]] == [4, None]
+        assert [m["value"] for m in receive(node)] == ["c", "d"]
+        node.call("POST", f"{GROUP}/reset", {"to": 4})
+    with node_with_topic(tmp_path) as node:
+        assert [m["value"] for m in receive(node)] == ["e", "f", "g"]

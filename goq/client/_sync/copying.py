@@ -26,7 +26,7 @@ from goq.client.batch import Batch
 from goq.client.lanes import lanes_of
 from goq.client.messages import LogMessage
 from goq.client.problems import unreadable
-from goq.client.replays import Mapping, Replay, origin_of
+from goq.client.replays import CopyPlan, Replay, origin_of
 from goq.errors import Conflict, InvalidFrame, InvalidInput, SequenceGap
 from goq.frame.encode import ProducerMark, encode_frame
 from goq.model import check_message
@@ -88,7 +88,7 @@ class Copying:
         """
         source = self._http.call("GET", routes.topic(self._replay.topic))
         target = self._http.call("PUT", routes.topic(self._target), repeatable=True)
-        self._mapping = Mapping(
+        self._plan = CopyPlan(
             len(source["partitions"]),
             len(target["partitions"]),
             source["settings"]["priority.lanes"],
@@ -129,7 +129,7 @@ class Copying:
                 origin = origin_of(message.headers)
                 if message.offset != offset or origin is None:
                     continue
-                if self._mapping.partition(partition, message.key) != target:
+                if self._plan.partition(partition, message.key) != target:
                     raise Conflict(
                         f"{self._target} has got other partitions since this replay began: finish"
                         " it into a new topic, or begin behind what is there with --from-offset",
@@ -159,14 +159,14 @@ class Copying:
     def _partitions(self) -> list[int]:
         if self._replay.partition is not None:
             return [self._replay.partition]
-        return list(range(self._mapping.source_partitions))
+        return list(range(self._plan.source_partitions))
 
     def _starts(self) -> dict[int, int]:
         """Return where to read on in each partition of which some copies are everywhere."""
-        targets = range(self._mapping.target_partitions)
+        targets = range(self._plan.target_partitions)
         starts: dict[int, int] = {}
         for partition in self._partitions():
-            if self._mapping.source_partitions == self._mapping.target_partitions:
+            if self._plan.source_partitions == self._plan.target_partitions:
                 targets = range(partition, partition + 1)
             places = [self._reached.get((partition, target)) for target in targets]
             reached = [place.offset for place in places if place is not None]
@@ -176,10 +176,10 @@ class Copying:
 
     def _take(self, message: LogMessage) -> bool:
         """Put a message into its batch, unless its copy is there."""
-        place = (message.partition, self._mapping.partition(message.partition, message.key))
+        place = (message.partition, self._plan.partition(message.partition, message.key))
         if message.offset <= self._reached.get(place, _Reached()).offset:
             return False
-        copy = self._mapping.copy(message)
+        copy = self._plan.copy(message)
         check_message(copy, field=f"the copy of {message.id}")
         size_bytes = message_bytes(copy)
         self._batches.setdefault(place, Batch()).add(copy, size_bytes)
@@ -224,7 +224,7 @@ class Copying:
         source, target = place
         sequence = self._reached.get(place, _Reached()).sequence
         mark = ProducerMark(self._replay.producer_id(self._target, source), 0, sequence)
-        lanes = lanes_of(self._mapping.target_lanes)
+        lanes = lanes_of(self._plan.target_lanes)
         share = self._batches[place].whole(target, default_lane=lanes.default_lane)
         return wire.place(target, encode_frame(share.columns, producer=mark))
 

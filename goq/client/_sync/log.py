@@ -217,7 +217,8 @@ class Log:
                 )
             starts = {self._partition: starts[self._partition]}
         span = self._span
-        if span.from_offset is not None or span.from_time is not None or span.include_deleted:
+        is_of_past = span.include_deleted or span.from_snapshot is not None
+        if span.from_offset is not None or span.from_time is not None or is_of_past:
             starts = dict.fromkeys(starts, span.from_offset)
         starts.update({p: offset for p, offset in self._starts.items() if p in starts})
         return [

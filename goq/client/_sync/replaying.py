@@ -46,6 +46,7 @@ def resolve(
         raise InvalidInput("the end lies before the beginning", field="to_offset")
     if to_us is not None or to_offset is None:
         to_us = now_us if to_us is None else min(to_us, now_us)
+        to_us = max(to_us, to_us if from_us is None else from_us)  # what is to come is empty
     return Replay(
         topic,
         from_us,
