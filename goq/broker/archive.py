@@ -46,7 +46,6 @@ from goq.storage.nodedb import ArchiveRow
 from goq.storage.segment import INDEX_SUFFIX, KEYS_SUFFIX, SPANS_SUFFIX, Segment
 
 T = TypeVar("T")
-DIR_NAME = "archive"
 LOGS = ("messages", "events")
 _log = logging.getLogger("goq.broker")
 _SIDECARS = (INDEX_SUFFIX, COLUMNS_SUFFIX, KEYS_SUFFIX, SPANS_SUFFIX)
