@@ -102,6 +102,11 @@ class Archive:
         number = bisect_right(rows, offset, key=lambda row: row.base_offset) - 1
         return rows[number] if number >= 0 and offset < rows[number].end_offset else None
 
+    def file_of(self, row: ArchiveRow) -> Path:
+        """Return the file of an archived segment."""
+        directory = self.directory(PartitionId(row.topic, row.partition), row.log)
+        return archive_path(directory, Segment(directory, row.base_offset).path)
+
     def damage(self, identity: PartitionId, log: str) -> list[Damage]:
         """Return the damage that was met in a log's archived segments; readers add to it."""
         return self._damage.setdefault((identity, log), [])

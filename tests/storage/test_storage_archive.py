@@ -134,6 +134,19 @@ def test_what_is_in_memory_is_bounded_and_one_stretch_is_always_held(
         assert disk.bytes_read - before < disk.size(ROOT / f"{NAME}.log.zst") + 5000
 
 
+def test_what_files_say_of_themselves_is_remembered_of_so_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "ARCHIVE_CACHE_FOOTERS", 2)
+    disk = SimulatedDisk()
+    data = disk.read_all(archived(disk, filled(disk)))
+    reading = ArchiveDisk(disk, ROOT)
+    for number in range(4):
+        disk.put(ROOT / f"{number:020}.log.zst", data)
+        assert reading.size(ROOT / f"{number:020}.log") > 0
+        assert len(reading._footers) == min(number + 1, 2)
+
+
 def test_a_read_that_may_not_wait_is_told_so() -> None:
     disk = SimulatedDisk()
     archived(disk, filled(disk))
