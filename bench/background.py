@@ -54,6 +54,7 @@ def _live(place: Place, background: bool | None) -> tuple[float, float, float]:
             time.sleep(0.01)
     topic, count = fresh_topic(place.goq), place.scaled(LIVE_MESSAGES, 1000)
     sender = beside(publish_goq, place.goq.url, topic, count)
+    _await_first(place, topic)
     before, began_s = counted.value, time.perf_counter()
     late_ms = asyncio.run(receive_goq(place.goq.url, topic, count))
     rate = (counted.value - before) / (time.perf_counter() - began_s)
@@ -62,6 +63,12 @@ def _live(place: Place, background: bool | None) -> tuple[float, float, float]:
         reader.terminate()
         reader.join()
     return *quantiles(late_ms), rate
+
+
+def _await_first(place: Place, topic: str) -> None:
+    with Client(place.goq.url) as client:
+        while not any(item["end_offset"] for item in client.topic(topic)["partitions"]):
+            time.sleep(0.01)
 
 
 def _all_three(place: Place) -> tuple[float, ...]:

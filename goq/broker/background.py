@@ -1,8 +1,9 @@
 """Reads that give way: reading old messages is never to be felt by those who handle new ones.
 
 At most one such read is under way on a node, in a thread of its own and a small piece at a time.
-Between pieces is a pause. While there is live traffic it is three times as long as the piece took,
-so that a quarter of the time is the most that background reads have; else there is none.
+Between pieces is a pause. While there is live traffic it is three times as long as the piece took
+and never less than 20 ms, so that a quarter of the time is the most that background reads have;
+else there is none.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ SHARE: Final = 0.25
 """The part of the time that background reads have while there is live traffic."""
 BUSY_FOR_S: Final = 1.0
 """For how long traffic that was seen counts as going on."""
+PAUSE_S_MIN: Final = 0.02
+"""A pause is never shorter: sending a piece takes time too, and so does what its reader does."""
 LATE_S: Final = 0.005
 """An event loop that comes back after so long has much to do, whatever it is."""
 
@@ -45,8 +48,8 @@ class Pace:
 
     def worked(self, now_s: float, seconds: float) -> None:
         """Note that a piece which took so long has ended now."""
-        pause_s = seconds * (1 - SHARE) / SHARE if now_s < self._busy_until_s else 0.0
-        self._next_s = now_s + pause_s
+        pause_s = max(seconds * (1 - SHARE) / SHARE, PAUSE_S_MIN)
+        self._next_s = now_s + (pause_s if now_s < self._busy_until_s else 0.0)
 
     def wait_s(self, now_s: float) -> float:
         """Return how long it is until the next piece may begin."""

@@ -20,6 +20,7 @@ from goq.storage.reader import LogReader, Reading, guess_chunk_bytes, number_of
 from goq.storage.segment import Segment
 
 _INDEX_SHARE = 128  # an index is about so many times smaller than its segment
+_SEGMENT_FRAMES = 4  # asking an index that is in memory costs about as much as so many frames
 
 
 class TimeRange(NamedTuple):
@@ -121,6 +122,7 @@ class _Search:
 
     def _runs(self, segments: Sequence[Segment], number: int) -> list[Run] | None:
         segment, times = segments[number], self._times
+        self._scan_left -= _SEGMENT_FRAMES * limits.FRAME_SCAN_COST_BYTES
         if segment.index is None:  # it has to be read, or even made anew
             self._scan_left -= segment.size_bytes // _INDEX_SHARE
         try:

@@ -233,3 +233,38 @@ def test_damage_in_a_range_is_reported_and_the_rest_given(
     preface, frames = f.answered(node.request("GET", path, headers=f.ACCEPT_FRAMES).body)
     assert preface["damaged"] == found["damaged"]
     assert [view.header.base_offset for _, view in frames] == [0, 2]
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_retention_may_delete_what_is_being_read(
+    node: RunningNode, topic: str, background: bool
+) -> None:
+    path = f"/v1/topics/{topic}"
+    node.call("PATCH", path, {"settings": {"segment.bytes": "64KiB"}})
+    value = "x" * 10_000
+    for number in range(60):
+        publish(node, topic, f"{number} {value}", partition=0)
+    assert node.node.broker is not None
+    broker, seen = node.node.broker, []
+    with Client(node.url) as client:
+        offset = 0
+        while True:
+            piece = client.read(
+                topic,
+                partition=0,
+                offset=offset,
+                from_time="-1h",
+                to_time="+1h",
+                limit=7,
+                background=background,
+            )
+            seen += [message.offset for message in piece.messages]
+            offset = piece.next
+            if len(seen) == 7:
+                node.call("PATCH", path, {"settings": {"retention.bytes": "128KiB"}})
+                node.on_loop(broker.apply_retention)
+            if offset >= piece.end:
+                break
+    assert piece.damaged == []
+    assert piece.start > 30
+    assert seen == [*range(7), *range(piece.start, 60)]

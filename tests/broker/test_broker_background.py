@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from goq import limits
-from goq.broker.background import BUSY_FOR_S, LATE_S, SHARE, BackgroundReads, Pace
+from goq.broker.background import BUSY_FOR_S, LATE_S, PAUSE_S_MIN, SHARE, BackgroundReads, Pace
 from goq.errors import TooManyRequests
 
 
@@ -29,6 +29,13 @@ def test_with_live_traffic_background_reads_have_a_quarter_of_the_time() -> None
         worked_s += 0.01 * (piece % 3 + 1)
         pace.worked(now_s, 0.01 * (piece % 3 + 1))
     assert worked_s / now_s == pytest.approx(SHARE, rel=0.01)
+
+
+def test_a_pause_is_not_shorter_than_its_minimum() -> None:
+    pace = Pace()
+    pace.look(0.0, 1, LATE_S)
+    pace.worked(0.0, 0.001)
+    assert pace.wait_s(0.0) == PAUSE_S_MIN
 
 
 def test_traffic_counts_for_as_long_as_it_is_said() -> None:

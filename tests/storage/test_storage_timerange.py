@@ -239,7 +239,8 @@ def test_looking_through_much_in_vain_ends_with_a_place_to_go_on_from() -> None:
     log = Log.open(DIRECTORY, SimulatedDisk())
     for number in range(100):  # a clock that goes to and fro: every stretch may hold the range
         append(log, [FRAME], time_us=START_US + number % 2 * 1000)
-    bounds = ReadBounds(scanned_bytes_max=10 * (len(FRAME) + limits.FRAME_SCAN_COST_BYTES))
+    cost = limits.FRAME_SCAN_COST_BYTES
+    bounds = ReadBounds(scanned_bytes_max=10 * (len(FRAME) + cost) + 4 * cost)
     piece = frames_between(log.reader, TimeRange(START_US + 1, START_US + 2), 0, 1000, bounds)
     assert (piece.frames, piece.next_offset) == ([], 100)
     assert read_range(log.reader, TimeRange(START_US + 1, START_US + 2), 0, 1000).frames == []
