@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -28,8 +27,6 @@ from goq.clock import Clock
 from goq.errors import DamagedData, TopicExists
 from goq.storage.archivedisk import ArchiveDisk
 from goq.storage.archivefile import (
-    PART_SUFFIX,
-    SUFFIX,
     Footer,
     Interrupted,
     archive_path,
@@ -39,6 +36,7 @@ from goq.storage.archivefile import (
     read_footer,
     write_archive,
 )
+from goq.storage.archivemanifest import row_of, unlisted
 from goq.storage.columnfile import SUFFIX as COLUMNS_SUFFIX
 from goq.storage.damage import Damage
 from goq.storage.files import Disk
@@ -46,9 +44,6 @@ from goq.storage.nodedb import ArchiveRow
 from goq.storage.segment import INDEX_SUFFIX, KEYS_SUFFIX, SPANS_SUFFIX, Segment
 
 T = TypeVar("T")
-DIR_NAME = "archive"
-LOGS = ("messages", "events")
-_log = logging.getLogger("goq.broker")
 _SIDECARS = (INDEX_SUFFIX, COLUMNS_SUFFIX, KEYS_SUFFIX, SPANS_SUFFIX)
 _NICENESS = 10
 _LogKey = tuple[PartitionId, str]
@@ -83,7 +78,9 @@ class Archive:
     async def open(self, topics: Collection[str]) -> None:
         """Take up the manifest and what the files say besides; remove what was not finished."""
         known = {row[:4]: row for row in await self._metadata.archived()}
-        found = await self._in(self._writer, lambda: list(self._look_through(topics, known)))
+        found = await self._in(
+            self._writer, lambda: list(unlisted(self._real, self.root, topics, known))
+        )
         if found:
             await self._metadata.put_archived(found)
         for row in [*known.values(), *found]:
@@ -102,6 +99,11 @@ class Archive:
         rows = self.rows(identity, log)
         number = bisect_right(rows, offset, key=lambda row: row.base_offset) - 1
         return rows[number] if number >= 0 and offset < rows[number].end_offset else None
+
+    def file_of(self, row: ArchiveRow) -> Path:
+        """Return the file of an archived segment."""
+        directory = self.directory(PartitionId(row.topic, row.partition), row.log)
+        return archive_path(directory, Segment(directory, row.base_offset).path)
 
     def damage(self, identity: PartitionId, log: str) -> list[Damage]:
         """Return the damage that was met in a log's archived segments; readers add to it."""
@@ -139,7 +141,7 @@ class Archive:
             directory, now_us = self.directory(identity, log), self._clock.wall_us()
             footer = await self._in(self._writer, lambda: self._take(directory, segment, now_us))
             path = archive_path(directory, segment.path)
-            row = _row(identity, log, footer, self._real.size(path))
+            row = row_of(identity, log, footer, self._real.size(path))
             await self._metadata.put_archived([row])
             self.disk.forget(path.with_name(path.name.removesuffix(".zst")))
             self._add(row)
@@ -209,60 +211,11 @@ class Archive:
         except (FileNotFoundError, DamagedData):
             return None
 
-    def _look_through(
-        self, topics: Collection[str], known: dict[tuple[str, int, str, int], ArchiveRow]
-    ) -> Iterator[ArchiveRow]:
-        for topic in self._real.names(self.root):
-            if topic not in topics:
-                _log.warning("%s is the archive of no topic; nothing reads it", self.root / topic)
-                continue
-            for number in self._real.names(self.root / topic):
-                if number.isascii() and number.isdecimal():
-                    for log in LOGS:
-                        yield from self._unlisted(PartitionId(topic, int(number)), log, known)
-
-    def _unlisted(
-        self,
-        identity: PartitionId,
-        log: str,
-        known: dict[tuple[str, int, str, int], ArchiveRow],
-    ) -> Iterator[ArchiveRow]:
-        directory = self.directory(identity, log)
-        for name in self._real.names(directory):
-            path = directory / name
-            if name.endswith(PART_SUFFIX):
-                self._real.remove(path)
-            elif name.endswith(SUFFIX) and name.removesuffix(SUFFIX).isdecimal():
-                row = known.get((*identity, log, int(name.removesuffix(SUFFIX))))
-                size_bytes = self._real.size(path)
-                if row is not None and row.archived_bytes == size_bytes:
-                    continue
-                try:
-                    yield _row(identity, log, read_footer(self._real, path), size_bytes)
-                except DamagedData as error:
-                    _log.warning("%s", error.detail)
-
     def _add(self, row: ArchiveRow) -> None:
         key = PartitionId(row.topic, row.partition), row.log
         logs = self._rows.setdefault(row.topic, {})
         others = [known for known in logs.get(key, ()) if known[:4] != row[:4]]
         logs[key] = sorted([*others, row], key=lambda known: known.base_offset)
-
-
-def _row(identity: PartitionId, log: str, footer: Footer, archived_bytes: int) -> ArchiveRow:
-    return ArchiveRow(
-        identity.topic,
-        identity.number,
-        log,
-        footer.base_offset,
-        footer.end_offset,
-        footer.size_bytes,
-        archived_bytes,
-        footer.first_time_us,
-        footer.last_time_us,
-        footer.archived_at_us,
-        footer.crc32c,
-    )
 
 
 def _be_nice() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from goq import limits
-from goq.broker.archive import DIR_NAME, Archive
+from goq.broker.archive import Archive
 from goq.broker.background import BackgroundReads
 from goq.broker.compacting import Compacting
 from goq.broker.finding import Finder
@@ -31,6 +31,7 @@ from goq.clock import Clock
 from goq.errors import InvalidInput, ShuttingDown, TooManyRequests, TopicExists, TopicNotFound
 from goq.model import DEAD_LETTERS_SUFFIX, check_name
 from goq.settings import TopicSettings, flattened
+from goq.storage.archiveverify import DIR_NAME
 from goq.storage.files import Disk
 from goq.storage.nodedb import SegmentRow, TopicRow
 from goq.storage.segment import Segment

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 SUFFIX: Final = ".log.zst"
 PART_SUFFIX: Final = ".part"
-LEVEL: Final = 9  # measured, see docs/internals/retention.md
+LEVEL: Final = 6  # measured, see docs/internals/retention.md
 _CHUNK_BYTES = limits.MIB
 _SKIPPABLE: Final = 0x184D2A5E
 _HEAD = struct.Struct("<II")

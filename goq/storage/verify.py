@@ -13,6 +13,7 @@ from pathlib import Path
 
 from goq import limits
 from goq.errors import GoqError
+from goq.storage.archiveverify import verify_archive
 from goq.storage.damage import Damage
 from goq.storage.files import Disk
 from goq.storage.nodedb import FILE_NAME, NodeDb, SegmentRow, TopicRow
@@ -153,7 +154,7 @@ def _verify_segment(
 
 
 def verify_data_dir(disk: Disk, data_dir: Path) -> DirReport:
-    """Check every log of a data folder, and that what ``node.db`` lists is there."""
+    """Check every log of a data folder and its archive: all that ``node.db`` lists is there."""
     result = DirReport()
     reports: dict[tuple[str, int, str], LogReport] = {}
     for topic, partition, log in _logs_in(disk, data_dir):
@@ -161,6 +162,7 @@ def verify_data_dir(disk: Disk, data_dir: Path) -> DirReport:
         report = reports[topic, partition, log] = verify_log(disk, directory)
         result.logs.append(VerifiedLog(topic, partition, log, report))
     try:
+        result.problems += verify_archive(disk, data_dir)
         missing = _missing(disk, data_dir, _read_manifest(data_dir)[1])
         topics, rows = _read_manifest(data_dir)  # again: retention may have been between the two
     except GoqError as error:

@@ -24,7 +24,7 @@ from support.disk import SimulatedCrash, SimulatedDisk
 
 from goq import limits
 from goq.broker.broker import Broker
-from goq.broker.wholelog import WholeReader, whole_logs
+from goq.broker.wholelog import Past, WholeReader, whole_logs
 from goq.clock import ManualClock
 from goq.errors import GoqError, TopicExists
 from goq.frame.view import FrameView
@@ -268,7 +268,10 @@ def test_what_was_deleted_without_an_archive_is_passed_over(tmp_path: Path) -> N
             assert reader.first_from(50) == 50
             reading = reader.read(7, 24, messages_max=4)
             assert [v.header.base_offset for v in reading.frames] == [7, 8, 15, 16]
-            assert broker.archive.find(partition.identity, "messages", 8) is not None
+            row = broker.archive.find(partition.identity, "messages", 8)
+            assert row is not None
+            assert (row.base_offset, row.end_offset) == (6, 9)
+            assert broker.archive.file_of(row).is_file()
             assert broker.archive.find(partition.identity, "messages", 9) is None
             assert broker.archive.find(partition.identity, "messages", 23) is None
 
@@ -375,5 +378,40 @@ def test_a_node_that_stops_breaks_off_what_it_archives(tmp_path: Path) -> None:
         async with broker_on(tmp_path, clock=clock, **SETTINGS) as broker:
             await broker.apply_retention()
             assert read_here(broker) == values
+
+    run(main())
+
+
+def test_a_snapshot_has_what_was_kept_at_its_time_and_nothing_later(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        async with broker_on(
+            tmp_path, clock=clock, retention__age="none", archive="true"
+        ) as broker:
+            await broker.create_topic("t", 1)
+            (partition,) = broker.topic("t").partitions
+            kept: list[tuple[int, list[bytes]]] = []
+            values: list[bytes] = []
+            for number in range(8):
+                values.append(b"%d" % number)
+                await publish(broker.topic("t"), values[-1])
+                await partition.keeping.roll()
+                if number in (3, 6):
+                    age = {"retention.age": f"{2 * 3600 + 1}s"}
+                    await broker.alter_topic("t", age)
+                    await broker.apply_retention()
+                    await broker.alter_topic("t", {"retention.age": "none"})
+                clock.advance_ms(HOUR_MS)
+                kept.append((clock.now_us - 1, values[partition.messages.start_offset :]))
+            assert [len(then) for _, then in kept] == [1, 2, 3, 3, 4, 5, 3, 4]
+            for time_us, then in kept:
+                past = Past(broker.archive, time_us)
+                reader, start, end = past.opened(partition, 0, partition.state.end_offset)
+                assert values_of(reader.read(start, end).frames) == then
+                _, start, _ = past.opened(partition, start + 1, end)
+                assert values_of(reader.read(start, end).frames) == then[1:]
+            past = Past(broker.archive, kept[0][0] - 2 * HOUR_MS * 1000)
+            _, start, end = past.opened(partition, 0, partition.state.end_offset)
+            assert start == end == 0
 
     run(main())

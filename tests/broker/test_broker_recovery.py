@@ -538,11 +538,11 @@ def test_receives_and_trims_do_not_get_into_each_others_way(tmp_path: Path) -> N
                     given = receipts(found)  # void where retention was faster
                     await settle_acked(topic, "g", given)
 
-            async def trim() -> None:
+            async def trim_often() -> None:
                 for offset in range(0, 150, 5):
                     await trim(partition, offset)
 
-            await asyncio.gather(consume(), consume(), trim())
+            await asyncio.gather(consume(), consume(), trim_often())
             assert len(set(seen)) == len(seen)
             assert set(range(150, 200)) <= set(seen)
             await _check_copy(topic, tmp_path)

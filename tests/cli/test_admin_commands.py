@@ -9,6 +9,7 @@ import pytest
 from support.cli import GOQ, Run
 from support.members_twin import FakeHost
 from support.running_node import RunningNode
+from support.serving import wait_until
 
 import goq as package
 from goq.broker.coordinator import Coordinator
@@ -205,3 +206,16 @@ def _let_join(node: RunningNode, name: str, *consumers: str) -> None:
         topic.coordinator = Coordinator(FakeHost(2), node.node.broker.clock)
     for consumer in consumers:
         topic.coordinator.join("g", consumer)
+
+
+def test_a_topic_shows_what_is_archived_of_it(goq: Run, topic: str, node: RunningNode) -> None:
+    settings = ("archive=true", "segment.bytes=64KiB", "retention.bytes=64KiB")
+    options = [word for setting in settings for word in ("--set", setting)]
+    goq("topic", "create", topic, "--partitions", "1", *options)
+    assert "archived" not in goq("topic", "show", topic).stdout.decode()
+    lines = b"".join(b"%d" % number * 30_000 + b"\n" for number in range(9))
+    goq("produce", topic, "--batch", "1", stdin=lines)
+    wait_until(lambda: "archived" in node.call("GET", f"/v1/topics/{topic}"), "it is archived")
+    assert "archived segments" in goq("topic", "show", topic).stdout.decode()
+    archived = json.loads(goq("topic", "show", topic, "--json").stdout)["archived"]
+    assert archived["messages"] >= 3

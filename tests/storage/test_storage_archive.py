@@ -26,8 +26,10 @@ from goq.storage.archivefile import (
 )
 from goq.storage.files import NotCached, RealDisk
 from goq.storage.log import Log, LogConfig
+from goq.storage.nodedb import ArchiveRow, NodeDb
 from goq.storage.reader import LogReader
 from goq.storage.segment import Segment
+from goq.storage.verify import verify_data_dir
 
 ROOT = Path("/archive")
 SOURCE = Path("/log")
@@ -130,6 +132,19 @@ def test_what_is_in_memory_is_bounded_and_one_stretch_is_always_held(
         for position in range(0, 40_000, 1000):
             assert len(reading.read(ROOT / f"{NAME}.log", position, 1000)) == 1000
         assert disk.bytes_read - before < disk.size(ROOT / f"{NAME}.log.zst") + 5000
+
+
+def test_what_files_say_of_themselves_is_remembered_of_so_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "ARCHIVE_CACHE_FOOTERS", 2)
+    disk = SimulatedDisk()
+    data = disk.read_all(archived(disk, filled(disk)))
+    reading = ArchiveDisk(disk, ROOT)
+    for number in range(4):
+        disk.put(ROOT / f"{number:020}.log.zst", data)
+        assert reading.size(ROOT / f"{number:020}.log") > 0
+        assert len(reading._footers) == min(number + 1, 2)
 
 
 def test_a_read_that_may_not_wait_is_told_so() -> None:
@@ -278,3 +293,58 @@ def test_a_footer_is_what_only_a_whole_file_has() -> None:
     disk.put(path, data + b"\0")
     with pytest.raises(DamagedData):
         read_footer(disk, path)
+
+
+def row_of(topic: str, footer: Footer, archived_bytes: int) -> ArchiveRow:
+    return ArchiveRow(
+        topic,
+        0,
+        "messages",
+        footer.base_offset,
+        footer.end_offset,
+        footer.size_bytes,
+        archived_bytes,
+        footer.first_time_us,
+        footer.last_time_us,
+        footer.archived_at_us,
+        footer.crc32c,
+    )
+
+
+def test_the_manifest_keeps_its_rows_until_their_topic_goes(tmp_path: Path) -> None:
+    rows = [row_of("t", Footer(n, n + 1, 2, 3, 4, 5, 6, []), 7) for n in range(3)]
+    other = row_of("other", Footer(0, 1, 2, 2**32 - 1, 4, 5, 2**60, []), 7)
+    db = NodeDb(tmp_path)
+    db.put_archived([*rows, other])
+    db.put_archived([rows[1]._replace(archived_at_us=9)])
+    db.close()
+    db = NodeDb(tmp_path)
+    expected = [other, rows[0], rows[1]._replace(archived_at_us=9), rows[2]]
+    assert db.archived() == expected
+    db.delete_topic("t")
+    assert db.archived() == [other]
+    db.close()
+    assert NodeDb(tmp_path, read_only=True).archived() == [other]
+
+
+def test_a_verification_finds_what_is_wrong_with_the_archive(tmp_path: Path) -> None:
+    disk, data = RealDisk(), Random(1).randbytes(2000)
+    folder = tmp_path / "archive/t/0/messages"
+    folder.mkdir(parents=True)
+    (tmp_path / "source.log").write_bytes(data)
+    db = NodeDb(tmp_path)
+    for number in range(3):
+        path = folder / f"{number:020}.log.zst"
+        footer = Footer(number, number + 1, len(data), 0, 0, 0, 0, [])
+        footer = write_archive(disk, tmp_path / "source.log", path, footer, never)
+        db.put_archived([row_of("t", footer, path.stat().st_size)])
+    db.close()
+    (tmp_path / "archive/a file").write_bytes(b"")
+    assert verify_data_dir(disk, tmp_path).is_sound
+    (folder / f"{0:020}.log.zst").unlink()
+    damaged = folder / f"{1:020}.log.zst"
+    damaged.write_bytes(damaged.read_bytes()[:-9] + b"x" * 9)
+    problems = verify_data_dir(disk, tmp_path).problems
+    assert len(problems) == 2
+    assert damaged.name in problems[0]
+    assert "is missing" in problems[1]

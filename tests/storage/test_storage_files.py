@@ -36,6 +36,19 @@ def test_a_log_on_the_real_disk_survives_being_opened_again(tmp_path: Path) -> N
     again.close()
 
 
+def test_a_renamed_file_is_read_under_its_new_name_only(tmp_path: Path) -> None:
+    disk, path, target = RealDisk(), tmp_path / "file", tmp_path / "other"
+    disk.replace(path, b"new")
+    disk.replace(target, b"what was there")
+    assert bytes(disk.read(path, 0, 9)) == b"new"
+    assert bytes(disk.read(target, 0, 20)) == b"what was there"
+    disk.rename(path, target)
+    assert bytes(disk.read(target, 0, 20)) == b"new"
+    with pytest.raises(FileNotFoundError):
+        disk.read(path, 0, 9)
+    assert disk.names(tmp_path) == ["other"]
+
+
 def test_a_replaced_file_is_read_anew(tmp_path: Path) -> None:
     disk, path = RealDisk(), tmp_path / "file"
     disk.replace(path, b"old")
