@@ -5,6 +5,7 @@ it worth while, and when a tombstone's time is over. In between nothing runs.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 from collections.abc import Iterator, Mapping
@@ -69,10 +70,9 @@ class Compacting:
 
     async def _run(self) -> None:
         while True:
-            try:
-                await asyncio.wait_for(self._wanted.wait(), self._due_in_s())
-            except TimeoutError:
-                pass
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._due_in_s()):
+                    await self._wanted.wait()
             self._wanted.clear()
             await self.apply()
 

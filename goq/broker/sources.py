@@ -5,11 +5,11 @@ The functions block on the disk, :class:`Sources` does not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
-from goq.broker.archive import LOGS, Archive
+from goq.broker.archive import Archive
 from goq.broker.eventlog import StoredEvent
 from goq.broker.eventsearch import Events
 from goq.broker.eventspans import events_between
@@ -20,12 +20,26 @@ from goq.errors import InvalidFrame, TooLarge
 from goq.frame.view import FrameView
 from goq.storage.reader import LogReader
 
+T = TypeVar("T")
+
+
+class Run(Protocol):
+    """Runs work in a thread."""
+
+    def __call__(self, work: Callable[[], T]) -> Awaitable[T]:
+        """Return what to await for what ``work`` returns."""
+        ...
+
 
 class Source(NamedTuple):
-    """Where messages of a partition, and what happened to them, may be read."""
+    """Where messages of a partition, and what happened to them, may be read.
+
+    ``run`` runs what reads them in a thread: what decompresses takes none that commits need.
+    """
 
     messages: LogReader
     events: Events
+    run: Run
 
 
 class Sources:
@@ -43,16 +57,18 @@ class Sources:
     def of(self, partition: Partition) -> Source:
         """Return where to look for a partition's messages; on the event loop."""
         spans, identity = partition.spans, partition.identity
-        if not any(self._archive.rows(identity, log) for log in LOGS):
+        rows = self._archive.rows
+        if not rows(identity, "messages") and not rows(identity, "events"):
             events = Events(partition.events.reader, spans.index, spans.live())
-            return Source(partition.messages.reader, events)
+            return Source(partition.messages.reader, events, partition.in_thread)
         known = self._archived.get(partition)
         if known is None:
             logs = whole_logs(self._archive, partition)
             known = logs, SpanIndex(self._archive.disk, logs.events)
             self._archived[partition] = known
         logs, index = known
-        return Source(logs.messages, Events(logs.events, index, spans.live()))
+        events = Events(logs.events, index, spans.live())
+        return Source(logs.messages, events, self._archive.in_thread)
 
     def archived_at_us(self, partition: Partition, offset: int) -> int | None:
         """Return when a message went to the archive, None where it is not there alone."""

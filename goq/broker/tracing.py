@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 
 from goq import limits
 from goq.broker.broker import Broker
@@ -63,7 +64,8 @@ class Tracing:
                 new = {each.id for each in trace.copies} - watched
                 if not new:
                     with suppress(TimeoutError):
-                        await asyncio.wait_for(news.wait(), left_s)
+                        async with asyncio.timeout(left_s):
+                            await news.wait()
 
     async def trace(self, message_id: MessageId) -> Trace:
         """Return the trace of a message.
@@ -105,7 +107,7 @@ class Tracing:
             )
         source = self._sources.of(partition)
         age_ms = self._broker.topic(message_id.topic).settings.retention_age_ms
-        return await partition.in_thread(lambda: self._read(partition, source, message_id, age_ms))
+        return await source.run(lambda: self._read(partition, source, message_id, age_ms))
 
     def _read(
         self,
@@ -161,13 +163,10 @@ class Tracing:
                 break  # that is one more than is followed
             with suppress(GoqError):
                 target = self._broker.topic(copy.topic).partition(copy.partition)
-                readers = [self._sources.of(target).messages]
+                source = self._sources.of(target)
                 end = target.state.end_offset
-
-                def find(copy=copy, readers=readers, end=end) -> int | None:  # type: ignore[no-untyped-def]
-                    return place_of_copy(readers, end, copy.offset, copy.number)
-
-                offset = await target.in_thread(find)
+                place = partial(place_of_copy, [source.messages], end, copy.offset, copy.number)
+                offset = await source.run(place)
                 if offset is not None:
                     found[number] = MessageId(copy.topic, copy.partition, offset)
         return found
