@@ -1,0 +1,44 @@
+"""The columns of exported tables, as Arrow and as Spark have them.
+
+Messages have the columns of Spark's Kafka source under the same names, and goq's own after them.
+Columns that are never null say so, for Spark compares schemas to the letter.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def _never_null(name: str, kind: pa.DataType) -> pa.Field:
+    return pa.field(name, kind, nullable=False)
+
+
+MESSAGES = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        _never_null("topic", pa.string()),
+        _never_null("partition", pa.int32()),
+        _never_null("offset", pa.int64()),
+        _never_null("timestamp", TIMESTAMP),
+        pa.field("headers", HEADERS),
+        _never_null("message_id", pa.string()),
+        _never_null("lane", pa.int16()),
+        pa.field("deliver_at", TIMESTAMP),
+        pa.field("tenant", pa.string()),
+        pa.field("producer", pa.string()),
+    ]
+)
+"""``lane`` is its number; ``deliver_at`` is null for what was never delayed; ``producer`` is the
+producer's id in hexadecimal, null where the batch had none."""
+
+MESSAGES_DDL = (
+    "key BINARY, value BINARY, topic STRING NOT NULL, partition INT NOT NULL,"
+    " offset BIGINT NOT NULL, timestamp TIMESTAMP NOT NULL,"
+    " headers ARRAY<STRUCT<key: STRING, value: BINARY>>, message_id STRING NOT NULL,"
+    " lane SMALLINT NOT NULL, deliver_at TIMESTAMP, tenant STRING, producer STRING"
+)
+"""The same as Spark writes it."""
