@@ -117,7 +117,8 @@ def _binary(
         if column is None:
             lengths.append(np.zeros(count, np.int32))
         else:
-            lengths.append(np.diff(np.frombuffer(column.offsets, np.int32)))
+            bounds = np.frombuffer(column.offsets, np.int32)
+            lengths.append(bounds[1:] - bounds[:-1])
             data.append(column.data)
     offsets = _starts(_joined(lengths, np.int32))
     buffers = [None if bitmap is None else pa.py_buffer(bitmap), pa.py_buffer(offsets)]
@@ -129,14 +130,16 @@ def _binary(
 
 
 def _headers(frames: Sequence[FrameView]) -> pa.Array:
-    counts, names, values = [], [], []
+    counts: list[npt.NDArray[np.int32]] = []
+    names: list[tuple[BytesColumn, int]] = []
+    values: list[tuple[BytesColumn, int]] = []
     for view in frames:
         payload = view.payload
         if payload.header_counts is None:
             counts.append(np.zeros(view.header.message_count, np.int32))
         else:
             bounds = np.frombuffer(payload.header_counts, np.int32)
-            counts.append(np.diff(bounds))
+            counts.append(bounds[1:] - bounds[:-1])
             names.append((payload.header_names, int(bounds[-1])))
             values.append((payload.header_values, int(bounds[-1])))
     pairs = pa.StructArray.from_arrays(

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from goq.errors import Conflict
+from goq.pipeline.ahead import ahead
 from goq.pipeline.arrow import messages_batch
 from goq.pipeline.ledger import FileEntry, Ledger, Manifest, Plan, State
 from goq.pipeline.parquet import DatedWriter, Written
@@ -23,6 +24,7 @@ from goq.pipeline.source import Source
 from goq.pipeline.target import Target
 
 TABLE = "messages"
+_READ_AHEAD = 4  # answers of a node, some MiB each
 
 
 class Span(NamedTuple):
@@ -60,13 +62,14 @@ def stage_piece(
     writer = DatedWriter(staging, f"{topic}-{piece.partition}-{piece.start}-{piece.end}", MESSAGES)
     missing: list[tuple[int, int]] = []
     try:
-        for stretch in source.stretches(topic, *piece):
-            missing += stretch.missing
-            if stretch.frames:
-                batch = messages_batch(
-                    topic, piece.partition, stretch.frames, default_lane=default_lane
-                )
-                writer.add(within(batch, span))
+        with ahead(source.stretches(topic, *piece), _READ_AHEAD) as stretches:
+            for stretch in stretches:
+                missing += stretch.missing
+                if stretch.frames:
+                    batch = messages_batch(
+                        topic, piece.partition, stretch.frames, default_lane=default_lane
+                    )
+                    writer.add(within(batch, span))
         return PieceFiles(piece, list(writer.finish()), missing)
     except BaseException:
         writer.abandon()

@@ -10,7 +10,7 @@ state that it leads to, and then the plan is removed. A step that comes twice do
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 
@@ -62,6 +62,9 @@ class Manifest(msgspec.Struct, kw_only=True):
     missing: list[tuple[int, int, int]] = []
 
 
+_Shape = TypeVar("_Shape", State, Plan, Manifest)
+
+
 class Ledger:
     """The stored state of one table of one topic. Raises what its target raises."""
 
@@ -97,7 +100,7 @@ class Ledger:
         """Store where the export stands."""
         self._store("state.json", state)
 
-    def _load(self, name: str, shape: type[Any]) -> Any:
+    def _load(self, name: str, shape: type[_Shape]) -> _Shape | None:
         path = f"{self._folder}/{name}"
         data = self._target.read(path)
         if data is None:

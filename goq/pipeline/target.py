@@ -8,6 +8,9 @@ its name at once. What begins with ``_`` is not for readers: Spark passes it ove
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
@@ -199,6 +202,19 @@ def open_target(to: str) -> Target:
     except (ValueError, OSError) as error:
         raise InvalidInput(f"{to!r} cannot be written to: {error}", field="to") from None
     return RemoteTarget(filesystem, root)
+
+
+@contextmanager
+def staging_of(target: Target) -> Generator[Path, None, None]:
+    """Give a local folder where files are made that go to the target.
+
+    For a folder of this machine it lies within, so that a file gets its place by a rename.
+    """
+    if isinstance(target, LocalTarget):
+        yield target.root / _ASIDE
+        return
+    with tempfile.TemporaryDirectory(prefix="goq-export-") as directory:
+        yield Path(directory)
 
 
 def _sync_dir(directory: Path) -> None:
