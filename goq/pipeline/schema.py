@@ -35,10 +35,19 @@ MESSAGES = pa.schema(
 """``lane`` is its number; ``deliver_at`` is null for what was never delayed; ``producer`` is the
 producer's id in hexadecimal, null where the batch had none."""
 
-MESSAGES_DDL = (
-    "key BINARY, value BINARY, topic STRING NOT NULL, partition INT NOT NULL,"
-    " offset BIGINT NOT NULL, timestamp TIMESTAMP NOT NULL,"
-    " headers ARRAY<STRUCT<key: STRING, value: BINARY>>, message_id STRING NOT NULL,"
-    " lane SMALLINT NOT NULL, deliver_at TIMESTAMP, tenant STRING, producer STRING"
-)
-"""The same as Spark writes it."""
+_SPARK_TYPES = {
+    pa.binary(): "BINARY",
+    pa.string(): "STRING",
+    pa.int16(): "SMALLINT",
+    pa.int32(): "INT",
+    pa.int64(): "BIGINT",
+    TIMESTAMP: "TIMESTAMP",
+    HEADERS: "ARRAY<STRUCT<key: STRING, value: BINARY>>",
+}
+
+
+def ddl_of(schema: pa.Schema) -> str:
+    """Return a schema as Spark writes it."""
+    return ", ".join(
+        f"`{f.name}` {_SPARK_TYPES[f.type]}{'' if f.nullable else ' NOT NULL'}" for f in schema
+    )
