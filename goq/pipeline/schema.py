@@ -35,6 +35,27 @@ MESSAGES = pa.schema(
 """``lane`` is its number; ``deliver_at`` is null for what was never delayed; ``producer`` is the
 producer's id in hexadecimal, null where the batch had none."""
 
+EVENTS = pa.schema(
+    [
+        _never_null("message_id", pa.string()),
+        _never_null("event", pa.string()),
+        _never_null("time", TIMESTAMP),
+        pa.field("group", pa.string()),
+        pa.field("consumer", pa.string()),
+        pa.field("attempt", pa.int32()),
+        pa.field("reason", pa.string()),
+        pa.field("lease", pa.int64()),
+        pa.field("due", TIMESTAMP),
+        _never_null("topic", pa.string()),
+        _never_null("partition", pa.int32()),
+        _never_null("offset", pa.int64()),
+        _never_null("sequence", pa.int64()),
+    ]
+)
+"""A row for each message and each thing that happened to it. ``lease`` is the same in the row that
+hands a message out and in those that settle it: only the former names the consumer. ``due`` is a
+lease's end, or when the message comes next. ``sequence`` is the event's place in its log."""
+
 _SPARK_TYPES = {
     pa.binary(): "BINARY",
     pa.string(): "STRING",
