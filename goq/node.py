@@ -11,6 +11,7 @@ from collections.abc import Callable
 from goq import limits
 from goq.api.app import Api
 from goq.api.dead import DeadLetterRoutes
+from goq.api.event_log import EventRoutes
 from goq.api.groups import GroupRoutes
 from goq.api.members import MemberRoutes
 from goq.api.messages import MessageRoutes
@@ -98,6 +99,7 @@ class Node:
         routes = [
             *TopicRoutes(broker, node_id).routes(),
             *MessageRoutes(broker).routes(),
+            *EventRoutes(broker).routes(),
             *SingleRoutes(broker).routes(),
             *ScheduledRoutes(broker).routes(),
             *GroupRoutes(broker).routes(),

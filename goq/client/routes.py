@@ -22,6 +22,11 @@ def messages(name: str) -> str:
     return f"{topic(name)}/messages"
 
 
+def events(name: str) -> str:
+    """Return the path that reads a topic's events."""
+    return f"{topic(name)}/events"
+
+
 def groups(name: str) -> str:
     """Return the path of a topic's groups."""
     return f"{topic(name)}/groups"
