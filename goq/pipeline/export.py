@@ -1,4 +1,4 @@
-"""Exporting the messages of a topic to Parquet: incremental, and exact however often it is killed.
+"""Exporting tables of a topic to Parquet: incremental, and exact however often it is killed.
 
 A reader of the target sees whole files, each row once. The plan says what is written before it is
 written; a file has its rows in its name; a file that is there already is not written again.
@@ -15,15 +15,13 @@ import pyarrow.compute as pc
 
 from goq.errors import Conflict
 from goq.pipeline.ahead import ahead
-from goq.pipeline.arrow import messages_batch
 from goq.pipeline.ledger import FileEntry, Ledger, Manifest, Plan, State
 from goq.pipeline.parquet import DatedWriter, Written
 from goq.pipeline.plan import PIECE_MESSAGES, Piece, file_name, pieces, reached_after
-from goq.pipeline.schema import MESSAGES
 from goq.pipeline.source import Source
+from goq.pipeline.tables import Table
 from goq.pipeline.target import Target
 
-TABLE = "messages"
 _READ_AHEAD = 4  # answers of a node, some MiB each
 
 
@@ -56,44 +54,53 @@ class PieceFiles(NamedTuple):
 
 
 def stage_piece(
-    source: Source, topic: str, piece: Piece, span: Span, staging: Path, default_lane: int
+    source: Source,
+    table: Table,
+    topic: str,
+    piece: Piece,
+    span: Span,
+    staging: Path,
+    default_lane: int,
 ) -> PieceFiles:
     """Write the files of a piece aside: the same ones however often, and wherever, it is done."""
-    writer = DatedWriter(staging, f"{topic}-{piece.partition}-{piece.start}-{piece.end}", MESSAGES)
+    stem = f"{topic}-{table.name}-{piece.partition}-{piece.start}-{piece.end}"
+    writer = DatedWriter(staging, stem, table.schema, table.time)
     missing: list[tuple[int, int]] = []
     try:
-        with ahead(source.stretches(topic, *piece), _READ_AHEAD) as stretches:
+        with ahead(table.stretches(source, topic, *piece), _READ_AHEAD) as stretches:
             for stretch in stretches:
                 missing += stretch.missing
                 if stretch.frames:
-                    batch = messages_batch(
-                        topic, piece.partition, stretch.frames, default_lane=default_lane
-                    )
-                    writer.add(within(batch, span))
+                    batch = table.batch(topic, piece.partition, stretch.frames, default_lane)
+                    writer.add(within(batch, table, piece, span))
         return PieceFiles(piece, list(writer.finish()), missing)
     except BaseException:
         writer.abandon()
         raise
 
 
-def within(batch: pa.RecordBatch, span: Span) -> pa.RecordBatch:
-    """Return the rows whose time is in the span."""
-    times = batch.column("timestamp").cast(pa.int64())
-    if span.from_us is not None:
-        batch = batch.filter(pc.greater_equal(times, span.from_us))
-        times = batch.column("timestamp").cast(pa.int64())
-    if span.to_us is not None:
-        batch = batch.filter(pc.less(times, span.to_us))
+def within(batch: pa.RecordBatch, table: Table, piece: Piece, span: Span) -> pa.RecordBatch:
+    """Return the rows that are of the piece and whose time is in the span."""
+    bounds = (
+        (table.position, piece.start, piece.end),
+        (table.time, span.from_us, span.to_us),
+    )
+    for name, low, high in bounds:
+        if low is not None:
+            batch = batch.filter(pc.greater_equal(batch.column(name).cast(pa.int64()), low))
+        if high is not None:
+            batch = batch.filter(pc.less(batch.column(name).cast(pa.int64()), high))
     return batch
 
 
 class Export:
-    """The export of one topic to one target. One process at a time."""
+    """The export of one table of one topic to one target. One process at a time."""
 
     def __init__(
         self,
         source: Source,
         target: Target,
+        table: Table,
         topic: str,
         staging: Path,
         span: Span = _ALL,
@@ -102,11 +109,12 @@ class Export:
     ) -> None:
         self._source = source
         self._target = target
+        self._table = table
         self._topic = topic
         self._staging = staging
         self._span = span
         self._messages_max = messages_max
-        self._ledger = Ledger(target, TABLE, topic)
+        self._ledger = Ledger(target, table.name, topic)
 
     def run(self) -> Exported:
         """Export what there is now and was not exported yet; finish what was begun before."""
@@ -129,7 +137,9 @@ class Export:
         return total
 
     def _begin(self) -> State:
-        reached = {p: bounds.start for p, bounds in self._source.bounds(self._topic).items()}
+        reached = {
+            p: bounds.start for p, bounds in self._table.bounds(self._source, self._topic).items()
+        }
         span = self._span
         state = State(
             topic=self._topic, from_time_us=span.from_us, to_time_us=span.to_us, reached=reached
@@ -138,7 +148,7 @@ class Export:
         return state
 
     def _plan(self, state: State) -> Plan:
-        bounds = self._source.bounds(self._topic)
+        bounds = self._table.bounds(self._source, self._topic)
         for partition, reached in state.reached.items():
             end = bounds[partition].end if partition in bounds else 0
             if end < reached:
@@ -174,14 +184,16 @@ class Export:
 
     def _stage(self, todo: Iterable[Piece]) -> Iterator[PieceFiles]:
         self._staging.mkdir(parents=True, exist_ok=True)
-        for leftover in self._staging.glob(f"{self._topic}-*.parquet"):
+        for leftover in self._staging.glob(f"{self._topic}-{self._table.name}-*.parquet"):
             leftover.unlink()
         lane = self._source.default_lane(self._topic)
         for piece in todo:
-            yield stage_piece(self._source, self._topic, piece, self._span, self._staging, lane)
+            yield stage_piece(
+                self._source, self._table, self._topic, piece, self._span, self._staging, lane
+            )
 
     def _publish(self, piece: Piece, file: Written) -> FileEntry:
-        folder = f"{TABLE}/topic={self._topic}/date={file.date}"
+        folder = f"{self._table.name}/topic={self._topic}/date={file.date}"
         path = f"{folder}/{file_name(piece)}"
         size_bytes = file.path.stat().st_size
         if self._target.exists(path):  # from a run that was stopped: it has these very rows

@@ -28,20 +28,21 @@ class Written(NamedTuple):
 
 
 class DatedWriter:
-    """Writes batches with a ``timestamp`` column into a file for each date (UTC) among them.
+    """Writes batches into a file for each date (UTC) in their column ``time``.
 
     Files lie in ``directory`` until whoever made the writer gives them their places.
     """
 
-    def __init__(self, directory: Path, stem: str, schema: pa.Schema) -> None:
+    def __init__(self, directory: Path, stem: str, schema: pa.Schema, time: str) -> None:
         self._directory = directory
         self._stem = stem
         self._schema = schema
+        self._time = time
         self._open: dict[int, _File] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Write the rows of a batch, each into the file of its date."""
-        times = np.asarray(batch.column("timestamp").cast(pa.int64()))
+        times = np.asarray(batch.column(self._time).cast(pa.int64()))
         days = times // _DAY_US
         if len(days) and days[0] == days[-1] and (days == days[0]).all():
             self._file(int(days[0])).add(batch, times)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 from goq.client import Client
+from goq.client.messages import ReadBatch
 from goq.errors import PartitionNotFound
-from goq.frame.view import FrameView, slice_frame
+from goq.frame.view import FrameView
+
+_BEHIND_ALL = 2**62
 
 
 class Bounds(NamedTuple):
@@ -40,7 +43,20 @@ class Source(Protocol):
         ...
 
     def stretches(self, topic: str, partition: int, start: int, end: int) -> Iterator[Stretch]:
-        """Yield the messages from ``start`` up to ``end``, some frames at a time."""
+        """Yield the messages from ``start`` up to ``end``, some frames at a time.
+
+        The first frame and the last may have others besides.
+        """
+        ...
+
+    def event_bounds(self, topic: str) -> Mapping[int, Bounds]:
+        """Return which events each partition holds now, by sequence."""
+        ...
+
+    def event_stretches(
+        self, topic: str, partition: int, start: int, end: int
+    ) -> Iterator[Stretch]:
+        """Yield the events from sequence ``start`` up to ``end``, like :meth:`stretches`."""
         ...
 
 
@@ -63,28 +79,41 @@ class NodeSource:
 
     def stretches(self, topic: str, partition: int, start: int, end: int) -> Iterator[Stretch]:
         """Yield the messages from ``start`` up to ``end``, some frames at a time."""
-        at = start
-        while at < end:
-            piece = self._client.read(topic, partition=partition, offset=at)
-            if piece.next <= at:
-                raise PartitionNotFound(
-                    f"{topic}, partition {partition}, ends at {piece.end}, before offset {end}:"
-                    " the topic was made anew, or its node lost what it had"
-                )
-            missing = [(d.start_offset, d.end_offset) for d in piece.damaged]
-            if piece.start > at:
-                missing.insert(0, (at, min(piece.start, end)))
-            frames = [_within(view, at, end) for view in piece.frames if _touches(view, at, end)]
-            at = min(piece.next, end)
-            yield Stretch(frames, at, missing)
+        return _stretches(
+            lambda at: self._client.read(topic, partition=partition, offset=at), start, end
+        )
+
+    def event_bounds(self, topic: str) -> Mapping[int, Bounds]:
+        """Return which events each partition holds now, by sequence."""
+        found = {}
+        for partition in self.bounds(topic):
+            piece = self._client.read_events(topic, partition=partition, sequence=_BEHIND_ALL)
+            found[partition] = Bounds(piece.start, piece.end)
+        return found
+
+    def event_stretches(
+        self, topic: str, partition: int, start: int, end: int
+    ) -> Iterator[Stretch]:
+        """Yield the events from sequence ``start`` up to ``end``, some frames at a time."""
+        return _stretches(
+            lambda at: self._client.read_events(topic, partition=partition, sequence=at),
+            start,
+            end,
+        )
 
 
-def _touches(view: FrameView, start: int, end: int) -> bool:
-    return view.header.base_offset < end and view.header.end_offset > start
-
-
-def _within(view: FrameView, start: int, end: int) -> FrameView:
-    header = view.header
-    if start <= header.base_offset and header.end_offset <= end:
-        return view
-    return FrameView.parse(slice_frame(view, start, end))
+def _stretches(read: Callable[[int], ReadBatch], start: int, end: int) -> Iterator[Stretch]:
+    at = start
+    while at < end:
+        piece = read(at)
+        if piece.next <= at:
+            raise PartitionNotFound(
+                f"{piece.topic}, partition {piece.partition}, ends at {piece.end}, before offset"
+                f" {end}: the topic was made anew, or its node lost what it had"
+            )
+        missing = [(d.start_offset, d.end_offset) for d in piece.damaged]
+        if piece.start > at:
+            missing.insert(0, (at, min(piece.start, end)))
+        frames = [view for view in piece.frames if view.header.base_offset < end]
+        at = min(piece.next, end)
+        yield Stretch(frames, at, missing)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,7 +13,7 @@ from goq_cli.session import SESSION
 if TYPE_CHECKING:
     from goq.pipeline.export import Exported
 
-_COLUMNS = ("topic", "files", "rows", "bytes", "missing")
+_COLUMNS = ("topic", "table", "files", "rows", "bytes", "missing")
 
 
 def command(
@@ -51,7 +50,7 @@ def command(
 
 def _export_all(
     topics: list[str], to: str, from_time: str | None, to_time: str | None
-) -> dict[str, Exported]:
+) -> dict[tuple[str, str], Exported]:
     from goq_cli.extras import needs_extra
 
     with needs_extra("parquet"):
@@ -68,14 +67,22 @@ def _export_all(
     target = open_target(to)
     with SESSION.client() as client, staging_of(target) as staging:
         source = NodeSource(client)
-        return {topic: Export(source, target, topic, Path(staging), span).run() for topic in topics}
+        return {
+            (topic, table.name): Export(source, target, table, topic, staging, span).run()
+            for topic in topics
+            for table in TABLES.values()
+        }
 
 
-def _print(results: dict[str, Exported]) -> None:
+def _print(results: dict[tuple[str, str], Exported]) -> None:
     if SESSION.json:
-        print_json({"topics": {topic: done._asdict() for topic, done in results.items()}})
+        print_json({"exports": [_row(*named, done) for named, done in results.items()]})
         return
-    print_table(_COLUMNS, [(topic, *done) for topic, done in results.items()])
-    for topic, done in results.items():
+    print_table(_COLUMNS, [(*named, *done) for named, done in results.items()])
+    for (topic, table), done in results.items():
         if done.missing:
-            notice(f"{topic}: {done.missing} messages are damaged, or were deleted before")
+            notice(f"{topic}: {done.missing} {table} are damaged, or were deleted before")
+
+
+def _row(topic: str, table: str, done: Exported) -> dict[str, object]:
+    return {"topic": topic, "table": table, **done._asdict()}

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from goq.errors import Conflict, DamagedData
 from goq.model import Message
 from goq.pipeline.export import Export, Span
+from goq.pipeline.tables import MESSAGES_TABLE
 from goq.pipeline.target import LocalTarget
 from tests.support.logged_frames import LoggedFrames
 
@@ -85,7 +86,7 @@ def found(root: Path) -> list[tuple[Any, ...]]:
 
 def export(log: LoggedFrames, target: LocalTarget, span: Span = Span()) -> Export:  # noqa: B008
     staging = target.root / "_goq" / "tmp"
-    return Export(log, target, "orders", staging, span, messages_max=50)
+    return Export(log, target, MESSAGES_TABLE, "orders", staging, span, messages_max=50)
 
 
 def test_what_is_new_is_added_by_each_run_and_nothing_twice(tmp_path: Path) -> None:

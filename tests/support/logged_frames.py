@@ -43,5 +43,13 @@ class LoggedFrames:
         for view in self.frames[partition]:
             header = view.header
             if header.base_offset < end and header.end_offset > start:
-                part = FrameView.parse(slice_frame(view, start, end))
-                yield Stretch([part], part.header.end_offset, [])
+                part = FrameView.parse(slice_frame(view, start, header.end_offset))
+                yield Stretch([part], min(header.end_offset, end), [])
+
+    def event_bounds(self, topic: str) -> Mapping[int, Bounds]:
+        return {}
+
+    def event_stretches(
+        self, topic: str, partition: int, start: int, end: int
+    ) -> Iterator[Stretch]:
+        return iter(())
