@@ -56,6 +56,7 @@ def _export_all(
     with needs_extra("parquet"):
         from goq.pipeline.export import Export, Span
         from goq.pipeline.source import NodeSource
+        from goq.pipeline.tables import TABLES
         from goq.pipeline.target import open_target, staging_of
     from goq.units import parse_time_us
 
