@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from goq.errors import Conflict
 from goq.pipeline.ahead import ahead
@@ -19,7 +18,7 @@ from goq.pipeline.ledger import FileEntry, Ledger, Manifest, Plan, State
 from goq.pipeline.parquet import DatedWriter, Written
 from goq.pipeline.plan import PIECE_MESSAGES, Piece, file_name, pieces, reached_after
 from goq.pipeline.source import Source
-from goq.pipeline.tables import Table
+from goq.pipeline.tables import Table, rows_between
 from goq.pipeline.target import Target
 
 _READ_AHEAD = 4  # answers of a node, some MiB each
@@ -81,16 +80,8 @@ def stage_piece(
 
 def within(batch: pa.RecordBatch, table: Table, piece: Piece, span: Span) -> pa.RecordBatch:
     """Return the rows that are of the piece and whose time is in the span."""
-    bounds = (
-        (table.position, piece.start, piece.end),
-        (table.time, span.from_us, span.to_us),
-    )
-    for name, low, high in bounds:
-        if low is not None:
-            batch = batch.filter(pc.greater_equal(batch.column(name).cast(pa.int64()), low))
-        if high is not None:
-            batch = batch.filter(pc.less(batch.column(name).cast(pa.int64()), high))
-    return batch
+    batch = rows_between(batch, table.position, piece.start, piece.end)
+    return rows_between(batch, table.time, span.from_us, span.to_us)
 
 
 class Export:

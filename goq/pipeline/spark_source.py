@@ -45,6 +45,7 @@ from goq.pipeline.ranges import (
 from goq.pipeline.schema import MESSAGES, ddl_of
 from goq.pipeline.source import Bounds, NodeSource
 from goq.pipeline.spark_options import SourceOptions
+from goq.pipeline.tables import rows_between
 
 
 class Task(InputPartition):
@@ -218,4 +219,4 @@ def _read(options: SourceOptions, task: InputPartition) -> Iterator[pa.RecordBat
                 batch = messages_batch(
                     topic, partition, stretch.frames, default_lane=task.default_lane
                 )
-                yield batch.select(schema.names)
+                yield rows_between(batch, "offset", start, end).select(schema.names)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from goq.frame.view import FrameView
 from goq.pipeline.arrow import messages_batch
@@ -29,6 +30,17 @@ class Table:
     """Makes rows: of a topic, a partition, frames of it, and the lane of who names none."""
     bounds: Callable[[Source, str], Mapping[int, Bounds]]
     stretches: Callable[[Source, str, int, int, int], Iterator[Stretch]]
+
+
+def rows_between(
+    batch: pa.RecordBatch, name: str, low: int | None, high: int | None
+) -> pa.RecordBatch:
+    """Return the rows with ``low`` <= column < ``high``, by numbers or times in microseconds."""
+    if low is not None:
+        batch = batch.filter(pc.greater_equal(batch.column(name).cast(pa.int64()), low))
+    if high is not None:
+        batch = batch.filter(pc.less(batch.column(name).cast(pa.int64()), high))
+    return batch
 
 
 def _messages_batch(
