@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from goq.client import Client
 from goq.errors import InvalidInput
 from goq.pipeline.ranges import Offsets, option_list, parse_offsets
-from goq.pipeline.schema import MESSAGES
+from goq.pipeline.tables import MESSAGES_TABLE, TABLES
 
 _KNOWN = {
+    "table": "messages",
     "server": "http://127.0.0.1:8080",
     "token": "",
     "topic": "",
@@ -32,6 +33,7 @@ _KNOWN = {
 class SourceOptions:
     """What a query says of what it reads; travels to the tasks."""
 
+    table: str
     servers: tuple[str, ...]
     token: str | None
     topics: tuple[str, ...]
@@ -66,8 +68,19 @@ class SourceOptions:
             raise InvalidInput(
                 "give startingOffsets or startingTimestamp, not both", field="startingOffsets"
             )
+        table = options["table"]
+        if table not in TABLES:
+            raise InvalidInput(
+                f"there is no table {table[:80]!r}; there are {', '.join(TABLES)}", field="table"
+            )
+        if options["startingtimestamp"] and table != MESSAGES_TABLE.name:
+            raise InvalidInput(
+                "startingTimestamp is for messages; filter events by their time",
+                field="startingTimestamp",
+            )
         starting = options["startingoffsets"]
         return cls(
+            table=table,
             servers=tuple(option_list(options["server"])),
             token=options["token"] or None,
             topics=tuple(topics),
@@ -83,7 +96,7 @@ class SourceOptions:
                 _count(one, "partitions") for one in option_list(options["partitions"])
             )
             or None,
-            columns=tuple(_columns(option_list(options["columns"]))),
+            columns=tuple(_columns(option_list(options["columns"]), TABLES[table].schema.names)),
         )
 
     def client(self) -> Client:
@@ -112,12 +125,10 @@ def _count(text: str, field: str) -> int:
     return int(text)
 
 
-def _columns(names: Sequence[str]) -> Sequence[str]:
-    chosen = names or MESSAGES.names
+def _columns(chosen: Sequence[str], known: Sequence[str]) -> Sequence[str]:
     for name in chosen:
-        if name not in MESSAGES.names:
+        if name not in known:
             raise InvalidInput(
-                f"there is no column {name[:80]!r}; there are {', '.join(MESSAGES.names)}",
-                field="columns",
+                f"there is no column {name[:80]!r}; there are {', '.join(known)}", field="columns"
             )
-    return chosen
+    return chosen or known

@@ -32,7 +32,6 @@ from pyspark.sql.types import StructType
 from goq.client import Client
 from goq.client.messages import ReadBatch
 from goq.errors import DamagedData
-from goq.pipeline.arrow import messages_batch
 from goq.pipeline.ranges import (
     Offsets,
     Range,
@@ -42,10 +41,10 @@ from goq.pipeline.ranges import (
     resolve,
     to_json,
 )
-from goq.pipeline.schema import MESSAGES, ddl_of
+from goq.pipeline.schema import ddl_of
 from goq.pipeline.source import Bounds, NodeSource
 from goq.pipeline.spark_options import SourceOptions
-from goq.pipeline.tables import rows_between
+from goq.pipeline.tables import TABLES, rows_between
 
 
 class Task(InputPartition):
@@ -166,7 +165,7 @@ class _Topics:
 
     def _wanted(self, topic: str) -> Mapping[int, Bounds]:
         chosen = self._options.partitions
-        found = self._source.bounds(topic)
+        found = TABLES[self._options.table].bounds(self._source, topic)
         return {p: bounds for p, bounds in found.items() if chosen is None or p in chosen}
 
     def starts(self, *, default: str) -> Offsets:
@@ -198,25 +197,24 @@ def _time(text: str) -> str | int:
 
 
 def _schema(options: SourceOptions) -> pa.Schema:
-    return pa.schema([MESSAGES.field(name) for name in options.columns])
+    table = TABLES[options.table]
+    return pa.schema([table.schema.field(name) for name in options.columns])
 
 
 def _read(options: SourceOptions, task: InputPartition) -> Iterator[pa.RecordBatch]:
     assert isinstance(task, Task)
-    schema = _schema(options)
+    schema, table = _schema(options), TABLES[options.table]
     if task.piece is None:
         return
     topic, partition, start, end = task.piece
     with options.client() as client:
-        for stretch in NodeSource(client).stretches(topic, partition, start, end):
+        for stretch in table.stretches(NodeSource(client), topic, partition, start, end):
             if stretch.missing and options.fail_on_data_loss:
                 raise DamagedData(
-                    f"messages {stretch.missing} of {topic}, partition {partition}, are gone:"
+                    f"{table.name} {stretch.missing} of {topic}, partition {partition}, are gone:"
                     " deleted by retention before they were read, or damaged; set"
                     " failOnDataLoss=false to go on without them"
                 )
             if stretch.frames:
-                batch = messages_batch(
-                    topic, partition, stretch.frames, default_lane=task.default_lane
-                )
-                yield rows_between(batch, "offset", start, end).select(schema.names)
+                batch = table.batch(topic, partition, stretch.frames, task.default_lane)
+                yield rows_between(batch, table.position, start, end).select(schema.names)

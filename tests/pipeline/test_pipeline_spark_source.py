@@ -99,6 +99,19 @@ def test_columns_partitions_and_bounds_are_chosen_by_options(
     assert sorted((r.partition, r.offset) for r in cut.collect()) == [(0, 1), (0, 2), (2, 0)]
 
 
+def test_events_are_a_table_of_what_happened(
+    spark: SparkSession, node: RunningNode, topic: str
+) -> None:
+    fill(node, topic, 20)
+    with Client(node.url) as client:
+        client.receive_batch(topic, "g", max=20, wait="5s").ack()
+    rows = load(spark, node, topic, table="events").collect()
+    told = [(row.event, row.group) for row in rows]
+    assert told.count(("DELIVERED", "g")) == told.count(("ACKNOWLEDGED", "g")) > 0
+    leases = {(r.message_id, r.lease) for r in rows if r.event == "DELIVERED"}
+    assert leases == {(r.message_id, r.lease) for r in rows if r.event == "ACKNOWLEDGED"}
+
+
 def test_a_topic_without_messages_is_a_table_without_rows(
     spark: SparkSession, node: RunningNode, topic: str
 ) -> None:
@@ -111,6 +124,8 @@ def test_a_topic_without_messages_is_a_table_without_rows(
         ({"columns": "nope"}, "there is no column 'nope'"),
         ({"startingOffsets": "soon"}, "neither earliest nor latest"),
         ({"minPartitions": "-1"}, "not a number"),
+        ({"table": "nope"}, "there is no table 'nope'"),
+        ({"table": "events", "columns": "value"}, "there is no column 'value'"),
         ({"spelling": "1"}, "unknown option 'spelling'"),
         ({"startingOffsets": '{"other": {"0": 1}}'}, "name each"),
     ],
