@@ -1,7 +1,8 @@
 """Events as rows of a table, one for each message: ranges are spread out without a loop over them.
 
-What concerns no message by name has no rows: that a group was reset, that delayed messages became
-ready, how far retention came, and the snapshots that repeat what was said before.
+A reset of a group is a row of the message that the group goes on from. What else concerns no
+message by name has no rows: that delayed messages became ready, how far retention came, that a
+group was deleted, and the snapshots that repeat what was said before.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from goq.delivery.events import (
     Moved,
     Nacked,
     Rescheduled,
+    Reset,
     Skipped,
     decode_events,
     token_of,
@@ -175,6 +177,10 @@ def _corrupted(event: Corrupted, _: int) -> Iterable[_Rows]:
     yield _Rows(event.start, event.end, "CORRUPTED", reason=event.reason or None)
 
 
+def _reset(event: Reset, _: int) -> Iterable[_Rows]:
+    yield _Rows(event.offset, event.offset + 1, "RESET", event.group)
+
+
 _ROWS: dict[type[Event], Callable[[Any, int], Iterable[_Rows]]] = {
     Leased: _leased,
     Acked: _acked,
@@ -188,4 +194,5 @@ _ROWS: dict[type[Event], Callable[[Any, int], Iterable[_Rows]]] = {
     Moved: _moved,
     Rescheduled: _rescheduled,
     Corrupted: _corrupted,
+    Reset: _reset,
 }

@@ -56,6 +56,26 @@ EVENTS = pa.schema(
 hands a message out and in those that settle it: only the former names the consumer. ``due`` is a
 lease's end, or when the message comes next. ``sequence`` is the event's place in its log."""
 
+GROUPS = pa.schema(
+    [
+        _never_null("time", TIMESTAMP),
+        _never_null("topic", pa.string()),
+        _never_null("group", pa.string()),
+        _never_null("partition", pa.int32()),
+        _never_null("start_offset", pa.int64()),
+        _never_null("end_offset", pa.int64()),
+        _never_null("cursor", pa.int64()),
+        _never_null("lag", pa.int64()),
+        _never_null("ready", pa.int64()),
+        _never_null("leased", pa.int64()),
+        _never_null("retry", pa.int64()),
+        _never_null("blocked", pa.int64()),
+        _never_null("scheduled", pa.int64()),
+    ]
+)
+"""Where each group stood when an export was made. All before ``cursor`` was taken by the group: it
+is done, or in somebody's hands."""
+
 _SPARK_TYPES = {
     pa.binary(): "BINARY",
     pa.string(): "STRING",

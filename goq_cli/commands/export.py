@@ -55,6 +55,7 @@ def _export_all(
 
     with needs_extra("parquet"):
         from goq.pipeline.export import Export, Span
+        from goq.pipeline.group_rows import export_groups
         from goq.pipeline.source import NodeSource
         from goq.pipeline.tables import TABLES
         from goq.pipeline.target import open_target, staging_of
@@ -68,6 +69,8 @@ def _export_all(
     target = open_target(to)
     with SESSION.client() as client, staging_of(target) as staging:
         source = NodeSource(client)
+        for topic in topics:
+            export_groups(client, target, topic, staging, now_us)
         return {
             (topic, table.name): Export(source, target, table, topic, staging, span).run()
             for topic in topics

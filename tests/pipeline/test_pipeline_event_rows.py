@@ -89,6 +89,11 @@ def test_why_a_message_was_not_done_is_in_its_row() -> None:
     ]
 
 
+def test_a_reset_is_told_of_the_message_that_the_group_goes_on_from() -> None:
+    (row,) = rows(frame([Reset("g", 5)], 0, 1))
+    assert row[:3] == ("orders:1:5", "RESET", "g")
+
+
 def test_what_names_no_message_has_no_row() -> None:
-    assert rows(frame([Reset("g", 5), Matured(3, 4)], 0, 1)) == []
+    assert rows(frame([Matured(3, 4)], 0, 1)) == []
     assert rows() == []
