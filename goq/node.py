@@ -11,6 +11,7 @@ from collections.abc import Callable
 from goq import limits
 from goq.api.app import Api
 from goq.api.dead import DeadLetterRoutes
+from goq.api.event_log import EventRoutes
 from goq.api.finding import FindingRoutes
 from goq.api.groups import GroupRoutes
 from goq.api.history import HistoryRoutes
@@ -103,6 +104,7 @@ class Node:
         routes = [
             *TopicRoutes(broker, node_id).routes(),
             *MessageRoutes(broker).routes(),
+            *EventRoutes(broker).routes(),
             *SingleRoutes(broker).routes(),
             *traces.routes(),
             *ScheduledRoutes(broker).routes(),

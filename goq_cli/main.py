@@ -32,6 +32,8 @@ COMMANDS = {
     "topic": "create, list, show, alter, delete topics",
     "group": "list, show, set, reset, delete consumer groups",
     "dlq": "list, show, redrive, purge dead letters",
+    "export": "write topics as Parquet for Spark",
+    "report": "analyse what was exported, with Spark",
     "doctor": "check a node, or verify a data folder",
     "bench": "measure a node",
     "context": "remember servers by name",

@@ -32,6 +32,11 @@ def producer(name: str, producer_id: int) -> str:
     return f"{topic(name)}/producers/{producer_id}"
 
 
+def events(name: str) -> str:
+    """Return the path that reads a topic's events."""
+    return f"{topic(name)}/events"
+
+
 def groups(name: str) -> str:
     """Return the path of a topic's groups."""
     return f"{topic(name)}/groups"

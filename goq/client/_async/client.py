@@ -19,7 +19,7 @@ from goq.client._async.admin import AsyncAdmin
 from goq.client._async.consumer import ConsumeOptions, Consumption
 from goq.client._async.direct import DirectPublisher
 from goq.client._async.http import Http, HttpOptions
-from goq.client._async.log import Log, OnDamage, Span, read
+from goq.client._async.log import Log, OnDamage, Span, read, read_events
 from goq.client._async.producer import AsyncProducer, ProducerOptions
 from goq.client._async.publisher import Publisher
 from goq.client._async.receive import AsyncDeliveryBatch, ReceiveOptions, receive
@@ -198,6 +198,10 @@ class AsyncClient(AsyncAdmin, AsyncReplays, AsyncTracing):
         """
         span = self._span(offset, from_time, to_time, background)
         return await read(self._http, topic, partition, span, limit=limit, wait_ms=wait_ms(wait))
+
+    async def read_events(self, topic: str, *, partition: int, sequence: int = 0) -> ReadBatch:
+        """Return a piece of one partition's events, as frames; offsets are their sequences."""
+        return await read_events(self._http, topic, partition, sequence)
 
     def log(
         self,

@@ -77,6 +77,16 @@ async def read(
         raise unreadable(target, error) from None
 
 
+async def read_events(http: Http, topic: str, partition: int, sequence: int) -> ReadBatch:
+    """Return the next piece of one partition's events, as frames."""
+    target = routes.query(routes.events(topic), partition=partition, offset=sequence)
+    answer = await http.request("GET", target, accept=routes.FRAMES, repeatable=True)
+    try:
+        return wire.decode_read(answer.body, topic, partition)
+    except (msgspec.DecodeError, InvalidFrame) as error:
+        raise unreadable(target, error) from None
+
+
 class _Found(NamedTuple):
     """A frame and its place in the merge."""
 

@@ -19,7 +19,7 @@ from goq.client._sync.admin import Admin
 from goq.client._sync.consumer import ConsumeOptions, Consumption
 from goq.client._sync.direct import DirectPublisher
 from goq.client._sync.http import Http, HttpOptions
-from goq.client._sync.log import Log, OnDamage, Span, read
+from goq.client._sync.log import Log, OnDamage, Span, read, read_events
 from goq.client._sync.producer import Producer, ProducerOptions
 from goq.client._sync.publisher import Publisher
 from goq.client._sync.receive import DeliveryBatch, ReceiveOptions, receive
@@ -198,6 +198,10 @@ class Client(Admin, Replays, Tracing):
         """
         span = self._span(offset, from_time, to_time, background)
         return read(self._http, topic, partition, span, limit=limit, wait_ms=wait_ms(wait))
+
+    def read_events(self, topic: str, *, partition: int, sequence: int = 0) -> ReadBatch:
+        """Return a piece of one partition's events, as frames; offsets are their sequences."""
+        return read_events(self._http, topic, partition, sequence)
 
     def log(
         self,

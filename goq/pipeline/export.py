@@ -1,0 +1,203 @@
+"""Exporting tables of a topic to Parquet: incremental, and exact however often it is killed.
+
+A reader of the target sees whole files, each row once. The plan says what is written before it is
+written; a file has its rows in its name; a file that is there already is not written again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from goq.errors import Conflict
+from goq.pipeline.ahead import ahead
+from goq.pipeline.ledger import FileEntry, Ledger, Manifest, Plan, State
+from goq.pipeline.parquet import DatedWriter, Written
+from goq.pipeline.plan import PIECE_MESSAGES, Piece, file_name, pieces, reached_after
+from goq.pipeline.source import Source
+from goq.pipeline.tables import Table, rows_between
+from goq.pipeline.target import Target
+
+_READ_AHEAD = 4  # answers of a node, some MiB each
+
+
+class Span(NamedTuple):
+    """Which messages are wanted, by append time in microseconds: not before, and before."""
+
+    from_us: int | None = None
+    to_us: int | None = None
+
+
+_ALL = Span()
+
+
+class Exported(NamedTuple):
+    """What one run added."""
+
+    files: int
+    rows: int
+    bytes: int
+    missing: int
+    """Messages that were damaged or deleted before they could be exported."""
+
+
+class PieceFiles(NamedTuple):
+    """The files of one piece, staged, and which of its offsets are missing."""
+
+    piece: Piece
+    files: list[Written]
+    missing: list[tuple[int, int]]
+
+
+def stage_piece(
+    source: Source,
+    table: Table,
+    topic: str,
+    piece: Piece,
+    span: Span,
+    staging: Path,
+    default_lane: int,
+) -> PieceFiles:
+    """Write the files of a piece aside: the same ones however often, and wherever, it is done."""
+    stem = f"{topic}-{table.name}-{piece.partition}-{piece.start}-{piece.end}"
+    writer = DatedWriter(staging, stem, table.schema, table.time)
+    missing: list[tuple[int, int]] = []
+    try:
+        with ahead(table.stretches(source, topic, *piece), _READ_AHEAD) as stretches:
+            for stretch in stretches:
+                missing += stretch.missing
+                if stretch.frames:
+                    batch = table.batch(topic, piece.partition, stretch.frames, default_lane)
+                    writer.add(within(batch, table, piece, span))
+        return PieceFiles(piece, list(writer.finish()), missing)
+    except BaseException:
+        writer.abandon()
+        raise
+
+
+def within(batch: pa.RecordBatch, table: Table, piece: Piece, span: Span) -> pa.RecordBatch:
+    """Return the rows that are of the piece and whose time is in the span."""
+    batch = rows_between(batch, table.position, piece.start, piece.end)
+    return rows_between(batch, table.time, span.from_us, span.to_us)
+
+
+class Export:
+    """The export of one table of one topic to one target. One process at a time."""
+
+    def __init__(
+        self,
+        source: Source,
+        target: Target,
+        table: Table,
+        topic: str,
+        staging: Path,
+        span: Span = _ALL,
+        *,
+        messages_max: int = PIECE_MESSAGES,
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._table = table
+        self._topic = topic
+        self._staging = staging
+        self._span = span
+        self._messages_max = messages_max
+        self._ledger = Ledger(target, table.name, topic)
+
+    def run(self) -> Exported:
+        """Export what there is now and was not exported yet; finish what was begun before."""
+        state = self._ledger.state() or self._begin()
+        if (state.from_time_us, state.to_time_us) != self._span:
+            raise Conflict(
+                f"{self._topic} was exported there with other bounds in time; give the same, or"
+                " another folder",
+                field="from_time",
+            )
+        total = Exported(0, 0, 0, 0)
+        unfinished = self._ledger.plan()
+        if unfinished is not None and unfinished.number > state.plans:
+            state, total = self._carry_out(unfinished, state)
+        plan = self._plan(state)
+        if plan.pieces:
+            self._ledger.begin(plan)
+            state, added = self._carry_out(plan, state)
+            total = Exported(*(a + b for a, b in zip(total, added, strict=True)))
+        return total
+
+    def _begin(self) -> State:
+        reached = {
+            p: bounds.start for p, bounds in self._table.bounds(self._source, self._topic).items()
+        }
+        span = self._span
+        state = State(
+            topic=self._topic, from_time_us=span.from_us, to_time_us=span.to_us, reached=reached
+        )
+        self._ledger.put_state(state)
+        return state
+
+    def _plan(self, state: State) -> Plan:
+        bounds = self._table.bounds(self._source, self._topic)
+        for partition, reached in state.reached.items():
+            end = bounds[partition].end if partition in bounds else 0
+            if end < reached:
+                raise Conflict(
+                    f"{self._topic}, partition {partition}, ends at {end}, but was exported up to"
+                    f" {reached}: it is not the topic that was exported; use another folder"
+                )
+        ends = {partition: each.end for partition, each in bounds.items()}
+        found = pieces(state.reached, ends, messages_max=self._messages_max)
+        return Plan(number=state.plans + 1, pieces=list(found))
+
+    def _carry_out(self, plan: Plan, state: State) -> tuple[State, Exported]:
+        entries: list[FileEntry] = []
+        missing: list[tuple[int, int, int]] = []
+        for staged in self._stage(plan.pieces):
+            entries += [self._publish(staged.piece, file) for file in staged.files]
+            missing += [(staged.piece.partition, *each) for each in staged.missing]
+        reached = reached_after(state.reached, iter(plan.pieces))
+        after = State(
+            topic=state.topic,
+            from_time_us=state.from_time_us,
+            to_time_us=state.to_time_us,
+            reached=reached,
+            plans=plan.number,
+        )
+        self._ledger.finish(Manifest(number=plan.number, files=entries, missing=missing), after)
+        return after, Exported(
+            len(entries),
+            sum(entry.rows for entry in entries),
+            sum(entry.bytes for entry in entries),
+            sum(end - start for _, start, end in missing),
+        )
+
+    def _stage(self, todo: Iterable[Piece]) -> Iterator[PieceFiles]:
+        self._staging.mkdir(parents=True, exist_ok=True)
+        for leftover in self._staging.glob(f"{self._topic}-{self._table.name}-*.parquet"):
+            leftover.unlink()
+        lane = self._source.default_lane(self._topic)
+        for piece in todo:
+            yield stage_piece(
+                self._source, self._table, self._topic, piece, self._span, self._staging, lane
+            )
+
+    def _publish(self, piece: Piece, file: Written) -> FileEntry:
+        folder = f"{self._table.name}/topic={self._topic}/date={file.date}"
+        path = f"{folder}/{file_name(piece)}"
+        size_bytes = file.path.stat().st_size
+        if self._target.exists(path):  # from a run that was stopped: it has these very rows
+            file.path.unlink()
+        else:
+            self._target.publish(file.path, path)
+        return FileEntry(
+            path=path,
+            partition=piece.partition,
+            start_offset=piece.start,
+            end_offset=piece.end,
+            rows=file.rows,
+            bytes=size_bytes,
+            first_time_us=file.first_us,
+            last_time_us=file.last_us,
+        )

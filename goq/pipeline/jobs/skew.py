@@ -1,0 +1,46 @@
+"""How evenly messages are spread over partitions and keys."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from goq.pipeline.jobs.report import Bars, Report, section_of
+
+_TOP = 20
+
+
+def skew(messages: DataFrame) -> Report:
+    """Return the load of each partition beside the mean, and the keys with the most messages."""
+    size = f.coalesce(f.octet_length("value"), f.lit(0)) + f.coalesce(
+        f.octet_length("key"), f.lit(0)
+    )
+    loads = messages.groupBy("topic", "partition").agg(
+        f.count("*").alias("messages"), f.sum(size).alias("bytes")
+    )
+    means = loads.groupBy("topic").agg(f.avg("messages").alias("mean"))
+    partitions = (
+        loads.join(means, "topic")
+        .withColumn("to_mean", f.col("messages") / f.col("mean"))
+        .drop("mean")
+        .orderBy("topic", "partition")
+    )
+    totals = messages.groupBy("topic").agg(f.count("*").alias("total"))
+    keys = (
+        messages.where("key is not null")
+        .groupBy("topic", "key")
+        .agg(f.count("*").alias("messages"), f.sum(size).alias("bytes"))
+        .join(totals, "topic")
+        .withColumn("percent", 100 * f.col("messages") / f.col("total"))
+        .drop("total")
+        .orderBy(f.desc("messages"), "topic", "key")
+        .limit(_TOP)
+    )
+    return Report(
+        "skew",
+        "Do some partitions or keys carry more than others?",
+        [
+            section_of("Partitions", partitions, Bars(("topic", "partition"), "messages", "")),
+            section_of("Largest keys", keys, Bars(("topic", "key"), "messages", "")),
+        ],
+    )

@@ -1,0 +1,94 @@
+"""The columns of exported tables, as Arrow and as Spark have them.
+
+Messages have the columns of Spark's Kafka source under the same names, and goq's own after them.
+Columns that are never null say so, for Spark compares schemas to the letter.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def _never_null(name: str, kind: pa.DataType) -> pa.Field:
+    return pa.field(name, kind, nullable=False)
+
+
+MESSAGES = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        _never_null("topic", pa.string()),
+        _never_null("partition", pa.int32()),
+        _never_null("offset", pa.int64()),
+        _never_null("timestamp", TIMESTAMP),
+        pa.field("headers", HEADERS),
+        _never_null("message_id", pa.string()),
+        _never_null("lane", pa.int16()),
+        pa.field("deliver_at", TIMESTAMP),
+        pa.field("tenant", pa.string()),
+        pa.field("producer", pa.string()),
+    ]
+)
+"""``lane`` is its number; ``deliver_at`` is null for what was never delayed; ``producer`` is the
+producer's id in hexadecimal, null where the batch had none."""
+
+EVENTS = pa.schema(
+    [
+        _never_null("message_id", pa.string()),
+        _never_null("event", pa.string()),
+        _never_null("time", TIMESTAMP),
+        pa.field("group", pa.string()),
+        pa.field("consumer", pa.string()),
+        pa.field("attempt", pa.int32()),
+        pa.field("reason", pa.string()),
+        pa.field("lease", pa.int64()),
+        pa.field("due", TIMESTAMP),
+        _never_null("topic", pa.string()),
+        _never_null("partition", pa.int32()),
+        _never_null("offset", pa.int64()),
+        _never_null("sequence", pa.int64()),
+    ]
+)
+"""A row for each message and each thing that happened to it. ``lease`` is the same in the row that
+hands a message out and in those that settle it: only the former names the consumer. ``due`` is a
+lease's end, or when the message comes next. ``sequence`` is the event's place in its log."""
+
+GROUPS = pa.schema(
+    [
+        _never_null("time", TIMESTAMP),
+        _never_null("topic", pa.string()),
+        _never_null("group", pa.string()),
+        _never_null("partition", pa.int32()),
+        _never_null("start_offset", pa.int64()),
+        _never_null("end_offset", pa.int64()),
+        _never_null("cursor", pa.int64()),
+        _never_null("lag", pa.int64()),
+        _never_null("ready", pa.int64()),
+        _never_null("leased", pa.int64()),
+        _never_null("retry", pa.int64()),
+        _never_null("blocked", pa.int64()),
+        _never_null("scheduled", pa.int64()),
+    ]
+)
+"""Where each group stood when an export was made. All before ``cursor`` was taken by the group: it
+is done, or in somebody's hands."""
+
+_SPARK_TYPES = {
+    pa.binary(): "BINARY",
+    pa.string(): "STRING",
+    pa.int16(): "SMALLINT",
+    pa.int32(): "INT",
+    pa.int64(): "BIGINT",
+    TIMESTAMP: "TIMESTAMP",
+    HEADERS: "ARRAY<STRUCT<key: STRING, value: BINARY>>",
+}
+
+
+def ddl_of(schema: pa.Schema) -> str:
+    """Return a schema as Spark writes it."""
+    return ", ".join(
+        f"`{f.name}` {_SPARK_TYPES[f.type]}{'' if f.nullable else ' NOT NULL'}" for f in schema
+    )

@@ -1,0 +1,119 @@
+"""Where exported messages come from: a node, asked as any reader of the log asks it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple, Protocol
+
+from goq.client import Client
+from goq.client.messages import ReadBatch
+from goq.errors import PartitionNotFound
+from goq.frame.view import FrameView
+
+_BEHIND_ALL = 2**62
+
+
+class Bounds(NamedTuple):
+    """What a partition holds: offsets from ``start`` up to ``end``."""
+
+    start: int
+    end: int
+
+
+class Stretch(NamedTuple):
+    """Frames of one answer and how far they reach.
+
+    ``missing`` are offsets that are damaged, or deleted before they were read.
+    """
+
+    frames: list[FrameView]
+    next_offset: int
+    missing: list[tuple[int, int]]
+
+
+class Source(Protocol):
+    """A log of messages, as the export and Spark read it."""
+
+    def bounds(self, topic: str) -> Mapping[int, Bounds]:
+        """Return what each partition of a topic holds now."""
+        ...
+
+    def default_lane(self, topic: str) -> int:
+        """Return the lane of messages whose frame names none."""
+        ...
+
+    def stretches(self, topic: str, partition: int, start: int, end: int) -> Iterator[Stretch]:
+        """Yield the messages from ``start`` up to ``end``, some frames at a time.
+
+        The first frame and the last may have others besides.
+        """
+        ...
+
+    def event_bounds(self, topic: str) -> Mapping[int, Bounds]:
+        """Return which events each partition holds now, by sequence."""
+        ...
+
+    def event_stretches(
+        self, topic: str, partition: int, start: int, end: int
+    ) -> Iterator[Stretch]:
+        """Yield the events from sequence ``start`` up to ``end``, like :meth:`stretches`."""
+        ...
+
+
+class NodeSource:
+    """Reads through a client."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def bounds(self, topic: str) -> Mapping[int, Bounds]:
+        """Return what each partition of a topic holds now."""
+        found = self._client.topic(topic)["partitions"]
+        return {p["partition"]: Bounds(p["start_offset"], p["high_watermark"]) for p in found}
+
+    def default_lane(self, topic: str) -> int:
+        """Return the lane of messages whose frame names none: ``normal``, or the middle one."""
+        lanes = self._client.topic(topic)["settings"]["priority.lanes"]
+        names = [] if lanes == "numbers" else lanes.split(",")
+        return names.index("normal") if "normal" in names else (len(names) or 256) // 2
+
+    def stretches(self, topic: str, partition: int, start: int, end: int) -> Iterator[Stretch]:
+        """Yield the messages from ``start`` up to ``end``, some frames at a time."""
+        return _stretches(
+            lambda at: self._client.read(topic, partition=partition, offset=at), start, end
+        )
+
+    def event_bounds(self, topic: str) -> Mapping[int, Bounds]:
+        """Return which events each partition holds now, by sequence."""
+        found = {}
+        for partition in self.bounds(topic):
+            piece = self._client.read_events(topic, partition=partition, sequence=_BEHIND_ALL)
+            found[partition] = Bounds(piece.start, piece.end)
+        return found
+
+    def event_stretches(
+        self, topic: str, partition: int, start: int, end: int
+    ) -> Iterator[Stretch]:
+        """Yield the events from sequence ``start`` up to ``end``, some frames at a time."""
+        return _stretches(
+            lambda at: self._client.read_events(topic, partition=partition, sequence=at),
+            start,
+            end,
+        )
+
+
+def _stretches(read: Callable[[int], ReadBatch], start: int, end: int) -> Iterator[Stretch]:
+    at = start
+    while at < end:
+        piece = read(at)
+        if piece.next <= at:
+            raise PartitionNotFound(
+                f"{piece.topic}, partition {piece.partition}, ends at {piece.end}, before offset"
+                f" {end}: the topic was made anew, or its node lost what it had"
+            )
+        missing = [(d.start_offset, d.end_offset) for d in piece.damaged]
+        if piece.start > at:
+            missing.insert(0, (at, min(piece.start, end)))
+        frames = [view for view in piece.frames if view.header.base_offset < end]
+        at = min(piece.next, end)
+        yield Stretch(frames, at, missing)

@@ -1,0 +1,92 @@
+"""``goq export``."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from goq_cli.output import notice, print_json, print_table
+from goq_cli.session import SESSION
+
+if TYPE_CHECKING:
+    from goq.pipeline.export import Exported
+
+_COLUMNS = ("topic", "table", "files", "rows", "bytes", "missing")
+
+
+def command(
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC…")],
+    to: Annotated[str, typer.Option(metavar="DIR", help="A folder, or a URI as s3://…")],
+    from_time: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Not what was appended before.")
+    ] = None,
+    to_time: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Only what was appended before.")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on exporting what comes, until interrupted.")
+    ] = False,
+    every: Annotated[
+        str, typer.Option(metavar="DURATION", help="With --follow: how often.")
+    ] = "1m",
+) -> None:
+    """Write topics as Parquet files that Spark reads as one table; again, only what is new."""
+    from goq.units import parse_duration_ms
+
+    pause_s = parse_duration_ms(every, field="--every") / 1000
+    failed = False
+    while True:
+        results = _export_all(topics, to, from_time, to_time)
+        _print(results)
+        failed |= any(done.missing for done in results.values())
+        if not follow:
+            break
+        time.sleep(pause_s)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _export_all(
+    topics: list[str], to: str, from_time: str | None, to_time: str | None
+) -> dict[tuple[str, str], Exported]:
+    from goq_cli.extras import needs_extra
+
+    with needs_extra("parquet"):
+        from goq.pipeline.export import Export, Span
+        from goq.pipeline.group_rows import export_groups
+        from goq.pipeline.source import NodeSource
+        from goq.pipeline.tables import TABLES
+        from goq.pipeline.target import open_target, staging_of
+    from goq.units import parse_time_us
+
+    now_us = time.time_ns() // 1000
+    span = Span(
+        None if from_time is None else parse_time_us(from_time, now_us=now_us, field="--from-time"),
+        None if to_time is None else parse_time_us(to_time, now_us=now_us, field="--to-time"),
+    )
+    target = open_target(to)
+    with SESSION.client() as client, staging_of(target) as staging:
+        source = NodeSource(client)
+        for topic in topics:
+            export_groups(client, target, topic, staging, now_us)
+        return {
+            (topic, table.name): Export(source, target, table, topic, staging, span).run()
+            for topic in topics
+            for table in TABLES.values()
+        }
+
+
+def _print(results: dict[tuple[str, str], Exported]) -> None:
+    if SESSION.json:
+        print_json({"exports": [_row(*named, done) for named, done in results.items()]})
+        return
+    print_table(_COLUMNS, [(*named, *done) for named, done in results.items()])
+    for (topic, table), done in results.items():
+        if done.missing:
+            notice(f"{topic}: {done.missing} {table} are damaged, or were deleted before")
+
+
+def _row(topic: str, table: str, done: Exported) -> dict[str, object]:
+    return {"topic": topic, "table": table, **done._asdict()}

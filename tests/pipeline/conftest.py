@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from support.running_node import RunningNode, running_node
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def node() -> Iterator[RunningNode]:
+    """One node for all tests that neither stop nor damage it."""
+    with running_node() as running:
+        yield running
+
+
+@pytest.fixture
+def topic(node: RunningNode) -> str:
+    """A topic of the test's own, with three partitions."""
+    name = f"orders-{next(_numbers)}"
+    node.call("POST", "/v1/topics", {"name": name, "partitions": 3})
+    return name
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One session for all tests: starting it takes seconds."""
+    pytest.importorskip("pyspark", minversion="4.2")
+    from goq.pipeline.session import spark_session
+
+    session = spark_session(
+        "local[2]",
+        {
+            "spark.sql.shuffle.partitions": "2",
+            "spark.driver.memory": "1g",
+            "spark.local.dir": str(tmp_path_factory.mktemp("spark")),
+            "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+        },
+    )
+    yield session
+    session.stop()

@@ -1,0 +1,239 @@
+"""What the analyses say of traffic that is known to the last message."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark", minversion="4.2")
+
+from goq.pipeline.jobs.audit import audit, missing_offsets
+from goq.pipeline.jobs.failures import retries
+from goq.pipeline.jobs.page import page_of
+from goq.pipeline.jobs.report import Report, Section
+from goq.pipeline.jobs.skew import skew
+from goq.pipeline.jobs.waits import fairness, latency, lateness
+from goq.pipeline.schema import EVENTS, GROUPS, MESSAGES, ddl_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+NOON = datetime(2025, 1, 15, 12, tzinfo=UTC)
+
+
+class Traffic:
+    """Messages and what happened to them, put together by hand."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self.messages: list[dict[str, Any]] = []
+        self.events: list[dict[str, Any]] = []
+        self.groups: list[dict[str, Any]] = []
+
+    def publish(self, offset: int, at_ms: int = 0, **said: Any) -> None:
+        row = dict.fromkeys(MESSAGES.names) | {
+            "value": b"12345678",
+            "topic": "orders",
+            "partition": 0,
+            "offset": offset,
+            "timestamp": NOON + timedelta(milliseconds=at_ms),
+            "headers": [],
+            "message_id": f"orders:0:{offset}",
+            "lane": 1,
+        }
+        self.messages.append(row | said)
+
+    def event(self, name: str, offset: int, at_ms: int, **said: Any) -> None:
+        row = dict.fromkeys(EVENTS.names) | {
+            "message_id": f"orders:0:{offset}",
+            "event": name,
+            "time": NOON + timedelta(milliseconds=at_ms),
+            "group": "billing",
+            "topic": "orders",
+            "partition": 0,
+            "offset": offset,
+            "sequence": len(self.events),
+        }
+        self.events.append(row | said)
+
+    def stands(self, cursor: int, end: int, start: int = 0) -> None:
+        row = dict.fromkeys(GROUPS.names, 0) | {
+            "time": NOON,
+            "topic": "orders",
+            "group": "billing",
+            "start_offset": start,
+            "end_offset": end,
+            "cursor": cursor,
+        }
+        self.groups.append(row)
+
+    def frames(self) -> tuple[DataFrame, DataFrame, DataFrame]:
+        made = []
+        for rows, schema in (
+            (self.messages, MESSAGES),
+            (self.events, EVENTS),
+            (self.groups, GROUPS),
+        ):
+            ordered = [tuple(row[name] for name in schema.names) for row in rows]
+            made.append(self._spark.createDataFrame(ordered, ddl_of(schema)))
+        return made[0], made[1], made[2]
+
+
+@pytest.fixture
+def traffic(spark: SparkSession) -> Traffic:
+    return Traffic(spark)
+
+
+def rows(report: Report, title: str) -> list[dict[str, Any]]:
+    section = next(s for s in report.sections if s.title == title)
+    return [dict(zip(section.columns, row, strict=True)) for row in section.rows]
+
+
+def test_latency_is_told_by_quantiles_of_each_lane_and_hour(traffic: Traffic) -> None:
+    for offset in range(100):
+        traffic.publish(offset, offset, lane=offset % 2)
+        traffic.event("DELIVERED", offset, 2 * offset, attempt=1)
+        traffic.event("ACKNOWLEDGED", offset, 2 * offset + 500)
+    report = latency(*traffic.frames()[:2])
+    first = rows(report, "Until first delivered")
+    assert [(r["lane"], r["messages"]) for r in first] == [(0, 50), (1, 50)]
+    assert [(r["p50_ms"], r["max_ms"]) for r in first] == [(48.0, 98.0), (49.0, 99.0)]
+    whole = rows(report, "Until acknowledged")
+    assert [(r["p90_ms"], r["max_ms"]) for r in whole] == [(588.0, 598.0), (589.0, 599.0)]
+
+
+def test_a_second_delivery_is_not_taken_for_the_first(traffic: Traffic) -> None:
+    traffic.publish(0)
+    traffic.event("DELIVERED", 0, 10, attempt=1)
+    traffic.event("DELIVERED", 0, 5_000, attempt=2)
+    (row,) = rows(latency(*traffic.frames()[:2]), "Until first delivered")
+    assert row["max_ms"] == 10
+
+
+def test_lateness_counts_from_the_time_that_was_asked_for(traffic: Traffic) -> None:
+    traffic.publish(0, deliver_at=NOON + timedelta(seconds=60))
+    traffic.publish(1)
+    traffic.event("DELIVERED", 0, 60_007, attempt=1)
+    traffic.event("DELIVERED", 1, 3, attempt=1)
+    (row,) = rows(lateness(*traffic.frames()[:2]), "After their time")
+    assert (row["messages"], row["max_ms"]) == (1, 7.0)
+
+
+def test_fairness_compares_tenants_and_lanes(traffic: Traffic) -> None:
+    for offset, (tenant, lane, waits) in enumerate([("a", 0, 5), ("b", 0, 50), (None, 1, 500)]):
+        traffic.publish(offset, tenant=tenant, lane=lane)
+        traffic.event("DELIVERED", offset, waits, attempt=1)
+    report = fairness(*traffic.frames()[:2])
+    tenants = {r["tenant"]: r["max_ms"] for r in rows(report, "By tenant")}
+    assert tenants == {None: 500.0, "a": 5.0, "b": 50.0}
+    assert {r["lane"]: r["max_ms"] for r in rows(report, "By lane")} == {0: 50.0, 1: 500.0}
+
+
+def test_retries_tell_rates_reasons_and_the_keys_behind_them(traffic: Traffic) -> None:
+    for offset in range(4):
+        traffic.publish(offset, key=b"bad" if offset == 0 else b"good")
+        traffic.event("DELIVERED", offset, 1, attempt=1)
+    traffic.event("NACKED", 0, 2, attempt=1, reason="no card")
+    traffic.event("DELIVERED", 0, 3, attempt=2)
+    traffic.event("DEAD_LETTERED", 0, 4, attempt=2, reason="no card")
+    report = retries(*traffic.frames()[:2])
+    (rate,) = rows(report, "Rates")
+    assert (rate["deliveries"], rate["messages"], rate["again"], rate["dead"]) == (5, 4, 1, 1)
+    assert (rate["again_percent"], rate["dead_percent"]) == (20.0, 25.0)
+    assert {(r["event"], r["reason"], r["times"]) for r in rows(report, "Reasons")} == {
+        ("NACKED", "no card", 1),
+        ("DEAD_LETTERED", "no card", 1),
+    }
+    (poison,) = rows(report, "Keys that fail most")
+    assert (poison["key"], poison["failures"], poison["dead"]) == ("bad", 2, 1)
+
+
+def test_skew_tells_partitions_beside_the_mean_and_the_largest_keys(traffic: Traffic) -> None:
+    for offset in range(6):
+        traffic.publish(offset, partition=0 if offset < 5 else 1, key=b"k" if offset else None)
+    report = skew(traffic.frames()[0])
+    assert [r["to_mean"] for r in rows(report, "Partitions")] == [1.667, 0.333]
+    (key,) = rows(report, "Largest keys")
+    assert (key["messages"], key["percent"]) == (5, 83.333)
+
+
+def account(traffic: Traffic) -> dict[str, int]:
+    found = rows(audit(*traffic.frames()), "What became of them")
+    return {r["fate"]: r["messages"] for r in found}
+
+
+def test_an_audit_accounts_for_every_fate(traffic: Traffic) -> None:
+    for offset in range(10):
+        traffic.publish(offset)
+    for offset in (0, 1, 2, 3):
+        traffic.event("DELIVERED", offset, 1, attempt=1)
+    traffic.event("ACKNOWLEDGED", 0, 2)
+    traffic.event("DEAD_LETTERED", 1, 2, attempt=1)
+    traffic.event("NACKED", 2, 2, attempt=1)
+    traffic.event("EXPIRED", 4, 2, reason="ttl")
+    traffic.event("CANCELLED", 5, 2, group=None)
+    traffic.event("CORRUPTED", 6, 2, group=None)
+    traffic.event("SKIPPED", 7, 2)
+    traffic.stands(cursor=8, end=10)
+    assert account(traffic) == {
+        "acknowledged": 1,
+        "cancelled": 1,
+        "damaged": 1,
+        "dead": 1,
+        "expired": 2,
+        "outstanding": 2,
+        "waiting": 2,
+    }
+    assert not audit(*traffic.frames()).failed
+
+
+def test_an_audit_fails_for_a_message_that_was_taken_and_never_heard_of(traffic: Traffic) -> None:
+    for offset in range(3):
+        traffic.publish(offset)
+    traffic.event("DELIVERED", 0, 1, attempt=1)
+    traffic.event("ACKNOWLEDGED", 0, 2)
+    traffic.event("DELIVERED", 2, 1, attempt=1)
+    traffic.event("ACKNOWLEDGED", 2, 2)
+    traffic.stands(cursor=3, end=3)
+    report = audit(*traffic.frames())
+    assert report.failed
+    (lost,) = rows(report, "Messages that nothing is known of")
+    assert lost["message_id"] == "orders:0:1"
+
+
+def test_an_audit_fails_for_an_offset_that_is_in_no_file(traffic: Traffic) -> None:
+    for offset in (0, 1, 4):
+        traffic.publish(offset)
+    traffic.event("CORRUPTED", 3, 1, group=None)
+    traffic.stands(cursor=0, end=5)
+    messages, events, groups = traffic.frames()
+    (gap,) = missing_offsets(messages, events).collect()
+    assert (gap.start_offset, gap.end_offset) == (2, 3)
+    assert audit(messages, events, groups).failed
+
+
+def test_what_a_reset_passed_over_and_retention_deleted_is_accounted_for(traffic: Traffic) -> None:
+    for offset in range(4):
+        traffic.publish(offset)
+    traffic.event("RESET", 4, 1)
+    traffic.stands(cursor=4, end=4)
+    assert account(traffic) == {"passed over": 4}
+    traffic.events.clear()
+    traffic.groups.clear()
+    traffic.stands(cursor=4, end=4, start=4)
+    traffic.event("DELIVERED", 9, 1, attempt=1)
+    assert account(traffic) == {"deleted": 4}
+
+
+def test_a_page_shows_bars_and_lets_no_text_out_of_its_place() -> None:
+    from goq.pipeline.jobs.report import Bars
+
+    hostile = "<script>alert(1)</script>"
+    section = Section("T", ("key", "n"), [(hostile, 3), ("b" * 99, 1.5)], Bars(("key",), "n", "ms"))
+    page = page_of(Report("retries", "What?", [section, Section("Empty", ("a",), [])]))
+    assert hostile not in page
+    assert "&lt;script&gt;" in page
+    assert page.count("<rect") == 2
+    assert "Nothing." in page
