@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Final
 
 import msgspec
 
+from goq.client.identity import producer_id_of
 from goq.client.lanes import lanes_of
 from goq.client.messages import LogMessage
 from goq.errors import InvalidInput
@@ -20,7 +20,6 @@ from goq.frame.keys import partition_of
 from goq.model import Header, Message, MessageId
 
 REPLAYED_FROM: Final = "goq-replayed-from"
-_PRODUCER_ID_BITS = 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +41,7 @@ class Replay:
 
     def producer_id(self, target: str, partition: int) -> int:
         """Return who publishes, in the topic ``target``, the copies from a partition."""
-        identity = (target, partition, msgspec.structs.asdict(_Identity.of(self)))
-        digest = blake2b(msgspec.msgpack.encode(identity), digest_size=8).digest()
-        return int.from_bytes(digest, "little") >> (64 - _PRODUCER_ID_BITS) or 1
+        return producer_id_of((target, partition, msgspec.structs.asdict(_Identity.of(self))))
 
     def wants(self, message: LogMessage) -> bool:
         """Whether a message that lies between the times is one of those to be replayed."""

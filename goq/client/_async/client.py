@@ -18,6 +18,7 @@ from goq import limits
 from goq.client._async.admin import AsyncAdmin
 from goq.client._async.consumer import ConsumeOptions, Consumption
 from goq.client._async.direct import DirectPublisher
+from goq.client._async.frames import AsyncFrames
 from goq.client._async.http import Http, HttpOptions
 from goq.client._async.log import Log, OnDamage, Span, read, read_events
 from goq.client._async.producer import AsyncProducer, ProducerOptions
@@ -61,7 +62,7 @@ from goq.units import format_time_us, parse_duration_ms, parse_size_bytes, parse
 Receipts = Iterable[str | Receipt]
 
 
-class AsyncClient(AsyncAdmin, AsyncReplays, AsyncTracing):
+class AsyncClient(AsyncAdmin, AsyncFrames, AsyncReplays, AsyncTracing):
     """A client of one node or of the nodes of a cluster.
 
     ``timeout`` bounds the wait for each answer, ``retries`` how long a failing request is tried

@@ -13,10 +13,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-import msgspec
-
 from goq import limits
-from goq.client import routes, wire
+from goq.client import routes
+from goq.client._async.frames import send_frames
 from goq.client._async.http import Http
 from goq.client._async.log import OnDamage, Span, read
 from goq.client._async.replaying import replayed
@@ -24,9 +23,8 @@ from goq.client.arguments import message_bytes
 from goq.client.batch import Batch
 from goq.client.lanes import lanes_of
 from goq.client.messages import LogMessage
-from goq.client.problems import unreadable
 from goq.client.replays import CopyPlan, Replay, origin_of
-from goq.errors import Conflict, InvalidFrame, InvalidInput, SequenceGap
+from goq.errors import Conflict, InvalidInput, SequenceGap
 from goq.frame.encode import ProducerMark, encode_frame
 from goq.model import check_message
 
@@ -196,18 +194,9 @@ class Copying:
         if self._options.before_send is not None:
             await self._options.before_send(self._count)
         places = list(self._batches)
-        pieces = [piece for place in places for piece in self._frame(place)]
-        answer = await self._http.request(
-            "POST",
-            routes.messages(self._target),
-            b"".join(pieces),
-            content_type=routes.FRAMES,
-            repeatable=True,
+        results = await send_frames(
+            self._http, self._target, [self._frame(place) for place in places]
         )
-        try:
-            results = wire.decode_published(answer.body, len(places))
-        except (msgspec.DecodeError, InvalidFrame) as error:
-            raise unreadable(self._target, error) from None
         stored = 0
         for place, result in zip(places, results, strict=True):
             count = len(self._batches[place])
@@ -219,13 +208,13 @@ class Copying:
         if self._options.on_stored is not None:
             self._options.on_stored(stored)
 
-    def _frame(self, place: tuple[int, int]) -> tuple[bytes, bytes]:
+    def _frame(self, place: tuple[int, int]) -> tuple[int, bytes]:
         source, target = place
         sequence = self._reached.get(place, _Reached()).sequence
         mark = ProducerMark(self._replay.producer_id(self._target, source), 0, sequence)
         lanes = lanes_of(self._plan.target_lanes)
         share = self._batches[place].whole(target, default_lane=lanes.default_lane)
-        return wire.place(target, encode_frame(share.columns, producer=mark))
+        return target, encode_frame(share.columns, producer=mark)
 
     def _forget_batches(self) -> None:
         self._batches = {}

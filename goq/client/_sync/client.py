@@ -18,6 +18,7 @@ from goq import limits
 from goq.client._sync.admin import Admin
 from goq.client._sync.consumer import ConsumeOptions, Consumption
 from goq.client._sync.direct import DirectPublisher
+from goq.client._sync.frames import Frames
 from goq.client._sync.http import Http, HttpOptions
 from goq.client._sync.log import Log, OnDamage, Span, read, read_events
 from goq.client._sync.producer import Producer, ProducerOptions
@@ -61,7 +62,7 @@ from goq.units import format_time_us, parse_duration_ms, parse_size_bytes, parse
 Receipts = Iterable[str | Receipt]
 
 
-class Client(Admin, Replays, Tracing):
+class Client(Admin, Frames, Replays, Tracing):
     """A client of one node or of the nodes of a cluster.
 
     ``timeout`` bounds the wait for each answer, ``retries`` how long a failing request is tried

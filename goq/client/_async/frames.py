@@ -1,0 +1,52 @@
+"""Publishing whole frames under numbers of the caller's own: what makes a copy exact.
+
+A producer that is known by what it does, and not by who does it, can be run again: the node
+refuses what it has already, and tells how far the earlier run got.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from goq.client import routes, wire
+from goq.client._async.http import Http
+from goq.client.problems import unreadable
+from goq.errors import InvalidFrame
+
+
+class AsyncFrames:
+    """What a client can do with frames that it or somebody else made."""
+
+    _http: Http
+
+    async def publish_frames(
+        self, topic: str, frames: Sequence[tuple[int, bytes]]
+    ) -> list[wire.StoredFrame]:
+        """Store frames, each in the partition before it; return where each lies.
+
+        Sent again when the answer is lost: only frames that carry a producer's numbers are then
+        stored once. Raises ``SequenceGap`` where a frame neither follows its producer's last one
+        nor is one of the last few.
+        """
+        return await send_frames(self._http, topic, frames)
+
+    async def producer_reached(self, topic: str, producer_id: int) -> dict[int, int]:
+        """Return by partition the number with which a producer goes on, where it is known."""
+        found = await self._http.call("GET", routes.producer(topic, producer_id))
+        return {each["partition"]: each["next_sequence"] for each in found["partitions"]}
+
+
+async def send_frames(
+    http: Http, topic: str, frames: Sequence[tuple[int, bytes]]
+) -> list[wire.StoredFrame]:
+    """Store frames in their partitions in one request; return where each lies."""
+    body = b"".join([piece for placed in frames for piece in wire.place(*placed)])
+    answer = await http.request(
+        "POST", routes.messages(topic), body, content_type=routes.FRAMES, repeatable=True
+    )
+    try:
+        return wire.decode_published(answer.body, len(frames))
+    except (msgspec.DecodeError, InvalidFrame) as error:
+        raise unreadable(topic, error) from None
