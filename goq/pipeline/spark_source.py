@@ -11,7 +11,8 @@ query of the same frame then gets the first one's rows. Options bound what is re
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,8 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
     InputPartition,
 )
 from pyspark.sql.streaming.datasource import (
@@ -42,8 +45,10 @@ from goq.pipeline.ranges import (
     to_json,
 )
 from goq.pipeline.schema import ddl_of
+from goq.pipeline.sink_options import SinkOptions
 from goq.pipeline.source import Bounds, NodeSource
 from goq.pipeline.spark_options import SourceOptions
+from goq.pipeline.spark_sink import BatchWriter, StreamWriter
 from goq.pipeline.tables import TABLES, rows_between
 
 
@@ -57,28 +62,36 @@ class Task(InputPartition):
 
 
 class GoqDataSource(DataSource):
-    """The source that Spark knows as ``goq``."""
+    """The source and sink that Spark knows as ``goq``."""
 
     @classmethod
     def name(cls) -> str:
         """Return the name of the format."""
         return "goq"
 
-    def __init__(self, options: MutableMapping[str, str]) -> None:
-        super().__init__(options)
-        self._parsed = SourceOptions.parse(options)
+    @cached_property
+    def _source(self) -> SourceOptions:
+        return SourceOptions.parse(self.options)
 
     def schema(self) -> str:
         """Return the columns that the options ask for."""
-        return ddl_of(_schema(self._parsed))
+        return ddl_of(_schema(self._source))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads a bounded query."""
-        return BatchReader(self._parsed)
+        return BatchReader(self._source)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return what reads a stream."""
-        return StreamReader(self._parsed)
+        return StreamReader(self._source)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return what writes the rows of a bounded query."""
+        return BatchWriter(SinkOptions.parse(self.options), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Return what writes the batches of a stream."""
+        return StreamWriter(SinkOptions.parse(self.options), schema, overwrite=overwrite)
 
 
 class BatchReader(DataSourceReader):

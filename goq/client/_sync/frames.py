@@ -8,6 +8,7 @@ refuses what it has already, and tells how far the earlier run got.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -32,6 +33,14 @@ class Frames:
         nor is one of the last few.
         """
         return send_frames(self._http, topic, frames)
+
+    def topic_for_publish(self, name: str) -> dict[str, Any]:
+        """Return a topic that is about to be published to.
+
+        The node makes it if it makes those that are published to; else ``TopicNotFound``.
+        """
+        found = self._http.call("PUT", routes.topic(name), repeatable=True)
+        return found if isinstance(found, dict) else {}
 
     def producer_reached(self, topic: str, producer_id: int) -> dict[int, int]:
         """Return by partition the number with which a producer goes on, where it is known."""
