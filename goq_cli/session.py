@@ -36,6 +36,14 @@ class Session:
         It goes by ``client_id``, else by what the environment says, else by its host and process.
         """
         from goq.client import Client
+
+        servers, token = self.servers_and_token()
+        if client_id is None:
+            client_id = os.environ.get("GOQ_CLIENT_ID") or None
+        return Client(servers, token=token, client_id=client_id)
+
+    def servers_and_token(self) -> tuple[list[str], str | None]:
+        """Return which servers to ask, and with which token."""
         from goq_cli.contexts import current_context
 
         servers, token = self.servers, self.token or os.environ.get("GOQ_TOKEN")
@@ -43,9 +51,7 @@ class Session:
             servers = from_environment.split(",")
         if not servers and (context := current_context()):
             servers, token = context.servers, token or context.token
-        if client_id is None:
-            client_id = os.environ.get("GOQ_CLIENT_ID") or None
-        return Client(servers or [DEFAULT_SERVER], token=token, client_id=client_id)
+        return servers or [DEFAULT_SERVER], token
 
 
 SESSION = Session()

@@ -6,7 +6,7 @@ written; a file has its rows in its name; a file that is there already is not wr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from goq.pipeline.ledger import FileEntry, Ledger, Manifest, Plan, State
 from goq.pipeline.parquet import DatedWriter, Written
 from goq.pipeline.plan import PIECE_MESSAGES, Piece, file_name, pieces, reached_after
 from goq.pipeline.source import Source
-from goq.pipeline.tables import Table, rows_between
+from goq.pipeline.tables import TABLES, Table, rows_between
 from goq.pipeline.target import Target
 
 _READ_AHEAD = 4  # answers of a node, some MiB each
@@ -52,26 +52,50 @@ class PieceFiles(NamedTuple):
     missing: list[tuple[int, int]]
 
 
-def stage_piece(
-    source: Source,
-    table: Table,
-    topic: str,
-    piece: Piece,
-    span: Span,
-    staging: Path,
-    default_lane: int,
-) -> PieceFiles:
-    """Write the files of a piece aside: the same ones however often, and wherever, it is done."""
-    stem = f"{topic}-{table.name}-{piece.partition}-{piece.start}-{piece.end}"
-    writer = DatedWriter(staging, stem, table.schema, table.time)
+class Work(NamedTuple):
+    """What pieces are of, and where they are written aside; travels to the tasks of Spark."""
+
+    table: str
+    topic: str
+    span: Span
+    default_lane: int
+    staging: Path
+
+    @property
+    def stem(self) -> str:
+        """What the names of all its staged files begin with."""
+        return f"{self.topic}-{self.table}-"
+
+
+Stager = Callable[[Work, Sequence[Piece]], Iterator[PieceFiles]]
+"""Stages pieces, in order."""
+
+
+def stage_here(source: Source) -> Stager:
+    """Return what stages pieces in this process, one after the other."""
+
+    def stage(work: Work, todo: Sequence[Piece]) -> Iterator[PieceFiles]:
+        return (stage_piece(source, work, piece) for piece in todo)
+
+    return stage
+
+
+def stage_piece(source: Source, work: Work, piece: Piece, attempt: str = "") -> PieceFiles:
+    """Write the files of a piece aside: with the same rows however often, and wherever, it is done.
+
+    ``attempt`` tells apart those who may do it at the same time.
+    """
+    table, topic = TABLES[work.table], work.topic
+    stem = f"{work.stem}{piece.partition}-{piece.start}-{piece.end}{attempt}"
+    writer = DatedWriter(work.staging, stem, table.schema, table.time)
     missing: list[tuple[int, int]] = []
     try:
         with ahead(table.stretches(source, topic, *piece), _READ_AHEAD) as stretches:
             for stretch in stretches:
                 missing += stretch.missing
                 if stretch.frames:
-                    batch = table.batch(topic, piece.partition, stretch.frames, default_lane)
-                    writer.add(within(batch, table, piece, span))
+                    batch = table.batch(topic, piece.partition, stretch.frames, work.default_lane)
+                    writer.add(within(batch, table, piece, work.span))
         return PieceFiles(piece, list(writer.finish()), missing)
     except BaseException:
         writer.abandon()
@@ -96,6 +120,7 @@ class Export:
         staging: Path,
         span: Span = _ALL,
         *,
+        stager: Stager | None = None,
         messages_max: int = PIECE_MESSAGES,
     ) -> None:
         self._source = source
@@ -104,6 +129,7 @@ class Export:
         self._topic = topic
         self._staging = staging
         self._span = span
+        self._stager = stager or stage_here(source)
         self._messages_max = messages_max
         self._ledger = Ledger(target, table.name, topic)
 
@@ -173,15 +199,13 @@ class Export:
             sum(end - start for _, start, end in missing),
         )
 
-    def _stage(self, todo: Iterable[Piece]) -> Iterator[PieceFiles]:
-        self._staging.mkdir(parents=True, exist_ok=True)
-        for leftover in self._staging.glob(f"{self._topic}-{self._table.name}-*.parquet"):
-            leftover.unlink()
+    def _stage(self, todo: Sequence[Piece]) -> Iterator[PieceFiles]:
         lane = self._source.default_lane(self._topic)
-        for piece in todo:
-            yield stage_piece(
-                self._source, self._table, self._topic, piece, self._span, self._staging, lane
-            )
+        work = Work(self._table.name, self._topic, self._span, lane, self._staging.absolute())
+        self._staging.mkdir(parents=True, exist_ok=True)
+        for leftover in self._staging.glob(f"{work.stem}*.parquet"):
+            leftover.unlink()
+        return self._stager(work, todo)
 
     def _publish(self, piece: Piece, file: Written) -> FileEntry:
         folder = f"{self._table.name}/topic={self._topic}/date={file.date}"

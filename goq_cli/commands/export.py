@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,7 +13,7 @@ from goq_cli.output import notice, print_json, print_table
 from goq_cli.session import SESSION
 
 if TYPE_CHECKING:
-    from goq.pipeline.export import Exported
+    from goq.pipeline.export import Exported, Stager
 
 _COLUMNS = ("topic", "table", "files", "rows", "bytes", "missing")
 
@@ -28,6 +30,12 @@ def command(
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on exporting what comes, until interrupted.")
     ] = False,
+    engine: Annotated[
+        str, typer.Option(metavar="ENGINE", help="local, or spark for a cluster's tasks.")
+    ] = "local",
+    master: Annotated[
+        str, typer.Option(metavar="URL", help="With --engine spark: the Spark master.")
+    ] = "local[*]",
     every: Annotated[
         str, typer.Option(metavar="DURATION", help="With --follow: how often.")
     ] = "1m",
@@ -37,19 +45,51 @@ def command(
 
     pause_s = parse_duration_ms(every, field="--every") / 1000
     failed = False
-    while True:
-        results = _export_all(topics, to, from_time, to_time)
-        _print(results)
-        failed |= any(done.missing for done in results.values())
-        if not follow:
-            break
-        time.sleep(pause_s)
+    with _stager(engine, master, to) as stager:
+        while True:
+            results = _export_all(topics, to, from_time, to_time, stager)
+            _print(results)
+            failed |= any(done.missing for done in results.values())
+            if not follow:
+                break
+            time.sleep(pause_s)
     if failed:
         raise typer.Exit(1)
 
 
+@contextmanager
+def _stager(engine: str, master: str, to: str) -> Generator[Stager | None, None, None]:
+    """Give what stages pieces; None for this process itself."""
+    from goq.errors import UsageError
+    from goq_cli.extras import needs_extra
+
+    if engine not in ("local", "spark"):
+        raise UsageError(f"there is no engine {engine!r}; there are local and spark")
+    if engine == "local":
+        yield None
+        return
+    if "://" in to and not to.startswith("file://"):
+        raise UsageError(
+            "--engine spark writes to a folder that all executors share; without it goq export"
+            f" writes to {to} itself"
+        )
+    with needs_extra("spark"):
+        from goq.pipeline.session import spark_session
+        from goq.pipeline.spark_export import stage_in_spark
+    notice("starting Spark…")
+    session = spark_session(master)
+    try:
+        yield stage_in_spark(session, *SESSION.servers_and_token())
+    finally:
+        session.stop()
+
+
 def _export_all(
-    topics: list[str], to: str, from_time: str | None, to_time: str | None
+    topics: list[str],
+    to: str,
+    from_time: str | None,
+    to_time: str | None,
+    stager: Stager | None,
 ) -> dict[tuple[str, str], Exported]:
     from goq_cli.extras import needs_extra
 
@@ -72,7 +112,9 @@ def _export_all(
         for topic in topics:
             export_groups(client, target, topic, staging, now_us)
         return {
-            (topic, table.name): Export(source, target, table, topic, staging, span).run()
+            (topic, table.name): Export(
+                source, target, table, topic, staging, span, stager=stager
+            ).run()
             for topic in topics
             for table in TABLES.values()
         }
