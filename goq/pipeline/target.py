@@ -16,7 +16,7 @@ from typing import Protocol
 
 from pyarrow import fs
 
-from goq.errors import InvalidInput, NotAllowed, StorageFull, Unavailable
+from goq.errors import Conflict, InvalidInput, NotAllowed, StorageFull, Unavailable
 
 _ASIDE = "_goq/tmp"
 _FULL_ERRNOS = (28, 122)
@@ -202,6 +202,17 @@ def open_target(to: str) -> Target:
     except (ValueError, OSError) as error:
         raise InvalidInput(f"{to!r} cannot be written to: {error}", field="to") from None
     return RemoteTarget(filesystem, root)
+
+
+def check_ours(target: Target, to: str) -> None:
+    """Raise ``Conflict`` for a folder that holds something else than an export."""
+    names = [name for name in target.names("") if not name.startswith(".")]
+    if names and "_goq" not in names:
+        raise Conflict(
+            f"{to} is not empty, and what is there is no export of goq ({', '.join(names[:3])}):"
+            " give another folder",
+            field="to",
+        )
 
 
 @contextmanager

@@ -98,7 +98,7 @@ def _export_all(
         from goq.pipeline.group_rows import export_groups
         from goq.pipeline.source import NodeSource
         from goq.pipeline.tables import TABLES
-        from goq.pipeline.target import open_target, staging_of
+        from goq.pipeline.target import check_ours, open_target, staging_of
     from goq.units import parse_time_us
 
     now_us = time.time_ns() // 1000
@@ -107,6 +107,7 @@ def _export_all(
         None if to_time is None else parse_time_us(to_time, now_us=now_us, field="--to-time"),
     )
     target = open_target(to)
+    check_ours(target, to)
     with SESSION.client() as client, staging_of(target) as staging:
         source = NodeSource(client)
         for topic in topics:
