@@ -38,7 +38,7 @@ class GroupViews:
             GroupPartitionOut(
                 partition=p.identity.number,
                 cursor=p.state.group(name).taken.floor,
-                end=_or_unset(p.state.group(name).end_offset),
+                end=or_unset(p.state.group(name).end_offset),
                 **each._asdict(),
             )
             for p, each in zip(chosen, counts, strict=True)
@@ -91,12 +91,13 @@ class GroupViews:
             redelivers=done(target.start, end),
             skips=target.start - state.start_offset - done(state.start_offset, target.start),
             voids=group.leased_count,
-            end=_or_unset(target.end),
+            end=or_unset(target.end),
             withholds=UNSET if target.end is None else state.end_offset - target.end,
         )
 
 
-def _or_unset(offset: int | None) -> int | UnsetType:
+def or_unset(offset: int | None) -> int | UnsetType:
+    """Return an offset as an answer has it, which leaves out what there is not."""
     return UNSET if offset is None else offset
 
 

@@ -30,7 +30,7 @@ from goq.broker.publishing import Stored, StoredFrame
 from goq.broker.topic import Topic
 from goq.broker.wholelog import Past
 from goq.errors import InvalidInput
-from goq.frame.view import slice_frame
+from goq.frame.parts import slice_frame
 from goq.http.message import Request, Response
 from goq.model import Message, check_name
 from goq.storage.timerange import TimeRange

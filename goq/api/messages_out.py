@@ -15,7 +15,8 @@ from goq.api.route import FRAMES
 from goq.broker.partition import Delivery
 from goq.broker.topic import Topic
 from goq.delivery.events import Span
-from goq.frame.view import DELIVERY_COLUMNS, FrameView, pick_rows, slice_frame
+from goq.frame.parts import pick_rows, slice_frame
+from goq.frame.view import DELIVERY_COLUMNS, FrameView
 from goq.http.message import BytesLike, Response
 from goq.model import Header, Message, MessageId, Receipt
 from goq.setting_types import lanes

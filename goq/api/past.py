@@ -6,6 +6,7 @@ import asyncio
 from functools import partial
 
 from goq.api.bodies import GroupOut, GroupPartitionOut, IncompleteOut, MemberOut
+from goq.api.group_views import or_unset
 from goq.api.reading import time_us
 from goq.broker.past import GroupPast, earliest_us, group_at, not_kept
 from goq.broker.topic import Topic
@@ -62,6 +63,7 @@ def _out(name: str, at_us: int, found: list[GroupPast]) -> GroupOut:
         GroupPartitionOut(
             partition=number,
             cursor=past.cursor,
+            end=or_unset(past.end),
             **{**past.counts._asdict(), "blocked": None},
         )
         for number, past in enumerate(found)

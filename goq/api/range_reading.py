@@ -20,7 +20,8 @@ from goq.broker.background import BackgroundReads
 from goq.broker.partition import Partition
 from goq.broker.topic import Topic
 from goq.broker.wholelog import Past
-from goq.frame.view import FrameView, slice_frame
+from goq.frame.parts import slice_frame
+from goq.frame.view import FrameView
 from goq.http.message import Response
 from goq.storage.reader import Reading
 from goq.storage.timerange import FOREGROUND, ReadBounds, TimeRange, frames_between

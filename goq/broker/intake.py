@@ -14,7 +14,8 @@ from goq.delivery.id_table import Ids
 from goq.delivery.producers import ProducerTable
 from goq.frame.encode import LeftOut
 from goq.frame.header import Attribute
-from goq.frame.view import FrameView, without_rows
+from goq.frame.parts import without_rows
+from goq.frame.view import FrameView
 from goq.settings import TopicSettings
 
 

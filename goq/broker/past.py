@@ -46,12 +46,14 @@ class GroupPast(NamedTuple):
 
     ``is_known`` is whether the group existed there; one that did not has everything before it.
     ``held`` is how many messages each consumer had leased. ``oldest_us`` is when the first message
-    that was ready had been appended, None if there was none or that is not known.
+    that was ready had been appended, None if there was none or that is not known. ``end`` is where
+    the group was to end, if anywhere.
     """
 
     is_known: bool
     counts: GroupCounts
     cursor: int
+    end: int | None
     held: dict[str, int]
     oldest_us: int | None
     incomplete: list[Incomplete]
@@ -90,7 +92,7 @@ def _group_at(messages: LogReader, events: LogReader, name: str, time_us: int) -
         )
     waiting = Waiting(messages, state)
     now_ms = time_us // 1000
-    counts = count_in(state, group, waiting.count(), now_ms)
+    counts = count_in(state, group, _scheduled(waiting, group), now_ms)
     held: dict[str, int] = {}
     for lease in group.leases.values():
         held[lease.consumer] = held.get(lease.consumer, 0) + lease.parts.message_count
@@ -98,7 +100,16 @@ def _group_at(messages: LogReader, events: LogReader, name: str, time_us: int) -
     if counts.ready:
         first = _first_ready(state, group, waiting, max(start, state.start_offset), now_ms)
         oldest_us = _time_of(messages, first, incomplete)
-    return GroupPast(is_known, counts, group.taken.floor, held, oldest_us, incomplete)
+    place = group.taken.floor, group.end_offset
+    return GroupPast(is_known, counts, *place, held, oldest_us, incomplete)
+
+
+def _scheduled(waiting: Waiting, group: Group) -> int:
+    """Return how many messages waited for their time; before the end of a group that had one."""
+    if group.end_offset is None:
+        return waiting.count()
+    runs = waiting.runs(0, group.end_offset)
+    return sum(hole.end - hole.start for run in runs for hole in group.taken.missing(*run))
 
 
 def not_kept(earliest: int) -> PastNotKept:

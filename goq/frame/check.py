@@ -17,7 +17,8 @@ from goq import limits
 from goq.errors import InvalidFrame, TooLarge
 from goq.frame.encode import NO_TENANT
 from goq.frame.header import Attribute, FrameHeader
-from goq.frame.view import DELIVERY_COLUMNS, BytesColumn, FrameView, Payload
+from goq.frame.sections import BytesColumn, Payload
+from goq.frame.view import DELIVERY_COLUMNS, FrameView
 from goq.settings import TopicSettings
 from goq.units import format_duration_ms
 

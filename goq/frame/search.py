@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from goq.frame.header import Attribute
-from goq.frame.view import BytesColumn, FrameView
+from goq.frame.sections import BytesColumn
+from goq.frame.view import FrameView
 
 
 def has_key(view: FrameView, row: int, key: bytes) -> bool:

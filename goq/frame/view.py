@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from goq import limits
 from goq.errors import InvalidFrame, TooLarge
@@ -19,8 +19,6 @@ from goq.frame.encode import (
     NO_TENANT,
     Columns,
     LeftOut,
-    ProducerMark,
-    encode_frame,
 )
 from goq.frame.header import (
     HEADER_BYTES,
@@ -28,7 +26,15 @@ from goq.frame.header import (
     FrameHeader,
     padding_bytes,
     parse_header,
-    stamp,
+)
+from goq.frame.sections import (
+    BytesColumn,
+    Cursor,
+    Payload,
+    decompress,
+    take_gone,
+    take_left_out,
+    with_nulls,
 )
 from goq.model import Header, Message
 
@@ -53,57 +59,6 @@ _WIDTH_BYTES = {
 }
 
 
-class BytesColumn(NamedTuple):
-    """An Arrow binary column: entry i is ``data[offsets[i]:offsets[i + 1]]``."""
-
-    offsets: memoryview
-    data: memoryview
-
-    def slice(self, start: int, end: int) -> list[bytes]:
-        """Return the entries from ``start`` up to ``end`` as bytes."""
-        if start == end:
-            return []
-        bounds = self.offsets[start : end + 1].tolist()
-        first = bounds[0]
-        raw = bytes(self.data[first : bounds[-1]])
-        return [raw[a - first : b - first] for a, b in itertools.pairwise(bounds)]
-
-    def pick(self, rows: Sequence[int]) -> list[bytes]:
-        """Return the entries of some rows as bytes."""
-        offsets, data = self.offsets, self.data
-        return [bytes(data[offsets[row] : offsets[row + 1]]) for row in rows]
-
-
-class _Cursor:
-    """Takes sections off a buffer in order; raises ``InvalidFrame`` when one would not fit."""
-
-    def __init__(self, buffer: memoryview) -> None:
-        self.buffer = buffer
-        self.position = 0
-
-    def take(self, size_bytes: int) -> memoryview:
-        end = self.position + size_bytes
-        padded_end = end + padding_bytes(size_bytes)
-        if size_bytes < 0 or padded_end > len(self.buffer):
-            raise InvalidFrame(
-                f"a section of {size_bytes} bytes at {self.position} passes the end of"
-                f" {len(self.buffer)} bytes"
-            )
-        section = self.buffer[self.position : end]
-        self.position = padded_end
-        return section
-
-    def take_offsets(self, count: int) -> memoryview:
-        return self.take(4 * (count + 1)).cast("i")
-
-    def take_bytes_column(self, count: int) -> BytesColumn:
-        offsets = self.take_offsets(count)
-        return BytesColumn(offsets, self.take(offsets[count]))
-
-    def done(self) -> bool:
-        return self.position == len(self.buffer)
-
-
 class _lazy(Generic[T]):
     """A property that is computed once: ``cached_property`` without its lock."""
 
@@ -114,47 +69,6 @@ class _lazy(Generic[T]):
     def __get__(self, instance: Any, owner: type[Any]) -> T:
         value = instance.__dict__[self._name] = self._compute(instance)
         return value
-
-
-class Payload:
-    """The sections of an uncompressed payload."""
-
-    def __init__(
-        self, buffer: memoryview, header: FrameHeader, gone: GoneRows | None = None
-    ) -> None:
-        cursor = _Cursor(buffer)
-        count, attributes = header.message_count, header.attributes
-        if gone is not None:
-            count = gone.kept_count
-        bitmap_bytes = (count + 7) // 8
-        nulls = attributes & Attribute.VALUE_NULLS
-        self.value_validity = cursor.take(bitmap_bytes) if nulls else None
-        self.values = cursor.take_bytes_column(count)
-        self.key_validity: memoryview | None = None
-        self.keys: BytesColumn | None = None
-        self.header_counts: memoryview | None = None
-        if attributes & Attribute.KEYS:
-            if attributes & Attribute.KEY_NULLS:
-                self.key_validity = cursor.take(bitmap_bytes)
-            self.keys = cursor.take_bytes_column(count)
-        if attributes & Attribute.HEADERS:
-            self.header_counts = cursor.take_offsets(count)
-            self.header_names = cursor.take_bytes_column(self.header_counts[count])
-            self.header_values = cursor.take_bytes_column(self.header_counts[count])
-        if not cursor.done():
-            raise InvalidFrame("the payload has bytes after its last section")
-        if gone is not None:
-            self._spread(gone)
-
-    def _spread(self, gone: GoneRows) -> None:
-        """Let every row have its place again; a message that is gone has neither key nor value."""
-        self.value_validity = gone.spread_bits(self.value_validity)
-        self.values = self.values._replace(offsets=gone.spread_offsets(self.values.offsets))
-        if self.keys is not None:
-            self.key_validity = gone.spread_bits(self.key_validity)
-            self.keys = self.keys._replace(offsets=gone.spread_offsets(self.keys.offsets))
-        if self.header_counts is not None:
-            self.header_counts = gone.spread_offsets(self.header_counts)
 
 
 class FrameView:
@@ -188,10 +102,10 @@ class FrameView:
 
         What was left out of the batch is read on the way.
         """
-        header, cursor = self.header, _Cursor(self.body)
+        header, cursor = self.header, Cursor(self.body)
         count, gone = header.message_count, None
         if header.attributes & Attribute.GONE:
-            gone = self._gone = _take_gone(cursor, count)
+            gone = self._gone = take_gone(cursor, count)
             count = gone.kept_count
         columns: dict[int, memoryview] = {}
         for attribute, width_bytes in _WIDTH_BYTES.items():
@@ -211,7 +125,7 @@ class FrameView:
             columns[Attribute.LANE] = cursor.take(count)
         if gone is not None:
             columns = _spread(columns, gone)
-        self._left_out = _take_left_out(cursor, header.left_out)
+        self._left_out = take_left_out(cursor, header.left_out)
         lengths = cursor.take(8)
         stored = cursor.take(int.from_bytes(lengths[4:], "little"))
         if not cursor.done():
@@ -229,7 +143,7 @@ class FrameView:
                 f" {limits.FRAME_BYTES_MAX}"
             )
         if self.header.attributes & Attribute.ZSTD:
-            stored = memoryview(_decompress(stored, self.raw_bytes))
+            stored = memoryview(decompress(stored, self.raw_bytes))
         if len(stored) != self.raw_bytes:
             raise InvalidFrame(
                 f"the payload has {len(stored)} bytes where {self.raw_bytes} are declared"
@@ -298,14 +212,14 @@ class FrameView:
     def values(self, start: int, end: int) -> list[bytes | None]:
         """Return the values of messages ``start`` up to ``end``, counted from the frame's first."""
         payload = self.payload
-        return _with_nulls(payload.values.slice(start, end), payload.value_validity, start)
+        return with_nulls(payload.values.slice(start, end), payload.value_validity, start)
 
     def keys(self, start: int, end: int) -> list[bytes | None]:
         """Return their keys."""
         payload = self.payload
         if payload.keys is None:
             return [None] * (end - start)
-        return _with_nulls(payload.keys.slice(start, end), payload.key_validity, start)
+        return with_nulls(payload.keys.slice(start, end), payload.key_validity, start)
 
     def headers(self, start: int, end: int) -> list[tuple[Header, ...]]:
         """Return their headers."""
@@ -380,111 +294,6 @@ class FrameView:
         )
 
 
-def slice_frame(view: FrameView, start_offset: int, end_offset: int) -> memoryview:
-    """Return a frame of only the messages from ``start_offset`` up to ``end_offset``.
-
-    The whole frame is given back as it is; a part is encoded anew, uncompressed, with the same
-    offsets, time, epoch and producer marks.
-    """
-    header = view.header
-    start = max(start_offset, header.base_offset) - header.base_offset
-    end = min(end_offset, header.end_offset) - header.base_offset
-    if start == 0 and end == header.message_count:
-        return view.buffer
-    producer = ProducerMark(
-        header.producer_id, header.producer_epoch, header.first_sequence + start
-    )
-    gone = None if view.gone is None else view.gone.rows(start, end)
-    part = encode_frame(view.columns(start, end), producer=producer, gone=gone)
-    stamped = stamp(
-        parse_header(part),
-        base_offset=header.base_offset + start,
-        append_time_us=header.append_time_us,
-        leader_epoch=header.leader_epoch,
-    )
-    return memoryview(stamped.pack() + part[HEADER_BYTES:])
-
-
-def pick_rows(view: FrameView, rows: Sequence[int]) -> memoryview:
-    """Return a frame of some of the messages, rising and counted from the frame's first.
-
-    It has the frame's offset, time and epoch; which offsets its messages have, it does not say.
-    """
-    part = encode_frame(_picked_columns(view, rows))
-    header = view.header
-    stamped = stamp(
-        parse_header(part),
-        base_offset=header.base_offset,
-        append_time_us=header.append_time_us,
-        leader_epoch=header.leader_epoch,
-    )
-    return memoryview(stamped.pack() + part[HEADER_BYTES:])
-
-
-def _picked_columns(view: FrameView, rows: Sequence[int]) -> Columns:
-    """Return some messages by column, without looking at the others."""
-    payload, first, last = view.payload, rows[0], rows[-1] + 1
-    near = [row - first for row in rows]
-    keys = None
-    if payload.keys is not None:
-        keys = _nulls_at(payload.keys.pick(rows), payload.key_validity, rows)
-    headers = None
-    if payload.header_counts is not None:
-        headers = [view.headers(row, row + 1)[0] for row in rows]
-    times = {
-        attribute: None
-        if (column := view.times_ms(attribute, first, last)) is None
-        else [column[row] for row in near]
-        for attribute in (Attribute.DELIVER_AT, Attribute.EXPIRES_AT, Attribute.CLIENT_TIME)
-    }
-    dedup = view.column(Attribute.DEDUP_ID)
-    lanes = view.column(Attribute.LANE)
-    return Columns(
-        values=_nulls_at(payload.values.pick(rows), payload.value_validity, rows),
-        keys=keys,
-        headers=headers,
-        deliver_at_ms=times[Attribute.DELIVER_AT],
-        expires_at_ms=times[Attribute.EXPIRES_AT],
-        client_time_ms=times[Attribute.CLIENT_TIME],
-        dedup_ids=None if dedup is None else [bytes(dedup[16 * r : 16 * r + 16]) for r in rows],
-        tenants=_tenants_at(view, rows),
-        lanes=None if lanes is None else [lanes[row] for row in rows],
-    )
-
-
-def _tenants_at(view: FrameView, rows: Sequence[int]) -> list[str | None] | None:
-    column, dictionary = view.column(Attribute.TENANT), view.tenants
-    if column is None or dictionary is None:
-        return None
-    numbers = column.cast("H")
-    known = sorted({numbers[row] for row in rows} - {NO_TENANT})
-    names = {n: name.decode() for n, name in zip(known, dictionary.pick(known), strict=True)}
-    return [names.get(numbers[row]) for row in rows]
-
-
-def without_rows(view: FrameView, left_out: Sequence[LeftOut]) -> FrameView:
-    """Return a frame of all messages but those left out, of which it takes note.
-
-    Some must remain. It is compressed if the frame was.
-    """
-    header = view.header
-    producer = ProducerMark(header.producer_id, header.producer_epoch, header.first_sequence)
-    gone = {row for row, _, _ in left_out}
-    kept = [row for row in range(header.message_count) if row not in gone]
-    columns = view.columns(0, header.message_count)
-    compress = bool(header.attributes & Attribute.ZSTD)
-    frame = encode_frame(
-        columns.pick(kept), producer=producer, compress=compress, left_out=left_out
-    )
-    return FrameView.parse(frame)
-
-
-def _take_gone(cursor: _Cursor, count: int) -> GoneRows:
-    from goq.frame.gone import GoneRows  # only readers of compacted frames pay for the import
-
-    return GoneRows(cursor.take((count + 7) // 8), count)
-
-
 def _spread(columns: dict[int, memoryview], gone: GoneRows) -> dict[int, memoryview]:
     """Return columns with an entry for every row; the dedup ids have it already."""
     codes = {Attribute.TENANT: ("u2", NO_TENANT), Attribute.LANE: ("u1", 0)}
@@ -494,45 +303,3 @@ def _spread(columns: dict[int, memoryview], gone: GoneRows) -> dict[int, memoryv
         else gone.spread(section, *codes.get(attribute, ("u8", 0)))
         for attribute, section in columns.items()
     }
-
-
-def _take_left_out(cursor: _Cursor, count: int) -> list[LeftOut]:
-    if not count:
-        return []
-    rows = cursor.take(2 * count).cast("H")
-    offsets, times_us = cursor.take(8 * count).cast("q"), cursor.take(8 * count).cast("q")
-    return list(map(LeftOut, rows, offsets, times_us))
-
-
-def _with_nulls(items: list[bytes], validity: memoryview | None, start: int) -> list[bytes | None]:
-    if validity is None:
-        return items  # type: ignore[return-value]  # list[bytes] read as list[bytes | None]
-    return [
-        item if validity[i >> 3] >> (i & 7) & 1 else None
-        for i, item in enumerate(items, start=start)
-    ]
-
-
-def _nulls_at(
-    items: list[bytes], validity: memoryview | None, rows: Sequence[int]
-) -> list[bytes | None]:
-    if validity is None:
-        return items  # type: ignore[return-value]  # as in _with_nulls
-    return [
-        item if validity[row >> 3] >> (row & 7) & 1 else None
-        for row, item in zip(rows, items, strict=True)
-    ]
-
-
-def _decompress(stored: memoryview, raw_bytes: int) -> bytes:
-    import zstandard  # only readers of compressed frames pay for the import
-
-    try:
-        declared = zstandard.frame_content_size(stored)
-        if declared != raw_bytes:
-            raise InvalidFrame(
-                f"the zstd frame declares {declared} bytes where the frame declares {raw_bytes}"
-            )
-        return zstandard.ZstdDecompressor().decompress(stored, allow_extra_data=False)
-    except zstandard.ZstdError as error:
-        raise InvalidFrame(f"the payload is not one sound zstd frame: {error}") from None

@@ -73,7 +73,9 @@ class Watched:
         elif kind == "reset":
             state = partition.state
             group = chance.choice((GROUP, OTHER))
-            await partition.reset(group, chance.randint(state.start_offset, state.end_offset))
+            offset = chance.randint(state.start_offset, state.end_offset)
+            end = chance.choice((None, chance.randint(offset, state.end_offset)))
+            await partition.reset(group, offset, end)
         elif kind == "delete":
             await self.life.broker.delete_group(topic, OTHER)
         elif kind == "snapshot":

@@ -29,7 +29,8 @@ from goq.frame.encode import (
 from goq.frame.gone import compacted, emptied, gone_run
 from goq.frame.header import NAMED_ONLY_EPOCH
 from goq.frame.keys import dedup_hash, key_hash, partition_of
-from goq.frame.view import FrameView, slice_frame, without_rows
+from goq.frame.parts import slice_frame, without_rows
+from goq.frame.view import FrameView
 from goq.model import Message
 
 GOLDEN_DIR = Path(__file__).parent / "golden"

@@ -14,7 +14,8 @@ from goq.errors import InvalidFrame, TooLarge
 from goq.frame.check import check_delivery, check_frame
 from goq.frame.encode import Columns, LeftOut, ProducerMark, encode_frame
 from goq.frame.header import ATTRIBUTES, Attribute
-from goq.frame.view import FrameView, slice_frame, without_rows
+from goq.frame.parts import slice_frame, without_rows
+from goq.frame.view import FrameView
 from goq.settings import TopicSettings
 
 EVERY = GOLDEN["every-column"].encode()
