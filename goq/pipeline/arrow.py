@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 
 from goq.frame.encode import NO_TENANT
 from goq.frame.header import Attribute
-from goq.frame.view import BytesColumn, FrameView
+from goq.frame.sections import BytesColumn
+from goq.frame.view import FrameView
 from goq.pipeline.schema import HEADERS, MESSAGES, TIMESTAMP
 
 _Counts = npt.NDArray[np.int64]

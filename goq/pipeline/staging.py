@@ -14,7 +14,7 @@ from goq.client.messages import Published, ReadBatch
 from goq.errors import Conflict, GoqError, MessageNotFound, TopicExists
 from goq.frame.encode import ProducerMark
 from goq.frame.header import HEADER_BYTES, parse_header
-from goq.frame.view import slice_frame
+from goq.frame.parts import slice_frame
 from goq.model import MessageId
 from goq.pipeline.transactions import Entry, Staged
 from goq.settings import TopicSettings

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from goq.frame.encode import columns_of, encode_frame
 from goq.frame.header import HEADER_BYTES, parse_header, stamp
-from goq.frame.view import FrameView, slice_frame
+from goq.frame.parts import slice_frame
+from goq.frame.view import FrameView
 from goq.model import Message
 from goq.pipeline.source import Bounds, Stretch
 
