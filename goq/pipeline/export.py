@@ -10,17 +10,20 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import pyarrow as pa
 
 from goq.errors import Conflict
 from goq.pipeline.ahead import ahead
+from goq.pipeline.decoding import Columns, columns_in, decode, decoded_schema
 from goq.pipeline.ledger import FileEntry, Ledger, Manifest, Plan, State
 from goq.pipeline.parquet import DatedWriter, Written
 from goq.pipeline.plan import PIECE_MESSAGES, Piece, file_name, pieces, reached_after
 from goq.pipeline.source import Source
-from goq.pipeline.tables import TABLES, Table, rows_between
+from goq.pipeline.tables import MESSAGES_TABLE, TABLES, Table, rows_between
 from goq.pipeline.target import Target
 
+_SAMPLE = 1_000  # messages of each partition that say which columns there are
 _READ_AHEAD = 4  # answers of a node, some MiB each
 
 
@@ -60,6 +63,8 @@ class Work(NamedTuple):
     span: Span
     default_lane: int
     staging: Path
+    decoded: Columns | None = None
+    """What values are decoded into; None where they are not."""
 
     @property
     def stem(self) -> str:
@@ -87,7 +92,10 @@ def stage_piece(source: Source, work: Work, piece: Piece, attempt: str = "") -> 
     """
     table, topic = TABLES[work.table], work.topic
     stem = f"{work.stem}{piece.partition}-{piece.start}-{piece.end}{attempt}"
-    writer = DatedWriter(work.staging, stem, table.schema, table.time)
+    schema = table.schema
+    if work.decoded is not None:
+        schema = decoded_schema(schema, work.decoded)
+    writer = DatedWriter(work.staging, stem, schema, table.time)
     missing: list[tuple[int, int]] = []
     try:
         with ahead(table.stretches(source, topic, *piece), _READ_AHEAD) as stretches:
@@ -95,7 +103,8 @@ def stage_piece(source: Source, work: Work, piece: Piece, attempt: str = "") -> 
                 missing += stretch.missing
                 if stretch.frames:
                     batch = table.batch(topic, piece.partition, stretch.frames, work.default_lane)
-                    writer.add(within(batch, table, piece, work.span))
+                    batch = within(batch, table, piece, work.span)
+                    writer.add(batch if work.decoded is None else decode(batch, work.decoded))
         return PieceFiles(piece, list(writer.finish()), missing)
     except BaseException:
         writer.abandon()
@@ -121,6 +130,7 @@ class Export:
         span: Span = _ALL,
         *,
         stager: Stager | None = None,
+        decoded: Columns | None = None,
         messages_max: int = PIECE_MESSAGES,
     ) -> None:
         self._source = source
@@ -130,6 +140,7 @@ class Export:
         self._staging = staging
         self._span = span
         self._stager = stager or stage_here(source)
+        self._decoded = decoded
         self._messages_max = messages_max
         self._ledger = Ledger(target, table.name, topic)
 
@@ -141,6 +152,12 @@ class Export:
                 f"{self._topic} was exported there with other bounds in time; give the same, or"
                 " another folder",
                 field="from_time",
+            )
+        if state.decoded != self._decoded:
+            raise Conflict(
+                f"{self._topic} was exported there with other columns of its values"
+                f" ({_written(state.decoded)}); give the same, or another folder",
+                field="schema",
             )
         total = Exported(0, 0, 0, 0)
         unfinished = self._ledger.plan()
@@ -159,7 +176,11 @@ class Export:
         }
         span = self._span
         state = State(
-            topic=self._topic, from_time_us=span.from_us, to_time_us=span.to_us, reached=reached
+            topic=self._topic,
+            from_time_us=span.from_us,
+            to_time_us=span.to_us,
+            decoded=None if self._decoded is None else dict(self._decoded),
+            reached=reached,
         )
         self._ledger.put_state(state)
         return state
@@ -184,13 +205,7 @@ class Export:
             entries += [self._publish(staged.piece, file) for file in staged.files]
             missing += [(staged.piece.partition, *each) for each in staged.missing]
         reached = reached_after(state.reached, iter(plan.pieces))
-        after = State(
-            topic=state.topic,
-            from_time_us=state.from_time_us,
-            to_time_us=state.to_time_us,
-            reached=reached,
-            plans=plan.number,
-        )
+        after = msgspec.structs.replace(state, reached=reached, plans=plan.number)
         self._ledger.finish(Manifest(number=plan.number, files=entries, missing=missing), after)
         return after, Exported(
             len(entries),
@@ -201,7 +216,8 @@ class Export:
 
     def _stage(self, todo: Sequence[Piece]) -> Iterator[PieceFiles]:
         lane = self._source.default_lane(self._topic)
-        work = Work(self._table.name, self._topic, self._span, lane, self._staging.absolute())
+        staging = self._staging.absolute()
+        work = Work(self._table.name, self._topic, self._span, lane, staging, self._decoded)
         self._staging.mkdir(parents=True, exist_ok=True)
         for leftover in self._staging.glob(f"{work.stem}*.parquet"):
             leftover.unlink()
@@ -225,3 +241,25 @@ class Export:
             first_time_us=file.first_us,
             last_time_us=file.last_us,
         )
+
+
+def _written(decoded: Columns | None) -> str:
+    if decoded is None:
+        return "none"
+    return ", ".join(f"{name} {kind}" for name, kind in decoded.items())
+
+
+def known_columns(source: Source, target: Target, topic: str) -> Columns:
+    """Return the columns that values of a topic are decoded into where none are given.
+
+    Those that the folder has already, else those that the first messages of each partition have.
+    """
+    state = Ledger(target, MESSAGES_TABLE.name, topic).state()
+    if state is not None and state.decoded is not None:
+        return state.decoded
+    found: list[bytes | None] = []
+    for partition, (start, end) in source.bounds(topic).items():
+        for stretch in source.stretches(topic, partition, start, min(end, start + _SAMPLE)):
+            for view in stretch.frames:
+                found += view.values(0, view.header.message_count)
+    return columns_in(found)

@@ -22,12 +22,16 @@ VERSION = 1
 
 
 class State(msgspec.Struct, kw_only=True):
-    """Where an export stands; times in microseconds bound what it takes, None for no bound."""
+    """Where an export stands; times in microseconds bound what it takes, None for no bound.
+
+    ``decoded`` are the columns that JSON values are decoded into, None where they are not.
+    """
 
     version: int = VERSION
     topic: str
     from_time_us: int | None = None
     to_time_us: int | None = None
+    decoded: dict[str, str] | None = None
     reached: dict[int, int] = {}
     plans: int = 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -13,7 +13,10 @@ from goq_cli.output import notice, print_json, print_table
 from goq_cli.session import SESSION
 
 if TYPE_CHECKING:
+    from goq.pipeline.decoding import Columns
     from goq.pipeline.export import Exported, Stager
+    from goq.pipeline.source import Source
+    from goq.pipeline.target import Target
 
 _COLUMNS = ("topic", "table", "files", "rows", "bytes", "missing")
 
@@ -30,6 +33,17 @@ def command(
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on exporting what comes, until interrupted.")
     ] = False,
+    form: Annotated[
+        str | None,
+        typer.Option("--decode", metavar="json", help="Values as typed columns beside them."),
+    ] = None,
+    schema: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMNS",
+            help="As 'id bigint, total double'; default: what the first messages have.",
+        ),
+    ] = None,
     engine: Annotated[
         str, typer.Option(metavar="ENGINE", help="local, or spark for a cluster's tasks.")
     ] = "local",
@@ -41,13 +55,17 @@ def command(
     ] = "1m",
 ) -> None:
     """Write topics as Parquet files that Spark reads as one table; again, only what is new."""
+    from goq.errors import UsageError
     from goq.units import parse_duration_ms
 
+    if form not in (None, "json") or (schema is not None and form is None):
+        raise UsageError("--decode takes json, and --schema goes with it")
+    decoding = Decoding(form is not None, schema)
     pause_s = parse_duration_ms(every, field="--every") / 1000
     failed = False
     with _stager(engine, master, to) as stager:
         while True:
-            results = _export_all(topics, to, from_time, to_time, stager)
+            results = _export_all(topics, to, (from_time, to_time), decoding, stager)
             _print(results)
             failed |= any(done.missing for done in results.values())
             if not follow:
@@ -55,6 +73,24 @@ def command(
             time.sleep(pause_s)
     if failed:
         raise typer.Exit(1)
+
+
+class Decoding(NamedTuple):
+    """Whether values are decoded, and into which columns if that was said."""
+
+    is_wanted: bool
+    schema: str | None
+
+    def columns(self, source: Source, target: Target, topic: str) -> Columns | None:
+        """Return the columns of a topic, None where its values are left as they are."""
+        from goq.pipeline.decoding import parse_columns
+        from goq.pipeline.export import known_columns
+
+        if not self.is_wanted:
+            return None
+        if self.schema is not None:
+            return parse_columns(self.schema)
+        return known_columns(source, target, topic)
 
 
 @contextmanager
@@ -87,8 +123,8 @@ def _stager(engine: str, master: str, to: str) -> Generator[Stager | None, None,
 def _export_all(
     topics: list[str],
     to: str,
-    from_time: str | None,
-    to_time: str | None,
+    times: tuple[str | None, str | None],
+    decoding: Decoding,
     stager: Stager | None,
 ) -> dict[tuple[str, str], Exported]:
     from goq_cli.extras import needs_extra
@@ -97,14 +133,17 @@ def _export_all(
         from goq.pipeline.export import Export, Span
         from goq.pipeline.group_rows import export_groups
         from goq.pipeline.source import NodeSource
-        from goq.pipeline.tables import TABLES
+        from goq.pipeline.tables import MESSAGES_TABLE, TABLES
         from goq.pipeline.target import check_ours, open_target, staging_of
     from goq.units import parse_time_us
 
     now_us = time.time_ns() // 1000
+    names = ("--from-time", "--to-time")
     span = Span(
-        None if from_time is None else parse_time_us(from_time, now_us=now_us, field="--from-time"),
-        None if to_time is None else parse_time_us(to_time, now_us=now_us, field="--to-time"),
+        *(
+            None if text is None else parse_time_us(text, now_us=now_us, field=name)
+            for text, name in zip(times, names, strict=True)
+        )
     )
     target = open_target(to)
     check_ours(target, to)
@@ -112,13 +151,22 @@ def _export_all(
         source = NodeSource(client)
         for topic in topics:
             export_groups(client, target, topic, staging, now_us)
-        return {
-            (topic, table.name): Export(
-                source, target, table, topic, staging, span, stager=stager
-            ).run()
-            for topic in topics
-            for table in TABLES.values()
-        }
+        results = {}
+        for topic in topics:
+            columns = decoding.columns(source, target, topic)
+            for table in TABLES.values():
+                export = Export(
+                    source,
+                    target,
+                    table,
+                    topic,
+                    staging,
+                    span,
+                    stager=stager,
+                    decoded=columns if table is MESSAGES_TABLE else None,
+                )
+                results[topic, table.name] = export.run()
+        return results
 
 
 def _print(results: dict[tuple[str, str], Exported]) -> None:

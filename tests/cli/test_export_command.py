@@ -37,6 +37,21 @@ def test_a_topic_is_exported_with_what_happened_and_then_only_what_is_new(
     assert len(rows(tmp_path / "out", "messages")) == 4
 
 
+def test_json_values_become_columns_that_the_folder_remembers(
+    goq: Run, topic: str, tmp_path: Path
+) -> None:
+    to = str(tmp_path / "out")
+    goq("produce", topic, stdin=b'{"id": 1, "total": 2.5}\nnot json\n')
+    goq("export", topic, "--to", to, "--decode", "json")
+    found = {(r["id"], r["total"], r["_corrupt"]) for r in rows(tmp_path / "out", "messages")}
+    assert found == {(1, 2.5, None), (None, None, "not json")}
+    goq("produce", topic, stdin=b'{"id": 2, "new": 1}\n')
+    goq("export", topic, "--to", to, "--decode", "json")
+    assert {r["id"] for r in rows(tmp_path / "out", "messages")} == {1, 2, None}
+    other = goq("export", topic, "--to", to, "--decode", "json", "--schema", "id string", code=6)
+    assert b"id bigint, total double" in other.stderr
+
+
 def test_bounds_in_time_are_kept_by_the_folder(goq: Run, topic: str, tmp_path: Path) -> None:
     to = str(tmp_path / "out")
     goq("produce", topic, stdin=b"a\n")
