@@ -1,8 +1,9 @@
 """Events as rows of a table, one for each message: ranges are spread out without a loop over them.
 
-A reset of a group is a row of the message that the group goes on from. What else concerns no
-message by name has no rows: that delayed messages became ready, how far retention came, that a
-group was deleted, and the snapshots that repeat what was said before.
+A reset of a group is a row of the message that the group goes on from; a pass of compaction is a
+row of the first message that it looked at, and ``reason`` says up to where it came. What else
+concerns no message by name has no rows: that delayed messages became ready, how far retention came,
+that a group was deleted, and the snapshots that repeat what was said before.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from goq.delivery.events import (
     Acked,
     Cancelled,
     Cause,
+    Compacted,
     Corrupted,
     Departing,
     Dropped,
@@ -177,6 +179,10 @@ def _corrupted(event: Corrupted, _: int) -> Iterable[_Rows]:
     yield _Rows(event.start, event.end, "CORRUPTED", reason=event.reason or None)
 
 
+def _compacted(event: Compacted, _: int) -> Iterable[_Rows]:
+    yield _Rows(event.start, event.start + 1, "COMPACTED", reason=str(event.end))
+
+
 def _reset(event: Reset, _: int) -> Iterable[_Rows]:
     yield _Rows(event.offset, event.offset + 1, "RESET", event.group)
 
@@ -193,6 +199,7 @@ _ROWS: dict[type[Event], Callable[[Any, int], Iterable[_Rows]]] = {
     Cancelled: _cancelled,
     Moved: _moved,
     Rescheduled: _rescheduled,
+    Compacted: _compacted,
     Corrupted: _corrupted,
     Reset: _reset,
 }

@@ -214,6 +214,16 @@ def test_an_audit_fails_for_an_offset_that_is_in_no_file(traffic: Traffic) -> No
     assert audit(messages, events, groups).failed
 
 
+def test_offsets_that_compaction_took_are_not_missing(traffic: Traffic) -> None:
+    for offset in (0, 5, 9, 12):
+        traffic.publish(offset)
+    traffic.event("COMPACTED", 0, 1, group=None, reason="7")
+    traffic.event("COMPACTED", 7, 1, group=None, reason="10")
+    messages, events, _ = traffic.frames()
+    (gap,) = missing_offsets(messages, events).collect()
+    assert (gap.start_offset, gap.end_offset) == (10, 12)
+
+
 def test_what_a_reset_passed_over_and_retention_deleted_is_accounted_for(traffic: Traffic) -> None:
     for offset in range(4):
         traffic.publish(offset)

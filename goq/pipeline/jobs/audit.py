@@ -95,10 +95,17 @@ def fates_of(messages: DataFrame, events: DataFrame, groups: DataFrame) -> DataF
 def missing_offsets(messages: DataFrame, events: DataFrame) -> DataFrame:
     """Return runs of offsets between others that no row has and no event calls damaged.
 
+    Where compaction has been, offsets are missing rightly.
+
     Columns: topic, partition, start_offset, end_offset.
     """
     known = messages.select("topic", "partition", "offset").union(
         events.where("event = 'CORRUPTED'").select("topic", "partition", "offset")
+    )
+    compacted = (
+        events.where("event = 'COMPACTED'")
+        .groupBy("topic", "partition")
+        .agg(f.max(f.col("reason").cast("bigint")).alias("compacted_to"))
     )
     order = Window.partitionBy("topic", "partition").orderBy("offset")
     before = f.lag("offset").over(order)
@@ -106,6 +113,8 @@ def missing_offsets(messages: DataFrame, events: DataFrame) -> DataFrame:
         known.distinct()
         .withColumn("start_offset", before + 1)
         .where("start_offset < offset")
+        .join(compacted, ["topic", "partition"], "left")
+        .where("compacted_to is null or offset > compacted_to")
         .select("topic", "partition", "start_offset", f.col("offset").alias("end_offset"))
         .orderBy("topic", "partition", "start_offset")
     )
