@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.running_node import RunningNode, running_node
 
+from goq import limits
 from goq.client import Client
 from goq.errors import Conflict, SequenceGap
 from goq.frame.encode import Columns, encode_frame
@@ -312,6 +313,26 @@ def test_a_node_has_every_batch_once_and_in_order_after_a_crash_at_any_step(
     assert [v for p, v in found if p == 0] == rows(0, 5, "a") + 2 * rows(0, 5, "b")
     assert [v for p, v in found if p == 2] == rows(2, 5, "a") + rows(2, 5, "b")
     assert len(found) == 25
+
+
+def test_what_two_tasks_staged_in_turn_comes_apart_again_whatever_its_size(
+    node: RunningNode, topic: str
+) -> None:
+    with Client(node.url) as client:
+        staged = StagedTopic(client, topic)
+        mine, yours = [], []
+        for turn in range(3):
+            large = bytes([turn]) * 5 * limits.MIB
+            mine.append(put_staged(client, staged, 1, [b"", large, f"mine {turn}".encode()]))
+            yours.append(put_staged(client, staged, 1, rows(1, 4, f"yours {turn} ")))
+        commit_once(Transaction(topic, "once"), [*yours, *mine], staged)
+        found = [m.value or b"" for m in client.log(topic)]
+    assert found[:12] == [row for turn in range(3) for row in rows(1, 4, f"yours {turn} ")]
+    assert [(len(value), value[-1:]) for value in found[12:]] == [
+        each
+        for turn in range(3)
+        for each in ((0, b""), (5 * limits.MIB, bytes([turn])), (6, str(turn).encode()))
+    ]
 
 
 def test_what_was_staged_and_deleted_before_it_was_published_is_said_to_be_gone(
