@@ -132,7 +132,12 @@ class TopicLedger:
                 page = self._client.trace_search(self._topic, key=transaction, cursor=cursor)
             except MessageNotFound:
                 return []
-            found += [MessageId.parse(t["message"]["id"]).offset for t in page["traces"]]
+            messages = [trace["message"] for trace in page["traces"]]
+            found += [
+                MessageId.parse(message["id"]).offset
+                for message in messages
+                if message["state"] != "compacted"
+            ]
             cursor = page["next"]
             if found or cursor is None:
                 return [self._entry(offset) for offset in sorted(found)]

@@ -364,6 +364,26 @@ def test_the_ledger_knows_a_batch_after_the_node_was_started_again(tmp_path: Pat
         assert [m.value for m in client.log("orders")] == rows(0, 5) + rows(0, 5, "b")
 
 
+def test_the_ledger_knows_what_was_done_after_it_was_compacted(
+    node: RunningNode, topic: str
+) -> None:
+    name = Transaction(topic, "query-1")
+    with Client(node.url) as client:
+        staged, ledger = StagedTopic(client, topic), TopicLedger(client, topic)
+        for batch in range(3):
+            values = [f"v{batch}".encode()]
+            commit(name, batch, [put_staged(client, staged, 0, values)], ledger, staged)
+        broker = node.node.broker
+        assert broker is not None
+        node.on_loop(broker.topics[f"{topic}.commits"].partition(0).keeping.roll)
+        node.on_loop(broker.compacting.apply)
+        assert len(list(client.log(f"{topic}.commits"))) == 1
+        for batch in (2, 1, 3):
+            values = [f"v{batch}".encode()]
+            commit(name, batch, [put_staged(client, staged, 0, values)], ledger, staged)
+        assert [m.value for m in client.log(topic)] == [b"v0", b"v1", b"v2", b"v3"]
+
+
 def test_the_staging_topic_follows_the_one_that_it_is_for(node: RunningNode, topic: str) -> None:
     with Client(node.url) as client:
         assert StagedTopic(client, topic).partitions == 3
