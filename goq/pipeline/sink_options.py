@@ -20,7 +20,6 @@ _KNOWN = {
     "batchmessages": "10000",
 }
 _SPARKS_OWN = ("path", "checkpointlocation")
-_TXN_ID_BYTES_MAX: Final = 500
 _RETRIES: Final = "5m"
 
 _BYTES = ("binary", "string")
@@ -63,8 +62,10 @@ class SinkOptions:
         options = {**_KNOWN, **given}
         if not options["topic"]:
             raise InvalidInput("give the topic to write to", field="topic")
-        if len(options["txnid"].encode()) > _TXN_ID_BYTES_MAX:
-            raise InvalidInput(f"a txnId has at most {_TXN_ID_BYTES_MAX} bytes", field="txnId")
+        if len(options["txnid"].encode()) > limits.TXN_ID_BYTES_MAX:
+            raise InvalidInput(
+                f"a txnId has at most {limits.TXN_ID_BYTES_MAX} bytes", field="txnId"
+            )
         return cls(
             topic=check_name(options["topic"], "topic"),
             servers=tuple(option_list(options["server"])),

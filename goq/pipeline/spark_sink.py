@@ -109,7 +109,7 @@ def stage(
     target = Target(staged.partitions, staged.lanes, options.frame_messages_max)
     producer_id = secrets.randbits(63) or 1
     sequences: dict[int, int] = {}
-    ranges: list[Staged] = []
+    ranges = _Ranges()
     for number, batch in enumerate(batches):
         for shares in shares_of(batch, target, (task + number) % staged.partitions):
             frames: list[tuple[int, bytes]] = []
@@ -118,19 +118,25 @@ def stage(
                 frames.append((partition, frame_of(batch, rows, target, mark)))
                 sequences[partition] = mark.first_sequence + len(rows)
             for stored in client.publish_frames(staged.staging, frames):
-                _add(ranges, Staged(stored.partition, stored.offset, stored.offset + stored.count))
-    return ranges
+                end = stored.offset + stored.count
+                ranges.add(Staged(stored.partition, stored.offset, end))
+    return ranges.found
 
 
-def _add(ranges: list[Staged], new: Staged) -> None:
-    """Add what was staged last, to the latest range of its partition where it follows that."""
-    for index in range(len(ranges) - 1, -1, -1):
-        if ranges[index].partition == new.partition:
-            if ranges[index].end == new.start:
-                ranges[index] = ranges[index]._replace(end=new.end)
-                return
-            break
-    ranges.append(new)
+class _Ranges:
+    """What was staged, in its order; what follows a range of its partition makes that longer."""
+
+    def __init__(self) -> None:
+        self.found: list[Staged] = []
+        self._latest: dict[int, int] = {}
+
+    def add(self, new: Staged) -> None:
+        latest = self._latest.get(new.partition)
+        if latest is not None and self.found[latest].end == new.start:
+            self.found[latest] = self.found[latest]._replace(end=new.end)
+            return
+        self._latest[new.partition] = len(self.found)
+        self.found.append(new)
 
 
 def _stage(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Written:

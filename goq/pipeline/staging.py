@@ -54,31 +54,42 @@ class StagedTopic:
 
     def frames(self, staged: Sequence[Staged], skipped: int) -> Iterator[Sequence[bytes]]:
         """Yield what is staged of one partition, from the message ``skipped`` on."""
+        gathered: list[bytes] = []
+        size_bytes = 0
         for partition, start, end in staged:
-            count = end - start
-            at = start + min(skipped, count)
+            at = min(start + skipped, end)
             skipped -= at - start
             while at < end:
-                piece = self._client.read(self.staging, partition=partition, offset=at)
-                frames = [view for view in piece.frames if view.header.base_offset < end]
-                if not frames or frames[0].header.base_offset > at or piece.damaged:
-                    raise _gone(self.staging, piece, at)
-                yield [bytes(slice_frame(view, at, end)) for view in frames]
-                at = min(frames[-1].header.end_offset, end)
+                for frame, after in self._read(partition, at, end):
+                    gathered.append(frame)
+                    size_bytes += len(frame)
+                    at = after
+                    if size_bytes >= REQUEST_BYTES:
+                        yield gathered
+                        gathered, size_bytes = [], 0
+        if gathered:
+            yield gathered
+
+    def _read(self, partition: int, start: int, end: int) -> list[tuple[bytes, int]]:
+        """Return some staged frames from ``start`` on, and where each ends; never none."""
+        limit = min(end - start, limits.READ_MESSAGES_MAX)
+        piece = self._client.read(self.staging, partition=partition, offset=start, limit=limit)
+        if not piece.frames or piece.frames[0].header.base_offset > start or piece.damaged:
+            raise _gone(self.staging, piece, start)
+        return [
+            (bytes(slice_frame(view, start, end)), min(view.header.end_offset, end))
+            for view in piece.frames
+            if view.header.base_offset < end
+        ]
 
     def publish(
         self, partition: int, frames: Sequence[bytes], producer_id: int, sequence: int
     ) -> int:
         """Store frames under the producer's numbers from ``sequence`` on; return the next one."""
         placed: list[tuple[int, bytes]] = []
-        size_bytes = 0
         for frame in frames:
-            if placed and size_bytes + len(frame) > REQUEST_BYTES:
-                self._client.publish_frames(self.topic, placed)
-                placed, size_bytes = [], 0
             marked, count = _marked(frame, ProducerMark(producer_id, 0, sequence))
             placed.append((partition, marked))
-            size_bytes += len(frame)
             sequence += count
         self._client.publish_frames(self.topic, placed)
         return sequence
@@ -121,7 +132,12 @@ class TopicLedger:
                 page = self._client.trace_search(self._topic, key=transaction, cursor=cursor)
             except MessageNotFound:
                 return []
-            found += [MessageId.parse(t["message"]["id"]).offset for t in page["traces"]]
+            messages = [trace["message"] for trace in page["traces"]]
+            found += [
+                MessageId.parse(message["id"]).offset
+                for message in messages
+                if message["state"] != "compacted"
+            ]
             cursor = page["next"]
             if found or cursor is None:
                 return [self._entry(offset) for offset in sorted(found)]

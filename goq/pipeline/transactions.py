@@ -16,7 +16,7 @@ one ``begin`` of a batch in.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
@@ -140,12 +140,7 @@ def _check_query(transaction: Transaction, entry: Entry) -> None:
 
 def _finish(transaction: Transaction, entry: Entry, ledger: Ledger, topic: Topic) -> None:
     _copy(transaction, entry, topic)
-    ledger.done(transaction.name, replace_done(entry))
-
-
-def replace_done(entry: Entry) -> Entry:
-    """Return the entry of a batch that is done: which ranges it had is of no use any more."""
-    return msgspec.structs.replace(entry, ranges=(), done=True)
+    ledger.done(transaction.name, msgspec.structs.replace(entry, ranges=(), done=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,14 +157,12 @@ class _Share:
 
 
 def _copy(transaction: Transaction, entry: Entry, topic: Topic) -> None:
-    shares: dict[int, _Share] = {}
+    ranges: dict[int, list[Staged]] = {}
     for each in entry.ranges:
-        share = shares.get(each.partition)
-        if share is None:
-            share = _Share(each.partition, (), entry.first.get(each.partition, 0))
-        shares[each.partition] = replace(share, ranges=(*share.ranges, each))
+        ranges.setdefault(each.partition, []).append(each)
     reached = topic.reached(transaction.producer_id)
-    for share in shares.values():
+    for partition, own in ranges.items():
+        share = _Share(partition, own, entry.first.get(partition, 0))
         _copy_share(transaction, share, reached, topic)
 
 

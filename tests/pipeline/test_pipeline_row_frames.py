@@ -22,6 +22,7 @@ from goq.pipeline.row_frames import FRAME_BYTES, Target, frame_of, shares_of
 from goq.pipeline.schema import HEADERS, TIMESTAMP
 from goq.pipeline.sink_options import COLUMNS, SinkOptions, check_columns
 
+TOO_MANY = str(limits.FRAME_MESSAGES_MAX + 1)
 TARGET = Target(5, lanes_of("high,normal,low"), 1000)
 ROWS = pa.schema(
     [
@@ -197,9 +198,12 @@ def test_every_column_with_every_type_that_it_may_have_is_taken() -> None:
         ({}, "give the topic"),
         ({"topic": "a b"}, "not allowed"),
         ({"topic": "t", "table": "events"}, "unknown option 'table'"),
-        ({"topic": "t", "txnId": "x" * 501}, "at most 500 bytes"),
+        ({"topic": "t", "txnId": "x" * (limits.TXN_ID_BYTES_MAX + 1)}, "at most 500 bytes"),
         ({"topic": "t", "batchMessages": "0"}, "batchMessages is 1 to"),
-        ({"topic": "t", "batchMessages": "65537"}, "batchMessages is 1 to"),
+        (
+            {"topic": "t", "batchMessages": TOO_MANY},
+            "batchMessages is 1 to",
+        ),
     ],
 )
 def test_what_is_wrong_with_an_option_of_the_sink_is_said(
@@ -211,7 +215,12 @@ def test_what_is_wrong_with_an_option_of_the_sink_is_said(
 
 def test_options_may_be_written_in_any_case_and_sparks_own_are_left_to_spark() -> None:
     found = SinkOptions.parse(
-        {"TOPIC": "t", "txnid": "x" * 500, "batchMessages": "65536", "checkpointLocation": "/c"}
+        {
+            "TOPIC": "t",
+            "txnid": "x" * limits.TXN_ID_BYTES_MAX,
+            "batchMessages": str(limits.FRAME_MESSAGES_MAX),
+            "checkpointLocation": "/c",
+        }
     )
-    assert (found.topic, found.frame_messages_max) == ("t", 65_536)
+    assert (found.topic, found.frame_messages_max) == ("t", limits.FRAME_MESSAGES_MAX)
     assert found.servers == ("http://127.0.0.1:8080",)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.running_node import RunningNode, running_node
 
+from goq import limits
 from goq.client import Client
 from goq.errors import Conflict, SequenceGap
 from goq.frame.encode import Columns, encode_frame
@@ -314,6 +315,26 @@ def test_a_node_has_every_batch_once_and_in_order_after_a_crash_at_any_step(
     assert len(found) == 25
 
 
+def test_what_two_tasks_staged_in_turn_comes_apart_again_whatever_its_size(
+    node: RunningNode, topic: str
+) -> None:
+    with Client(node.url) as client:
+        staged = StagedTopic(client, topic)
+        mine, yours = [], []
+        for turn in range(3):
+            large = bytes([turn]) * 5 * limits.MIB
+            mine.append(put_staged(client, staged, 1, [b"", large, f"mine {turn}".encode()]))
+            yours.append(put_staged(client, staged, 1, rows(1, 4, f"yours {turn} ")))
+        commit_once(Transaction(topic, "once"), [*yours, *mine], staged)
+        found = [m.value or b"" for m in client.log(topic)]
+    assert found[:12] == [row for turn in range(3) for row in rows(1, 4, f"yours {turn} ")]
+    assert [(len(value), value[-1:]) for value in found[12:]] == [
+        each
+        for turn in range(3)
+        for each in ((0, b""), (5 * limits.MIB, bytes([turn])), (6, str(turn).encode()))
+    ]
+
+
 def test_what_was_staged_and_deleted_before_it_was_published_is_said_to_be_gone(
     node: RunningNode, topic: str
 ) -> None:
@@ -341,6 +362,26 @@ def test_the_ledger_knows_a_batch_after_the_node_was_started_again(tmp_path: Pat
         commit(name, 7, [put_staged(client, staged, 0, rows(0, 5))], ledger, staged)
         commit(name, 8, [put_staged(client, staged, 0, rows(0, 5, "b"))], ledger, staged)
         assert [m.value for m in client.log("orders")] == rows(0, 5) + rows(0, 5, "b")
+
+
+def test_the_ledger_knows_what_was_done_after_it_was_compacted(
+    node: RunningNode, topic: str
+) -> None:
+    name = Transaction(topic, "query-1")
+    with Client(node.url) as client:
+        staged, ledger = StagedTopic(client, topic), TopicLedger(client, topic)
+        for batch in range(3):
+            values = [f"v{batch}".encode()]
+            commit(name, batch, [put_staged(client, staged, 0, values)], ledger, staged)
+        broker = node.node.broker
+        assert broker is not None
+        node.on_loop(broker.topics[f"{topic}.commits"].partition(0).keeping.roll)
+        node.on_loop(broker.compacting.apply)
+        assert len(list(client.log(f"{topic}.commits"))) == 1
+        for batch in (2, 1, 3):
+            values = [f"v{batch}".encode()]
+            commit(name, batch, [put_staged(client, staged, 0, values)], ledger, staged)
+        assert [m.value for m in client.log(topic)] == [b"v0", b"v1", b"v2", b"v3"]
 
 
 def test_the_staging_topic_follows_the_one_that_it_is_for(node: RunningNode, topic: str) -> None:
