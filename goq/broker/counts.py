@@ -16,7 +16,7 @@ class GroupCounts(NamedTuple):
 
     ``lag`` is what it has not done, without what is not due yet (``scheduled``). Of that so much
     is ``ready``, ``leased``, or waits for its ``retry``; ``blocked`` is what of the ready is known
-    to be held back behind its key.
+    to be held back behind its key. ``dead`` is how many left it as dead letters, ever.
     """
 
     lag: int
@@ -25,6 +25,7 @@ class GroupCounts(NamedTuple):
     retry: int
     blocked: int
     scheduled: int
+    dead: int
 
 
 def group_counts(partition: Partition, name: str, now_ms: int) -> GroupCounts:
@@ -68,4 +69,5 @@ def count_in(state: PartitionState, group: Group, scheduled_count: int, now_ms: 
         retry=waiting - due,
         blocked=group.locks.held_count,
         scheduled=scheduled,
+        dead=group.dead_count,
     )

@@ -213,7 +213,7 @@ def test_a_copy_that_is_interrupted_ends_with_130_and_goes_on_where_it_was(
     words = ("replay", topic, *ALL, "--to-time", "now", "--partition", "0", "--into", copy)
     goq("topic", "create", copy, "--partitions", "3")
     replay = subprocess.Popen(
-        [*GOQ, *words, "--rate", "5"], stderr=subprocess.PIPE, env=environment
+        [*GOQ, *words, "--rate", "1"], stderr=subprocess.PIPE, env=environment
     )
     assert replay.stderr is not None
     command = [replay.stderr.readline(), replay.stderr.readline()][1].decode()
