@@ -21,6 +21,8 @@ from support.broker_harness import (
 )
 
 from goq import limits
+from goq.api.bodies import GroupOut
+from goq.api.past import PastViews
 from goq.broker.broker import Broker
 from goq.broker.finding import Search
 from goq.broker.partition import Partition
@@ -31,8 +33,9 @@ from goq.broker.traced import Trace
 from goq.broker.tracing import Tracing
 from goq.clock import ManualClock
 from goq.delivery.settling import Settled, reject
-from goq.errors import MessageNotFound
+from goq.errors import MessageNotFound, PastNotKept
 from goq.model import Message, MessageId
+from goq.units import format_time_us
 
 HOUR_MS = 3_600_000
 ARCHIVE = {"retention__age": "1h", "segment__bytes": "64KiB", "archive": "true"}
@@ -380,7 +383,7 @@ def test_searches_go_on_from_the_live_log_into_the_archive(tmp_path: Path, wante
 
 
 @pytest.mark.parametrize("wanted", [BY_KEY, BY_HEADER, BY_DEDUP_ID])
-@pytest.mark.parametrize("moved_at", range(0, 9))
+@pytest.mark.parametrize("moved_at", range(9))
 def test_what_is_archived_in_the_middle_of_a_search_is_found_once(
     tmp_path: Path, wanted: Wanted, moved_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -407,5 +410,66 @@ def test_what_is_archived_in_the_middle_of_a_search_is_found_once(
 
             monkeypatch.setattr(Search, "run", run_and_move)
             assert await pages(broker, wanted, 5) == list(range(0, 24, 3))[::-1]
+
+    run(main())
+
+
+async def group_at(broker: Broker, time_us: int, group: str = "g") -> GroupOut:
+    views = PastViews(broker.clock, broker.archive)
+    return await views.group(broker.topic("t"), group, format_time_us(time_us))
+
+
+async def group_now(broker: Broker, clock: ManualClock, group: str = "g") -> GroupOut:
+    """Return the group as it is, once that is written and the moment is over."""
+    partition = broker.topic("t").partitions[0]
+    await quiet(partition)
+    found = await group_at(broker, clock.wall_us(), group)
+    clock.advance_ms(1)
+    return found
+
+
+@pytest.mark.usefixtures("_small_events")
+def test_the_past_of_a_group_reaches_into_the_archive(tmp_path: Path) -> None:
+    async def main() -> None:
+        world = World(tmp_path)
+        async with world.broker(**ARCHIVE) as broker:
+            topic = await broker.create_topic("t")
+            seen = []
+            for number in range(10):
+                for value in (b"a", b"b", b"c"):
+                    await put(topic, value)
+                await take(topic, count=2 if number % 3 else 10)
+                await topic.receive("g", options(1, visibility_ms=1000))
+                seen.append((world.clock.wall_us(), await group_now(broker, world.clock)))
+                await retire(broker, world.clock, topic)
+            assert topic.partitions[0].messages.start_offset == 30
+            assert topic.partitions[0].events.start_offset > 0
+            for at_us, expected in seen:
+                assert await group_at(broker, at_us) == expected
+        async with world.broker(**ARCHIVE) as broker:
+            for at_us, expected in seen:
+                assert await group_at(broker, at_us) == expected
+
+    run(main())
+
+
+@pytest.mark.usefixtures("_small_events")
+def test_the_past_ends_where_something_was_deleted_without_an_archive(tmp_path: Path) -> None:
+    async def main() -> None:
+        world = World(tmp_path)
+        async with world.broker(**ARCHIVE) as broker:
+            await life(world, broker, 4)
+            topic = broker.topic("t")
+            before_us = world.clock.wall_us()
+            for setting in ("false", "true"):
+                await broker.alter_topic("t", {"archive": setting})
+                for _ in range(6):
+                    await put(topic, b"x")
+                    await take(topic)
+                    after_us, after = world.clock.wall_us(), await group_now(broker, world.clock)
+                    await retire(broker, world.clock, topic)
+            with pytest.raises(PastNotKept):
+                await group_at(broker, before_us)
+            assert await group_at(broker, after_us) == after
 
     run(main())
