@@ -88,6 +88,13 @@ def _group_at(messages: LogReader, events: LogReader, name: str, time_us: int) -
                 " waited for their time is not known"
             )
         )
+    if _is_compacted(messages, state, group):
+        incomplete.append(
+            Incomplete(
+                "messages that were not done then have been compacted: which of those that have"
+                " gone waited for their time is not known"
+            )
+        )
     waiting = Waiting(messages, state)
     now_ms = time_us // 1000
     counts = count_in(state, group, waiting.count(), now_ms)
@@ -99,6 +106,15 @@ def _group_at(messages: LogReader, events: LogReader, name: str, time_us: int) -
         first = _first_ready(state, group, waiting, max(start, state.start_offset), now_ms)
         oldest_us = _time_of(messages, first, incomplete)
     return GroupPast(is_known, counts, group.taken.floor, held, oldest_us, incomplete)
+
+
+def _is_compacted(messages: LogReader, state: PartitionState, group: Group) -> bool:
+    """Whether segments with messages that the group had not done have been compacted, ever."""
+    return any(
+        any(True for _ in group.taken.missing(segment.base_offset, end))
+        for segment in messages.segments
+        if segment.generation and (end := min(segment.end_offset, state.end_offset))
+    )
 
 
 def not_kept(earliest: int) -> PastNotKept:

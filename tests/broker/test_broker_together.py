@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from support.broker_harness import (
     MemoryMetadata,
@@ -17,6 +20,8 @@ from support.broker_harness import (
     quiet,
     receipts,
     run,
+    settle_acked,
+    settle_nacked,
     until,
 )
 
@@ -24,17 +29,22 @@ from goq import limits
 from goq.api.bodies import GroupOut
 from goq.api.past import PastViews
 from goq.broker.broker import Broker
+from goq.broker.dead_search import Wanted as DeadWanted
 from goq.broker.finding import Search
 from goq.broker.partition import Partition
 from goq.broker.publishing import Placed
+from goq.broker.redrive import Taking, redrive
 from goq.broker.searching import Wanted
 from goq.broker.topic import Topic
 from goq.broker.traced import Trace
 from goq.broker.tracing import Tracing
+from goq.broker.wholelog import whole_logs
 from goq.clock import ManualClock
 from goq.delivery.settling import Settled, reject
 from goq.errors import MessageNotFound, PastNotKept
-from goq.model import Message, MessageId
+from goq.model import Message, MessageId, Receipt
+from goq.storage.reader import LogReader
+from goq.storage.timerange import TimeRange, frames_between
 from goq.units import format_time_us
 
 HOUR_MS = 3_600_000
@@ -80,13 +90,23 @@ async def take(topic: Topic, group: str = "g", count: int = 10) -> int:
     return await ack(topic, group, await topic.receive(group, options(count)))
 
 
-async def refuse(topic: Topic, group: str = "g") -> None:
-    """Receive and reject, and have the dead letters arrive."""
+async def rejected(topic: Topic, group: str, given: Sequence[Receipt]) -> None:
+    """Reject what was received."""
 
-    def decide(partition: Partition, some: list[Any]) -> Settled:
+    def decide(partition: Partition, some: list[Receipt]) -> Settled:
         return reject(partition.state, group, some, partition.failing(group))
 
-    await topic.settle(group, receipts(await topic.receive(group, options())), decide)
+    await topic.settle(group, given, decide)
+
+
+async def refuse(topic: Topic, group: str = "g") -> None:
+    """Receive and reject, and have the dead letters arrive."""
+    await rejected(topic, group, receipts(await topic.receive(group, options())))
+    await settled(topic)
+
+
+async def settled(topic: Topic) -> None:
+    """Return when all that leaves has arrived, and everything is written."""
     await until(lambda: not any(p.state.outbox.departures for p in topic.partitions))
     for partition in topic.partitions:
         await quiet(partition)
@@ -471,5 +491,382 @@ def test_the_past_ends_where_something_was_deleted_without_an_archive(tmp_path: 
             with pytest.raises(PastNotKept):
                 await group_at(broker, before_us)
             assert await group_at(broker, after_us) == after
+
+    run(main())
+
+
+COMPACT = {"cleanup": "compact", "segment__bytes": "64KiB", "compaction__tombstones": "1h"}
+
+
+async def sealed_keys(topic: Topic, *keys: bytes) -> None:
+    """Publish a message of each key, and seal their segment."""
+    for number, key in enumerate(keys):
+        await put(topic, b"%d" % number, key=key, headers=(("h", b"1"),))
+    await topic.partitions[0].keeping.roll()
+
+
+@pytest.mark.usefixtures("_small_events")
+def test_a_compacted_message_is_told_of_and_is_not_found_any_more(tmp_path: Path) -> None:
+    async def main() -> None:
+        world = World(tmp_path)
+        async with world.broker(**COMPACT) as broker:
+            topic = await broker.create_topic("t")
+            await sealed_keys(topic, b"k", b"l", b"k")
+            await take(topic)
+            await sealed_keys(topic, b"k", b"k")
+            assert await pages(broker, BY_KEY, 10) == [4, 3, 2, 0]
+            world.clock.advance_ms(5)
+            await broker.compacting.apply()
+            await quiet(topic.partitions[0])
+        async with world.broker(**COMPACT) as broker:
+            for wanted in (BY_KEY, BY_HEADER):
+                found = await pages(broker, wanted, 10)
+                assert found == ([4] if wanted is BY_KEY else [4, 1])
+            for offset in (0, 2):
+                trace = await trace_of(broker, offset)
+                assert names(trace) == ["PUBLISHED", "DELIVERED", "ACKNOWLEDGED", "COMPACTED"]
+                assert trace.message.state == "compacted"
+                assert not trace.incomplete
+            assert names(await trace_of(broker, 1)) == ["PUBLISHED", "DELIVERED", "ACKNOWLEDGED"]
+
+    run(main())
+
+
+@pytest.mark.parametrize("wanted", [BY_KEY, BY_HEADER])
+@pytest.mark.parametrize("at", range(1, 9))
+def test_a_search_over_segments_that_are_compacted_meanwhile_finds_what_stays(
+    tmp_path: Path, at: int, wanted: Wanted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        world = World(tmp_path)
+        async with world.broker(**COMPACT) as broker:
+            topic = await broker.create_topic("t")
+            for number in range(6):
+                await sealed_keys(topic, b"k", b"l%d" % number, b"k")
+            loop, steps, run_on = asyncio.get_running_loop(), 0, Search.run
+
+            def run_and_compact(search: Search, _steps: int) -> bool:
+                nonlocal steps
+                steps += 1
+                if steps == at:
+                    work = broker.compacting.apply()
+                    asyncio.run_coroutine_threadsafe(work, loop).result()
+                return run_on(search, 1)
+
+            monkeypatch.setattr(Search, "run", run_and_compact)
+            found = await pages(broker, wanted, 4)
+            stay = {17} if wanted is BY_KEY else {17, *range(1, 18, 3)}
+            assert stay <= set(found)
+            assert found == sorted(set(found), reverse=True)
+
+    run(main())
+
+
+@pytest.mark.usefixtures("_small_events")
+def test_a_topic_that_was_compacted_may_be_archived(tmp_path: Path) -> None:
+    async def main() -> None:
+        world = World(tmp_path)
+        async with world.broker(**COMPACT) as broker:
+            topic = await broker.create_topic("t")
+            for _ in range(2):
+                await sealed_keys(topic, b"k", b"l", b"k")
+                await take(topic)
+                await broker.compacting.apply()
+            assert topic.partitions[0].messages.segments[0].path.name.count(".") == 2
+            await broker.alter_topic(
+                "t", {"cleanup": "delete", "archive": "true", "retention.age": "1h"}
+            )
+            await retire(broker, world.clock, topic)
+            assert topic.partitions[0].messages.start_offset == 6
+            await check(broker)
+        async with world.broker(**COMPACT) as broker:
+            await check(broker)
+
+    async def check(broker: Broker) -> None:
+        states = [(await trace_of(broker, offset)).message.state for offset in range(6)]
+        assert states == ["compacted"] * 4 + ["archived"] * 2
+        for offset in range(4):
+            assert names(await trace_of(broker, offset))[-2:] == ["COMPACTED", "ARCHIVED"]
+        assert await pages(broker, BY_KEY, 2) == [5]
+        reader = whole_logs(broker.archive, broker.topic("t").partitions[0]).messages
+        assert not reader.read(0, 6).damage
+
+    run(main())
+
+
+@pytest.mark.usefixtures("_small_events")
+def test_the_past_of_a_group_is_the_same_after_a_compaction(tmp_path: Path) -> None:
+    async def main() -> None:
+        world = World(tmp_path)
+        async with world.broker(**COMPACT) as broker:
+            topic = await broker.create_topic("t")
+            await sealed_keys(topic, b"k", b"l", b"k", b"k")
+            await take(topic, count=1)
+            at_us, before = world.clock.wall_us(), await group_now(broker, world.clock)
+            world.clock.advance_ms(1000)
+            await sealed_keys(topic, b"k", b"k")
+            assert await broker.compacting.apply()
+            await take(topic)
+            found = await group_at(broker, at_us)
+            (incomplete,) = found.incomplete
+            assert "compacted" in incomplete.reason
+            assert msgspec.structs.replace(found, incomplete=[]) == before
+
+    run(main())
+
+
+@pytest.mark.usefixtures("_small_events")
+def test_the_past_of_what_was_scheduled_and_is_compacted_says_what_is_not_known(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        world = World(tmp_path)
+        async with world.broker(**COMPACT) as broker:
+            topic = await broker.create_topic("t")
+            await put(topic, b"x", key=b"l")
+            await put(topic, b"x", key=b"k", deliver_at_ms=world.clock.wall_ms() + HOUR_MS)
+            await sealed_keys(topic, b"l")
+            await take(topic, count=1)
+            at_us, before = world.clock.wall_us(), await group_now(broker, world.clock)
+            world.clock.advance_ms(1000)
+            await sealed_keys(topic, b"k")
+            assert await broker.compacting.apply()
+            found = await group_at(broker, at_us)
+            assert (before.scheduled, found.lag + found.scheduled) == (1, 2)
+            assert found.incomplete
+
+    run(main())
+
+
+def test_ranges_of_time_leave_out_what_is_gone(tmp_path: Path) -> None:
+    async def main() -> None:
+        world = World(tmp_path)
+        async with world.broker(**COMPACT) as broker:
+            topic = await broker.create_topic("t")
+            times = []
+            for number in range(6):
+                times.append(world.clock.wall_us())
+                await sealed_keys(topic, b"k", b"l%d" % number)
+                world.clock.advance_ms(1000)
+            await broker.compacting.apply()
+            reader = topic.partitions[0].messages.reader
+            for first in range(6):
+                for last in range(first, 7):
+                    until_us = times[last] if last < 6 else times[-1] + 1
+                    found = read_range(reader, times[first], until_us)
+                    assert [o for o in found if o % 2 or o == 10] == [
+                        o for o in range(12) if first <= o // 2 < last and (o % 2 or o == 10)
+                    ]
+                    assert all(o % 2 or o == 10 for o in found)
+
+    run(main())
+
+
+# Groups with an end
+
+
+@pytest.mark.usefixtures("_small_events")
+def test_a_group_with_an_end_is_told_of_and_protects_nothing_behind_it(tmp_path: Path) -> None:
+    settings = {**ARCHIVE, "delivery__protect_unread": "true", "archive": "true"}
+
+    async def main() -> None:
+        world = World(tmp_path)
+        async with world.broker(**settings) as broker:
+            topic = await broker.create_topic("t")
+            for _ in range(6):
+                await put(topic, b"x")
+                await topic.partitions[0].keeping.roll()
+            await topic.receive("g", options(4, visibility_ms=HOUR_MS * 24))
+            world.clock.advance_ms(1)
+            partition = topic.partitions[0]
+            await partition.reset("g", 1, 3)
+            world.clock.advance_ms(1)
+            found = [names(await trace_of(broker, offset)) for offset in range(6)]
+            assert found == [
+                ["PUBLISHED", "DELIVERED", "RESET"],
+                ["PUBLISHED", "DELIVERED", "RESET"],
+                ["PUBLISHED", "DELIVERED", "RESET"],
+                ["PUBLISHED", "DELIVERED", "RESET"],
+                ["PUBLISHED", "RESET"],
+                ["PUBLISHED", "RESET"],
+            ]
+            reasons = [(await trace_of(broker, o)).steps[-1].step.reason for o in range(6)]
+            assert reasons == (
+                ["passed over"] + ["to be delivered again"] * 2 + ["behind the group's end"] * 3
+            )
+            at_us, before = world.clock.wall_us(), await group_now(broker, world.clock)
+            assert (before.lag, before.ready) == (2, 2)
+            partition._recorder.record_snapshot()
+            await take(topic, count=1)
+            await retire(broker, world.clock, topic)
+            assert partition.messages.start_offset == 2
+            await take(topic, count=10)
+            await retire(broker, world.clock, topic)
+            assert partition.messages.start_offset == 6
+            assert await group_at(broker, at_us) == before
+            assert names(await trace_of(broker, 4)) == ["PUBLISHED", "RESET", "ARCHIVED"]
+        async with world.broker(**settings) as broker:
+            assert await group_at(broker, at_us) == before
+            assert names(await trace_of(broker, 4)) == ["PUBLISHED", "RESET", "ARCHIVED"]
+            assert (await group_now(broker, world.clock)).lag == 0
+
+    run(main())
+
+
+def read_range(reader: LogReader, from_us: int, until_us: int) -> list[int]:
+    """Return the offsets of all messages of a range of times."""
+    found: list[int] = []
+    offset, end = 0, reader.segments[-1].end_offset
+    while offset < end:
+        reading = frames_between(reader, TimeRange(from_us, until_us), offset, end)
+        assert not reading.damage
+        for view in reading.frames:
+            header = view.header
+            kept = view.kept(0, header.message_count)
+            found += [header.base_offset + row for row, is_kept in enumerate(kept) if is_kept]
+        offset = reading.next_offset
+    return found
+
+
+# Everything at once
+
+TOPICS = ("t", "c", "t.dlq", "c.dlq")
+EVERYTHING = {
+    **ARCHIVE,
+    "compaction__tombstones": "1h",
+    "delivery__max_attempts": "3",
+    "delivery__visibility_timeout": "10m",
+}
+
+
+class Everything:
+    """An archived topic ``t`` and a compacted one ``c``, and what was done to them by chance."""
+
+    def __init__(self, seed: int, world: World) -> None:
+        self.chance = random.Random(seed)
+        self.world = world
+        self.values: dict[MessageId, bytes] = {}
+        self.acked: set[MessageId] = set()
+
+    async def act(self, broker: Broker) -> None:
+        """Do one thing."""
+        topic = broker.topic(self.chance.choice(("t", "t", "c")))
+        partition = topic.partitions[0]
+        kind = self.chance.choice(
+            ("publish",) * 6 + ("receive",) * 6 + ("seal", "keep", "compact", "reset", "redrive")
+        )
+        group = self.chance.choice(("g", "h"))
+        if kind == "publish":
+            await self.publish(topic)
+        elif kind == "receive":
+            await self.receive(broker, topic, group)
+        elif kind == "seal":
+            await partition.keeping.roll()
+        elif kind == "keep":
+            self.world.clock.advance_ms(self.chance.choice((1000, HOUR_MS)))
+            await broker.apply_retention()
+        elif kind == "compact":
+            await broker.compacting.apply()
+        elif kind == "reset":
+            end = partition.state.end_offset
+            start = self.chance.randint(partition.state.start_offset, end)
+            bound = self.chance.choice((None, self.chance.randint(start, end)))
+            await partition.reset(group, start, bound)
+        elif topic.name + ".dlq" in broker.topics:
+            dead = broker.topic(topic.name + ".dlq")
+            await redrive(dead, topic, 0, Taking(DeadWanted(), (-1, -1), 10))
+            await settled(dead)
+        self.world.clock.advance_ms(self.chance.randint(1, 2000))
+
+    async def publish(self, topic: Topic) -> None:
+        value = b"%d" % len(self.values)
+        chosen = self.chance.choice
+        due_ms = self.world.clock.wall_ms() + 5000 if self.chance.random() < 0.2 else 0
+        more = {"key": chosen((None, b"a", b"b")), "lane": chosen((None, 0, 2))}
+        offset = await put(topic, value, chosen((None, "shop")), deliver_at_ms=due_ms, **more)
+        self.values[MessageId(topic.name, 0, offset)] = value
+
+    async def receive(self, broker: Broker, topic: Topic, group: str) -> None:
+        found = await topic.receive(group, options(self.chance.randint(1, 5)))
+        given, kind = receipts(found), self.chance.choice(("ack", "ack", "nack", "reject"))
+        if kind == "ack":
+            _, lost = await settle_acked(topic, group, given)
+            self.acked |= {
+                MessageId(topic.name, 0, offset)
+                for each in given
+                if each not in lost
+                for offset in range(each.start, each.end)
+            }
+        elif kind == "nack":
+            await settle_nacked(topic, group, given)
+        else:
+            await rejected(topic, group, given)
+        await settled(topic)
+
+    async def check(self, broker: Broker) -> None:
+        """Look whether everything is told of as it was."""
+        for name in TOPICS:
+            if name in broker.topics:
+                await settled(broker.topic(name))
+        tracing = Tracing(broker)
+        for message_id, value in self.values.items():
+            trace = await tracing.trace(message_id)
+            assert not trace.incomplete, message_id
+            own = [str(each.step.name) for each in trace.steps if each.id == message_id]
+            assert own.count("PUBLISHED") == 1
+            is_acked = message_id in self.acked
+            assert ("ACKNOWLEDGED" in own) == is_acked, (message_id, own)
+            told = trace.message
+            assert told.state in ("live", "archived" if message_id.topic == "t" else "compacted")
+            assert own.count("ARCHIVED") == (told.state == "archived")
+            assert own.count("COMPACTED") == (told.state == "compacted")
+            assert "DELETED" not in own
+            if told.state != "compacted":
+                assert told.message is not None
+                assert told.message.value == value
+        for topic in (name for name in TOPICS if name in broker.topics):
+            partition = broker.topic(topic).partitions[0]
+            reader = whole_logs(broker.archive, partition).messages
+            found = await broker.archive.in_thread(partial(all_values, reader))
+            there = {i.offset: v for i, v in self.values.items() if i.topic == topic}
+            assert set(found) <= set(range(partition.state.end_offset))
+            if topic != "c":
+                assert set(found) == set(range(partition.state.end_offset))
+            assert {o: v for o, v in found.items() if o in there} == {
+                o: v for o, v in there.items() if o in found
+            }
+
+
+def all_values(reader: LogReader) -> dict[int, bytes | None]:
+    """Return the values of all messages that are kept, by offset."""
+    found: dict[int, bytes | None] = {}
+    offset, end = 0, reader.segments[-1].end_offset
+    while offset < end:
+        reading = reader.read(offset, end)
+        assert not reading.damage
+        for view in reading.frames:
+            base, count = view.header.base_offset, view.header.message_count
+            kept = zip(view.values(0, count), view.kept(0, count), strict=True)
+            found |= {base + row: v for row, (v, is_kept) in enumerate(kept) if is_kept}
+        offset = reading.next_offset
+    return found
+
+
+@pytest.mark.usefixtures("_small_events")
+@pytest.mark.parametrize("seed", range(4))
+def test_everything_is_told_of_whatever_happened(tmp_path: Path, seed: int) -> None:
+    async def main() -> None:
+        world = World(tmp_path)
+        life = Everything(seed, world)
+        for turn in range(4):
+            async with world.broker(**EVERYTHING) as broker:
+                if not turn:
+                    await broker.create_topic("t")
+                    compacted = {"cleanup": "compact", "archive": "false"}
+                    await broker.create_topic("c", settings=compacted)
+                for _ in range(40):
+                    await life.act(broker)
+                await life.check(broker)
+        assert any(row.topic == "t" for row in world.metadata.archive.values())
 
     run(main())
