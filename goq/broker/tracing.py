@@ -26,6 +26,7 @@ from goq.delivery.steps import Published
 from goq.delivery.timeline import Timeline
 from goq.errors import GoqError, InvalidInput, MessageNotFound
 from goq.frame.header import Attribute
+from goq.frame.view import FrameView
 from goq.model import MessageId
 from goq.units import format_time_us
 
@@ -129,10 +130,11 @@ class Tracing:
         header, index = view.header, offset - view.header.base_offset
         producer = producer_name(partition, header, source.events.reader)
         if view.gone is not None and view.gone.has(index):
-            time_us = header.append_time_us
-            timeline = timeline_of(logs, offset, Published(offset, time_us))
+            time_us = None if _may_be_joined(view) else header.append_time_us
+            published = None if time_us is None else Published(offset, time_us)
+            timeline = timeline_of(logs, offset, published)
             timeline.tell_compacted()
-            self._tell_beginning(partition, source, timeline)
+            self._tell_beginning(partition, source, timeline, is_gone=True)
             self._tell_archived(partition, timeline)
             return Traced(message_id, _COMPACTED, None, time_us, producer, False, None, timeline)
         (message,) = view.messages(index, index + 1)
@@ -155,10 +157,13 @@ class Tracing:
             timeline,
         )
 
-    def _tell_beginning(self, partition: Partition, source: Source, timeline: Timeline) -> None:
+    def _tell_beginning(
+        self, partition: Partition, source: Source, timeline: Timeline, *, is_gone: bool = False
+    ) -> None:
         """Say what lacks at the beginning of the events: those of live messages are all kept."""
         gap = before_first(source.events)
-        if gap is not None and timeline.offset < partition.messages.start_offset:
+        is_gone = is_gone or timeline.offset < partition.messages.start_offset
+        if gap is not None and is_gone:
             timeline.add_gap(gap.from_us, gap.to_us, gap.reason)
 
     def _tell_archived(self, partition: Partition, timeline: Timeline) -> bool:
@@ -208,6 +213,12 @@ def _check_is_told(
         f" {topic}:{number} begins at offset {start_offset}",
         field="id",
     )
+
+
+def _may_be_joined(view: FrameView) -> bool:
+    """Whether compaction may have made one of several frames, and so given it a later time."""
+    count = view.header.message_count
+    return count > 1 and not view.header.producer_id and not any(view.kept(0, count))
 
 
 def _origins_of(traced: Traced) -> list[MessageId]:
