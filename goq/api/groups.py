@@ -65,7 +65,7 @@ class GroupRoutes:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._views = GroupViews(broker.clock)
-        self._past = PastViews(broker.clock)
+        self._past = PastViews(broker.clock, broker.archive)
         self._peek = Peek(broker)
         self._streams = StreamRoutes(broker)
 

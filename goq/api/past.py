@@ -8,8 +8,10 @@ from functools import partial
 from goq.api.bodies import GroupOut, GroupPartitionOut, IncompleteOut, MemberOut
 from goq.api.group_views import or_unset
 from goq.api.reading import time_us
+from goq.broker.archive import Archive
 from goq.broker.past import GroupPast, earliest_us, group_at, not_kept
 from goq.broker.topic import Topic
+from goq.broker.wholelog import whole_logs
 from goq.clock import Clock
 from goq.errors import GroupNotFound, InvalidInput
 from goq.units import format_time_us
@@ -18,8 +20,9 @@ from goq.units import format_time_us
 class PastViews:
     """Groups as they were; one at a time is rebuilt, so that others have the threads."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, archive: Archive) -> None:
         self._clock = clock
+        self._archive = archive
         self._rebuilding = asyncio.Lock()
 
     async def group(self, topic: Topic, name: str, at: str) -> GroupOut:
@@ -45,17 +48,13 @@ class PastViews:
         return _out(name, at_us, found)
 
     async def _found(self, topic: Topic, name: str, at_us: int) -> list[GroupPast]:
-        """Return the group in each partition."""
-        partitions = list(topic.partitions)
-        logs = [(p.messages.reader, p.events.reader) for p in partitions]
-        first = partitions[0]
-        kept_us = await first.in_thread(lambda: max(earliest_us(*each) for each in logs))
+        """Return the group in each partition; what is archived without a gap tells too."""
+        logs = [whole_logs(self._archive, each, is_unbroken=True) for each in topic.partitions]
+        in_thread = self._archive.in_thread
+        kept_us = await in_thread(lambda: max(earliest_us(*each) for each in logs))
         if at_us < kept_us:
             raise not_kept(kept_us)
-        return [
-            await partition.in_thread(partial(group_at, *readers, name, at_us))
-            for partition, readers in zip(partitions, logs, strict=True)
-        ]
+        return [await in_thread(partial(group_at, *each, name, at_us)) for each in logs]
 
 
 def _out(name: str, at_us: int, found: list[GroupPast]) -> GroupOut:

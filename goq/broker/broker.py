@@ -67,7 +67,7 @@ class Broker:
         self._executor = ThreadPoolExecutor(limits.COMMIT_THREADS, thread_name_prefix="goq-disk")
         self._tasks = Tasks()
         self.archive = Archive(topics_dir.with_name(DIR_NAME), disk, metadata, clock)
-        self.finder = Finder(disk, self.archive, self._executor)
+        self.finder = Finder(self.archive, self._executor)
         self._keys = KeyMaking(self.finder, self._executor, self._tasks, self._partition_of)
         self.keeper: Keeper
         self._kept_for_replicas = kept_for_replicas

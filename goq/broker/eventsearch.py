@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import pairwise
 from typing import NamedTuple
 
 from goq.broker.eventlog import StoredEvent
@@ -11,9 +13,10 @@ from goq.broker.spanindex import Live, SpanIndex
 from goq.delivery.cover import Interval
 from goq.delivery.events import AnyEvent, Departed, Matured, Rescheduled, Trimmed, Truncated
 from goq.delivery.steps import Published
-from goq.delivery.timeline import Timeline
+from goq.delivery.timeline import DAMAGED, DELETED, Timeline
 from goq.delivery.touched import touches
 from goq.storage.reader import LogReader
+from goq.storage.segment import Segment
 
 
 class Events(NamedTuple):
@@ -25,40 +28,45 @@ class Events(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Events that cannot be read, and when those around them were recorded."""
+    """Events that cannot be read, when those around them were recorded, and why."""
 
     sequence: int
     from_us: int | None
     to_us: int | None
+    reason: str = DAMAGED
 
 
-def timeline_of(logs: Sequence[Events], offset: int, published: Published | None) -> Timeline:
+def timeline_of(
+    logs: Sequence[Events], offset: int, published: Published | None, *, is_deleted: bool = False
+) -> Timeline:
     """Return the life of a message, from logs of events of which each continues the one before.
 
-    Without ``published`` the message is gone, and its deletion is looked for.
+    ``published`` is what the message tells, None where it cannot be read. Where it ``is_deleted``,
+    when that was is looked for.
     """
     timeline = Timeline(offset, published)
-    for found in find_events(logs, offset, published):
+    for found in find_events(logs, offset, published, is_deleted=is_deleted):
         if isinstance(found, Gap):
-            timeline.add_gap(found.from_us, found.to_us)
+            timeline.add_gap(found.from_us, found.to_us, found.reason)
         else:
             timeline.add(found.event, found.sequence, found.epoch, found.time_us)
     return timeline
 
 
 def find_events(
-    logs: Sequence[Events], offset: int, published: Published | None
+    logs: Sequence[Events], offset: int, published: Published | None, *, is_deleted: bool = False
 ) -> list[StoredEvent | Gap]:
     """Return the events about a message in their order, and where some may be missing."""
     found: dict[int, StoredEvent | Gap] = {}
     for log in logs:
+        found |= {each.sequence: each for each in _between_segments(log.reader)}
         for each in _read(log, log.spans.about(offset, log.live)):
             if isinstance(each, Gap) or _is_about(each.event, offset):
                 found[each.sequence] = each
-    if published is None:
+    if is_deleted:
         trims = _trims(offset, _lost_before(found, offset))
         _find_first(logs, found, lambda log: log.spans.trimming(offset, log.live), trims)
-    elif published.due_ms:
+    elif published is not None and published.due_ms:
         dues = _Dues(offset, published.due_ms, found)
         least_ms = dues.least_ms
         _find_first(
@@ -68,6 +76,28 @@ def find_events(
             dues.is_matured_by,
         )
     return [found[sequence] for sequence in sorted(found)]
+
+
+def before_first(log: Events) -> Gap | None:
+    """Return what is missing of a log's beginning, None where it has lost nothing there."""
+    first = log.reader.segments[0]
+    if not first.base_offset:
+        return None
+    return Gap(0, None, _first_us(log.reader, first), DELETED)
+
+
+def _between_segments(reader: LogReader) -> Iterator[Gap]:
+    """Yield what is missing between segments: what was deleted while there was no archive."""
+    for before, after in pairwise(reader.segments):
+        if before.end_offset < after.base_offset:
+            until_us = _first_us(reader, after)
+            yield Gap(before.end_offset, before.time_us or None, until_us, DELETED)
+
+
+def _first_us(reader: LogReader, segment: Segment) -> int | None:
+    with suppress(OSError):
+        return segment.read_first_time(reader.disk)
+    return None
 
 
 def _is_about(event: AnyEvent, offset: int) -> bool:

@@ -30,7 +30,6 @@ from goq.broker.searching import (
 from goq.broker.topic import Topic
 from goq.broker.wholelog import WholeReader, whole_logs
 from goq.errors import PartitionOffline, TooManyRequests
-from goq.storage.files import Disk
 from goq.storage.keyindex import KeyIndex
 from goq.storage.keylookup import Pause
 from goq.storage.keymemory import KeyMemory
@@ -56,8 +55,6 @@ class FoundPage(NamedTuple):
 @dataclass(slots=True)
 class Search:
     """A search under way. The sources are asked newest first, until there is enough.
-
-    Of two logs of a partition the one with the higher offsets comes first in ``sources``.
 
     When the budget is spent, what was found until then is given out; so each page gets on, and
     only within a page is it certain that the newest come first.
@@ -97,25 +94,22 @@ class Search:
 
     def bounds(self) -> dict[int, int]:
         """Return where it goes on in each partition that may have more."""
-        bounds: dict[int, int] = {}
-        for source in self.sources:
-            if source.found or not source.is_done:
-                bound = source.found[0].offset + 1 if source.found else source.bound
-                bounds[source.number] = max(bound, bounds.get(source.number, 0))
-        return bounds
+        return {
+            source.number: source.found[0].offset + 1 if source.found else source.bound
+            for source in self.sources
+            if source.found or not source.is_done
+        }
 
 
 class Finder:
     """Searches the topics of a node: few at a time, each in a thread."""
 
-    def __init__(self, disk: Disk, archive: Archive, executor: Executor) -> None:
+    def __init__(self, archive: Archive, executor: Executor) -> None:
         self.is_stopped = False
-        self._disk = disk
         self._archive = archive
         self._executor = executor
         self._memory = KeyMemory()
         self._indexes: dict[PartitionId, KeyIndex] = {}
-        self._archived: dict[PartitionId, KeyIndex] = {}
         self._turns = asyncio.Semaphore(limits.FINDS_AT_ONCE_MAX)
         self._waiting = 0
 
@@ -178,30 +172,17 @@ class Finder:
         )
 
     def _ranges(self, partition: Partition, bounds: dict[int, int] | None) -> list[_Range]:
-        """Return the offsets of each of a partition's logs that a page is about."""
+        """Return the offsets of a partition that a page is about, none where it is done."""
         number, end = partition.identity.number, partition.state.end_offset
         if bounds is not None:
             end = min(end, bounds.get(number, 0))
-        ranges = []
-        for index in reversed(self.indexes_of(partition)):
-            start = index.reader.segments[0].base_offset
-            if start < end:
-                ranges.append(_Range(number, index, start, end))
-                end = start
-        return ranges
+        index = self.index_of(partition)
+        start = index.reader.segments[0].base_offset
+        return [_Range(number, index, start, end)] if start < end else []
 
-    def indexes_of(self, partition: Partition) -> list[KeyIndex]:
-        """Return what finds messages of a partition, one for each of its logs, the oldest first.
-
-        Where logs have the same offsets, the one that comes later is searched.
-        """
-        live = self.index_of(partition)
-        if not self._archive.rows(partition.identity, "messages"):
-            return [live]
-        return [self._archived_index_of(partition), live]
-
-    def _archived_index_of(self, partition: Partition) -> KeyIndex:
-        index = self._archived.get(partition.identity)
+    def index_of(self, partition: Partition) -> KeyIndex:
+        """Return what finds a partition's messages, archived and live, as long as it is open."""
+        index = self._indexes.get(partition.identity)
         known = None if index is None else index.reader
         if (
             index is None
@@ -210,23 +191,13 @@ class Finder:
         ):
             reader = whole_logs(self._archive, partition).messages
             index = KeyIndex(self._archive.disk, reader, self._memory)
-            self._archived[partition.identity] = index
-        return index
-
-    def index_of(self, partition: Partition) -> KeyIndex:
-        """Return what finds the messages that a partition's log holds, as long as it is open."""
-        reader = partition.messages.reader
-        index = self._indexes.get(partition.identity)
-        if index is None or index.reader is not reader:
-            index = KeyIndex(self._disk, reader, self._memory)
             self._indexes[partition.identity] = index
         return index
 
     def forget(self, topic: str) -> None:
         """Let go of a topic that was deleted."""
-        for indexes in (self._indexes, self._archived):
-            for identity in [key for key in indexes if key.topic == topic]:
-                del indexes[identity]
+        for identity in [key for key in self._indexes if key.topic == topic]:
+            del self._indexes[identity]
 
     def stop(self) -> None:
         """Let searches end early, with ``ShuttingDown``."""
@@ -234,7 +205,7 @@ class Finder:
 
 
 class _Range(NamedTuple):
-    """Offsets of one log."""
+    """Offsets of one partition."""
 
     partition: int
     keys: KeyIndex

@@ -90,6 +90,13 @@ def _group_at(messages: LogReader, events: LogReader, name: str, time_us: int) -
                 " waited for their time is not known"
             )
         )
+    if _is_compacted(messages, state, group):
+        incomplete.append(
+            Incomplete(
+                "messages that were not done then have been compacted: which of those that have"
+                " gone waited for their time is not known"
+            )
+        )
     waiting = Waiting(messages, state)
     now_ms = time_us // 1000
     counts = count_in(state, group, _scheduled(waiting, group), now_ms)
@@ -110,6 +117,15 @@ def _scheduled(waiting: Waiting, group: Group) -> int:
         return waiting.count()
     runs = waiting.runs(0, group.end_offset)
     return sum(hole.end - hole.start for run in runs for hole in group.taken.missing(*run))
+
+
+def _is_compacted(messages: LogReader, state: PartitionState, group: Group) -> bool:
+    """Whether segments with messages that the group had not done have been compacted, ever."""
+    return any(
+        any(True for _ in group.taken.missing(segment.base_offset, end))
+        for segment in messages.segments
+        if segment.generation and (end := min(segment.end_offset, state.end_offset))
+    )
 
 
 def not_kept(earliest: int) -> PastNotKept:

@@ -81,7 +81,7 @@ def piece_for(partitions: int, budget: Budget) -> Budget:
 
 
 class Source(Protocol):
-    """One log's part of a search; a partition may have several, of offsets behind each other.
+    """One partition's part of a search.
 
     ``found`` holds what was found and not taken yet, the newest first. Everything from ``bound``
     on has been looked at; what is before it was appended at ``time_us`` or earlier, as far as
@@ -192,11 +192,12 @@ class HeaderSource:
 
     def step(self, budget: Budget) -> None:
         """Look at the next piece of the log."""
+        before = self._reader.segments
         try:
             start = self._piece_start()
         except FileNotFoundError:
-            if self._is_at_start():
-                return
+            if self._is_at_start() or before is not self._reader.segments:
+                return  # deleted, archived or compacted meanwhile
             raise
         at, end = start, self.bound
         found: list[Found] = []

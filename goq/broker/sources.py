@@ -45,30 +45,27 @@ class Source(NamedTuple):
 class Sources:
     """Where to look for the messages and events of each partition: what is live, and the archive.
 
-    Readers of the archive are kept as long as their partition is open, with what they know.
+    Readers are kept as long as their partition is open, with what they know.
     """
 
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
-        self._archived: WeakKeyDictionary[Partition, tuple[WholeLogs, SpanIndex]] = (
-            WeakKeyDictionary()
-        )
+        self._known: WeakKeyDictionary[Partition, tuple[WholeLogs, SpanIndex]] = WeakKeyDictionary()
 
     def of(self, partition: Partition) -> Source:
         """Return where to look for a partition's messages; on the event loop."""
-        spans, identity = partition.spans, partition.identity
-        rows = self._archive.rows
-        if not rows(identity, "messages") and not rows(identity, "events"):
-            events = Events(partition.events.reader, spans.index, spans.live())
-            return Source(partition.messages.reader, events, partition.in_thread)
-        known = self._archived.get(partition)
+        known = self._known.get(partition)
         if known is None:
             logs = whole_logs(self._archive, partition)
-            known = logs, SpanIndex(self._archive.disk, logs.events)
-            self._archived[partition] = known
+            known = self._known[partition] = logs, SpanIndex(self._archive.disk, logs.events)
         logs, index = known
-        events = Events(logs.events, index, spans.live())
-        return Source(logs.messages, events, self._archive.in_thread)
+        rows, identity = self._archive.rows, partition.identity
+        is_archived = rows(identity, "messages") or rows(identity, "events")
+        return Source(
+            logs.messages,
+            Events(logs.events, index, partition.spans.live()),
+            self._archive.in_thread if is_archived else partition.in_thread,
+        )
 
     def archived_at_us(self, partition: Partition, offset: int) -> int | None:
         """Return when a message went to the archive, None where it is not there alone."""

@@ -16,7 +16,7 @@ from goq import limits
 from goq.broker.broker import Broker
 from goq.broker.copyplace import place_of_copy
 from goq.broker.dead_letters import read_dead_letter
-from goq.broker.eventsearch import Events, timeline_of
+from goq.broker.eventsearch import Events, before_first, timeline_of
 from goq.broker.naming import producer_name
 from goq.broker.partition import Partition
 from goq.broker.sources import Source, Sources, first_event, frame_of, last_time_us
@@ -26,6 +26,7 @@ from goq.delivery.steps import Published
 from goq.delivery.timeline import Timeline
 from goq.errors import GoqError, InvalidInput, MessageNotFound
 from goq.frame.header import Attribute
+from goq.frame.view import FrameView
 from goq.model import MessageId
 from goq.units import format_time_us
 
@@ -119,31 +120,35 @@ class Tracing:
         offset, logs = message_id.offset, [source.events]
         view, is_there = frame_of(source, offset)
         if view is None:
-            timeline = timeline_of(logs, offset, None)
+            timeline = timeline_of(logs, offset, None, is_deleted=not is_there)
             if not is_there:
                 _check_is_told(partition, logs, message_id, timeline)
+            self._tell_beginning(partition, source, timeline)
+            self._tell_archived(partition, timeline)
             state = _DAMAGED if is_there else _DELETED
             return Traced(message_id, state, None, None, None, False, None, timeline)
         header, index = view.header, offset - view.header.base_offset
         producer = producer_name(partition, header, source.events.reader)
         if view.gone is not None and view.gone.has(index):
-            time_us = header.append_time_us
-            timeline = timeline_of(logs, offset, Published(offset, time_us))
+            time_us = None if _may_be_joined(view) else header.append_time_us
+            published = None if time_us is None else Published(offset, time_us)
+            timeline = timeline_of(logs, offset, published)
             timeline.tell_compacted()
+            self._tell_beginning(partition, source, timeline, is_gone=True)
+            self._tell_archived(partition, timeline)
             return Traced(message_id, _COMPACTED, None, time_us, producer, False, None, timeline)
         (message,) = view.messages(index, index + 1)
         is_delayed = message.deliver_at_ms > header.append_time_us // 1000
         due_ms = message.deliver_at_ms if is_delayed else 0
         published = Published(offset, header.append_time_us, due_ms)
         timeline, until_us = timeline_of(logs, offset, published), None
-        archived_us = self._sources.archived_at_us(partition, offset)
-        if archived_us is not None:
-            timeline.tell_archived(archived_us)
-        elif age_ms is not None:
+        self._tell_beginning(partition, source, timeline)
+        is_archived = self._tell_archived(partition, timeline)
+        if age_ms is not None and not is_archived:
             until_us = last_time_us(source.messages, offset, header.append_time_us) + age_ms * 1000
         return Traced(
             message_id,
-            _LIVE if archived_us is None else _ARCHIVED,
+            _ARCHIVED if is_archived else _LIVE,
             message,
             header.append_time_us,
             producer,
@@ -151,6 +156,22 @@ class Tracing:
             until_us,
             timeline,
         )
+
+    def _tell_beginning(
+        self, partition: Partition, source: Source, timeline: Timeline, *, is_gone: bool = False
+    ) -> None:
+        """Say what lacks at the beginning of the events: those of live messages are all kept."""
+        gap = before_first(source.events)
+        is_gone = is_gone or timeline.offset < partition.messages.start_offset
+        if gap is not None and is_gone:
+            timeline.add_gap(gap.from_us, gap.to_us, gap.reason)
+
+    def _tell_archived(self, partition: Partition, timeline: Timeline) -> bool:
+        """Tell of a message that is in the archive alone; return whether it is."""
+        time_us = self._sources.archived_at_us(partition, timeline.offset)
+        if time_us is not None:
+            timeline.tell_archived(time_us)
+        return time_us is not None
 
     async def _copies_of(self, traced: Traced) -> dict[int, MessageId]:
         """Return where the copies of a message are, by the number of the step that says so."""
@@ -192,6 +213,12 @@ def _check_is_told(
         f" {topic}:{number} begins at offset {start_offset}",
         field="id",
     )
+
+
+def _may_be_joined(view: FrameView) -> bool:
+    """Whether compaction may have made one of several frames, and so given it a later time."""
+    count = view.header.message_count
+    return count > 1 and not view.header.producer_id and not any(view.kept(0, count))
 
 
 def _origins_of(traced: Traced) -> list[MessageId]:

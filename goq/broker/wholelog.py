@@ -10,6 +10,7 @@ is gone, and passed over.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from goq.broker.archive import Archive
@@ -24,14 +25,24 @@ class WholeReader(LogReader):
     """Reads archived and live segments of one log; from any thread, blocking on the disk.
 
     A reader knows what there is at any moment, and is cheap to make; let go of it when the
-    partition is closed. ``damage`` is what was met in archived and live segments alike.
+    partition is closed. ``damage`` is what was met in archived and live segments alike. With
+    ``is_unbroken`` it begins behind the last gap.
     """
 
-    def __init__(self, archive: Archive, partition: Partition, log: str, live: Log) -> None:
+    def __init__(
+        self,
+        archive: Archive,
+        partition: Partition,
+        log: str,
+        live: Log,
+        *,
+        is_unbroken: bool = False,
+    ) -> None:
         self._archive = archive
         self._identity = partition.identity
         self._log = log
         self.live = live
+        self._is_unbroken = is_unbroken
         self._archived: dict[ArchiveRow, Segment] = {}
         self._known: tuple[Sequence[Segment], Sequence[ArchiveRow], Sequence[Segment]] | None = None
         super().__init__(archive.disk, (), archive.damage(partition.identity, log))
@@ -45,6 +56,8 @@ class WholeReader(LogReader):
         if known is None or known[0] is not live or known[1] is not rows:
             start_offset = live[0].base_offset
             archived = [self._segment(row) for row in rows if row.base_offset < start_offset]
+            if self._is_unbroken:
+                archived = _behind_gaps(archived, start_offset)
             known = self._known = (live, rows, [*archived, *live])
         return known[2]
 
@@ -116,9 +129,19 @@ class WholeLogs(NamedTuple):
     events: WholeReader
 
 
-def whole_logs(archive: Archive, partition: Partition) -> WholeLogs:
-    """Return readers of a partition's logs that begin with what is archived."""
-    return WholeLogs(
-        WholeReader(archive, partition, "messages", partition.messages),
-        WholeReader(archive, partition, "events", partition.events),
-    )
+def whole_logs(archive: Archive, partition: Partition, *, is_unbroken: bool = False) -> WholeLogs:
+    """Return readers of a partition's logs that begin with what is archived.
+
+    With ``is_unbroken`` behind the last gap that retention left while the topic kept no archive.
+    """
+    whole = partial(WholeReader, archive, partition, is_unbroken=is_unbroken)
+    return WholeLogs(whole("messages", partition.messages), whole("events", partition.events))
+
+
+def _behind_gaps(archived: Sequence[Segment], end_offset: int) -> list[Segment]:
+    """Return the last of some segments, of which each continues another, up to ``end_offset``."""
+    number = len(archived)
+    while number and archived[number - 1].end_offset == end_offset:
+        number -= 1
+        end_offset = archived[number].base_offset
+    return list(archived[number:])

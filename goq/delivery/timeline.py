@@ -42,7 +42,8 @@ from goq.delivery.touched import OTHERWISE, touches
 
 VISIBILITY_TIMEOUT: Final = "visibility_timeout"
 _NO_LEASE: Final = "the event that handed the message out is missing"
-_DAMAGED: Final = "events are damaged"
+DAMAGED: Final = "events are damaged"
+DELETED: Final = "older events were deleted"
 
 
 @dataclass(slots=True)
@@ -94,10 +95,10 @@ class Timeline:
         if handler is not None and (type(event) in OTHERWISE or touches(event, self.offset)):
             handler(self, event, time_us, token_of(epoch, sequence))
 
-    def add_gap(self, from_us: int | None, to_us: int | None) -> None:
+    def add_gap(self, from_us: int | None, to_us: int | None, reason: str = DAMAGED) -> None:
         """Take note of events that cannot be read, and the times of those around them."""
         if to_us is None or self._published is None or to_us >= self._published.time_us:
-            self.incomplete.append(Incomplete(from_us, to_us, _DAMAGED))
+            self.incomplete.append(Incomplete(from_us, to_us, reason))
 
     def _tell(self, time_us: int, name: Name, **known: Any) -> None:
         self.steps.append(Step(time_us, name, **known))

@@ -39,9 +39,10 @@ class KeyIndex:
     def offsets(self, lookup: Lookup, pause: Pause) -> Iterator[int]:
         """Yield offsets that the hash may stand for, the highest first.
 
-        A segment that is deleted meanwhile is passed over, one that another generation has replaced
-        is looked through there. Raises ``OSError`` when the log cannot be read, and what ``pause``
-        raises.
+        A segment that is deleted meanwhile is passed over, one that another generation or its
+        archive has replaced is looked through there. Of one that is missing the last offset stands
+        for all: whoever reads it sees the damage. Raises ``OSError`` when the log cannot be read,
+        and what ``pause`` raises.
         """
         self._forget_all_but(self.reader.segments)
         while (segment := self._last_within(lookup)) is not None:
@@ -52,9 +53,9 @@ class KeyIndex:
                     lookup = lookup._replace(end=offset)
                     yield offset
             except FileNotFoundError:
-                if segment in self.reader.segments:
-                    raise
-                continue
+                if segment not in self.reader.segments:
+                    continue
+                yield min(lookup.end, segment.end_offset) - 1
             lookup = lookup._replace(end=min(lookup.end, segment.base_offset))
 
     def _last_within(self, lookup: Lookup) -> Segment | None:

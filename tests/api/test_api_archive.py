@@ -115,3 +115,46 @@ def test_deleting_a_topic_deletes_its_archive(node: RunningNode, topic: str) -> 
     node.call("POST", "/v1/topics", {"name": topic, "partitions": 1})
     assert "archived" not in node.call("GET", f"/v1/topics/{topic}")
     assert read(node, topic, "include_deleted=true")["messages"] == []
+
+
+def test_what_is_archived_is_traced_and_found(node: RunningNode, topic: str) -> None:
+    path = f"/v1/topics/{topic}"
+    node.call("PATCH", path, {"settings": {"archive": True, "retention.age": None}})
+    for number in range(6):
+        message = {
+            "value": f"{number}" * 40_000,
+            "partition": 0,
+            "key": "k",
+            "dedup_id": f"d{number}",
+        }
+        sent = {"messages": [message]}
+        assert (
+            node.request("POST", f"{path}/messages", sent, {"Goq-Client-Id": "shop"}).status == 200
+        )
+        group = f"{path}/groups/g"
+        received = node.call("POST", f"{group}/receive", {"max": 1, "consumer": "till"})
+        receipt = received["messages"][0]["receipt"]
+        node.call("POST", f"{group}/ack", {"receipts": [receipt]})
+        roll(node, topic)
+    node.call("PATCH", path, {"settings": {"retention.bytes": "64KiB"}})
+    apply_retention(node)
+    found = node.call("GET", f"{path}/trace?key=k")["traces"]
+    assert [each["message"]["offset"] for each in found] == [5, 4, 3, 2, 1, 0]
+    assert [each["message"]["state"] for each in found] == ["live"] + ["archived"] * 5
+    for each in found:
+        is_archived = each["message"]["state"] == "archived"
+        assert [step["event"] for step in each["events"]] == [
+            "PUBLISHED",
+            "DELIVERED",
+            "ACKNOWLEDGED",
+            *["ARCHIVED"] * is_archived,
+        ]
+        assert each["events"][0]["producer"] == each["message"]["producer"] == "shop"
+        assert each["events"][1]["consumer"] == "till"
+        assert each["incomplete"] == []
+        assert node.call("GET", f"/v1/messages/{each['message']['id']}/trace") == each
+    (one,) = node.call("GET", f"{path}/trace?dedup_id=d1")["traces"]
+    assert one == found[4]
+    first = node.call("GET", f"{path}/trace?key=k&limit=4")
+    rest = node.call("GET", f"{path}/trace?key=k&limit=4&cursor={first['next']}")
+    assert first["traces"] + rest["traces"] == found

@@ -32,10 +32,6 @@ from goq.frame.encode import Columns, encode_frame
 from goq.frame.keys import dedup_hash, key_hash
 from goq.frame.view import FrameView
 from goq.model import Message
-from goq.storage.files import RealDisk
-from goq.storage.keyindex import KeyIndex
-from goq.storage.keymemory import KeyMemory
-from goq.storage.reader import LogReader
 
 KEYS = [None, b"", b"a", b"b"]
 HEADERS = [(), (("h", b"1"),), (("h", b"2"), ("g", b"1")), (("h", b""),)]
@@ -147,29 +143,6 @@ def test_searches_find_what_a_look_at_every_message_finds(
                     assert sorted(found) == [
                         p for p in sorted(places) if is_wanted(messages[p], p.time_us, wanted)
                     ]
-
-    run(main())
-
-
-def test_the_logs_of_a_partition_are_searched_as_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def main() -> None:
-        clock, disk = ManualClock(), RealDisk()
-        async with broker_on(tmp_path, clock=clock) as broker:
-            topic = await broker.create_topic("t")
-            for _ in range(5):
-                clock.advance_ms(1)
-                await publish_messages(topic, 0, [Message(b"v", b"k", (("h", b"1"),))] * 3)
-                await topic.partitions[0].keeping.roll()
-            segments = topic.partitions[0].messages.segments
-            older = KeyIndex(disk, LogReader(disk, segments[:3], []), KeyMemory(), grows=False)
-            newer = KeyIndex(disk, LogReader(disk, segments[2:], []), KeyMemory())
-            monkeypatch.setattr(broker.finder, "indexes_of", lambda _partition: [older, newer])
-            for wanted in (Wanted(key=b"k"), Wanted(header=("h", b"1"))):
-                for limit in (1, 4, 100):
-                    found = await pages(broker.finder, topic, wanted, limit)
-                    assert [f.offset for f in found] == list(range(15))[::-1]
 
     run(main())
 

@@ -115,7 +115,10 @@ class Watched:
         """Ask for all that was seen; return how much of it could be told."""
         told = 0
         for seen in self.seen:
-            views, at = PastViews(self.clock), format_time_us(seen.time_us)
+            views, at = (
+                PastViews(self.clock, self.life.broker.archive),
+                format_time_us(seen.time_us),
+            )
             try:
                 found = plain(await views.group(self.life.topic, seen.group, at))
             except GroupNotFound:
@@ -249,7 +252,7 @@ def test_the_past_is_told_while_messages_come_and_go(tmp_path: Path) -> None:
         async with broker_on(tmp_path, clock=clock) as broker:
             topic = await broker.create_topic(TOPIC, 1)
             (partition,) = topic.partitions
-            views = PastViews(clock)
+            views = PastViews(clock, broker.archive)
             await publish(topic, b"a")
             await ack(topic, GROUP, await topic.receive(GROUP, options()))
             clock.now_us += 1_000

@@ -176,7 +176,7 @@ class History:
                 if published is not None and isinstance(each.event, Trimmed):
                     continue  # what is there was not deleted
                 all_of_it.add(each.event, each.sequence, each.epoch, each.time_us)
-            found = timeline_of([events], offset, published)
+            found = timeline_of([events], offset, published, is_deleted=published is None)
             assert found.steps == all_of_it.steps
             assert found.incomplete == all_of_it.incomplete
 
