@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 
 from goq.api.bodies import GroupOut, GroupPartitionOut, IncompleteOut, MemberOut
@@ -13,7 +14,8 @@ from goq.broker.past import GroupPast, earliest_us, group_at, not_kept
 from goq.broker.topic import Topic
 from goq.broker.wholelog import whole_logs
 from goq.clock import Clock
-from goq.errors import GroupNotFound, InvalidInput
+from goq.errors import DamagedData, GroupNotFound, InvalidInput
+from goq.storage.reader import LogReader
 from goq.units import format_time_us
 
 
@@ -49,7 +51,16 @@ class PastViews:
 
     async def _found(self, topic: Topic, name: str, at_us: int) -> list[GroupPast]:
         """Return the group in each partition; what is archived without a gap tells too."""
-        logs = [whole_logs(self._archive, each, is_unbroken=True) for each in topic.partitions]
+        whole = [whole_logs(self._archive, each, is_unbroken=True) for each in topic.partitions]
+        try:
+            return await self._told_by(whole, name, at_us)
+        except (DamagedData, OSError):  # an archive that cannot be read hides nothing that is live
+            live = [(each.messages.reader, each.events.reader) for each in topic.partitions]
+            return await self._told_by(live, name, at_us)
+
+    async def _told_by(
+        self, logs: Sequence[tuple[LogReader, LogReader]], name: str, at_us: int
+    ) -> list[GroupPast]:
         in_thread = self._archive.in_thread
         kept_us = await in_thread(lambda: max(earliest_us(*each) for each in logs))
         if at_us < kept_us:

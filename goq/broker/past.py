@@ -152,6 +152,14 @@ def _state_at(
         Incomplete(f"the events {lost.start} to {lost.end - 1} are damaged", *lost[2:])
         for lost in replayed.lost
     ]
+    sound = _sound_before(messages, messages_end)
+    if sound < messages_end:
+        incomplete.append(
+            Incomplete(
+                f"the messages {sound} to {messages_end - 1} are damaged: whether they were there"
+                " by then is not known"
+            )
+        )
     for log, reader, reached in (("event", events, end), ("message", messages, messages_end)):
         bad = _damaged_after(reader, reached)
         if bad > reached:
@@ -190,6 +198,12 @@ def _first_us(reader: LogReader) -> int:
         return 0
     first_us = first.read_first_time(reader.disk)
     return reader.time_at_end(first) if first_us is None else first_us
+
+
+def _sound_before(reader: LogReader, offset: int) -> int:
+    """Return the offset behind the last sound frame before ``offset``."""
+    place = next(frames_back(reader, offset), None)
+    return reader.segments[0].base_offset if place is None else place.view.header.end_offset
 
 
 def _damaged_after(reader: LogReader, offset: int) -> int:

@@ -41,7 +41,7 @@ from goq.broker.tracing import Tracing
 from goq.broker.wholelog import whole_logs
 from goq.clock import ManualClock
 from goq.delivery.settling import Settled, reject
-from goq.errors import MessageNotFound, PastNotKept
+from goq.errors import DamagedData, GroupNotFound, MessageNotFound, PastNotKept
 from goq.model import Message, MessageId, Receipt
 from goq.storage.reader import LogReader
 from goq.storage.timerange import TimeRange, frames_between
@@ -491,6 +491,69 @@ def test_the_past_ends_where_something_was_deleted_without_an_archive(tmp_path: 
             with pytest.raises(PastNotKept):
                 await group_at(broker, before_us)
             assert await group_at(broker, after_us) == after
+
+    run(main())
+
+
+@pytest.mark.usefixtures("_small_events")
+@pytest.mark.parametrize("harm", [flip, halve, Path.unlink])
+@pytest.mark.parametrize("log", ["messages", "events"])
+def test_the_past_in_a_damaged_archive_is_as_it_was_or_said_not_to_be(
+    tmp_path: Path, harm: Callable[[Path], object], log: str
+) -> None:
+    async def main() -> None:
+        world = World(tmp_path)
+        async with world.broker(**ARCHIVE) as broker:
+            topic = await broker.create_topic("t")
+            seen = []
+            for _ in range(9):
+                await put(topic, b"x")
+                await put(topic, b"x")
+                await take(topic, count=1)
+                seen.append((world.clock.wall_us(), await group_now(broker, world.clock)))
+                world.clock.advance_ms(100)
+                await retire(broker, world.clock, topic)
+        files = sorted((tmp_path / "archive/t/0" / log).glob("*.log.zst"))
+        harm(files[1])
+        for sidecar in files[1].parent.glob("*.index"):
+            sidecar.unlink()
+        async with world.broker(**ARCHIVE) as broker:
+            damaged = 0
+            for at_us, expected in seen:
+                try:
+                    found = await group_at(broker, at_us)
+                except (DamagedData, GroupNotFound, PastNotKept):
+                    damaged += 1
+                    continue
+                damaged += bool(found.incomplete)
+                assert found == expected or found.incomplete
+            assert damaged < len(seen) or harm is Path.unlink
+
+    run(main())
+
+
+@pytest.mark.usefixtures("_small_events")
+def test_what_is_archived_while_it_is_traced_is_not_taken_for_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        world = World(tmp_path)
+        async with world.broker(**ARCHIVE) as broker:
+            topic = await broker.create_topic("t")
+            await put(topic, b"x")
+            await take(topic)
+            partition, tracing = topic.partitions[0], Tracing(broker)
+            in_thread = partition.in_thread
+
+            async def retire_first(work: Callable[[], Any]) -> Any:
+                monkeypatch.undo()
+                await retire(broker, world.clock, topic)
+                return await in_thread(work)
+
+            monkeypatch.setattr(partition, "in_thread", retire_first)
+            trace = await tracing.trace(MessageId("t", 0, 0))
+            assert partition.messages.start_offset == 1
+            assert (trace.message.state, names(trace)) == ("archived", WHOLE_LIFE)
 
     run(main())
 
