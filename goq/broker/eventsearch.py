@@ -66,15 +66,16 @@ def find_events(
     if is_deleted:
         trims = _trims(offset, _lost_before(found, offset))
         _find_first(logs, found, lambda log: log.spans.trimming(offset, log.live), trims)
-    elif published is not None and published.due_ms:
+    elif published is not None:
         dues = _Dues(offset, published.due_ms, found)
         least_ms = dues.least_ms
-        _find_first(
-            logs,
-            found,
-            lambda log: log.spans.maturing(offset, least_ms, log.live),
-            dues.is_matured_by,
-        )
+        if least_ms is not None:
+            _find_first(
+                logs,
+                found,
+                lambda log: log.spans.maturing(offset, least_ms, log.live),
+                dues.is_matured_by,
+            )
     return [found[sequence] for sequence in sorted(found)]
 
 
@@ -149,7 +150,7 @@ class _Dues:
     def __init__(self, offset: int, due_ms: int, found: dict[int, StoredEvent | Gap]) -> None:
         self._offset = offset
         begins = _lost_before(found, offset)
-        self._dues = [(begins, due_ms)]
+        self._dues = [(begins, due_ms)] if due_ms else []
         for sequence in sorted(found):
             each = found[sequence]
             event = each.event if isinstance(each, StoredEvent) else None
@@ -157,9 +158,9 @@ class _Dues:
                 self._dues.append((sequence, event.due_ms))
 
     @property
-    def least_ms(self) -> int:
-        """The earliest of them."""
-        return min(due_ms for _, due_ms in self._dues)
+    def least_ms(self) -> int | None:
+        """The earliest of them, None where the message was due at once."""
+        return min((due_ms for _, due_ms in self._dues), default=None)
 
     def is_matured_by(self, stored: StoredEvent) -> bool:
         """Whether an event says that the message has matured."""

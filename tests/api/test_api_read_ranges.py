@@ -57,6 +57,7 @@ STEPS_US = [0, 10, 10, 5, 20, YEAR_US, 21, 3, 15, 10]
 @pytest.fixture
 def stepping(node: RunningNode, topic: str, clock: MovingClock) -> list[int]:
     """Ten messages in partition 0, while the clock goes to and fro; their times."""
+    node.call("PATCH", f"/v1/topics/{topic}", {"settings": {"retention.age": "none"}})
     for number, step_us in enumerate(STEPS_US):
         clock.now_us = START_US + step_us
         publish(node, topic, str(number), partition=0)
