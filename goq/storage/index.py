@@ -143,15 +143,14 @@ class SparseIndex:
             self._positions[last] - self._positions[start] + limits.INDEX_INTERVAL_BYTES,
         )
 
-    def columns(self) -> tuple[Int64s, Int64s, Int64s]:
-        """Return offsets, positions and times of all entries there are, from any thread."""
+    def stretches(self) -> tuple[Int64s, Int64s, Int64s]:
+        """Return offsets, positions and least times of all entries there are, from any thread."""
         count = len(self)
-        offsets, positions, times = (column[:count] for column in self._columns()[:3])
-        return (
-            np.frombuffer(offsets, np.int64),
-            np.frombuffer(positions, np.int64),
-            np.frombuffer(times, np.int64),
+        offsets, positions, least = (
+            np.frombuffer(column[:count], np.int64)
+            for column in (self._offsets, self._positions, self._least)
         )
+        return offsets, positions, least
 
     def pack(self, end: IndexEntry) -> bytes:
         """Return the index as its file has it, with ``end`` as the place that it reaches to.

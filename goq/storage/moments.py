@@ -4,16 +4,13 @@ The moment is told by the log's order: a log that holds frames of 10:00, 11:00 a
 clock was set back in between, 10:30 reached past all three at 10:30, and past the first of them at
 10:15. So a clock that was once wrong hides nothing that came after.
 
-The index knows the running maximum of times only. Up to where that is not later than the moment,
-everything is within. Beyond, only frames from after a step back are, and a stretch of log with such
-frames is one in which the maximum stands still. Those are looked at; the first few MiB behind the
-moment are looked at in any case, frame by frame. What is passed over is a step back that began
-further on, reached behind the moment, and was over within one entry of the index (8 KiB of log).
+The index says of each stretch when the earliest of its frames was appended, whatever the clock did:
+so the log is looked through from its end, and only stretches are read that have a frame of the
+moment or before it.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from struct import Struct
 from typing import NamedTuple, TypeVar
@@ -21,10 +18,11 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from goq import limits
-from goq.errors import DamagedData, InvalidFrame
-from goq.frame.header import HEADER_BYTES, MAGIC, parse_header
+from goq.errors import DamagedData
+from goq.frame.header import HEADER_BYTES, MAGIC
 from goq.storage.columns import Int64s
 from goq.storage.files import Disk
+from goq.storage.index import TIME_US_MIN
 from goq.storage.reader import LogReader
 from goq.storage.scan import FramePlace, Scan
 from goq.storage.segment import Segment
@@ -72,10 +70,10 @@ def frames_back(
         for number in reversed(range(stretches.number)):
             if stretches.offsets[number] >= end_offset:
                 continue
-            part = _Part(stretches, number, number + 1)
-            heads = part.heads(reader.disk) if is_wanted is not None else None
+            stretch = _Stretch(stretches, number)
+            heads = stretch.heads(reader.disk) if is_wanted is not None else None
             if heads is None or any(is_wanted(head.body) for head in heads if is_wanted):
-                for place in reversed(list(part.frames(reader.disk))):
+                for place in reversed(list(stretch.frames(reader.disk))):
                     view = place.view
                     if view.header.end_offset <= end_offset and (
                         is_wanted is None or is_wanted(view.body)
@@ -86,29 +84,19 @@ def frames_back(
 class _Stretches(NamedTuple):
     """The places that divide a segment, its end being the last.
 
-    ``times_us`` are the running maxima over everything in the log before each place.
+    ``least_us`` is the earliest append time of each stretch between two of them; where that is not
+    known yet, behind the last entry of a segment that grows, the lowest there is.
     """
 
     segment: Segment
     offsets: Int64s
     positions: Int64s
-    times_us: Int64s
+    least_us: Int64s
 
     @property
     def number(self) -> int:
         """How many stretches there are between the places."""
         return len(self.offsets) - 1
-
-    def size_bytes(self, start: int, stop: int) -> int:
-        """Return how many bytes some stretches have."""
-        return int(self.positions[stop] - self.positions[start])
-
-    def reached(self, start: int, size_bytes: int) -> int:
-        """Return behind which stretch so many bytes end that begin with ``start``."""
-        if not size_bytes:
-            return start
-        end = int(self.positions[start]) + size_bytes
-        return min(int(np.searchsorted(self.positions, end)), self.number)
 
 
 class _Head(NamedTuple):
@@ -118,16 +106,15 @@ class _Head(NamedTuple):
     body: memoryview
 
 
-class _Part(NamedTuple):
-    """Some stretches of a segment, the last excluded."""
+class _Stretch(NamedTuple):
+    """One of the stretches of a segment."""
 
     of: _Stretches
-    start: int
-    stop: int
+    number: int
 
     def heads(self, disk: Disk) -> list[_Head] | None:
         """Return what the frames say of themselves, unchecked; None where they are damaged."""
-        first, last = int(self.of.positions[self.start]), int(self.of.positions[self.stop])
+        first, last = self.of.positions[self.number : self.number + 2].tolist()
         data = disk.read(self.of.segment.path, first, last - first)
         heads, at = [], 0
         while at < len(data):
@@ -142,80 +129,50 @@ class _Part(NamedTuple):
 
     def last_by(self, disk: Disk, time_us: int) -> int | None:
         """Return the offset behind the last sound frame appended by then, None if none was."""
-        for number in reversed(range(self.start, self.stop)):
-            part = _Part(self.of, number, number + 1)
-            heads = part.heads(disk)
-            if heads is None or any(head.time_us <= time_us for head in heads):
-                ends = [
-                    place.view.header.end_offset
-                    for place in part.frames(disk)
-                    if place.view.header.append_time_us <= time_us
-                ]
-                if ends:
-                    return ends[-1]
-        return None
+        heads = self.heads(disk)
+        if heads is not None and all(head.time_us > time_us for head in heads):
+            return None
+        ends = [
+            place.view.header.end_offset
+            for place in self.frames(disk)
+            if place.view.header.append_time_us <= time_us
+        ]
+        return ends[-1] if ends else None
 
     def frames(self, disk: Disk) -> Iterator[FramePlace]:
         """Yield the sound frames in order."""
         segment, offsets, positions, _ = self.of
-        scan = Scan(disk, segment.path, int(positions[self.stop]), chunk_bytes=_CHUNK_BYTES)
-        for place in scan.frames(int(positions[self.start]), int(offsets[self.start])):
+        start, end = positions[self.number : self.number + 2].tolist()
+        scan = Scan(disk, segment.path, end, chunk_bytes=_CHUNK_BYTES)
+        for place in scan.frames(start, int(offsets[self.number])):
             if isinstance(place, FramePlace):
                 yield place
 
 
 def _stretches(reader: LogReader, segment: Segment) -> _Stretches:
     end_offset, size_bytes = segment.end_offset, segment.size_bytes  # in the order of a reader
-    try:
-        before_us = reader.time_before(segment)
-    except ValueError:
-        raise FileNotFoundError(f"{segment.path} was deleted") from None
-    index = segment.load_index(reader.disk)
-    segment.settle_times(reader.disk, before_us)
-    offsets, positions, times_us = index.columns()
+    offsets, positions, least_us = segment.load_index(reader.disk).stretches()
     count = int(np.searchsorted(positions, size_bytes))
     return _Stretches(
         segment,
         np.append(offsets[:count], end_offset),
         np.append(positions[:count], size_bytes),
-        np.append(times_us[:count], segment.time_us),
+        np.append(least_us, TIME_US_MIN)[1 : count + 1],
     )
 
 
 def _end_at(reader: LogReader, time_us: int) -> int:
-    all_segments = reader.segments
-    end_offset = all_segments[-1].end_offset  # before the time, which a commit sets after it
-    segments = [segment for segment in all_segments if segment.size_bytes]
-    reach = bisect_right(segments, time_us, key=lambda s: _time_at_end(reader, s))
-    if reach == len(segments):
+    segments = reader.segments
+    end_offset = segments[-1].end_offset  # before the time, which a commit sets after it
+    if time_us >= _time_at_end(reader, segments[-1]):
         return end_offset
-    within = _stretches(reader, segments[reach])
-    first = max(0, int(np.searchsorted(within.times_us, time_us, side="right")) - 1)
-    for part in reversed(list(_behind(reader, segments[reach:], first))):
-        end = part.last_by(reader.disk, time_us)
-        if end is not None:
-            return end
-    return int(within.offsets[first])
-
-
-def _behind(reader: LogReader, segments: Sequence[Segment], first: int) -> Iterator[_Part]:
-    """Yield what may hold frames of the moment, in order.
-
-    ``first`` is the stretch of the first segment within which the maximum passes the moment.
-    """
-    look_bytes = max(1, limits.MOMENT_LOOK_BYTES)
-    for segment in segments:
+    for segment in reversed(segments):
         stretches = _stretches(reader, segment)
-        looked = stretches.reached(first, look_bytes)
-        part = _Part(stretches, first, looked)
-        yield part
-        for part in _set_back(reader.disk, stretches, looked):
-            yield part
-        if looked == stretches.number:
-            look_bytes = max(0, look_bytes - stretches.size_bytes(first, looked))
-        else:  # the clock may catch up in the first stretch of the next
-            look_bytes = int(part.stop == stretches.number)
-        first = 0
+        for number in reversed(np.flatnonzero(stretches.least_us <= time_us).tolist()):
+            end = _Stretch(stretches, number).last_by(reader.disk, time_us)
+            if end is not None:
+                return end
+    return segments[0].base_offset
 
 
 def _time_at_end(reader: LogReader, segment: Segment) -> int:
@@ -223,28 +180,3 @@ def _time_at_end(reader: LogReader, segment: Segment) -> int:
         return reader.time_at_end(segment)
     except ValueError:
         raise FileNotFoundError(f"{segment.path} was deleted") from None
-
-
-def _set_back(disk: Disk, stretches: _Stretches, first: int) -> Iterator[_Part]:
-    """Yield where, from stretch ``first`` on, times are below the maximum.
-
-    The frames of one commit share their time, so that a maximum which stands still may be theirs.
-    After a step back it stands still until the clock has caught up, which it does in the stretch
-    behind: so the last frame shows it.
-    """
-    segment, _, positions, times_us = stretches
-    still = np.flatnonzero(np.diff(times_us[first:]) == 0) + first
-    for run in np.split(still, np.flatnonzero(np.diff(still) != 1) + 1):
-        if len(run):
-            last = int(run[-1])
-            time_us = _time_at(disk, segment, int(positions[last]))
-            if time_us is None or time_us < times_us[last]:
-                yield _Part(stretches, int(run[0]), min(last + 2, stretches.number))
-
-
-def _time_at(disk: Disk, segment: Segment, position: int) -> int | None:
-    try:
-        header = parse_header(disk.read(segment.path, position, HEADER_BYTES))
-    except InvalidFrame:
-        return None
-    return header.append_time_us

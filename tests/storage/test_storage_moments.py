@@ -74,20 +74,30 @@ def test_a_log_reached_behind_the_last_frame_of_the_time_or_before(seed: int, fr
         assert end_at(log.reader, time_us) == wanted(frames, time_us)
 
 
-@pytest.mark.parametrize("look_bytes", [0, 1, 100_000])
+@pytest.mark.parametrize("dip", [(1, 1), (4, 10)])
 @pytest.mark.parametrize("seed", range(12))
-def test_a_long_step_back_is_found_without_looking_at_every_frame(
-    seed: int, look_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "MOMENT_LOOK_BYTES", look_bytes)
-    log, frames = filled(random.Random(seed), 90, LARGE, dip=(4, 10))
+def test_a_step_back_is_found_many_segments_further_on(seed: int, dip: tuple[int, int]) -> None:
+    log, frames = filled(random.Random(seed), 90, LARGE, dip=dip)
     assert len(log.segments) > 5
     for time_us in moments(frames):
         assert end_at(log.reader, time_us) == wanted(frames, time_us)
 
 
-def test_a_clock_that_runs_forward_needs_no_look_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MOMENT_LOOK_BYTES", 0)
+def test_one_frame_from_before_is_found_far_behind_the_moment() -> None:
+    disk = CountingDisk()
+    log = Log.open(DIRECTORY, disk, LogConfig(segment_bytes=limits.MIB))
+    frames: Frames = []
+    for number in range(1000):
+        time_us = START_US + (50 if number == 900 else 100 * number)
+        append(log, [SMALL if number == 900 else LARGE], time_us=time_us)
+        frames.append((time_us, log.end_offset))
+    disk.read_bytes = 0
+    for time_us in (START_US + 49, START_US + 50, START_US + 99, START_US + 90_000):
+        assert end_at(log.reader, time_us) == wanted(frames, time_us)
+    assert disk.read_bytes < limits.MIB
+
+
+def test_a_clock_that_runs_forward_is_followed_to_each_frame() -> None:
     log = Log.open(DIRECTORY, SimulatedDisk(), CONFIG)
     frames: Frames = []
     for number in range(600):
@@ -105,7 +115,7 @@ def test_no_frame_is_looked_at_far_behind_the_moment_where_the_clock_ran_forward
     assert log.size_bytes > BYTES
     disk.read_bytes = 0
     assert end_at(log.reader, START_US + 1) == 8
-    assert disk.read_bytes < limits.MOMENT_LOOK_BYTES + 2 * limits.MIB
+    assert disk.read_bytes < limits.MIB
 
 
 def test_an_index_that_is_gone_changes_nothing() -> None:
