@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from goq import limits
@@ -114,7 +115,7 @@ class LiveSpans:
             for news in watches
         }
         for news in concerned:
-            done.add_done_callback(lambda _done, news=news: news.set())  # type: ignore[misc]
+            done.add_done_callback(partial(_tell_news, news))
 
     def _may_concern(self, event: AnyEvent, offset: int) -> bool:
         if isinstance(event, Departed):
@@ -124,3 +125,7 @@ class LiveSpans:
         else:
             stretches = touched(event)
         return stretches is None or is_within(stretches, offset)
+
+
+def _tell_news(news: asyncio.Event, _done: asyncio.Future[Any]) -> None:
+    news.set()
