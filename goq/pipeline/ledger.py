@@ -10,6 +10,7 @@ state that it leads to, and then the plan is removed. A step that comes twice do
 
 from __future__ import annotations
 
+import re
 from typing import TypeVar
 
 import msgspec
@@ -19,6 +20,7 @@ from goq.pipeline.plan import Piece
 from goq.pipeline.target import Target
 
 VERSION = 1
+_MANIFEST = re.compile(r"manifest-[0-9]+\.json")
 
 
 class State(msgspec.Struct, kw_only=True):
@@ -87,7 +89,7 @@ class Ledger:
     def manifests(self) -> list[Manifest]:
         """Return all manifests in order."""
         names = self._target.names(self._folder)
-        found = [self._load(n, Manifest) for n in names if n.startswith("manifest-")]
+        found = [self._load(n, Manifest) for n in names if _MANIFEST.fullmatch(n)]
         return [manifest for manifest in found if manifest is not None]
 
     def begin(self, plan: Plan) -> None:

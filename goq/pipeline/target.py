@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Protocol
@@ -19,6 +19,7 @@ from pyarrow import fs
 from goq.errors import Conflict, InvalidInput, NotAllowed, StorageFull, Unavailable
 
 _ASIDE = "_goq/tmp"
+_BEFORE_SUFFIX = ".before"
 _FULL_ERRNOS = (28, 122)
 
 
@@ -139,19 +140,22 @@ class RemoteTarget:
     def exists(self, path: str) -> bool:
         """Whether there is a file."""
         try:
-            return bool(self._fs.get_file_info(self._path(path)).type == fs.FileType.File)
+            return self._is_file(self._path(path))
         except OSError as error:
             raise _explained(error, self._path(path)) from error
 
     def read(self, path: str) -> bytes | None:
         """Return a small file's content."""
-        if not self.exists(path):
-            return None
+        place = self._path(path)
         try:
-            with self._fs.open_input_stream(self._path(path)) as file:
+            if not self._is_file(place):
+                place += _BEFORE_SUFFIX  # its writer ended between two renames
+                if not self._is_file(place):
+                    return None
+            with self._fs.open_input_stream(place) as file:
                 return bytes(file.read())
         except OSError as error:
-            raise _explained(error, self._path(path)) from error
+            raise _explained(error, place) from error
 
     def write(self, path: str, data: bytes) -> None:
         """Give a small file this content."""
@@ -169,26 +173,40 @@ class RemoteTarget:
         except OSError as error:
             raise _explained(error, self._path(path)) from error
 
-    def _write(self, path: str, chunks: object) -> None:
+    def _write(self, path: str, chunks: Iterable[bytes]) -> None:
         place = self._path(path)
         aside = f"{self._root}/{_ASIDE}/{path.replace('/', '~')}" if self._renames else place
         for folder in {PurePosixPath(place).parent, PurePosixPath(aside).parent}:
             self._fs.create_dir(str(folder), recursive=True)
         with self._fs.open_output_stream(aside) as out:
-            for chunk in chunks:  # type: ignore[attr-defined]  # bytes, one after the other
+            for chunk in chunks:
                 out.write(chunk)
         if aside != place:
-            if self._fs.get_file_info(place).type == fs.FileType.File:
-                self._fs.delete_file(place)
-            self._fs.move(aside, place)
+            self._replace(aside, place)
+
+    def _replace(self, aside: str, place: str) -> None:
+        """Give a whole file its name, which another may have: of these two one is always there."""
+        before = f"{place}{_BEFORE_SUFFIX}"
+        if self._is_file(place):
+            if self._is_file(before):
+                self._fs.delete_file(before)
+            self._fs.move(place, before)
+        self._fs.move(aside, place)
+        if self._is_file(before):
+            self._fs.delete_file(before)
+
+    def _is_file(self, place: str) -> bool:
+        return bool(self._fs.get_file_info(place).type == fs.FileType.File)
 
     def remove(self, path: str) -> None:
         """Remove a file."""
-        if self.exists(path):
-            try:
-                self._fs.delete_file(self._path(path))
-            except OSError as error:
-                raise _explained(error, self._path(path)) from error
+        place = self._path(path)
+        try:
+            for each in (f"{place}{_BEFORE_SUFFIX}", place):
+                if self._is_file(each):
+                    self._fs.delete_file(each)
+        except OSError as error:
+            raise _explained(error, place) from error
 
 
 def open_target(to: str) -> Target:
