@@ -18,10 +18,10 @@ from pathlib import Path
 
 from bench.rows import Place, Row, Work
 from goq import limits
-from goq.broker.eventlog import encode_event_frame
 from goq.broker.eventsearch import Events, timeline_of
 from goq.broker.eventspans import BlockBuilder
 from goq.broker.spanindex import SpanIndex
+from goq.delivery.eventframes import encode_event_frame
 from goq.delivery.events import (
     Acked,
     AnyEvent,

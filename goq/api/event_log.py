@@ -13,7 +13,7 @@ from goq.api.messages_out import frames_response, json_response
 from goq.api.reading import query_int, wants_frames
 from goq.api.route import Parameter, Route
 from goq.broker.broker import Broker
-from goq.broker.eventlog import StoredEvent, decode_event_frame
+from goq.delivery.eventframes import StoredEvent, decode_event_frame
 from goq.errors import InvalidFrame, InvalidInput
 from goq.http.message import Request, Response
 from goq.storage.reader import Reading

@@ -7,10 +7,10 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import NamedTuple
 
-from goq.broker.eventlog import StoredEvent
 from goq.broker.eventspans import Lost, events_between
 from goq.broker.spanindex import Live, SpanIndex
 from goq.delivery.cover import Interval
+from goq.delivery.eventframes import StoredEvent
 from goq.delivery.events import AnyEvent, Departed, Matured, Rescheduled, Trimmed, Truncated
 from goq.delivery.steps import Published
 from goq.delivery.timeline import DAMAGED, DELETED, Timeline

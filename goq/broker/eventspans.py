@@ -22,8 +22,8 @@ import numpy.typing as npt
 from crc32c import crc32c
 
 from goq import limits
-from goq.broker.eventlog import StoredEvent, decode_event_frame
 from goq.delivery.cover import Cover, Interval, joined
+from goq.delivery.eventframes import StoredEvent, decode_event_frame
 from goq.delivery.events import AnyEvent, Departed, Departing, Matured, SnapshotDeparture, Trimmed
 from goq.delivery.touched import NONE, PLAIN, Leaving
 from goq.errors import InvalidFrame

@@ -15,7 +15,7 @@ import msgspec
 
 from goq import limits
 from goq.broker.commit import Appended
-from goq.broker.eventlog import StoredEvent, decode_event_frame
+from goq.delivery.eventframes import StoredEvent, decode_event_frame
 from goq.delivery.events import Named, SnapshotProducers
 from goq.errors import GoqError, InvalidFrame
 from goq.frame.header import FrameHeader

@@ -12,13 +12,14 @@ from typing import NamedTuple
 from goq import limits
 from goq.broker.dedup_restore import restore_dedup
 from goq.broker.dispatch import Dispatch, first_needed
-from goq.broker.eventlog import encode_event_frame, rebuild
+from goq.broker.eventlog import rebuild
 from goq.broker.frame_cache import FrameCache
 from goq.broker.outstanding import learn_outstanding
 from goq.broker.stats import Histogram
 from goq.broker.tasks import Tasks
 from goq.clock import Clock
 from goq.delivery.dedup import DedupWindow
+from goq.delivery.eventframes import encode_event_frame
 from goq.delivery.partition import PartitionState
 from goq.errors import GoqError
 from goq.settings import TopicSettings

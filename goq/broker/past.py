@@ -18,9 +18,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from goq.broker.counts import GroupCounts, count_in
-from goq.broker.eventlog import Replayed, begins_snapshot, replay
+from goq.broker.eventlog import Replayed, replay
 from goq.broker.states import fresh_runs
 from goq.broker.waiting import Waiting
+from goq.delivery.eventframes import begins_snapshot
 from goq.delivery.events import Matured
 from goq.delivery.group import Group
 from goq.delivery.partition import PartitionState

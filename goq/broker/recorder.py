@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 
 from goq import limits
 from goq.broker.commit import Appended, GroupCommit
-from goq.broker.eventlog import encode_event_frame, snapshot_frames
 from goq.broker.livespans import LiveSpans
 from goq.broker.opening import Machinery, Opened, PartitionId
+from goq.delivery.eventframes import encode_event_frame, snapshot_frames
 from goq.delivery.events import AnyEvent, token_of
 from goq.delivery.snapshot import snapshot_of, weight_of
 from goq.errors import GoqError

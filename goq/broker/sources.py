@@ -10,12 +10,12 @@ from typing import NamedTuple, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from goq.broker.archive import Archive
-from goq.broker.eventlog import StoredEvent
 from goq.broker.eventsearch import Events
 from goq.broker.eventspans import events_between
 from goq.broker.partition import Partition
 from goq.broker.spanindex import SpanIndex
 from goq.broker.wholelog import WholeLogs, whole_logs
+from goq.delivery.eventframes import StoredEvent
 from goq.errors import InvalidFrame, TooLarge
 from goq.frame.view import FrameView
 from goq.storage.reader import LogReader

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from goq.delivery.eventframes import decode_event_frame
 from goq.delivery.events import (
     Acked,
     Cancelled,
@@ -32,13 +33,10 @@ from goq.delivery.events import (
     Rescheduled,
     Reset,
     Skipped,
-    decode_events,
     token_of,
 )
 from goq.frame.view import FrameView
 from goq.pipeline.schema import EVENTS, TIMESTAMP
-
-_LENGTH_BYTES = 8
 
 
 class _Rows(NamedTuple):
@@ -61,17 +59,14 @@ def events_batch(topic: str, partition: int, frames: Iterable[FrameView]) -> pa.
     times: list[int] = []
     sequences: list[int] = []
     for view in frames:
-        header = view.header
-        size = int.from_bytes(view.body[:_LENGTH_BYTES], "little")
-        events = decode_events(view.body[_LENGTH_BYTES : _LENGTH_BYTES + size])
-        for sequence, event in enumerate(events, header.base_offset):
-            rows_of = _ROWS.get(type(event))
+        for stored in decode_event_frame(view):
+            rows_of = _ROWS.get(type(stored.event))
             if rows_of is None:
                 continue
-            rows = list(rows_of(event, token_of(header.leader_epoch, sequence)))
+            rows = list(rows_of(stored.event, token_of(stored.epoch, stored.sequence)))
             found += rows
-            times += [header.append_time_us] * len(rows)
-            sequences += [sequence] * len(rows)
+            times += [stored.time_us] * len(rows)
+            sequences += [stored.sequence] * len(rows)
     return _batch(topic, partition, found, times, sequences)
 
 

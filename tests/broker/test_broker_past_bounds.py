@@ -10,11 +10,11 @@ from support.broker_harness import ack, broker_on, nack, options, publish, quiet
 
 from goq import limits
 from goq.broker.broker import Broker
-from goq.broker.eventlog import begins_snapshot, decode_event_frame, encode_event_frame
 from goq.broker.partition import Partition
 from goq.broker.past import GroupPast, earliest_us, group_at
 from goq.broker.topic import Topic
 from goq.clock import ManualClock
+from goq.delivery.eventframes import begins_snapshot, decode_event_frame, encode_event_frame
 from goq.delivery.events import Acked, AnyEvent, SnapshotStarted
 from goq.errors import PastNotKept
 from goq.frame.header import HEADER_BYTES

@@ -87,7 +87,7 @@ def test_a_copy_of_the_folder_opens_with_the_state_that_is_live(
         monkeypatch.setattr(limits, "EVENT_SEGMENT_BYTES", 1500)
         monkeypatch.setattr(limits, "SNAPSHOT_EVENTS_MIN", 3)
         monkeypatch.setattr(limits, "CHECKPOINT_INTERVAL_BYTES", 2000)
-        monkeypatch.setattr("goq.broker.eventlog._SNAPSHOT_FRAME_WEIGHT", 3)
+        monkeypatch.setattr("goq.delivery.eventframes._SNAPSHOT_FRAME_WEIGHT", 3)
         monkeypatch.setattr("goq.delivery.snapshot._PARTS_MAX", 2)
         monkeypatch.setattr("goq.broker.recorder._SNAPSHOT_COST_BYTES", 1)
 
@@ -210,7 +210,7 @@ def test_after_any_crash_what_was_acknowledged_holds(
     if seed % 2:
         monkeypatch.setattr(limits, "EVENT_SEGMENT_BYTES", 1000)
         monkeypatch.setattr(limits, "SNAPSHOT_EVENTS_MIN", 3)
-        monkeypatch.setattr("goq.broker.eventlog._SNAPSHOT_FRAME_WEIGHT", 2)
+        monkeypatch.setattr("goq.delivery.eventframes._SNAPSHOT_FRAME_WEIGHT", 2)
     ledger = _crash_rounds(seed, 8)
     assert len(ledger.stored) > 10
     assert ledger.acked
@@ -224,7 +224,7 @@ def test_after_very_many_crashes_what_was_acknowledged_holds(
     monkeypatch.setattr("goq.broker.topic._REOPEN_DELAY_S", 0.001)
     monkeypatch.setattr(limits, "EVENT_SEGMENT_BYTES", 1000)
     monkeypatch.setattr(limits, "SNAPSHOT_EVENTS_MIN", 3)
-    monkeypatch.setattr("goq.broker.eventlog._SNAPSHOT_FRAME_WEIGHT", 2)
+    monkeypatch.setattr("goq.delivery.eventframes._SNAPSHOT_FRAME_WEIGHT", 2)
     _crash_rounds(seed, 15)
 
 
@@ -376,7 +376,7 @@ def test_a_damaged_snapshot_falls_back_to_the_segment_before_it(tmp_path: Path) 
 def test_events_after_a_snapshot_that_a_crash_cut_short_are_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("goq.broker.eventlog._SNAPSHOT_FRAME_WEIGHT", 1)
+    monkeypatch.setattr("goq.delivery.eventframes._SNAPSHOT_FRAME_WEIGHT", 1)
 
     async def main() -> None:
         metadata, disk = MemoryMetadata(), BrokenDisk()
@@ -415,7 +415,7 @@ def test_retention_keeps_the_events_that_a_rebuild_begins_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The newest segment of events begins with a snapshot that a crash cut short."""
-    monkeypatch.setattr("goq.broker.eventlog._SNAPSHOT_FRAME_WEIGHT", 1)
+    monkeypatch.setattr("goq.delivery.eventframes._SNAPSHOT_FRAME_WEIGHT", 1)
 
     async def main() -> None:
         metadata, clock = MemoryMetadata(), ManualClock()

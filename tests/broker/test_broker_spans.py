@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from support.disk import SimulatedDisk
 
 from goq import limits
-from goq.broker.eventlog import StoredEvent, encode_event_frame
 from goq.broker.eventsearch import Events, timeline_of
 from goq.broker.livespans import LiveSpans
 from goq.broker.spanindex import SpanIndex
+from goq.delivery.eventframes import StoredEvent, encode_event_frame
 from goq.delivery.events import (
     Acked,
     AnyEvent,

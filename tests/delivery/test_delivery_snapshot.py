@@ -3,7 +3,7 @@ from __future__ import annotations
 from support.delivery_twin import canonical
 
 from goq import limits
-from goq.broker.eventlog import snapshot_frames
+from goq.delivery.eventframes import snapshot_frames
 from goq.delivery.events import (
     Cancelled,
     Leased,

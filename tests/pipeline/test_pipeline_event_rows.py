@@ -6,6 +6,7 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
+from goq.delivery.eventframes import encode_event_frame
 from goq.delivery.events import (
     Acked,
     AnyEvent,
@@ -19,24 +20,18 @@ from goq.delivery.events import (
     Nacked,
     Reset,
     Skipped,
-    encode_events,
     token_of,
 )
-from goq.frame.encode import seal
-from goq.frame.header import HEADER_BYTES, Attribute, padding_bytes, parse_header, stamp
+from goq.frame.header import stamp
 from goq.frame.view import FrameView
 from goq.pipeline.event_rows import events_batch
 from goq.pipeline.schema import EVENTS
 
 
 def frame(events: list[AnyEvent], sequence: int, time_us: int) -> FrameView:
-    data = encode_events(events)
-    parts = [len(data).to_bytes(8, "little"), data, bytes(padding_bytes(len(data)))]
-    sealed = seal(parts, count=len(events), attributes=Attribute.EVENTS)
-    header = stamp(
-        parse_header(sealed), base_offset=sequence, append_time_us=time_us, leader_epoch=2
-    )
-    return FrameView.parse(header.pack() + sealed[HEADER_BYTES:])
+    view = encode_event_frame(events)
+    header = stamp(view.header, base_offset=sequence, append_time_us=time_us, leader_epoch=2)
+    return FrameView(header, view.buffer)
 
 
 def rows(*frames: FrameView) -> list[tuple[object, ...]]:
