@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from support.broker_harness import BrokenDisk, MemoryMetadata, broker_on, frame, quiet, run
+from support.broker_harness import BrokenDisk, MemoryMetadata, broker_on, frame, quiet, run, until
 
 from goq.broker.broker import Broker
 from goq.broker.eventlog import read_events
@@ -138,14 +138,12 @@ def test_a_name_that_was_lost_with_the_disk_is_told_again(tmp_path: Path) -> Non
 
 
 async def broken(partition: Partition) -> None:
-    while partition.is_online:
-        await asyncio.sleep(0.001)
+    await until(lambda: not partition.is_online)
 
 
 async def mended(broker: Broker) -> Partition:
-    while not (partition := broker.topic("t").partitions[0]).is_online:
-        await asyncio.sleep(0.01)
-    return partition
+    await until(lambda: broker.topic("t").partitions[0].is_online)
+    return broker.topic("t").partitions[0]
 
 
 def test_what_is_refused_names_nobody(tmp_path: Path) -> None:
