@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 from support.running_node import RunningNode
-
-WAIT_S_MAX = 15.0
 
 
 def publish(node: RunningNode, topic: str, *values: str, **fields: Any) -> list[dict[str, Any]]:
@@ -39,14 +35,6 @@ def group_of(node: RunningNode, topic: str, group: str = "g") -> dict[str, Any]:
 
 def values(messages: list[dict[str, Any]]) -> list[str]:
     return [message["value"] for message in messages]
-
-
-def eventually(condition: Callable[[], object]) -> None:
-    """Return when ``condition`` holds; fail when it does not in time."""
-    until = time.monotonic() + WAIT_S_MAX
-    while not condition():
-        assert time.monotonic() < until, "the condition did not come true in time"
-        time.sleep(0.005)
 
 
 def waiting(node: RunningNode, topic: str, group: str = "g") -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from api_calls import eventually, publish, receive, settle, values
+from api_calls import publish, receive, settle, values
+from support.eventually import eventually
 from support.running_node import RunningNode
 
 from goq import limits

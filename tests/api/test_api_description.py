@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_calls import eventually, publish, receive
+from api_calls import publish, receive
+from support.eventually import eventually
 from support.running_node import RunningNode
 
 from goq.api.openapi import error_codes

@@ -7,7 +7,8 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from api_calls import eventually, publish, receive, settle, values
+from api_calls import publish, receive, settle, values
+from support.eventually import eventually
 from support.running_node import Answer, RunningNode
 
 from goq.broker.coordinator import Coordinator

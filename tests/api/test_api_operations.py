@@ -5,7 +5,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from api_calls import eventually, publish, receive, waiting
+from api_calls import publish, receive, waiting
+from support.eventually import eventually
 from support.running_node import Answer, RunningNode, running_node
 
 from goq import __version__

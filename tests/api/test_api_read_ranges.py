@@ -10,7 +10,8 @@ from urllib.parse import quote
 
 import api_frames as f
 import pytest
-from api_calls import eventually, publish, values
+from api_calls import publish, values
+from support.eventually import eventually
 from support.running_node import RunningNode
 
 from goq import limits

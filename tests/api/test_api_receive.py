@@ -6,7 +6,8 @@ import threading
 from typing import Any
 
 import api_frames as f
-from api_calls import eventually, group_of, publish, receive, settle, values, waiting
+from api_calls import group_of, publish, receive, settle, values, waiting
+from support.eventually import eventually
 from support.running_node import RunningNode
 
 from goq import limits

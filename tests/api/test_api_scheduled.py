@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_calls import eventually, publish, receive, values
+from api_calls import publish, receive, values
 from api_delivery import HIGH, HOUR_MS, cancel, change, now_ms, put, put_later, show
+from support.eventually import eventually
 from support.running_node import RunningNode, running_node
 
 from goq import limits

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_calls import eventually, group_of, publish, receive, settle, values
+from api_calls import group_of, publish, receive, settle, values
 from api_delivery import (
     HIGH,
     HOUR_MS,
@@ -20,6 +20,7 @@ from api_delivery import (
     show,
     states,
 )
+from support.eventually import eventually
 from support.running_node import RunningNode, running_node
 
 from goq import limits

@@ -11,8 +11,9 @@ from typing import Any
 
 import api_frames as f
 import pytest
-from api_calls import eventually, group_of, publish, receive, settle, values, waiting
+from api_calls import group_of, publish, receive, settle, values, waiting
 from api_streams import StreamOfLines, open_streams, streaming
+from support.eventually import eventually
 from support.running_node import RunningNode, running_node
 
 from goq import limits

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_calls import eventually, publish, receive, settle
+from api_calls import publish, receive, settle
 from api_delivery import cancel, change
+from support.eventually import eventually
 from support.running_node import Answer, RunningNode, running_node
 
 from goq import limits

@@ -5,9 +5,8 @@ import time
 from typing import Any
 
 from support.cli import Run
+from support.eventually import eventually
 from support.running_node import RunningNode
-
-PATIENCE_S = 15.0
 
 
 def die(node: RunningNode, topic: str, *values: str, reason: str = "broken", **more: Any) -> None:
@@ -19,10 +18,7 @@ def die(node: RunningNode, topic: str, *values: str, reason: str = "broken", **m
     received = node.call("POST", f"{group}/receive", asked)["messages"]
     receipts = [message["receipt"] for message in received]
     node.call("POST", f"{group}/reject", {"receipts": receipts, "reason": reason})
-    until_s = time.monotonic() + PATIENCE_S
-    while {letter["value"] for letter in letters(node, topic)} < set(values):
-        assert time.monotonic() < until_s
-        time.sleep(0.005)
+    eventually(lambda: {letter["value"] for letter in letters(node, topic)} >= set(values))
 
 
 def letters(node: RunningNode, topic: str) -> list[dict[str, Any]]:

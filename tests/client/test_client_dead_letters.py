@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
+from support.eventually import eventually
 from support.running_node import running_node
 
 from goq.client import AsyncClient, Client
@@ -15,10 +15,8 @@ PATIENCE_S = 15.0
 
 
 def dead(client: Client, count: int, **wanted: str) -> list[str]:
-    until_s = time.monotonic() + PATIENCE_S
-    while len(found := client.dead_letters("t", **wanted)["messages"]) < count:
-        assert time.monotonic() < until_s
-        time.sleep(0.005)
+    eventually(lambda: len(client.dead_letters("t", **wanted)["messages"]) >= count)
+    found = client.dead_letters("t", **wanted)["messages"]
     return [letter["value"] for letter in found]
 
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support.eventually import eventually
 
 STOP_S_MAX = 10.0
 SCRIPT = """
@@ -88,8 +89,7 @@ def test_a_publish_under_way_is_answered_and_kept(tmp_path: Path) -> None:
         threads = [threading.Thread(target=produce, args=(host,)) for _ in range(4)]
         for thread in threads:
             thread.start()
-        while len(answered) < 50:
-            time.sleep(0.001)
+        eventually(lambda: len(answered) >= 50)
         process.send_signal(signal.SIGTERM)
         assert stopped(process) == (0, "")
         for thread in threads:
@@ -122,8 +122,7 @@ def test_consumers_that_wait_do_not_hold_up_the_end(tmp_path: Path) -> None:
         threads = [threading.Thread(target=wait, args=(f"g{n}",)) for n in range(10)]
         for thread in threads:
             thread.start()
-        while _waiting(host) < 10:
-            time.sleep(0.005)
+        eventually(lambda: _waiting(host) >= 10)
         began = time.monotonic()
         process.send_signal(signal.SIGTERM)
         assert stopped(process) == (0, "")
