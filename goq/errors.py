@@ -24,6 +24,7 @@
     ├── Unavailable             503  try again, perhaps later
     │   ├── TooManyRequests     429
     │   ├── StorageFull         507
+    │   ├── NotLeader           421
     │   ├── PartitionOffline · ShuttingDown
     │   └── TimedOut            504
     └── DamagedData             500  stored bytes failed their check
@@ -268,6 +269,13 @@ class PartitionOffline(Unavailable):
     """The partition cannot be served now."""
 
     code = "partition_offline"
+
+
+class NotLeader(Unavailable):
+    """Another node leads the partition, or none does now."""
+
+    code = "not_leader"
+    http_status = 421
 
 
 class ShuttingDown(Unavailable):

@@ -32,7 +32,7 @@ class GroupViews:
     async def group(self, topic: Topic, name: str) -> GroupOut:
         """Return a group's progress in total and by partition."""
         now_ms = self._clock.wall_ms()
-        chosen = list(topic.partitions)
+        chosen = topic.partitions.here()
         counts = [await exact_counts(partition, name, now_ms) for partition in chosen]
         partitions = [
             GroupPartitionOut(
@@ -65,7 +65,7 @@ class GroupViews:
 
     async def _oldest_age_ms(self, topic: Topic, name: str, now_ms: int) -> int | None:
         times_us: list[int] = []
-        for partition in list(topic.partitions):
+        for partition in topic.partitions:
             if not (await exact_counts(partition, name, now_ms)).ready:
                 continue  # nor is there any need to look at all that is scheduled
             async for run in runs_of(partition, name, State.READY, 0, now_ms):

@@ -296,7 +296,8 @@ class GroupRoutes:
         asked = json_body(request, GroupReset)
         topic = self._broker.topic(name)
         check_name(group, "group")
-        chosen = topic.partitions if asked.partition is None else [topic.partition(asked.partition)]
+        one = asked.partition
+        chosen = topic.partitions.here() if one is None else [topic.partition(one)]
         now_us = self._broker.clock.wall_us()
         targets = [(p, reset_target(p, asked.to, asked.end, now_us)) for p in chosen]
         plan = [self._views.reset(partition, group, target) for partition, target in targets]

@@ -62,7 +62,7 @@ class HistoryRoutes:
         return json_response(out)
 
     async def _history(self, topic: Topic, days: int, scheduled: WaitingOut) -> HistoryOut:
-        partitions = list(topic.partitions)
+        partitions = topic.partitions.here()
         bounds = []
         for partition in partitions:
             found = await partition.in_thread(partial(bounds_us, partition.messages.reader))

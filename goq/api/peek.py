@@ -80,7 +80,9 @@ class Peek:
             return await self._dead(page, dead, group, after)
         now_ms = self._broker.clock.wall_ms()
         first, behind = position_of(after, topic.name)
-        for partition in topic.partitions[max(0, first) :]:
+        for partition in topic.partitions:
+            if partition.identity.number < first:
+                continue
             start = behind + 1 if partition.identity.number == first else 0
             async for part in runs_of(partition, group, state, start, now_ms):
                 run = part._replace(start=max(part.start, start))
@@ -124,7 +126,9 @@ class Peek:
         """Return the dead letters of a group that were neither put back nor purged."""
         first, behind = position_of(after, dead.name)
         name = group.encode()
-        for partition in dead.partitions[max(0, first) :]:
+        for partition in dead.partitions:
+            if partition.identity.number < first:
+                continue
             number, state = partition.identity.number, partition.state
             start = behind + 1 if number == first else 0
             start = max(start, state.start_offset)

@@ -204,7 +204,7 @@ class Broker:
         async with self._changing:
             topic = self.topic(name)
             chosen = topic.settings.changed(settings)
-            count = len(topic.partitions)
+            count = topic.partitions.count
             if partitions is not None:
                 if _check_partitions(partitions) < count:
                     raise InvalidInput(
@@ -226,7 +226,7 @@ class Broker:
         """Return the partition that messages of ``source`` leave for, made if there is none."""
         await self._started.wait()
         topic = self.topics.get(name)
-        if topic is None or number >= len(topic.partitions):
+        if topic is None or number >= topic.partitions.count:
             making = asyncio.ensure_future(self._make_target(source, name, number))
             making.add_done_callback(lambda done: done.cancelled() or done.exception())
             topic = await asyncio.shield(making)  # nothing half made is left if its worker stops
@@ -236,11 +236,11 @@ class Broker:
         async with self._changing:
             topic = self.topics.get(name)
             is_grave = name == source.name + DEAD_LETTERS_SUFFIX
-            count = max(number + 1, len(source.partitions) if is_grave else 1)
+            count = max(number + 1, source.partitions.count if is_grave else 1)
             if topic is None:
                 settings = grave_settings(source.settings) if is_grave else self._defaults
                 return await self._create(name, count, settings)
-            if number >= len(topic.partitions):
+            if number >= topic.partitions.count:
                 await self._alter(topic, count, topic.settings)
             return topic
 
@@ -248,7 +248,7 @@ class Broker:
         """Delete a topic and all its messages."""
         async with self._changing:
             topic = self.topic(name)
-            row = TopicRow(name, len(topic.partitions), topic.settings.written(), deleting=True)
+            row = TopicRow(name, topic.partitions.count, topic.settings.written(), deleting=True)
             await self.metadata.put_topic(row)
             del self.topics[name]
             self._half_deleted.add(name)
@@ -319,8 +319,7 @@ class Broker:
 
     def _partition_of(self, identity: PartitionId) -> Partition | None:
         topic = self.topics.get(identity.topic)
-        is_there = topic is not None and identity.number < len(topic.partitions)
-        return topic.partitions[identity.number] if topic is not None and is_there else None
+        return None if topic is None else topic.partitions.get(identity.number)
 
     async def close(self) -> None:
         """Make everything durable and let go of it."""

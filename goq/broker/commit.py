@@ -2,7 +2,9 @@
 
 While a worker thread writes and syncs a batch, further appends gather; when it is done they are
 the next batch. So a lone append waits for one sync, and a crowd shares one. Every append is told
-the truth: its offset once it is durable as the log's setting says, or why it is not stored.
+the truth: its offset once it is durable as the log's setting says, and that on as many nodes as
+the log's quorum wants, or why it is not stored. What is on this node's disk alone is acknowledged
+to nobody but those who asked for no more, and shown to nobody.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from goq import limits
+from goq.broker.quorum import Alone, Quorum
 from goq.broker.stats import Histogram
 from goq.clock import Clock
 from goq.errors import GoqError, LogFailed, ShuttingDown, TooManyRequests
@@ -76,6 +79,7 @@ class _Waiting(NamedTuple):
     view: FrameView
     done: asyncio.Future[Appended]
     begins_segment: bool
+    on_leader: bool
 
 
 class _Alone(NamedTuple):
@@ -87,6 +91,15 @@ class _Written(NamedTuple):
     view: FrameView
     appended: Appended
     done: asyncio.Future[Appended]
+    on_leader: bool
+
+
+class _Stored(NamedTuple):
+    """A batch that this node has on its disk."""
+
+    end_offset: int
+    size_bytes: int
+    written: list[_Written]
 
 
 Committed = Sequence[tuple[FrameView, Appended]]
@@ -96,9 +109,9 @@ Committed = Sequence[tuple[FrameView, Appended]]
 class GroupCommit:
     """The one writer of a log.
 
-    ``admission`` decides what of each frame is appended;
-    ``on_commit`` hears of the frames that became durable, in order; ``on_seal`` of every segment
-    that was sealed; ``on_failure`` of every failure: appends were lost, or the log itself.
+    ``admission`` decides what of each frame is appended; ``quorum`` says how far the log is safe;
+    ``on_commit`` hears of the frames that are, in order; ``on_seal`` of every segment that was
+    sealed; ``on_failure`` of every failure: appends were lost, or the log itself.
     """
 
     def __init__(
@@ -112,6 +125,7 @@ class GroupCommit:
         on_seal: Callable[[Segment], None],
         on_failure: Callable[[GoqError], None] = lambda _error: None,
         admission: Admission | None = None,
+        quorum: Quorum | None = None,
         write_seconds: Histogram,
     ) -> None:
         self.log = log
@@ -126,6 +140,10 @@ class GroupCommit:
         self._loop = asyncio.get_running_loop()
         self._queue: deque[_Waiting | _Alone] = deque()
         self._queued_bytes = 0
+        self._stored: deque[_Stored] = deque()  # not safe yet
+        self._stored_bytes = 0
+        self._repeated: list[tuple[Appended, asyncio.Future[Appended]]] = []
+        self._high_watermark = log.end_offset
         self._busy = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -133,26 +151,37 @@ class GroupCommit:
         self._released = False
         self._sync_wanted = False
         self._sync_armed = False
+        self._quorum = quorum or Alone()
+        self._quorum.follow(self._advance)
 
     def check_room(self, frame_bytes: int) -> None:
-        """Raise ``TooManyRequests`` when too much is queued, or why the log is closed."""
+        """Raise ``TooManyRequests`` when too much is under way, or why nothing can be taken."""
         if self._closed is not None:
             raise self._closed
+        self._quorum.check()
         if self._queue and self._queued_bytes + frame_bytes > limits.COMMIT_QUEUE_BYTES_MAX:
             raise TooManyRequests(
                 "the disk cannot keep up: too many bytes wait to be written; send again shortly",
                 retry_after_ms=100,
             )
+        if self._stored and self._stored_bytes + frame_bytes > limits.COMMIT_QUEUE_BYTES_MAX:
+            raise TooManyRequests(
+                "the other nodes cannot keep up: too many bytes wait for them; send again shortly",
+                retry_after_ms=100,
+            )
 
-    def append(self, view: FrameView, *, begins_segment: bool = False) -> asyncio.Future[Appended]:
-        """Queue a frame; the future is done when it is durable, or says why it is not stored.
+    def append(
+        self, view: FrameView, *, begins_segment: bool = False, on_leader: bool = False
+    ) -> asyncio.Future[Appended]:
+        """Queue a frame; the future is done when it is safe, or says why it is not stored.
 
-        Whoever may be told to come again later calls :meth:`check_room` before.
+        With ``on_leader`` it is done when this node has it. Whoever may be told to come again
+        later calls :meth:`check_room` before.
         """
         if self._closed is not None:
             raise self._closed
         done: asyncio.Future[Appended] = self._loop.create_future()
-        self._queue.append(_Waiting(view, done, begins_segment))
+        self._queue.append(_Waiting(view, done, begins_segment, on_leader))
         self._queued_bytes += view.header.frame_bytes
         self._wake()
         return done
@@ -191,7 +220,7 @@ class GroupCommit:
         queue, batch = self._queue, None
         producers: set[int] = set()
         while queue and not self._sync_wanted and not isinstance(waiting := queue[0], _Alone):
-            view, done, begins_segment = waiting
+            view, done, begins_segment, on_leader = waiting
             header = view.header
             producer_id = header.numbered_by
             if producer_id in producers or (begins_segment and written):
@@ -213,7 +242,7 @@ class GroupCommit:
             if isinstance(admitted, GoqError):
                 _reject(done, admitted)
             elif isinstance(admitted, Appended):
-                _resolve(done, admitted)
+                self._answer_repetition(admitted, done)
             else:
                 if producer_id:
                     producers.add(producer_id)
@@ -225,7 +254,7 @@ class GroupCommit:
                 )
                 self._admission.stage(admitted, offset, now_us)
                 appended = Appended(offset, now_us, left_out=admitted.left_out)
-                written.append(_Written(admitted, appended, done))
+                written.append(_Written(admitted, appended, done, on_leader))
         return batch if written else None
 
     def _run(self, work: Callable[[], None], then: Callable[[Exception | None], None]) -> None:
@@ -256,10 +285,13 @@ class GroupCommit:
             return
         sealed = self.log.commit(batch)
         self._admission.settle(stored=True)
-        for _, appended, done in written:
-            _resolve(done, appended)
+        self._stored.append(_Stored(batch.end_offset, batch.size_bytes, written))
+        self._stored_bytes += batch.size_bytes
+        for each in written:
+            if each.on_leader:
+                _resolve(each.done, each.appended)
         try:
-            self._on_commit([(view, appended) for view, appended, _ in written])
+            self._quorum.appended(batch.end_offset)
             if sealed is not None:
                 self._on_seal(sealed)
         finally:
@@ -267,6 +299,29 @@ class GroupCommit:
                 self._sync_armed = True
                 self._loop.call_later(limits.FSYNC_INTERVAL_MS / 1000, self._want_sync)
             self._start()
+
+    def _advance(self, high_watermark: int) -> None:
+        """Acknowledge and show what is safe now."""
+        self._high_watermark = max(self._high_watermark, high_watermark)
+        stored = self._stored
+        while stored and stored[0].end_offset <= high_watermark:
+            _, size_bytes, written = stored.popleft()
+            self._stored_bytes -= size_bytes
+            for each in written:
+                _resolve(each.done, each.appended)
+            self._on_commit([(each.view, each.appended) for each in written])
+        if self._repeated:
+            self._repeated, waiting = [], self._repeated
+            for appended, done in waiting:
+                self._answer_repetition(appended, done)
+
+    def _answer_repetition(self, original: Appended, done: asyncio.Future[Appended]) -> None:
+        """Name the original of what came again, once that is safe itself."""
+        last = max([original.offset, *(row.offset for row in original.left_out)])
+        if last < self._high_watermark:
+            _resolve(done, original)
+        else:
+            self._repeated.append((original, done))
 
     def _finish_alone(self, alone: _Alone, error: Exception | None) -> None:
         if error is None:
@@ -298,6 +353,7 @@ class GroupCommit:
         self._admission.settle(stored=False)
         if self.log.failed:
             self._closed = error
+            self._forget_stored(error)
         for done in waiting:
             _reject(done, error)
         self._busy = False
@@ -305,6 +361,16 @@ class GroupCommit:
         if self._sync_wanted and not self.log.failed:
             self._wake()
         self._on_failure(error)
+
+    def _forget_stored(self, error: GoqError) -> None:
+        """Tell those who wait for other nodes that they will not hear of it here."""
+        waiting = [each.done for stored in self._stored for each in stored.written]
+        waiting += [done for _, done in self._repeated]
+        self._stored.clear()
+        self._stored_bytes = 0
+        self._repeated.clear()
+        for done in waiting:
+            _reject(done, error)
 
     async def run_alone(self, work: Callable[[], None]) -> None:
         """Run disk work on the log in a thread, after what is queued and before what comes."""
@@ -315,11 +381,29 @@ class GroupCommit:
         self._wake()
         await done
 
+    def give_up(self, error: GoqError) -> None:
+        """Take nothing more and write nothing more; tell everyone who waits ``error``.
+
+        What is being written may be stored or not.
+        """
+        self._closed = error
+        kept = [each for each in self._queue if isinstance(each, _Alone)]
+        for waiting in self._queue:
+            if isinstance(waiting, _Waiting):
+                _reject(waiting.done, error)
+        self._queue = deque(kept)
+        self._queued_bytes = 0
+        self._forget_stored(error)
+
     async def close(self) -> None:
-        """Take nothing more, let everything queued become durable, then close the log."""
+        """Take nothing more, let everything queued become durable, then close the log.
+
+        Who still waits for other nodes then is told that it is not known what becomes of it.
+        """
         self._closed = self._closed or ShuttingDown("the node is stopping; try another or later")
         while self._busy:
             await self._idle.wait()
+        self._forget_stored(self._closed)
         if not self._released:
             self._released = True
             await self._loop.run_in_executor(self._executor, self.log.close)

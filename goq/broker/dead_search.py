@@ -96,8 +96,10 @@ class DeadLetterSearch:
     async def run(self) -> AsyncGenerator[Found, None]:
         """Yield what is wanted; whoever has enough stops, and notes in ``next`` where."""
         first, behind = reached = self._after
-        for partition in list(self._topic.partitions)[max(0, first) :]:
+        for partition in self._topic.partitions:
             number = partition.identity.number
+            if number < first:
+                continue
             at = behind + 1 if number == first else 0
             while (run := self._run(partition, at)) is not None:
                 if self._messages_left <= 0 or self._bytes_left <= 0:

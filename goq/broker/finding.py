@@ -131,7 +131,7 @@ class Finder:
         self._waiting += 1
         try:
             async with self._turns:
-                return await self._find(topic.partitions, wanted, limit, bounds)
+                return await self._find(topic.partitions.here(), wanted, limit, bounds)
         finally:
             self._waiting -= 1
 

@@ -13,7 +13,7 @@ from goq.delivery.dedup import DedupWindow, Offsets, Original
 from goq.delivery.id_table import Ids
 from goq.delivery.producers import ProducerTable
 from goq.frame.encode import LeftOut
-from goq.frame.header import Attribute
+from goq.frame.header import Attribute, FrameHeader
 from goq.frame.parts import without_rows
 from goq.frame.view import FrameView
 from goq.settings import TopicSettings
@@ -33,13 +33,23 @@ class _Staged(NamedTuple):
     time_us: int
 
 
+class _Numbered(NamedTuple):
+    """A frame with numbers of its producer that is being written."""
+
+    header: FrameHeader
+    offset: int
+    time_us: int
+
+
 class Intake:
     """Decides on each frame before it is written; told afterwards what became of it.
 
     Ids that are being written are neither new nor known: a frame that has one of them waits until
     it is decided. So who is told of an original is told of something durable.
 
-    ``read_frame`` returns the stored frame that begins at an offset.
+    ``read_frame`` returns the stored frame that begins at an offset. ``producers`` is the table of
+    the partition's state; ``is_ahead`` says that what is written enters that later, when other
+    nodes have it too, so that the intake needs one of its own.
     """
 
     def __init__(
@@ -48,9 +58,13 @@ class Intake:
         window: DedupWindow,
         read_frame: Callable[[int], FrameView | None],
         stats: TopicStats,
+        *,
+        is_ahead: bool = False,
     ) -> None:
         self._window = window
-        self._producers = producers
+        self._producers = producers.copy() if is_ahead else producers
+        self._is_ahead = is_ahead
+        self._numbered: list[_Numbered] = []
         self._read_frame = read_frame
         self._stats = stats
         self._staged: list[_Staged] = []
@@ -90,6 +104,8 @@ class Intake:
 
     def stage(self, view: FrameView, offset: int, time_us: int) -> None:
         """Take note that a frame is being written."""
+        if self._is_ahead and view.header.numbered_by:
+            self._numbered.append(_Numbered(view.header, offset, time_us))
         if self._window.window_us is None or not view.header.attributes & Attribute.DEDUP_ID:
             return
         rows, ids = _ids_of(view)
@@ -99,8 +115,11 @@ class Intake:
     def settle(self, *, stored: bool) -> None:
         """Remember the ids of what is durable now, or of nothing if writing it failed."""
         if stored:
+            for numbered in self._numbered:
+                self._producers.add(*numbered)
             for ids, offsets, time_us in self._staged:
                 self._window.add(ids, offsets, time_us)
+        self._numbered.clear()
         self._staged.clear()
         self._under_way.clear()
 

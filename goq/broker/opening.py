@@ -15,6 +15,7 @@ from goq.broker.dispatch import Dispatch, first_needed
 from goq.broker.eventlog import rebuild
 from goq.broker.frame_cache import FrameCache
 from goq.broker.outstanding import learn_outstanding
+from goq.broker.quorum import Quorum
 from goq.broker.stats import Histogram
 from goq.broker.tasks import Tasks
 from goq.clock import Clock
@@ -35,9 +36,17 @@ class PartitionId(NamedTuple):
     number: int
 
 
+class Quorums(NamedTuple):
+    """What the writers of a partition's two logs wait for besides their own disk."""
+
+    messages: Quorum
+    events: Quorum
+
+
 @dataclass(frozen=True, slots=True)
 class Machinery:
-    """What every partition of a node shares."""
+    """What every partition of a node shares, but for ``epoch`` where others have replicas of it:
+    then each has one of its own, the leader epoch."""
 
     disk: Disk
     executor: Executor
@@ -67,16 +76,35 @@ class Opened(NamedTuple):
     dedup: DedupWindow
 
 
-def open_logs(directory: Path, machinery: Machinery, settings: TopicSettings) -> Opened:
-    """Recover both logs and the state; blocks on the disk, so run it in a thread."""
+class Logs(NamedTuple):
+    """The two logs of a partition."""
+
+    messages: Log
+    events: Log
+
+
+def open_logs(directory: Path, disk: Disk, settings: TopicSettings) -> Logs:
+    """Recover both logs; blocks on the disk, so run it in a thread."""
     with contextlib.ExitStack() as on_error:
-        disk = machinery.disk
         messages = Log.open(directory / "messages", disk, messages_config(settings))
         on_error.callback(_release, messages)
         events = Log.open(directory / "events", disk, events_config(settings))
-        on_error.callback(_release, events)
-        dedup = restore_dedup(messages, settings, machinery.clock.wall_us())
-        opened = _rebuild(messages, events, machinery, settings, dedup)
+        on_error.pop_all()
+    return Logs(messages, events)
+
+
+def open_partition(directory: Path, machinery: Machinery, settings: TopicSettings) -> Opened:
+    """Recover both logs and the state; blocks on the disk, so run it in a thread."""
+    return restore(open_logs(directory, machinery.disk, settings), machinery, settings)
+
+
+def restore(logs: Logs, machinery: Machinery, settings: TopicSettings) -> Opened:
+    """Return the state that logs lead to; blocks on the disk. Failing, it closes them."""
+    with contextlib.ExitStack() as on_error:
+        for log in logs:
+            on_error.callback(_release, log)
+        dedup = restore_dedup(logs.messages, settings, machinery.clock.wall_us())
+        opened = _rebuild(*logs, machinery, settings, dedup)
         on_error.pop_all()
     return opened
 

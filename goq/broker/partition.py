@@ -29,6 +29,7 @@ from goq.broker.opening import (
     Machinery,
     Opened,
     PartitionId,
+    Quorums,
     events_config,
     messages_config,
 )
@@ -133,6 +134,7 @@ class Partition:
         callbacks: Callbacks,
         settings: TopicSettings,
         stats: TopicStats,
+        quorums: Quorums | None = None,
     ) -> None:
         self.identity = identity
         self._topic_settings = settings
@@ -149,7 +151,13 @@ class Partition:
         self._rebuilding: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
-        self._intake = Intake(opened.state.producers, opened.dedup, self._read_frame, stats)
+        self._intake = Intake(
+            opened.state.producers,
+            opened.dedup,
+            self._read_frame,
+            stats,
+            is_ahead=quorums is not None,
+        )
         self._publisher = GroupCommit(
             opened.messages,
             machinery.executor,
@@ -159,12 +167,14 @@ class Partition:
             on_seal=lambda segment: machinery.on_seal(identity, "messages", segment),
             on_failure=self._publishing_failed,
             admission=self._intake,
+            quorum=quorums and quorums.messages,
             write_seconds=machinery.write_seconds,
         )
         self._recorder = Recorder(
             identity,
             opened,
             machinery,
+            quorum=quorums and quorums.events,
             on_event=self._applied,
             on_failure=self._recording_failed,
         )
@@ -197,13 +207,16 @@ class Partition:
         self._check_online()
         self._publisher.check_room(frame_bytes)
 
-    def publish(self, view: FrameView, client_id: str | None = None) -> asyncio.Future[Appended]:
+    def publish(
+        self, view: FrameView, client_id: str | None = None, *, on_leader: bool = False
+    ) -> asyncio.Future[Appended]:
         """Queue a checked frame; the future is done when it is durable as the topic promises.
 
-        Whoever asks for the name of its producer is told ``client_id``.
+        With ``on_leader`` it is done when this node has it, whatever others have. Whoever asks for
+        the name of its producer is told ``client_id``.
         """
         self._check_online()
-        done = self._publisher.append(view)
+        done = self._publisher.append(view, on_leader=on_leader)
         if client_id is not None:
             name_when_stored(self, done, view.header.producer_id, client_id)
         return done
@@ -654,6 +667,13 @@ class Partition:
             f"partition {number} of {topic} is offline: {error.detail}", retry_after_ms=1000
         )
         self._callbacks.on_failure()
+
+    async def resign(self, reason: GoqError) -> None:
+        """Let go of the logs because another node leads: nothing more is written to them."""
+        self._offline = self._offline or reason
+        self._publisher.give_up(reason)
+        self._recorder.commit.give_up(reason)
+        await self.close()
 
     async def close(self) -> None:
         """Write what is queued, note the state so that opening is quick, close the logs."""

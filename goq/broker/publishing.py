@@ -10,7 +10,8 @@ from typing import NamedTuple
 from goq import limits
 from goq.broker.commit import Appended
 from goq.broker.partition import Partition
-from goq.errors import InvalidInput, PartitionNotFound
+from goq.broker.partitions import Partitions
+from goq.errors import InvalidInput
 from goq.frame.encode import (
     NO_PRODUCER,
     LeftOut,
@@ -64,22 +65,16 @@ class StoredFrame:
 
 
 class Publishing:
-    """Takes messages and frames for the partitions of one topic, a list that may grow."""
+    """Takes messages and frames for the partitions of one topic."""
 
-    def __init__(self, name: str, settings: TopicSettings, partitions: list[Partition]) -> None:
+    def __init__(self, settings: TopicSettings, partitions: Partitions) -> None:
         self.settings = settings
-        self._name = name
         self._partitions = partitions
         self._sticky = 0
         self._sticky_bytes = 0
 
     def partition(self, number: int) -> Partition:
         """Return a partition; raise ``PartitionNotFound`` if the topic has no such one."""
-        if not 0 <= number < len(self._partitions):
-            raise PartitionNotFound(
-                f"topic {self._name} has partitions 0 to {len(self._partitions) - 1}, not {number}",
-                field="partition",
-            )
         return self._partitions[number]
 
     async def publish_messages(
@@ -164,9 +159,9 @@ class Publishing:
             self.partition(partition)
             return partition
         if message.key is not None:
-            return partition_of(message.key, len(self._partitions))
+            return partition_of(message.key, self._partitions.count)
         if message.dedup_id is not None:  # sent again it must meet the first one
-            return dedup_partition_of(message.dedup_id, len(self._partitions))
+            return dedup_partition_of(message.dedup_id, self._partitions.count)
         return self._keyless()
 
     def _keyless(self) -> int:
@@ -175,12 +170,11 @@ class Publishing:
         They stay with one until it got its share and then move on, as in Kafka: so that those of
         one moment share a write, and so do their leases and acks.
         """
-        count = len(self._partitions)
         if self._sticky_bytes >= limits.STICKY_BYTES:
-            self._sticky, self._sticky_bytes = (self._sticky + 1) % count, 0
-        for number in range(self._sticky, self._sticky + count):
-            if self._partitions[number % count].is_online:
-                self._sticky = number % count
+            self._sticky, self._sticky_bytes = (self._sticky + 1) % self._partitions.count, 0
+        for partition in self._partitions.in_turn(self._sticky):
+            if partition.is_online:
+                self._sticky = partition.identity.number
                 break
         return self._sticky
 
@@ -191,7 +185,7 @@ class Publishing:
         if view.header.attributes & (Attribute.KEYS | Attribute.DEDUP_ID):
             raise InvalidInput(
                 "a frame with keys or dedup ids must name its partition: the hash of the key, or"
-                f" of the dedup id where there is no key, modulo {len(self._partitions)}",
+                f" of the dedup id where there is no key, modulo {self._partitions.count}",
                 field="partition",
             )
         return self._keyless()

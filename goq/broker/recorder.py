@@ -13,6 +13,7 @@ from goq import limits
 from goq.broker.commit import Appended, GroupCommit
 from goq.broker.livespans import LiveSpans
 from goq.broker.opening import Machinery, Opened, PartitionId
+from goq.broker.quorum import Quorum
 from goq.delivery.eventframes import encode_event_frame, snapshot_frames
 from goq.delivery.events import AnyEvent, token_of
 from goq.delivery.snapshot import snapshot_of, weight_of
@@ -33,6 +34,7 @@ class Recorder:
         opened: Opened,
         machinery: Machinery,
         *,
+        quorum: Quorum | None,
         on_event: Callable[[AnyEvent], None],
         on_failure: Callable[[GoqError], None],
     ) -> None:
@@ -61,6 +63,7 @@ class Recorder:
             on_commit=lambda _committed: None,
             on_seal=lambda segment: self._sealed(identity, segment, machinery),
             on_failure=on_failure,
+            quorum=quorum,
             write_seconds=machinery.write_seconds,
         )
 

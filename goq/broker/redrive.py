@@ -70,7 +70,7 @@ async def redrive(dead: Topic, target: Topic, now_ms: int, taking: Taking) -> To
 
     def decide(partition: Partition, offsets: list[int]) -> list[AnyEvent]:
         producer_id = partition.new_producer_id()
-        number, count = partition.identity.number, len(target.partitions)
+        number, count = partition.identity.number, target.partitions.count
         by_place: dict[int, list[int]] = {}
         for offset in offsets:
             place = hashes.get((number, offset), number) % count

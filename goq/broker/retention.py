@@ -78,8 +78,8 @@ class Keeper:
 
     def wake_topic(self, topic: Topic) -> None:
         """Look at all partitions of a topic now: it is new, or its settings have changed."""
-        for number in range(len(topic.partitions)):
-            self.wake(PartitionId(topic.name, number))
+        for partition in topic.partitions:
+            self.wake(partition.identity)
 
     async def run(self) -> None:
         """Keep everything in bounds until cancelled."""
@@ -107,8 +107,9 @@ class Keeper:
             for identity in [i for i, due_us in self._due_us.items() if due_us <= now_us]:
                 del self._due_us[identity]
                 topic = self._topics.get(identity.topic)
-                if topic is not None and identity.number < len(topic.partitions):
-                    due_us = await self._keep(topic, topic.partitions[identity.number])
+                partition = topic.partitions.get(identity.number) if topic is not None else None
+                if topic is not None and partition is not None:
+                    due_us = await self._keep(topic, partition)
                     self._due_us.setdefault(identity, due_us)  # it may have been woken meanwhile
 
     async def _keep(self, topic: Topic, partition: Partition) -> int:

@@ -5,15 +5,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from goq.broker.commit import Appended
 from goq.broker.coordinator import Coordinator
 from goq.broker.credits import Credits
 from goq.broker.departures import Departures
-from goq.broker.opening import Machinery, Opened, PartitionId, open_logs
+from goq.broker.opening import (
+    Logs,
+    Machinery,
+    Opened,
+    PartitionId,
+    Quorums,
+    open_partition,
+    restore,
+)
 from goq.broker.partition import Callbacks, ColdMessages, Delivery, OnlySkipped, Partition
+from goq.broker.partitions import Partitions
 from goq.broker.publishing import Publishing, wait_for_all
 from goq.broker.stats import TopicStats
 from goq.broker.tasks import Tasks
@@ -40,6 +50,16 @@ class ReceiveOptions:
     visibility_ms: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Leadership:
+    """This node's part in a partition of which other nodes have replicas."""
+
+    epoch: int
+    quorums: Quorums
+    on_failure: Callable[[], None]
+    """Hears that the partition went offline: what it decided last was lost to the disk."""
+
+
 class Topic:
     """An open topic."""
 
@@ -55,7 +75,7 @@ class Topic:
         self.name = name
         self.settings = settings
         self.directory = directory
-        self.partitions: list[Partition] = []
+        self.partitions = Partitions(name)
         self.groups: dict[str, dict[str, str]] = {}
         self.waiters = Waiters()
         self.readers = Waiters()  # of the log, by partition
@@ -64,7 +84,7 @@ class Topic:
         self.coordinator = Coordinator(
             self, machinery.clock, first_generation=machinery.epoch * _GENERATIONS_PER_START
         )
-        self.publishing = Publishing(name, settings, self.partitions)
+        self.publishing = Publishing(settings, self.partitions)
         self._machinery = machinery
         self._tasks = tasks
         self._targets = targets
@@ -77,36 +97,63 @@ class Topic:
 
     async def open(self, partitions: int) -> None:
         """Recover and open partitions until there are so many; more can be added later."""
-        for number in range(len(self.partitions), partitions):
-            self.partitions.append(self._partition(number, await self._open_logs(number)))
+        for number in range(self.partitions.count, partitions):
+            self.partitions.put(self._partition(number, await self._open(number)))
         self.coordinator.partitions_added()
 
-    async def _open_logs(self, number: int) -> Opened:
-        machinery = self._machinery
-        return await asyncio.get_running_loop().run_in_executor(
-            machinery.executor,
-            open_logs,
-            self.directory / str(number),
-            machinery,
-            self.settings,
-        )
+    async def lead(self, number: int, logs: Logs, leadership: Leadership) -> None:
+        """Open a partition of which other nodes have replicas, with its logs as they are.
 
-    def _partition(self, number: int, opened: Opened) -> Partition:
+        Everything in them is to be safe already.
+        """
+        machinery = replace(self._machinery, epoch=leadership.epoch)
+        opened = await self._in_thread(restore, logs, machinery, self.settings)
+        self.partitions.put(self._partition(number, opened, machinery, leadership))
+        self.coordinator.partitions_added()
+        self.wake()
+
+    async def resign(self, number: int, reason: GoqError) -> None:
+        """Close a partition that this node does not lead any more; who waits hears ``reason``."""
+        partition = self.partitions.take(number)
+        departures = self._departures.pop(number)
+        await partition.resign(reason)
+        await departures.stop()
+        self.credits.settled(number, None, 0)
+        self.readers.wake_group(str(number))
+
+    async def _open(self, number: int) -> Opened:
+        directory = self.directory / str(number)
+        return await self._in_thread(open_partition, directory, self._machinery, self.settings)
+
+    async def _in_thread(self, work: Callable[..., Opened], *arguments: object) -> Opened:
+        executor = self._machinery.executor
+        return await asyncio.get_running_loop().run_in_executor(executor, work, *arguments)
+
+    def _partition(
+        self,
+        number: int,
+        opened: Opened,
+        machinery: Machinery | None = None,
+        leadership: Leadership | None = None,
+    ) -> Partition:
+        machinery = machinery or self._machinery
+        failed = leadership.on_failure if leadership is not None else partial(self._failed, number)
         callbacks = Callbacks(
             on_ready=lambda group: self._ready(number, group),
-            on_failure=lambda: self._failed(number),
+            on_failure=failed,
             on_departing=lambda: self._departures[number].wake(),
             on_settled=lambda group, token, count: self._settled(number, group, token, count),
             settings_of=self.settings_of,
         )
         identity = PartitionId(self.name, number)
+        quorums = leadership.quorums if leadership is not None else None
         partition = Partition(
-            identity, opened, self._machinery, callbacks, self.settings, self.stats
+            identity, opened, machinery, callbacks, self.settings, self.stats, quorums
         )
         departures = Departures(
             partition,
             lambda topic, number: self._targets(self, topic, number),
-            self._machinery,
+            machinery,
             self.settings.default_lane,
         )
         self._departures[number] = departures
@@ -256,8 +303,8 @@ class Topic:
     def _in_turn(self, first: int | None) -> list[Partition]:
         """Return all partitions, beginning with the next in turn, or with ``first``."""
         if first is None:
-            self._turn = first = (self._turn + 1) % len(self.partitions)
-        return self.partitions[first:] + self.partitions[:first]
+            self._turn = first = (self._turn + 1) % self.partitions.count
+        return self.partitions.in_turn(first)
 
     async def _handed_over(
         self, group: str, leased: list[tuple[Delivery, asyncio.Future[Appended]]]
@@ -301,7 +348,7 @@ class Topic:
         for receipt in receipts:
             by_partition.setdefault(receipt.partition, []).append(receipt)
         for number in list(by_partition):
-            if number >= len(self.partitions):
+            if number >= self.partitions.count:
                 lost.extend(by_partition.pop(number))
             else:
                 self.partitions[number].check_room()
@@ -363,7 +410,7 @@ class Topic:
 
     def partition_count(self) -> int:
         """Return how many partitions there are."""
-        return len(self.partitions)
+        return self.partitions.count
 
     def shares_partitions(self, group: str) -> bool:
         """Return whether each partition belongs to one consumer of a group."""
@@ -390,11 +437,11 @@ class Topic:
         await self.partitions[number].close()
         while not await self._closes_within(_REOPEN_DELAY_S):
             try:
-                opened = await self._open_logs(number)
+                opened = await self._open(number)
             except (GoqError, OSError) as error:
                 _log.warning("partition %d of %s stays offline: %s", number, self.name, error)
                 continue
-            self.partitions[number] = self._partition(number, opened)
+            self.partitions.put(self._partition(number, opened))
             self.credits.settled(number, None, 0)
             self.coordinator.reopened(number)
             self.wake()

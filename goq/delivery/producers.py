@@ -125,6 +125,12 @@ class ProducerTable:
         """Return the end offset of the batch furthest on."""
         return max((known.batches[-1].end_offset for known in self._producers.values()), default=0)
 
+    def copy(self) -> ProducerTable:
+        """Return a table that is the same now and goes its own way from here."""
+        copied = ProducerTable()
+        copied.restore(self.snapshot())
+        return copied
+
     def snapshot(self) -> SnapshotProducers:
         """Return the table as an event, the producer that wrote longest ago first."""
         return SnapshotProducers(

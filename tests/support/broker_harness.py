@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from goq.broker.broker import Broker
 from goq.broker.frame_cache import FrameCache
-from goq.broker.opening import Machinery, Opened, open_logs
+from goq.broker.opening import Machinery, Opened, open_partition
 from goq.broker.partition import Delivery, Partition
 from goq.broker.publishing import Placed
 from goq.broker.stats import Histogram
@@ -345,7 +345,7 @@ def reopened(directory: Path, *, disk: Disk | None = None, epoch: int = 99) -> O
             lambda: 0.5,
             lambda: 1,
         )
-        opened = open_logs(directory, machinery, TopicSettings())
+        opened = open_partition(directory, machinery, TopicSettings())
         opened.messages.close()
         opened.events.close()
     return opened

@@ -1,0 +1,41 @@
+"""What a log's writer waits for besides its own disk, before it acknowledges anything.
+
+A node on its own has nothing to wait for. In a cluster enough of a partition's replicas must have
+on disk what is acknowledged or shown; how far that is, is the log's *high watermark*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Quorum(Protocol):
+    """How far one log of a partition is on enough nodes; called on the event loop."""
+
+    def follow(self, advance: Callable[[int], None]) -> None:
+        """Say whom to tell of each new high watermark: an offset, all before it is safe."""
+
+    def check(self) -> None:
+        """Raise why nothing could be acknowledged if it were written now."""
+
+    def appended(self, end_offset: int) -> None:
+        """Hear that the leader has everything before ``end_offset`` on its disk."""
+
+
+class Alone:
+    """The quorum of a node on its own: what it has on its disk is safe."""
+
+    def __init__(self) -> None:
+        self._advance: Callable[[int], None] = lambda _offset: None
+
+    def follow(self, advance: Callable[[int], None]) -> None:
+        """Say whom to tell."""
+        self._advance = advance
+
+    def check(self) -> None:
+        """Nothing is ever missing."""
+
+    def appended(self, end_offset: int) -> None:
+        """Pass it on at once."""
+        self._advance(end_offset)

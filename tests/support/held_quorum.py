@@ -1,0 +1,34 @@
+"""A quorum that a test gives by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from goq.errors import GoqError
+
+
+class HeldQuorum:
+    """Nothing is safe before the test says so."""
+
+    def __init__(self) -> None:
+        self.appended_to = 0
+        self.refusal: GoqError | None = None
+        self._advance: Callable[[int], None] = lambda _offset: None
+
+    def follow(self, advance: Callable[[int], None]) -> None:
+        self._advance = advance
+
+    def check(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+
+    def appended(self, end_offset: int) -> None:
+        self.appended_to = end_offset
+
+    def reach(self, high_watermark: int) -> None:
+        """Say how far other nodes have the log."""
+        self._advance(high_watermark)
+
+    def reach_end(self) -> None:
+        """Say that other nodes have all that the leader has."""
+        self._advance(self.appended_to)
