@@ -25,6 +25,7 @@
     │   ├── TooManyRequests     429
     │   ├── StorageFull         507
     │   ├── NotLeader           421
+    │   ├── NotEnoughReplicas
     │   ├── PartitionOffline · ShuttingDown
     │   └── TimedOut            504
     └── DamagedData             500  stored bytes failed their check
@@ -269,6 +270,12 @@ class PartitionOffline(Unavailable):
     """The partition cannot be served now."""
 
     code = "partition_offline"
+
+
+class NotEnoughReplicas(Unavailable):
+    """Too few nodes have a replica that is in sync: nothing can be acknowledged."""
+
+    code = "not_enough_replicas"
 
 
 class NotLeader(Unavailable):

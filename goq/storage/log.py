@@ -327,6 +327,7 @@ class Log:
         except OSError as error:
             raise self._fail(error) from error
         self._rolled = None
+        self._reader.forget_ends()
         self._reader.segments = self.segments[: number + 1]
         segment.size_bytes = position
         segment.end_offset = end_offset

@@ -17,6 +17,8 @@ from goq.storage.index import SparseIndex
 from goq.storage.scan import BadRegion, FramePlace, Scan
 from goq.storage.segment import Segment
 
+_ENDS_MAX = 64
+
 
 @dataclass(slots=True)
 class Reading:
@@ -40,6 +42,8 @@ class LogReader:
         self.segments = segments
         self.damage = damage
         self._noting = threading.Lock()
+        self._ends: dict[int, tuple[Segment, int]] = {}
+        """Where readings ended that may be gone on with: a segment, and a position in it."""
 
     @property
     def disk(self) -> Disk:
@@ -83,6 +87,7 @@ class LogReader:
                 messages += header.message_count
                 size_bytes += header.frame_bytes
                 if messages >= messages_max or reading.next_offset >= end_offset:
+                    self._note_end(reading.next_offset, segments[number], found.end_position)
                     return reading
             if reading.next_offset == before:
                 following = self._following(segments, before)
@@ -90,6 +95,15 @@ class LogReader:
                     break
                 reading.next_offset = following
         return reading
+
+    def _note_end(self, offset: int, segment: Segment, position: int) -> None:
+        if len(self._ends) >= _ENDS_MAX:
+            self._ends.clear()
+        self._ends[offset] = segment, position
+
+    def forget_ends(self) -> None:
+        """Hear that offsets may come to lie at other places, because the log was cut."""
+        self._ends.clear()
 
     def _following(self, segments: Sequence[Segment], offset: int) -> int | None:
         """Return where to read on when ``segments`` have nothing at ``offset``; None: nowhere.
@@ -261,14 +275,20 @@ class LogReader:
     ) -> Iterator[FramePlace | Damage]:
         """Yield the frames from the one with ``offset`` to the segment's end, and what is bad."""
         segment = segments[number]
-        if segment.index is None and not wait:
+        end = self._ends.get(offset)
+        if end is not None and end[0] is not segment:
+            end = None
+        if segment.index is None and end is None and not wait:
             raise NotCached
         end_offset = segment.end_offset  # before the size, which a commit sets before it
         size_bytes, reached = segment.size_bytes, offset
         try:
-            entry = self.index_of(segments, number).before_offset(offset)
+            if end is not None:
+                position, at = end[1], offset
+            else:
+                at, position, *_ = self.index_of(segments, number).before_offset(offset)
             scan = Scan(self._disk, segment.path, size_bytes, chunk_bytes=chunk_bytes, wait=wait)
-            for place in scan.frames(entry.position, entry.offset, skip_to=offset):
+            for place in scan.frames(position, at, skip_to=offset):
                 if isinstance(place, FramePlace):
                     yield place
                 else:

@@ -1,0 +1,1 @@
+"""Several nodes as one: metadata that all agree on, and logs that several of them have."""

@@ -1,0 +1,123 @@
+"""A replica that follows: it stores what its leader has, and cuts off what its leader never had.
+
+Blocks on the disk: its methods are for one thread at a time, beside the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from goq.broker.opening import Logs
+from goq.cluster.replication.messages import LogNews, PartitionKey, PartitionNews, Position
+from goq.cluster.replication.progress import Ends
+from goq.errors import InvalidFrame
+from goq.frame.check import check_body_crc
+from goq.frame.view import FrameView
+from goq.storage.epochs import epoch_end, last_epoch
+from goq.storage.log import Log
+from goq.storage.replica import store
+
+Reopen = Callable[[Log, int], Log]
+"""Makes a log that is closed anew, empty, from an offset on."""
+
+_NEVER_BY_ITSELF = 2**62
+
+
+class Following:
+    """The two logs of a partition that another node leads in ``leader_epoch``."""
+
+    def __init__(self, key: PartitionKey, leader_epoch: int, logs: Logs, reopen: Reopen) -> None:
+        self.key = key
+        self.leader_epoch = leader_epoch
+        self.high_watermark = Ends(0, 0)
+        self.truncated_messages = 0
+        self._logs = [logs.messages, logs.events]
+        for log in logs:  # a segment begins here where one begins over there
+            log.config = replace(
+                log.config, segment_bytes=_NEVER_BY_ITSELF, segment_age_ms=_NEVER_BY_ITSELF
+            )
+        self._reopen = reopen
+        self._epochs = [last_epoch(log.reader, log.end_offset) for log in self._logs]
+
+    @property
+    def logs(self) -> Logs:
+        """The logs as they are now."""
+        return Logs(*self._logs)
+
+    @property
+    def position(self) -> Position:
+        """Where the replica is."""
+        ends = Ends(*(log.end_offset for log in self._logs))
+        return Position(self.key, self.leader_epoch, ends, Ends(*self._epochs))
+
+    def take(self, news: PartitionNews, frames: memoryview) -> None:
+        """Store what follows; ``frames`` are those of both logs, one after the other.
+
+        What is of another epoch than this replica follows in is passed over: it is about a
+        leadership that has ended. Raises ``InvalidFrame`` for frames that are not sound or do not
+        follow, or that want what is safe cut off, and what :meth:`Log.write` raises.
+        """
+        if news.leader_epoch != self.leader_epoch:
+            return
+        for which, of_log in enumerate((news.messages, news.events)):
+            if of_log is not None:
+                self._take(which, of_log, frames[: of_log.frame_bytes])
+                frames = frames[of_log.frame_bytes :]
+        self.high_watermark = Ends(*map(max, self.high_watermark, news.high_watermark))
+
+    def _take(self, which: int, news: LogNews, frames: memoryview) -> None:
+        log = self._logs[which]
+        if news.diverges_at is not None:
+            self._cut(which, news.diverges_at, news.epoch)
+            return
+        if news.start_offset > log.end_offset:
+            self._begin_anew(which, news.start_offset)
+            log = self._logs[which]
+        if frames:
+            views = _checked(frames)
+            store(log, views, news.segment_base)
+            self._epochs[which] = views[-1].header.leader_epoch
+        if news.start_offset > log.start_offset:
+            log.remove(log.detach_before(news.start_offset))
+
+    def _cut(self, which: int, leader_end: int, epoch: int) -> None:
+        """Cut off what the leader does not have: behind the end of the last epoch of both."""
+        log = self._logs[which]
+        own = epoch_end(log.reader, epoch, log.end_offset)
+        end = min(leader_end, own.end_offset)
+        if end < self.high_watermark[which]:
+            raise InvalidFrame(
+                f"the leader of {self.key} asks to cut {log.directory} at {end},"
+                f" but said that all before {self.high_watermark[which]} is safe"
+            )
+        before = log.end_offset
+        if end <= log.start_offset:
+            self._begin_anew(which, max(end, 0))
+        else:
+            log.truncate(end)
+        log = self._logs[which]
+        if which == 0:
+            self.truncated_messages += before - log.end_offset
+        self._epochs[which] = last_epoch(log.reader, log.end_offset)
+
+    def _begin_anew(self, which: int, offset: int) -> None:
+        """Go on at an offset that the log does not reach: nothing of it is of any use."""
+        log = self._logs[which]
+        log.close()
+        self._logs[which] = self._reopen(log, offset)
+        self._epochs[which] = -1
+
+
+def _checked(frames: memoryview) -> list[FrameView]:
+    """Return the frames in some bytes; raise ``InvalidFrame`` unless all are whole and sound."""
+    views: list[FrameView] = []
+    position = 0
+    while position < len(frames):
+        view = FrameView.parse(frames, position)
+        check_body_crc(view)
+        views.append(view)
+        position += view.header.frame_bytes
+    if not views:
+        raise InvalidFrame("there are no frames")
+    return views

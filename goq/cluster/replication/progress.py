@@ -1,0 +1,137 @@
+"""How far the replicas of a partition are: what its leader knows, and what follows from that.
+
+Pure: times come in as arguments, decisions go out as values. Everything is about two logs at once,
+for a replica takes part as a whole.
+
+The *high watermark* of a log is the offset before which everything is safe: on the disks of all
+replicas in sync, who alone can become leader, and those are at least ``min_insync``. It never goes
+back. While a change of the in-sync set is under way, the new members count already and the old
+ones still, so that it is right whichever of the two sets a new leader is chosen from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+
+class Ends(NamedTuple):
+    """Offsets behind the last frame of each log, or any other place in both."""
+
+    messages: int
+    events: int
+
+    def reaches(self, other: Ends) -> bool:
+        """Whether both are as far as the other's."""
+        return self.messages >= other.messages and self.events >= other.events
+
+
+class _Follower:
+    """What is known of a replica elsewhere."""
+
+    def __init__(self) -> None:
+        self.ends = Ends(-1, -1)
+        self.caught_up_ms: int | None = None
+
+
+class Progress:
+    """A leader's view of its partition; ``ends`` are those of its own logs, all on its disk.
+
+    ``start`` is what the leader's logs held when it became leader: who lacks any of that cannot be
+    in sync.
+    """
+
+    def __init__(self, node: str, ends: Ends, *, in_sync: Iterable[str], min_insync: int) -> None:
+        self.node = node
+        self.ends = self.start = ends
+        self.high_watermark = Ends(0, 0)
+        self.in_sync = frozenset(in_sync)
+        self.min_insync = min_insync
+        self._wanted: frozenset[str] | None = None
+        self._followers: dict[str, _Follower] = {}
+
+    def begin(self, replicas: Iterable[str], now_ms: int) -> None:
+        """Take note of who has replicas: those in sync have until now been caught up."""
+        others = set(replicas) - {self.node}
+        self._followers = {n: self._followers.get(n) or _Follower() for n in others}
+        for name, follower in self._followers.items():
+            if follower.caught_up_ms is None and name in self.in_sync:
+                follower.caught_up_ms = now_ms
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether so many replicas are in sync that anything can be acknowledged."""
+        return len(self.in_sync) >= self.min_insync
+
+    def stored(self, ends: Ends) -> None:
+        """Hear how far this node has its own logs on its disk."""
+        self.ends = ends
+        self._advance()
+
+    def fetched(self, node: str, ends: Ends, now_ms: int) -> None:
+        """Hear how far another node has them. One that is no replica is passed over.
+
+        A replica that has less than it had before has lost what it said it has: it is not caught
+        up before it has everything again.
+        """
+        follower = self._followers.get(node)
+        if follower is None:
+            return
+        follower.ends = ends
+        if ends.reaches(self.ends):
+            follower.caught_up_ms = now_ms
+        self._advance()
+
+    def follower_ends(self, node: str) -> Ends | None:
+        """Return how far a follower is, None before it was heard of."""
+        follower = self._followers.get(node)
+        return None if follower is None or follower.ends.messages < 0 else follower.ends
+
+    def caught_up_ms(self, node: str) -> int | None:
+        """Return when a follower last had everything, None if it never did."""
+        follower = self._followers.get(node)
+        return None if follower is None else follower.caught_up_ms
+
+    def wanted_in_sync(self, now_ms: int, lag_ms_max: int) -> frozenset[str] | None:
+        """Return the in-sync set as it should be, None if it is so or a change is under way.
+
+        Who has not had everything for ``lag_ms_max`` goes out, who has all that is safe comes in.
+        """
+        if self._wanted is not None:
+            return None
+        wanted = {self.node}
+        for name, follower in self._followers.items():
+            if name in self.in_sync:
+                since_ms = follower.caught_up_ms
+                stays = since_ms is not None and now_ms - since_ms <= lag_ms_max
+            else:
+                floor = Ends(*map(max, self.start, self.high_watermark))
+                stays = follower.ends.reaches(floor)
+            if stays:
+                wanted.add(name)
+        return frozenset(wanted) if wanted != self.in_sync else None
+
+    def propose(self, in_sync: Collection[str]) -> None:
+        """Take note that a change was asked for: until it is decided, both sets count."""
+        self._wanted = frozenset(in_sync)
+
+    def decided(self, in_sync: Iterable[str], min_insync: int) -> None:
+        """Take over the in-sync set that holds now, whoever asked for it."""
+        self.in_sync = frozenset(in_sync)
+        self.min_insync = min_insync
+        self._wanted = None
+        self._advance()
+
+    def _advance(self) -> None:
+        counting = self.in_sync | (self._wanted or frozenset())
+        if len(self.in_sync) < self.min_insync or self.node not in self.in_sync:
+            return
+        ends = [self._ends_of(name) for name in counting]
+        lowest = Ends(min(e.messages for e in ends), min(e.events for e in ends))
+        self.high_watermark = Ends(*map(max, self.high_watermark, lowest))
+
+    def _ends_of(self, name: str) -> Ends:
+        if name == self.node:
+            return self.ends
+        follower = self._followers.get(name)
+        return Ends(-1, -1) if follower is None else follower.ends

@@ -1,0 +1,174 @@
+"""The leader's side of fetching: the sessions of followers, and what each is told next."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from functools import partial
+from itertools import islice
+
+from goq import limits
+from goq.cluster.replication.leading import Leading, News, refused
+from goq.cluster.replication.messages import FetchAnswer, FetchRequest, PartitionKey, Position
+from goq.cluster.replication.progress import Ends
+
+
+class _Session:
+    """What a follower asked for last: where it is, and where the answer will have led it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.positions: dict[PartitionKey, Position] = {}
+        self.expected: dict[PartitionKey, Ends] = {}
+        self.todo: dict[PartitionKey, None] = {}
+        """Partitions to look at, in the order in which their turn comes."""
+        self.news = asyncio.Event()
+
+    def move(self, position: Position) -> None:
+        self.positions[position.key] = position
+        self.look_at(position.key)
+
+    def forget(self, key: PartitionKey) -> None:
+        self.positions.pop(key, None)
+        self.expected.pop(key, None)
+        self.todo.pop(key, None)
+
+    def expect(self, key: PartitionKey, ends: Ends | None) -> None:
+        if ends is None:
+            self.expected.pop(key, None)
+        elif key in self.positions:
+            self.expected[key] = ends
+
+    def look_at(self, key: PartitionKey) -> None:
+        self.todo.setdefault(key)
+        self.news.set()
+
+
+class FetchServer:
+    """Answers followers from the partitions that this node leads."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._leading: dict[PartitionKey, Leading] = {}
+        self._sessions: dict[str, _Session] = {}
+
+    def lead(self, leading: Leading) -> None:
+        """Take up a partition, or a new leadership of one; followers may have come before."""
+        self._leading[leading.key] = leading
+        now_ms = _now_ms()
+        for node, session in self._sessions.items():
+            session.expect(leading.key, None)
+            position = session.positions.get(leading.key)
+            if position is not None:
+                session.look_at(leading.key)
+                self._note(leading, node, position, now_ms)
+
+    def resign(self, key: PartitionKey) -> None:
+        """Let go of a partition: who asks for it is told so."""
+        self._leading.pop(key, None)
+        self.appended(key)
+
+    def appended(self, key: PartitionKey) -> None:
+        """Take note that there is something new to fetch in a partition."""
+        for session in self._sessions.values():
+            if key in session.positions:
+                session.look_at(key)
+
+    async def fetch(self, request: FetchRequest) -> tuple[FetchAnswer, list[memoryview]]:
+        """Return what is new for a follower, when there is something or its time is over."""
+        session = self._session_of(request)
+        if session is None:
+            return FetchAnswer([], unknown_session=True), []
+        now_ms = _now_ms()
+        for key in request.forgotten:
+            session.forget(key)
+        for position in request.positions:
+            session.move(position)
+            leading = self._leading.get(position.key)
+            if leading is not None:
+                self._note(leading, request.node, position, now_ms)
+        self._still_there(request, session, now_ms)
+        if not session.todo or not any(map(partial(self._has_news, session), session.todo)):
+            await self._wait(session, request.wait_ms)
+        return await self._answer(session)
+
+    def _session_of(self, request: FetchRequest) -> _Session | None:
+        session = self._sessions.get(request.node)
+        if request.is_new:
+            if session is not None:
+                session.news.set()
+            session = self._sessions[request.node] = _Session(request.session)
+        return session if session is not None and session.number == request.session else None
+
+    def _still_there(self, request: FetchRequest, session: _Session, now_ms: int) -> None:
+        """Who asks again without having moved has had everything until now where it had it."""
+        moved = {position.key for position in request.positions}
+        for key, position in session.positions.items():
+            leading = self._leading.get(key)
+            if key not in moved and leading is not None and leading.progress.ends == position.ends:
+                self._note(leading, request.node, position, now_ms)
+
+    def _note(self, leading: Leading, node: str, position: Position, now_ms: int) -> None:
+        if leading.leader_epoch == position.leader_epoch:
+            leading.fetched(node, position.ends, now_ms)
+
+    async def _wait(self, session: _Session, wait_ms: int) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + min(wait_ms, limits.FETCH_WAIT_MS) / 1000
+        while not any(map(partial(self._has_news, session), session.todo)):
+            session.todo.clear()
+            session.news.clear()
+            left_s = until - loop.time()
+            if left_s <= 0:
+                return
+            try:
+                await asyncio.wait_for(session.news.wait(), left_s)
+            except TimeoutError:
+                return
+
+    def _has_news(self, session: _Session, key: PartitionKey) -> bool:
+        leading = self._leading.get(key)
+        return leading is None or leading.has_news(session.positions[key])
+
+    async def _answer(self, session: _Session) -> tuple[FetchAnswer, list[memoryview]]:
+        todo = [key for key in session.todo if self._has_news(session, key)]
+        session.todo = dict.fromkeys(todo)
+        works: list[Callable[[int], News]] = []
+        for key in islice(todo, limits.FETCH_PARTITIONS_MAX):
+            position, leading = session.positions[key], self._leading.get(key)
+            if leading is None:
+                works.append(partial(_refuse, key))
+                continue
+            is_checked = session.expected.get(key) == position.ends
+            works.append(partial(_read, leading, position, is_checked))
+        found = await asyncio.get_running_loop().run_in_executor(self._executor, _all, works)
+        for key, news in zip(todo, found, strict=False):
+            session.todo.pop(key, None)
+            session.expect(key, news.leads_to)
+        return FetchAnswer([n.head for n in found]), [b for n in found for b in n.buffers]
+
+
+def _now_ms() -> int:
+    return int(asyncio.get_running_loop().time() * 1000)
+
+
+def _refuse(key: PartitionKey, _bytes_max: int) -> News:
+    return News(refused(key, "this node does not lead the partition"), [])
+
+
+def _read(leading: Leading, position: Position, is_checked: bool, bytes_max: int) -> News:
+    return leading.news(position, is_checked=is_checked, bytes_max=bytes_max)
+
+
+def _all(works: Iterable[Callable[[int], News]]) -> list[News]:
+    """Read the news of partitions in turn until there is enough for one answer."""
+    found: list[News] = []
+    left = limits.FETCH_BYTES_MAX
+    for work in works:
+        if found and left <= 0:
+            break
+        news = work(min(limits.FETCH_LOG_BYTES_MAX, max(left, 1)))
+        left -= sum(map(len, news.buffers))
+        found.append(news)
+    return found

@@ -1,0 +1,155 @@
+"""The high watermark: never too far, never back, whichever set a new leader comes from."""
+
+from __future__ import annotations
+
+import random
+
+from goq.cluster.replication.progress import Ends, Progress
+
+LAG_MS = 1000
+
+
+def _progress(*in_sync: str, min_insync: int = 2, end: int = 0) -> Progress:
+    progress = Progress("a", Ends(end, end), in_sync=in_sync, min_insync=min_insync)
+    progress.begin(["a", "b", "c"], 0)
+    progress.stored(Ends(end, end))
+    return progress
+
+
+def test_what_all_in_sync_have_is_safe() -> None:
+    progress = _progress("a", "b", "c")
+    progress.stored(Ends(10, 6))
+    progress.fetched("b", Ends(7, 6), 1)
+    assert progress.high_watermark == Ends(0, 0)
+    progress.fetched("c", Ends(8, 2), 1)
+    assert progress.high_watermark == Ends(7, 2)
+
+
+def test_one_out_of_sync_holds_nobody_up() -> None:
+    progress = _progress("a", "b")
+    progress.stored(Ends(10, 6))
+    progress.fetched("b", Ends(10, 6), 1)
+    assert progress.high_watermark == Ends(10, 6)
+
+
+def test_with_too_few_in_sync_nothing_new_is_safe() -> None:
+    progress = _progress("a", "b")
+    progress.stored(Ends(3, 3))
+    progress.fetched("b", Ends(3, 3), 1)
+    progress.decided(["a"], 2)
+    assert not progress.is_enough
+    progress.stored(Ends(9, 9))
+    assert progress.high_watermark == Ends(3, 3)
+    progress.decided(["a"], 1)
+    assert progress.is_enough
+    assert progress.high_watermark == Ends(9, 9)
+
+
+def test_a_leader_that_is_not_in_sync_itself_acknowledges_nothing() -> None:
+    progress = _progress("b", "c")
+    progress.stored(Ends(9, 9))
+    progress.fetched("b", Ends(9, 9), 1)
+    progress.fetched("c", Ends(9, 9), 1)
+    assert progress.high_watermark == Ends(0, 0)
+
+
+def test_a_member_that_is_asked_for_counts_before_it_is_one() -> None:
+    progress = _progress("a", "b")
+    progress.stored(Ends(5, 5))
+    progress.fetched("b", Ends(5, 5), 1)
+    progress.fetched("c", Ends(5, 5), 1)
+    progress.propose(["a", "b", "c"])
+    progress.stored(Ends(9, 9))
+    progress.fetched("b", Ends(9, 9), 2)
+    assert progress.high_watermark == Ends(5, 5)
+    progress.fetched("c", Ends(7, 9), 2)
+    assert progress.high_watermark == Ends(7, 9)
+
+
+def test_a_member_that_is_to_go_counts_until_it_has_gone() -> None:
+    progress = _progress("a", "b", "c")
+    progress.stored(Ends(9, 9))
+    progress.fetched("b", Ends(9, 9), 1)
+    progress.propose(["a", "b"])
+    assert progress.high_watermark == Ends(0, 0)
+    progress.decided(["a", "b"], 2)
+    assert progress.high_watermark == Ends(9, 9)
+
+
+def test_who_lags_too_long_is_to_go_and_who_has_what_is_safe_may_come() -> None:
+    progress = _progress("a", "b", "c")
+    progress.stored(Ends(9, 9))
+    progress.fetched("b", Ends(9, 9), 500)
+    progress.fetched("c", Ends(8, 9), 900)
+    assert progress.wanted_in_sync(LAG_MS, LAG_MS) is None
+    assert progress.wanted_in_sync(LAG_MS + 1, LAG_MS) == {"a", "b"}
+    progress.decided(["a", "b"], 2)
+    progress.fetched("b", Ends(9, 9), 1400)
+    assert progress.wanted_in_sync(1500, LAG_MS) is None
+    progress.fetched("c", Ends(9, 9), 1500)
+    assert progress.wanted_in_sync(1500, LAG_MS) == {"a", "b", "c"}
+
+
+def test_who_lacks_what_the_leadership_began_with_cannot_come() -> None:
+    progress = _progress("a", "b", end=20)
+    progress.fetched("c", Ends(19, 20), 1)
+    assert progress.wanted_in_sync(1, LAG_MS) is None
+    progress.fetched("c", Ends(20, 20), 2)
+    assert progress.wanted_in_sync(2, LAG_MS) == {"a", "b", "c"}
+
+
+def test_no_second_change_is_asked_for_before_the_first_is_decided() -> None:
+    progress = _progress("a", "b", "c")
+    progress.stored(Ends(1, 1))
+    wanted = progress.wanted_in_sync(LAG_MS + 1, LAG_MS)
+    assert wanted is not None
+    progress.propose(wanted)
+    assert progress.wanted_in_sync(LAG_MS + 1, LAG_MS) is None
+    progress.decided(["a", "b", "c"], 2)
+    assert progress.wanted_in_sync(LAG_MS + 1, LAG_MS) == wanted
+
+
+def test_a_stranger_changes_nothing() -> None:
+    progress = _progress("a", "b")
+    progress.stored(Ends(5, 5))
+    progress.fetched("z", Ends(5, 5), 1)
+    assert progress.follower_ends("z") is None
+    assert progress.wanted_in_sync(1, LAG_MS) is None
+
+
+def test_the_watermark_is_safe_in_every_set_that_may_elect_and_never_falls() -> None:
+    for seed in range(300):
+        rng = random.Random(seed)
+        nodes = ["a", "b", "c", "d"]
+        members = set(rng.sample(nodes[1:], rng.randrange(4))) | {"a"}
+        progress = Progress("a", Ends(0, 0), in_sync=members, min_insync=rng.randrange(1, 4))
+        progress.begin(nodes, 0)
+        disks = dict.fromkeys(nodes, Ends(0, 0))
+        proposed: frozenset[str] | None = None
+        before = Ends(0, 0)
+        for now_ms in range(1, 120):
+            action = rng.randrange(5)
+            if action == 0:
+                disks["a"] = Ends(*(end + rng.randrange(3) for end in disks["a"]))
+                progress.stored(disks["a"])
+            elif action in (1, 2):
+                name = rng.choice(nodes[1:])
+                disks[name] = Ends(
+                    *(rng.randint(o, t) for o, t in zip(disks[name], disks["a"], strict=True))
+                )
+                progress.fetched(name, disks[name], now_ms)
+            elif action == 3 and proposed is None:
+                proposed = progress.wanted_in_sync(now_ms, 10)
+                if proposed is not None:
+                    progress.propose(proposed)
+            elif action == 4 and proposed is not None:
+                if rng.random() < 0.7:
+                    members = set(proposed)  # the others know it now, the leader a little later
+                if rng.random() < 0.5:
+                    progress.decided(members, progress.min_insync)
+                    proposed = None
+            safe = progress.high_watermark
+            assert safe.reaches(before), seed
+            before = safe
+            if safe != Ends(0, 0):
+                assert all(disks[name].reaches(safe) for name in members), seed

@@ -1,0 +1,22 @@
+"""Replication under faults, in simulated time: nothing is lost, and nothing done comes again."""
+
+from __future__ import annotations
+
+import pytest
+from support.sim.world import World
+
+from goq import limits
+
+
+@pytest.fixture(autouse=True)
+def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "EVENT_SEGMENT_BYTES", 2000)
+    monkeypatch.setattr(limits, "SNAPSHOT_EVENTS_MIN", 10)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_nothing_acknowledged_is_lost_and_replicas_are_equal(seed: int) -> None:
+    world = World(seed)
+    world.run(world.live(10))
+    assert not world.loop.unexpected
+    assert len(world.books.acknowledged) > 50

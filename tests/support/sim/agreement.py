@@ -1,0 +1,84 @@
+"""What simulated nodes agree on: a stand-in for the cluster's metadata, always right, seen late."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+
+from goq.cluster.replication.messages import PartitionKey
+from goq.cluster.replication.replica import Part
+
+Tell = Callable[[dict[PartitionKey, Part]], None]
+
+
+class Agreement:
+    """The parts of all partitions. A change is told to each node some time later, in order."""
+
+    def __init__(self, random: Random, parts: dict[PartitionKey, Part]) -> None:
+        self.parts = parts
+        self.live: dict[str, Tell] = {}
+        self._random = random
+
+    def join(self, node: str, tell: Tell) -> None:
+        """A node has started: what it led or had in sync before counts as lost sight of."""
+        self.leave(node)
+        self.live[node] = tell
+        for key, part in self.parts.items():
+            if part.leader is None:
+                self._elect(key)
+        self._spread()
+
+    def leave(self, node: str) -> None:
+        """A node has died."""
+        self.live.pop(node, None)
+        for key, part in self.parts.items():
+            in_sync = tuple(n for n in part.in_sync if n != node) or part.in_sync
+            if in_sync != part.in_sync:
+                part = self._put(key, part._replace(in_sync=in_sync))
+            if part.leader == node:
+                self._put(key, part._replace(leader=None, leader_epoch=part.leader_epoch + 1))
+                self._elect(key)
+        self._spread()
+
+    def depose(self, key: PartitionKey) -> None:
+        """Let another node lead, if one can."""
+        part = self.parts[key]
+        others = [n for n in part.in_sync if n in self.live and n != part.leader]
+        if others:
+            leader = self._random.choice(others)
+            self._put(key, part._replace(leader=leader, leader_epoch=part.leader_epoch + 1))
+            self._spread()
+
+    def alter_in_sync(
+        self, node: str, key: PartitionKey, seen: Part, wanted: frozenset[str]
+    ) -> bool:
+        """Change an in-sync set if nothing has changed since the leader saw it."""
+        part = self.parts[key]
+        ok = part.leader == node and part.version == seen.version
+        ok = ok and all(n in self.live for n in wanted - set(part.in_sync))
+        if ok:
+            self._put(key, part._replace(in_sync=tuple(sorted(wanted))))
+            self._spread()
+        return ok
+
+    def _elect(self, key: PartitionKey) -> None:
+        part = self.parts[key]
+        able = [n for n in part.in_sync if n in self.live]
+        if able:
+            leader = self._random.choice(able)
+            self._put(key, part._replace(leader=leader, leader_epoch=part.leader_epoch + 1))
+
+    def _put(self, key: PartitionKey, part: Part) -> Part:
+        self.parts[key] = part = part._replace(version=part.version + 1)
+        return part
+
+    def _spread(self) -> None:
+        loop = asyncio.get_running_loop()
+        for node, tell in self.live.items():
+            delay_s = self._random.expovariate(1 / 0.01)
+            loop.call_later(delay_s, self._tell, node, tell, dict(self.parts))
+
+    def _tell(self, node: str, tell: Tell, parts: dict[PartitionKey, Part]) -> None:
+        if self.live.get(node) is tell:
+            tell(parts)

@@ -1,0 +1,195 @@
+"""One life of a simulated node: replicas and topics on its disk, from start to crash."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Awaitable
+from pathlib import Path
+from random import Random
+from typing import Any, TypeVar
+
+from goq.broker.frame_cache import FrameCache
+from goq.broker.opening import Logs, Machinery
+from goq.broker.partition import Partition
+from goq.broker.stats import Histogram
+from goq.broker.tasks import Tasks
+from goq.broker.topic import Leadership, Topic
+from goq.clock import ManualClock
+from goq.cluster.replication.messages import FetchAnswer, FetchRequest, PartitionKey
+from goq.cluster.replication.replica import Part
+from goq.cluster.replication.replicas import Replicas
+from goq.errors import GoqError, NotLeader, Unavailable
+from goq.settings import TopicSettings
+from support.disk import SimulatedDisk
+from support.sim.agreement import Agreement
+from support.sim.loop import HOME, SimExecutor, SimLoop
+from support.sim.network import SimNetwork
+
+T = TypeVar("T")
+_CHECK_S = 0.2
+_PATIENCE_S = 3.0
+
+
+class LoopClock(ManualClock):
+    """Wall time that goes with the simulated one, and may be moved."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def wall_us(self) -> int:
+        return self.now_us + int(self._loop.time() * 1_000_000)
+
+    def wall_ms(self) -> int:
+        return self.wall_us() // 1000
+
+
+class SimNode:
+    """A node that runs from :meth:`start` to :meth:`crash`."""
+
+    def __init__(
+        self,
+        name: str,
+        disk: SimulatedDisk,
+        loop: SimLoop,
+        random: Random,
+        network: SimNetwork,
+        agreement: Agreement,
+        peers: dict[str, SimNode],
+        settings: TopicSettings,
+    ) -> None:
+        self.name = name
+        self.disk = disk
+        self.is_dead = False
+        self.topics: dict[str, Topic] = {}
+        self.clock = LoopClock(loop)
+        self._loop = loop
+        self._network = network
+        self._agreement = agreement
+        self._peers = peers
+        self._settings = settings
+        self._latest: dict[PartitionKey, Part] = {}
+        self.failures: list[str] = []
+        executor = SimExecutor(loop, random, lambda: self.is_dead)
+        ids = iter(range(random.getrandbits(40), 2**62))
+        self._machinery = Machinery(
+            disk,
+            executor,
+            self.clock,
+            0,
+            lambda *_: None,
+            Histogram(),
+            FrameCache(),
+            Tasks(),
+            random.random,
+            lambda: next(ids),
+        )
+        self.replicas = Replicas(
+            name,
+            self,
+            disk,
+            executor,
+            self._fetch_from,
+            self._propose_in_sync,
+            on_failure=lambda key, error: self.failures.append(f"{key}: {error!r}"),
+        )
+        self._context = contextvars.copy_context()
+        self._context.run(HOME.set, self)
+
+    def start(self) -> None:
+        """Come to life."""
+        self._agreement.join(self.name, self._agree)
+        self.spawn(self._check())
+
+    def spawn(self, work: Awaitable[T]) -> asyncio.Task[T]:
+        """Run something that ends with this life of the node."""
+        return self._loop.create_task(work, context=self._context)  # type: ignore[arg-type]
+
+    async def ask(self, work: Awaitable[T]) -> T:
+        """Run something for a client of this node; no answer is ``Unavailable``."""
+        task = self.spawn(work)
+        done, _ = await asyncio.wait([task], timeout=_PATIENCE_S)
+        if not done or task.cancelled():
+            task.cancel()
+            raise Unavailable("no answer")
+        return task.result()
+
+    def crash(self, *, power: bool) -> None:
+        """End: what was not synced may be lost with the power."""
+        self.is_dead = True
+        self._loop.end_home(self)
+        self.disk.crash(power=power)
+
+    async def stop(self) -> None:
+        """End in good order."""
+        await self.replicas.close()
+        self.is_dead = True
+        self._loop.end_home(self)
+
+    def partition(self, key: PartitionKey) -> Partition:
+        """Return a partition that the node leads, or raise ``GoqError``."""
+        if self.is_dead:
+            raise Unavailable("the node is dead")
+        topic = self.topics.get(key.topic)
+        if topic is None or topic.partitions.get(key.number) is None:
+            raise NotLeader("not here")
+        return topic.partition(key.number)
+
+    def _agree(self, parts: dict[PartitionKey, Part]) -> None:
+        """Take over what all agreed on; what is older than what is known is passed over."""
+        if self.is_dead:
+            return
+        for key, part in parts.items():
+            known = self._latest.get(key)
+            if known is None or known.version < part.version:
+                self._latest[key] = part
+        mine = {k: p for k, p in self._latest.items() if self.name in p.replicas}
+        self._context.copy().run(self.replicas.agree, mine)
+
+    async def _check(self) -> None:
+        while True:
+            await asyncio.sleep(_CHECK_S)
+            self.replicas.check_in_sync()
+
+    async def _fetch_from(
+        self, leader: str, request: FetchRequest
+    ) -> tuple[FetchAnswer, memoryview]:
+        async def fetch() -> tuple[FetchAnswer, memoryview]:
+            peer = self._peers[leader]
+            if peer.is_dead:
+                await asyncio.sleep(10)
+            answer, buffers = await peer.spawn(peer.replicas.server.fetch(request))
+            return answer, memoryview(b"".join(buffers))
+
+        return await self._network.call(self.name, leader, fetch)
+
+    async def _propose_in_sync(self, key: PartitionKey, part: Part, wanted: frozenset[str]) -> Part:
+        await asyncio.sleep(0.01)
+        self._agreement.alter_in_sync(self.name, key, part, wanted)
+        await asyncio.sleep(0.01)
+        return self._agreement.parts[key]
+
+    # The topics, as replicas see them
+
+    def directory(self, topic: str) -> Path:
+        return Path("/data/topics") / topic
+
+    def settings(self, _topic: str) -> TopicSettings:
+        return self._settings
+
+    async def open(self, key: PartitionKey, logs: Logs, leadership: Leadership) -> None:
+        topic = self.topics.get(key.topic)
+        if topic is None:
+            directory = self.directory(key.topic)
+            topic = self.topics[key.topic] = Topic(
+                key.topic, self._settings, directory, self._machinery, Tasks(), _nowhere
+            )
+        await topic.lead(key.number, logs, leadership)
+
+    async def shut(self, key: PartitionKey, reason: GoqError) -> None:
+        await self.topics[key.topic].resign(key.number, reason)
+
+
+async def _nowhere(_topic: Any, name: str, number: int) -> Partition:
+    raise NotLeader(f"{name} {number} is not simulated")
