@@ -23,7 +23,7 @@ class Host:
         self.woken: list[str] = []
 
     def partition_count(self) -> int:
-        return len(self.topic.partitions)
+        return self.topic.partitions.count
 
     def shares_partitions(self, group: str) -> bool:
         return group == "g"

@@ -64,7 +64,7 @@ class Watched:
             self.seen = [seen for seen in self.seen if seen.time_us < self.clock.now_us]
         topic, chance = self.life.topic, self.life.chance
         kind = chance.choice(("other", "other", "reset", "delete", "snapshot", "trim"))
-        partition = chance.choice(topic.partitions)
+        partition = chance.choice(topic.partitions.here())
         if kind == "other":
             await self.life.broker.remember_group(topic, OTHER)
             found = await topic.receive(OTHER, options(chance.randint(1, 20)))

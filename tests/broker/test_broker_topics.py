@@ -80,7 +80,7 @@ def test_a_topic_can_get_more_partitions_but_not_fewer(tmp_path: Path) -> None:
             with pytest.raises(PartitionNotFound):
                 topic.partition(3)
         async with broker_on(tmp_path, metadata=metadata) as broker:
-            assert len(broker.topic("t").partitions) == 3
+            assert broker.topic("t").partitions.count == 3
             assert broker.topic("t").settings.retention_age_ms == 3_600_000
 
     run(main())
@@ -164,7 +164,7 @@ def test_folders_that_the_database_lost_are_taken_up_and_other_names_left_alone(
         (tmp_path / "topics" / "lost+found").mkdir()
         async with broker_on(tmp_path, metadata=MemoryMetadata()) as broker:
             assert list(broker.topics) == ["orders"]
-            assert len(broker.topics["orders"].partitions) == 3
+            assert broker.topics["orders"].partitions.count == 3
             assert leased(await broker.topics["orders"].receive("g", options())) == [(0, 1, b"x")]
         assert "orders" in caplog.text
 
