@@ -1,0 +1,1 @@
+"""Several nodes as one: what they agree on, and how."""
