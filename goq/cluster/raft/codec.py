@@ -14,8 +14,9 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from goq import limits
 from goq.cluster.raft.machine import Request
-from goq.errors import InvalidInput
+from goq.errors import InvalidInput, TooLarge
 
+COMMAND_VERSION = 1
 REGULAR, NO_OP, MEMBERSHIP = 0, 1, 2
 NO_OP_COMMAND = bytes((NO_OP,))
 _ENTRY_ROOM_BYTES = 256  # what a command gets around it on its way to the log
@@ -137,11 +138,19 @@ def decode_message(data: bytes | memoryview) -> dict[str, Any]:
 
 
 def encode_request(request: Request) -> bytes:
-    """Return a command's bytes without its kind; ``InvalidInput`` if it is not plain data."""
+    """Return a command's bytes without its kind.
+
+    Raises ``TooLarge``, and ``InvalidInput`` for what is not plain data.
+    """
     try:
-        return _encoder.encode(request)
+        data = _encoder.encode(request)
     except (msgspec.MsgspecError, TypeError, OverflowError, RecursionError) as error:
         raise InvalidInput(f"the command is not plain data: {error}") from None
+    if len(data) > limits.RAFT_COMMAND_BYTES_MAX:
+        raise TooLarge(
+            f"the command has {len(data)} bytes, at most {limits.RAFT_COMMAND_BYTES_MAX} fit"
+        )
+    return data
 
 
 def decode_request(command: bytes) -> Request:
@@ -165,7 +174,7 @@ def check_command(command: bytes) -> None:
         decode_change(command)
     elif command[:1] == bytes((REGULAR,)):
         decode_request(command)
-    else:
+    elif command != NO_OP_COMMAND:
         raise InvalidInput("not a command of the Raft log")
 
 

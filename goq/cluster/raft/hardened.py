@@ -11,18 +11,17 @@ from typing import Any
 
 from pysyncobj import SyncObjConf
 
-from goq import limits
 from goq.cluster.raft import codec
 from goq.cluster.raft.journal import Journal
 from goq.cluster.raft.machine import Request, StateMachine
 from goq.cluster.raft.member import Member, check_member
 from goq.cluster.raft.overrides import _now_s, _SyncObj
 from goq.cluster.raft.snapshots import Snapshots
-from goq.errors import DamagedData, TooLarge
+from goq.errors import DamagedData
 from goq.storage.files import Disk
 
-COMMAND_VERSION = 1
 Callback = Callable[[Any, int], None]
+_NOBODY_THERE_S = 0.1
 _log = logging.getLogger(__name__)
 
 
@@ -94,21 +93,18 @@ class HardenedSyncObj(_SyncObj):
         if request is None:
             self._sequence += 1
             request = (self._proposer, self._sequence)
-        data = codec.encode_request(Request(COMMAND_VERSION, *request, command))
-        if len(data) > limits.RAFT_COMMAND_BYTES_MAX:
-            raise TooLarge(
-                f"the command has {len(data)} bytes, at most {limits.RAFT_COMMAND_BYTES_MAX} fit"
-            )
+        data = codec.encode_request(Request(codec.COMMAND_VERSION, *request, command))
         self._applyCommand(data, None if callback is None else _quiet(callback), codec.REGULAR)
         return request
 
-    def add_member(self, spec: str, callback: Callback) -> None:
-        """Add a member, which runs already and knows the others."""
-        self.addNodeToCluster(check_member(spec), _quiet(callback))
+    def submit(self, kind: int, body: bytes, callback: Callback) -> None:
+        """Have a command of a kind in ``codec`` put into the log; its body must be checked."""
+        self._applyCommand(body, _quiet(callback), kind)
 
-    def remove_member(self, spec: str, callback: Callback) -> None:
-        """Remove a member; the leader does not remove itself."""
-        self.removeNodeFromCluster(check_member(spec), _quiet(callback))
+    @property
+    def failure(self) -> Exception | None:
+        """Why the node has stopped for good, if it has."""
+        return self._failure
 
     def members(self) -> list[str]:
         """All members as of the end of the log, this node too."""
@@ -117,11 +113,16 @@ class HardenedSyncObj(_SyncObj):
     def _journal(self) -> Journal:
         return self._SyncObj__raftLog  # type: ignore[no-any-return]
 
-    def due_s(self) -> float:
-        """Return when the next tick is due on the library's clock, if nothing comes before."""
-        if self._isLeader():
-            return float(self._SyncObj__newAppendEntriesTime)
-        return float(self._SyncObj__raftElectionDeadline)
+    def due_in_s(self) -> float:
+        """Return when the next tick is due, if nothing comes before."""
+        now_s = _now_s()
+        if not self._isLeader():
+            stands_s = float(self._SyncObj__raftElectionDeadline) - now_s
+            return stands_s if stands_s > 0 else _NOBODY_THERE_S
+        alone = not self._SyncObj__otherNodes
+        if alone and self._journal().last.index > self.raftCommitIndex:
+            return 0.0  # there is nobody whose answer would bring the next tick
+        return max(0.0, float(self._SyncObj__newAppendEntriesTime) - now_s)
 
 
 def _quiet(callback: Callback) -> Callback:
