@@ -11,12 +11,12 @@ from typing import Any
 
 from pysyncobj import SyncObjConf
 
-from goq.cluster.raft import codec
+from goq.cluster.raft import codec, following
 from goq.cluster.raft.journal import Journal
 from goq.cluster.raft.machine import Request, StateMachine
 from goq.cluster.raft.member import Member, check_member
-from goq.cluster.raft.overrides import _now_s, _SyncObj
 from goq.cluster.raft.snapshots import Snapshots
+from goq.cluster.raft.ticking import now_s
 from goq.errors import DamagedData
 from goq.storage.files import Disk
 
@@ -25,7 +25,7 @@ _NOBODY_THERE_S = 0.1
 _log = logging.getLogger(__name__)
 
 
-class HardenedSyncObj(_SyncObj):
+class HardenedSyncObj(following._SyncObj):
     """A node of a cluster. Not safe for use from several threads, but for :meth:`apply`.
 
     ``self_id`` and ``other_ids`` are members, as ``n1`` or ``n1=host:port``; the others count only
@@ -59,7 +59,7 @@ class HardenedSyncObj(_SyncObj):
         self._sequence = 0
         members = sorted(map(check_member, {self_id, *other_ids}))
         journal = Journal.open(disk, folder, members)
-        snapshots = Snapshots(disk, folder, machine, _now_s, conf.logCompactionBatchSize)
+        snapshots = Snapshots(disk, folder, machine, now_s, conf.logCompactionBatchSize)
         snapshots.recover(journal.first.index, journal.first.term)
         applied_index = max(machine.applied_index, journal.first.index)
         if applied_index > journal.last.index:
@@ -115,14 +115,14 @@ class HardenedSyncObj(_SyncObj):
 
     def due_in_s(self) -> float:
         """Return when the next tick is due, if nothing comes before."""
-        now_s = _now_s()
+        time_s = now_s()
         if not self._isLeader():
-            stands_s = float(self._SyncObj__raftElectionDeadline) - now_s
+            stands_s = float(self._SyncObj__raftElectionDeadline) - time_s
             return stands_s if stands_s > 0 else _NOBODY_THERE_S
         alone = not self._SyncObj__otherNodes
         if alone and self._journal().last.index > self.raftCommitIndex:
             return 0.0  # there is nobody whose answer would bring the next tick
-        return max(0.0, float(self._SyncObj__newAppendEntriesTime) - now_s)
+        return max(0.0, float(self._SyncObj__newAppendEntriesTime) - time_s)
 
 
 def _quiet(callback: Callback) -> Callback:
