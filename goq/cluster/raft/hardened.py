@@ -101,6 +101,14 @@ class HardenedSyncObj(following._SyncObj):
         """Have a command of a kind in ``codec`` put into the log; its body must be checked."""
         self._applyCommand(body, _quiet(callback), kind)
 
+    def add_member(self, spec: str, callback: Callback) -> None:
+        """Add a member, which runs already and knows the others."""
+        self.addNodeToCluster(check_member(spec), _quiet(callback))
+
+    def remove_member(self, spec: str, callback: Callback) -> None:
+        """Remove a member; the leader does not remove itself."""
+        self.removeNodeFromCluster(check_member(spec), _quiet(callback))
+
     @property
     def failure(self) -> Exception | None:
         """Why the node has stopped for good, if it has."""
