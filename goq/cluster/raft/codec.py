@@ -101,6 +101,11 @@ class ApplyCommandResponse(
     log_term: Count | UnsetType = UNSET
     error: Count | UnsetType = UNSET
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it says one or the other."""
+        return self.error is not UNSET or UNSET not in (self.log_idx, self.log_term)
+
 
 _messages = msgspec.msgpack.Decoder(
     RequestVote
@@ -130,6 +135,8 @@ def decode_message(data: bytes | memoryview) -> dict[str, Any]:
         message = _messages.decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise InvalidInput(f"not a message of the Raft protocol: {error}") from None
+    if isinstance(message, ApplyCommandResponse) and not message.is_whole:
+        raise InvalidInput("not a message of the Raft protocol: an answer without a place")
     fields = {"type": type(message).__struct_config__.tag}
     for name in message.__struct_fields__:
         if (value := getattr(message, name)) is not UNSET:
@@ -166,6 +173,14 @@ def encode_change(operation: str, spec: str) -> bytes:
 def decode_change(command: bytes) -> MemberChange:
     """Return the change in a ``MEMBERSHIP`` command; ``InvalidInput`` if there is none."""
     return _decoded(_changes, command)  # type: ignore[no-any-return]
+
+
+def check_entries(previous: int, entries: list[tuple[bytes, int, int]]) -> None:
+    """Raise ``InvalidInput`` for entries that do not follow one by one, or are none."""
+    for expected, (command, index, _) in enumerate(entries, previous + 1):
+        if index != expected:
+            raise InvalidInput(f"entry {index} comes where {expected} belongs")
+        check_command(command)
 
 
 def check_command(command: bytes) -> None:

@@ -49,6 +49,7 @@ class _SyncObj(leading._SyncObj):
             answer = self.__raftCommitIndex + 1  # this much is the leader's as well, surely
             self.__transport.send(node, self.__answer(message, answer, success=False))
             return
+        codec.check_entries(index, message["entries"])
         for command, index, term in message["entries"]:
             ours = journal.at(index)
             if ours is None or ours.term != term:

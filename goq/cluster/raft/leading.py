@@ -20,8 +20,8 @@ class _SyncObj(ticking._SyncObj):
         if self.__raftState != _LEADER or message["term"] != self.__raftCurrentTerm:
             return
         self.__lastResponseTime[node] = now_s()
-        wanted = message["next_node_idx"]
-        if message["success"] and wanted <= self.__raftLog.last.index + 1:
+        wanted = min(message["next_node_idx"], self.__raftLog.last.index + 1)
+        if message["success"]:
             self.__raftMatchIndex[node] = max(self.__raftMatchIndex[node], wanted - 1)
             self.__raftNextIndex[node] = max(self.__raftNextIndex[node], wanted)
         elif message["round"] == self._rounds.get(node, 0):

@@ -98,6 +98,7 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         except (MachineFailed, OSError, MemoryError):
             raise
         except GoqError as error:
+            _log.warning("the command at %d is refused: %s", entry.index, error.detail)
             return Refused(error.code, error.detail)
         except Exception as error:
             _log.exception("the command at %d cannot be applied", entry.index)
