@@ -155,3 +155,24 @@ FINDS_WAITING_MAX: Final = 32
 TRACE_COPIES_MAX: Final = 32
 TRACE_WATCHES_MAX: Final = 10_000
 HISTORY_DAYS_MAX: Final = 366
+
+# Raft: what the nodes of a cluster agree on
+RAFT_COMMAND_BYTES_MAX: Final = MIB
+RAFT_COMMANDS_WAITING_MAX: Final = 1_000  # of one node; fewer than are remembered of a proposer
+RAFT_REQUESTS_REMEMBERED: Final = 1_024  # of each proposer, to refuse what comes twice
+RAFT_PROPOSERS_REMEMBERED: Final = 1_024
+RAFT_RESULT_BYTES_MAX: Final = 4 * KIB  # a larger result is not remembered for a retry
+RAFT_MEMBERS_MAX: Final = 64
+RAFT_MEMBER_CHARS_MAX: Final = 300
+RAFT_JOURNAL_BYTES: Final = 32 * MIB  # trimmed from here on, also when it holds few entries
+RAFT_JOURNAL_BYTES_MAX: Final = 256 * MIB  # no new commands from here on
+RAFT_RECORD_BYTES_MAX: Final = 2 * MIB
+RAFT_IN_FLIGHT_ENTRIES_MAX: Final = 4_096  # sent to a follower and not answered yet
+RAFT_BATCH_ENTRIES_MAX: Final = 1_024
+RAFT_SNAPSHOT_BYTES_MAX: Final = 4 * GIB
+RAFT_SNAPSHOT_IDLE_S: Final = 10.0  # after this a transfer that stands still is given up
+RAFT_MESSAGE_BYTES_MAX: Final = 4 * MIB
+RAFT_SEND_BUFFER_BYTES_MAX: Final = 16 * MIB  # waiting to be sent to one member
+RAFT_HANDSHAKES_MAX: Final = 64  # connections that have not said yet who they are
+RAFT_HANDSHAKE_TIMEOUT_S: Final = 3.0
+RAFT_SECRET_BYTES_MIN: Final = 16

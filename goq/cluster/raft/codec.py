@@ -1,0 +1,200 @@
+"""What travels and what is kept, as plain data: msgpack of fixed shapes, never pickle.
+
+A command in the log is its kind in one byte and a body: ``REGULAR`` a :class:`Request`, ``NO_OP``
+nothing, ``MEMBERSHIP`` ``[operation, member]``. A message is a map whose ``type`` is one of the
+structs below; the library passes it on as a ``dict`` with these same keys.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from goq import limits
+from goq.cluster.raft.machine import Request
+from goq.errors import InvalidInput, TooLarge
+
+COMMAND_VERSION = 1
+REGULAR, NO_OP, MEMBERSHIP = 0, 1, 2
+NO_OP_COMMAND = bytes((NO_OP,))
+_ENTRY_ROOM_BYTES = 256  # what a command gets around it on its way to the log
+
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Command = Annotated[bytes, Meta(max_length=limits.RAFT_COMMAND_BYTES_MAX + _ENTRY_ROOM_BYTES)]
+Spec = Annotated[str, Meta(max_length=limits.RAFT_MEMBER_CHARS_MAX)]
+MemberChange = tuple[Literal["add", "rem"], Spec]
+
+
+class _Message(Struct, tag_field="type", forbid_unknown_fields=True):
+    term: Count
+
+
+class RequestVote(_Message, tag="request_vote"):
+    """A candidate asks for a vote."""
+
+    last_log_index: Count
+    last_log_term: Count
+
+
+class ResponseVote(_Message, tag="response_vote"):
+    """The vote is given."""
+
+
+class TimeoutNow(_Message, tag="timeout_now"):
+    """The leader hands over."""
+
+
+class AppendEntries(_Message, tag="append_entries"):
+    """The leader's entries after ``prevLogIdx``, none for a heartbeat."""
+
+    commit_index: Count
+    round: Count
+    prevLogIdx: Count
+    prevLogTerm: Count
+    entries: list[tuple[Command, Count, Count]]
+
+
+class NextNodeIdx(_Message, tag="next_node_idx"):
+    """A follower's answer: what it wants next, and whether all before it is the leader's."""
+
+    round: Count
+    next_node_idx: Count
+    success: bool
+
+
+class Snapshot(_Message, tag="snapshot"):
+    """A piece of a snapshot; an empty one is a heartbeat."""
+
+    commit_index: Count
+    index: Count
+    index_term: Count
+    members: Annotated[list[Spec], Meta(max_length=limits.RAFT_MEMBERS_MAX)]
+    size_bytes: Annotated[int, Meta(ge=0, le=limits.RAFT_SNAPSHOT_BYTES_MAX)]
+    crc32c: Count
+    offset: Count
+    data: bytes
+
+
+class SnapshotReply(_Message, tag="snapshot_reply"):
+    """How much of a snapshot a follower has."""
+
+    index: Count
+    offset: Count
+
+
+class ApplyCommand(Struct, tag_field="type", tag="apply_command", forbid_unknown_fields=True):
+    """A follower passes a command on to the leader."""
+
+    command: Command
+    request_id: Count | UnsetType = UNSET
+
+
+class ApplyCommandResponse(
+    Struct, tag_field="type", tag="apply_command_response", forbid_unknown_fields=True
+):
+    """Where the leader has put the command, or why not."""
+
+    request_id: Count
+    log_idx: Count | UnsetType = UNSET
+    log_term: Count | UnsetType = UNSET
+    error: Count | UnsetType = UNSET
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it says one or the other."""
+        return self.error is not UNSET or UNSET not in (self.log_idx, self.log_term)
+
+
+_messages = msgspec.msgpack.Decoder(
+    RequestVote
+    | ResponseVote
+    | TimeoutNow
+    | AppendEntries
+    | NextNodeIdx
+    | Snapshot
+    | SnapshotReply
+    | ApplyCommand
+    | ApplyCommandResponse,
+    strict=True,
+)
+_requests = msgspec.msgpack.Decoder(Request, strict=True)
+_changes = msgspec.msgpack.Decoder(MemberChange, strict=True)
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode_message(message: dict[str, Any]) -> bytes:
+    """Return the bytes of a message."""
+    return _encoder.encode(message)
+
+
+def decode_message(data: bytes | memoryview) -> dict[str, Any]:
+    """Return a message as the library takes it; ``InvalidInput`` if it is none."""
+    try:
+        message = _messages.decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"not a message of the Raft protocol: {error}") from None
+    if isinstance(message, ApplyCommandResponse) and not message.is_whole:
+        raise InvalidInput("not a message of the Raft protocol: an answer without a place")
+    fields = {"type": type(message).__struct_config__.tag}
+    for name in message.__struct_fields__:
+        if (value := getattr(message, name)) is not UNSET:
+            fields[name] = value
+    return fields
+
+
+def encode_request(request: Request) -> bytes:
+    """Return a command's bytes without its kind.
+
+    Raises ``TooLarge``, and ``InvalidInput`` for what is not plain data.
+    """
+    try:
+        data = _encoder.encode(request)
+    except (msgspec.MsgspecError, TypeError, OverflowError, RecursionError) as error:
+        raise InvalidInput(f"the command is not plain data: {error}") from None
+    if len(data) > limits.RAFT_COMMAND_BYTES_MAX:
+        raise TooLarge(
+            f"the command has {len(data)} bytes, at most {limits.RAFT_COMMAND_BYTES_MAX} fit"
+        )
+    return data
+
+
+def decode_request(command: bytes) -> Request:
+    """Return the request in a ``REGULAR`` command; ``InvalidInput`` if there is none."""
+    return _decoded(_requests, command)  # type: ignore[no-any-return]
+
+
+def encode_change(operation: str, spec: str) -> bytes:
+    """Return a change of members without its kind."""
+    return _encoder.encode((operation, spec))
+
+
+def decode_change(command: bytes) -> MemberChange:
+    """Return the change in a ``MEMBERSHIP`` command; ``InvalidInput`` if there is none."""
+    return _decoded(_changes, command)  # type: ignore[no-any-return]
+
+
+def check_entries(previous: int, entries: list[tuple[bytes, int, int]]) -> None:
+    """Raise ``InvalidInput`` for entries that do not follow one by one, or are none."""
+    for expected, (command, index, _) in enumerate(entries, previous + 1):
+        if index != expected:
+            raise InvalidInput(f"entry {index} comes where {expected} belongs")
+        check_command(command)
+
+
+def check_command(command: bytes) -> None:
+    """Raise ``InvalidInput`` for what must not come into the log."""
+    if command[:1] == bytes((MEMBERSHIP,)):
+        decode_change(command)
+    elif command[:1] == bytes((REGULAR,)):
+        decode_request(command)
+    elif command != NO_OP_COMMAND:
+        raise InvalidInput("not a command of the Raft log")
+
+
+def _decoded(decoder: msgspec.msgpack.Decoder[Any], command: bytes) -> Any:
+    try:
+        return decoder.decode(memoryview(command)[1:])
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"not a command of the Raft log: {error}") from None
