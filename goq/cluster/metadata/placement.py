@@ -1,9 +1,10 @@
 """Where replicas go: on distinct nodes, over as many racks as can be, and evenly.
 
 A topic's own replicas and leaders are spread first, so that no topic is all on the node that
-joined last; between equals the node with the least in the whole cluster is taken. A node without a
-rack is a rack of its own. The answer follows from the state alone: no chance, and no order of a
-dictionary.
+joined last; between equals the node with the least in the whole cluster is taken, then the one that
+shares the fewest of the topic's partitions with those chosen already: so when a node dies, what it
+led goes to many. A node without a rack is a rack of its own. The answer follows from the state
+alone: no chance, and no order of a dictionary.
 """
 
 from __future__ import annotations
@@ -52,11 +53,26 @@ class Loads:
         for partition in () if topic is None else topic.partitions:
             self.topic_replicas.update(partition.future)
             self.topic_leaders[partition.future[0]] += 1
+        self.shared: Counter[tuple[str, str]] = Counter()
+        for partition in () if topic is None else topic.partitions:
+            for number, node in enumerate(partition.future):
+                self._share(partition.future[:number], node)
 
-    def add(self, node: str) -> None:
-        """Count a replica more on a node."""
+    def add(self, row: Sequence[str], node: str) -> None:
+        """Count a replica more on a node, of a partition that is on those of ``row`` already."""
         self.replicas[node] += 1
         self.topic_replicas[node] += 1
+        self._share(row, node)
+
+    def lead(self, node: str, more: int) -> None:
+        """Count more preferred leaderships on a node, or fewer."""
+        self.leaders[node] += more
+        self.topic_leaders[node] += more
+
+    def _share(self, row: Sequence[str], node: str) -> None:
+        for other in row:
+            self.shared[other, node] += 1
+            self.shared[node, other] += 1
 
 
 def place(state: State, topic: Topic | None, count: int, factor: int) -> list[tuple[str, ...]]:
@@ -69,13 +85,16 @@ def place(state: State, topic: Topic | None, count: int, factor: int) -> list[tu
     for _ in range(count):
         row: list[str] = []
         for _ in range(factor):
-            row.append(_next(row, nodes, racks, loads))
-            loads.add(row[-1])
+            node = _next(row, nodes, racks, loads)
+            loads.add(row, node)
+            row.append(node)
+        loads.lead(row[0], 1)
         rows.append(row)
+    for row in rows:
+        loads.lead(row[0], -1)
     level_replicas(rows, nodes, racks, (loads.topic_replicas, loads.replicas))
     for row in rows:
-        loads.topic_leaders[row[0]] += 1
-        loads.leaders[row[0]] += 1
+        loads.lead(row[0], 1)
     level_leaders(rows, nodes, (loads.topic_leaders, loads.leaders))
     return [tuple(row) for row in rows]
 
@@ -91,8 +110,9 @@ def replacement(state: State, topic: Topic, replicas: Sequence[str]) -> tuple[st
     for _ in range(len(replicas) - len(row)):
         if not set(nodes) - {*row, *heirs}:
             return None
-        heirs.append(_next([*row, *heirs], nodes, racks, loads))
-        loads.add(heirs[-1])
+        heir = _next([*row, *heirs], nodes, racks, loads)
+        loads.add([*row, *heirs], heir)
+        heirs.append(heir)
     following = iter(heirs)
     return tuple(next(following) if state.nodes[n].leaving else n for n in replicas)
 
@@ -106,6 +126,7 @@ def _next(row: Sequence[str], nodes: Sequence[str], racks: Mapping[str, str], lo
             used[racks[node]],
             loads.topic_replicas[node],
             loads.replicas[node],
+            sum(loads.shared[other, node] for other in row) if row else loads.leaders[node],
             node,
         ),
     )
