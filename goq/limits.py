@@ -120,6 +120,18 @@ SESSION_TIMEOUT_MS_MAX: Final = 30 * 60_000
 REBALANCES_REMEMBERED: Final = 50
 REBALANCE_MOVES_REMEMBERED: Final = 2_000
 
+# Cluster
+CLUSTER_NODES_MAX: Final = 32
+CLUSTER_PARTITIONS_MAX: Final = 20_000
+REPLICAS_MAX: Final = 7
+METADATA_TEXT_CHARS_MAX: Final = 500  # a name, an address, a reason
+METADATA_COMMAND_BYTES_MAX: Final = 256 * KIB
+NODE_SESSION_TIMEOUT_MS: Final = 1_000
+PREFERRED_LEADER_DELAY_MS: Final = 10_000  # how long a node is up before leaderships come back
+CONTROLLER_COMMANDS_MAX: Final = 200  # proposed by one look at the state
+MOVES_AT_ONCE_MAX: Final = 1_000
+MOVES_PLANNED_MAX: Final = 1_000  # by one rebalance
+
 # HTTP
 CONNECTIONS_MAX: Final = 20_000
 TARGET_BYTES_MAX: Final = 8 * KIB

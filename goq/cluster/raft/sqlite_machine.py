@@ -130,7 +130,7 @@ class SqliteMachine:
             "SELECT result FROM raft_requests WHERE proposer = ? AND sequence = ?", key
         ).fetchone()
         if known is not None:
-            return msgspec.msgpack.decode(known[0], type=Refused | dict | list | str | int | None)
+            return _remembered(known[0])
         if request.sequence <= self._forgotten(request.proposer):
             return Refused("conflict", "the request is too old to tell whether it was applied")
         result = self._run(request)
@@ -177,3 +177,11 @@ class SqliteMachine:
             ).fetchone()
             db.execute("DELETE FROM raft_proposers WHERE proposer = ?", (oldest,))
             db.execute("DELETE FROM raft_requests WHERE proposer = ?", (oldest,))
+
+
+def _remembered(data: bytes) -> Any:
+    """Return a result as it was given the first time."""
+    result = msgspec.msgpack.decode(data)
+    if isinstance(result, dict) and result.get("type") == "refused":
+        return msgspec.convert(result, Refused)
+    return result

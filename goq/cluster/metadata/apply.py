@@ -1,0 +1,61 @@
+"""The state machine of the cluster's metadata: a state and a command give a state and a result.
+
+Nothing else enters: no clock, no chance, no order of a dictionary, so the same commands give the
+same state on every node. It never raises, whatever the command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from goq.cluster.metadata import commands, groups, moves, nodes, partitions, topics
+from goq.cluster.metadata.results import Applied, Refusal
+from goq.cluster.metadata.state import State
+
+
+def apply(state: State, command: commands.AnyCommand, index: int) -> Applied:
+    """Apply the command at ``index`` of the log; a refused one changes the version alone."""
+    state = replace(state, version=index)
+    try:
+        return _RULES[type(command)](state, command)
+    except Refusal as refusal:
+        return Applied(state, refusal.result)
+
+
+def apply_bytes(state: State, data: bytes, index: int) -> Applied:
+    """Apply an encoded command; one that cannot be decoded is refused like any other."""
+    try:
+        command = commands.decode_command(data)
+    except Refusal as refusal:
+        return Applied(replace(state, version=index), refusal.result)
+    return apply(state, command, index)
+
+
+_RULES: dict[type[commands.Command], Callable[[State, Any], Applied]] = {
+    commands.RegisterNode: nodes.register_node,
+    commands.FenceNode: nodes.fence_node,
+    commands.UnfenceNode: nodes.unfence_node,
+    commands.SetFitness: nodes.set_fitness,
+    commands.LeaveNode: nodes.leave_node,
+    commands.RemoveNode: nodes.remove_node,
+    commands.CreateTopic: topics.create_topic,
+    commands.AlterTopic: topics.alter_topic,
+    commands.AddPartitions: topics.add_partitions,
+    commands.DeleteTopic: topics.delete_topic,
+    commands.ForgetTopic: topics.forget_topic,
+    commands.PutGroup: groups.put_group,
+    commands.DeleteGroup: groups.delete_group,
+    commands.NextGeneration: groups.next_generation,
+    commands.AlterInSync: partitions.alter_in_sync,
+    commands.ElectLeader: partitions.elect_leader,
+    commands.MarkDamaged: partitions.mark_damaged,
+    commands.MarkRepaired: partitions.mark_repaired,
+    commands.MoveReplicas: moves.move_replicas,
+    commands.StartMove: moves.start_move,
+    commands.CancelMove: moves.cancel_move,
+    commands.FinishMove: moves.finish_move,
+    commands.ChangeSettings: groups.change_settings,
+}

@@ -1,0 +1,114 @@
+"""Who leads a partition: decided whenever anything changes that it depends on.
+
+A partition has a leader exactly when one of its in-sync replicas can lead: its node is up and
+fit, and it is not damaged. A leader that still can stays. A new one is the preferred replica,
+or else the one whose node leads least. A node that is leaving is taken only when there is no
+other: what it alone has could not be moved away from it otherwise.
+
+While nobody leads, nothing is written, so nobody falls behind: the in-sync set stands still.
+When there is a leader, only up nodes are in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from goq.cluster.metadata.state import Node, Partition, State, places
+
+
+class Leaderships:
+    """How many partitions each node leads; counted when first asked for, then kept up to date."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._counts: dict[str, int] | None = None
+
+    def count(self, node: str) -> int:
+        """Return how many partitions a node leads."""
+        return self._counted().get(node, 0)
+
+    def change(self, before: str | None, after: str | None) -> None:
+        """Take note of a change of leader."""
+        counts = self._counted()
+        if before is not None:
+            counts[before] = counts.get(before, 0) - 1
+        if after is not None:
+            counts[after] = counts.get(after, 0) + 1
+
+    def _counted(self) -> dict[str, int]:
+        if self._counts is None:
+            self._counts = {}
+            for _, _, partition in places(self._state):
+                if partition.leader is not None:
+                    self._counts[partition.leader] = self._counts.get(partition.leader, 0) + 1
+        return self._counts
+
+
+def is_able(nodes: Mapping[str, Node], node: str) -> bool:
+    """Whether a node is up and fit to lead."""
+    return node in nodes and nodes[node].is_up and nodes[node].can_lead
+
+
+def candidates(nodes: Mapping[str, Node], partition: Partition) -> tuple[str, ...]:
+    """Return who may be elected, in preferred order; leaving nodes only if there are no others."""
+    able = [
+        node for node in partition.in_sync if is_able(nodes, node) and node not in partition.damaged
+    ]
+    return tuple(node for node in able if not nodes[node].leaving) or tuple(able)
+
+
+def stays(nodes: Mapping[str, Node], partition: Partition) -> bool:
+    """Whether the present leader can go on."""
+    leader = partition.leader
+    return (
+        leader is not None
+        and leader in partition.in_sync
+        and is_able(nodes, leader)
+        and (leader not in partition.damaged or partition.unclean)
+    )
+
+
+def settled(nodes: Mapping[str, Node], partition: Partition, loads: Leaderships) -> Partition:
+    """Return the partition with the leader that it has to have now; itself if nothing changes.
+
+    The version is the caller's to raise.
+    """
+    if not stays(nodes, partition):
+        able = candidates(nodes, partition)
+        partition = led_by(partition, _chosen(able, partition, loads), loads)
+    if partition.leader is None:
+        return partition
+    in_sync = tuple(node for node in partition.in_sync if nodes[node].is_up)
+    return partition if in_sync == partition.in_sync else replace(partition, in_sync=in_sync)
+
+
+def led_by(partition: Partition, leader: str | None, loads: Leaderships) -> Partition:
+    """Return the partition led by another node, or by nobody, in a new epoch."""
+    if leader is None and partition.leader is None:
+        return partition
+    loads.change(partition.leader, leader)
+    return replace(partition, leader=leader, leader_epoch=partition.leader_epoch + 1, unclean=False)
+
+
+def restarted(
+    before: Mapping[str, Node], after: Mapping[str, Node], partition: Partition, loads: Leaderships
+) -> Partition:
+    """Return the partition after a node in it was started anew, as if it had been away.
+
+    ``before`` has the node fenced, ``after`` has it up. It leads again only if nobody else can,
+    and then in a new epoch.
+    """
+    back = settled(after, settled(before, partition, loads), loads)
+    if back.leader_epoch > partition.leader_epoch + 1:
+        return replace(back, leader_epoch=partition.leader_epoch + 1)
+    return back
+
+
+def _chosen(able: tuple[str, ...], partition: Partition, loads: Leaderships) -> str | None:
+    if not able:
+        return None
+    if partition.replicas[0] in able:
+        return partition.replicas[0]
+    return min(able, key=lambda node: (loads.count(node), able.index(node)))

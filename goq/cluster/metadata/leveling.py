@@ -1,0 +1,156 @@
+"""Making replicas and leaders even: from the node with more to the one with less, by few moves.
+
+``rows`` are the replicas of partitions, in preferred order, and are changed in place, as are the
+counts. There are several counts, the more important first: nodes are even when no node has two more
+than another by the first count, and among those that differ by one, by the second, and so on.
+
+Where a node cannot give to another straight, because of racks or because the other has a replica
+already, it gives to a third that can: the shortest such way is taken (as an augmenting path of a
+matching). Each step makes the sum of the squares of a count less and of no more important one
+greater, so there is an end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+
+Rows = list[list[str]]
+Counts = Sequence[Counter[str]]
+
+
+def level_replicas(
+    rows: Rows,
+    nodes: Sequence[str],
+    racks: Mapping[str, str],
+    counts: Counts,
+    topics: Sequence[str] | None = None,
+    steps_max: int = 1_000_000,
+) -> None:
+    """Make replicas even over ``nodes``; a partition's are never over fewer racks than before.
+
+    Of the partitions that could go the first goes; or, with the topic of each row in ``topics``,
+    one of which the giver has the most more than the taker.
+    """
+    of_topic: dict[str, Counter[str]] = {}
+    for topic, row in zip(topics or (), rows, strict=False):
+        of_topic.setdefault(topic, Counter()).update(row)
+    held: dict[str, set[int]] = {node: set() for node in nodes}
+    for number, row in enumerate(rows):
+        for node in row:
+            if node in held:
+                held[node].add(number)
+
+    def movable(giver: str, taker: str) -> int | None:
+        can = (
+            number
+            for number in sorted(held[giver] - held[taker])
+            if _keeps_racks(rows[number], giver, taker, racks)
+        )
+        if topics is None:
+            return next(can, None)
+        return max(
+            can, key=lambda number: _surplus(of_topic[topics[number]], giver, taker), default=None
+        )
+
+    def shift(number: int, giver: str, taker: str) -> None:
+        rows[number][rows[number].index(giver)] = taker
+        held[giver].remove(number)
+        held[taker].add(number)
+        if topics is not None:
+            of_topic[topics[number]][giver] -= 1
+            of_topic[topics[number]][taker] += 1
+
+    _level(nodes, counts, movable, shift, steps_max)
+
+
+def level_leaders(
+    rows: Rows, nodes: Sequence[str], counts: Counts, steps_max: int = 1_000_000
+) -> None:
+    """Make preferred leaderships even over ``nodes`` by changing the order of replicas."""
+    led: dict[str, set[int]] = {node: set() for node in nodes}
+    for number, row in enumerate(rows):
+        if row[0] in led:
+            led[row[0]].add(number)
+
+    def movable(giver: str, taker: str) -> int | None:
+        return min((number for number in led[giver] if taker in rows[number]), default=None)
+
+    def shift(number: int, giver: str, taker: str) -> None:
+        rows[number].remove(taker)
+        rows[number].insert(0, taker)
+        led[giver].remove(number)
+        led[taker].add(number)
+
+    _level(nodes, counts, movable, shift, steps_max)
+
+
+def _surplus(counts: Counter[str], giver: str, taker: str) -> int:
+    return counts[giver] - counts[taker]
+
+
+def _keeps_racks(row: Sequence[str], giver: str, taker: str, racks: Mapping[str, str]) -> bool:
+    others = {racks[node] for node in row if node != giver}
+    return racks[taker] not in others or racks[giver] in others
+
+
+def _level(
+    nodes: Sequence[str],
+    counts: Counts,
+    movable: Callable[[str, str], int | None],
+    shift: Callable[[int, str, str], None],
+    steps_max: int,
+) -> None:
+    for _ in range(steps_max):
+        path = _path(nodes, counts, movable)
+        if path is None:
+            return
+        for number, giver, taker in path:
+            shift(number, giver, taker)
+        for count in counts:
+            count[path[0][1]] -= 1
+            count[path[-1][2]] += 1
+
+
+def _path(
+    nodes: Sequence[str], counts: Counts, movable: Callable[[str, str], int | None]
+) -> list[tuple[int, str, str]] | None:
+    """Return the shortest way from a node with too much to one with too little, None if even."""
+    by_load = sorted(nodes, key=lambda node: ([-count[node] for count in counts], node))
+    if not any(_gains(counts, giver, taker) for giver in by_load for taker in by_load):
+        return None
+    for giver in by_load:
+        before: dict[str, tuple[int, str]] = {}
+        waiting = deque([giver])
+        while waiting:
+            node = waiting.popleft()
+            for taker in reversed(by_load):
+                if taker == giver or taker in before or (number := movable(node, taker)) is None:
+                    continue
+                before[taker] = (number, node)
+                if _gains(counts, giver, taker):
+                    path = _walked(before, giver, taker)
+                    if len({step[0] for step in path}) == len(path):
+                        return path
+                waiting.append(taker)
+    return None
+
+
+def _gains(counts: Counts, giver: str, taker: str) -> bool:
+    """Whether things are more even when one goes from a node to another."""
+    for count in counts:
+        difference = count[giver] - count[taker]
+        if difference != 1:
+            return difference > 1
+    return False
+
+
+def _walked(
+    before: Mapping[str, tuple[int, str]], giver: str, taker: str
+) -> list[tuple[int, str, str]]:
+    path = []
+    while taker != giver:
+        number, node = before[taker]
+        path.append((number, node, taker))
+        taker = node
+    return path[::-1]

@@ -1,0 +1,155 @@
+"""The state as tables of SQLite: read as a whole, written by what differs.
+
+    nodes(id, incarnation, http_url, cluster_address, rack, status, leaving, unfit_reason)
+    topics(name, topic_id, settings, deleting, version)
+    partitions(topic, partition, replicas, leader, in_sync, leader_epoch, target, moving, damaged,
+               unclean, version)
+    groups(topic, name, settings, generation, version)
+    cluster(id, replication_factor, min_insync, moves_at_once, move_bytes_per_s, version)
+
+Settings and lists of nodes are JSON. The version of the state is not here: it is the applied index,
+which changes also when nothing here does.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from goq.cluster.metadata.state import (
+    ClusterSettings,
+    Group,
+    Node,
+    Partition,
+    State,
+    Topic,
+)
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS nodes (
+    id TEXT PRIMARY KEY, incarnation INTEGER NOT NULL, http_url TEXT NOT NULL,
+    cluster_address TEXT NOT NULL, rack TEXT, status TEXT NOT NULL, leaving INTEGER NOT NULL,
+    unfit_reason TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS topics (
+    name TEXT PRIMARY KEY, topic_id INTEGER NOT NULL, settings TEXT NOT NULL,
+    deleting INTEGER NOT NULL, version INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS partitions (
+    topic TEXT NOT NULL, partition INTEGER NOT NULL, replicas TEXT NOT NULL, leader TEXT,
+    in_sync TEXT NOT NULL, leader_epoch INTEGER NOT NULL, target TEXT NOT NULL,
+    moving INTEGER NOT NULL, damaged TEXT NOT NULL, unclean INTEGER NOT NULL,
+    version INTEGER NOT NULL, PRIMARY KEY (topic, partition)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS groups (
+    topic TEXT NOT NULL, name TEXT NOT NULL, settings TEXT NOT NULL, generation INTEGER NOT NULL,
+    version INTEGER NOT NULL, PRIMARY KEY (topic, name)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS cluster (
+    id INTEGER PRIMARY KEY CHECK (id = 1), replication_factor INTEGER NOT NULL,
+    min_insync INTEGER NOT NULL, moves_at_once INTEGER NOT NULL,
+    move_bytes_per_s INTEGER NOT NULL, version INTEGER NOT NULL
+);
+"""
+
+
+def load(db: sqlite3.Connection, version: int) -> State:
+    """Return the state that the tables hold; raise ``msgspec.ValidationError`` if they cannot."""
+    partitions: dict[str, list[Partition]] = {}
+    for row in _rows(
+        db, "partitions", "topic, partition", "replicas", "in_sync", "target", "damaged"
+    ):
+        partitions.setdefault(row["topic"], []).append(
+            msgspec.convert(row, Partition, strict=False)
+        )
+    topics = {
+        row["name"]: msgspec.convert(
+            {**row, "partitions": partitions.get(row["name"], ())}, Topic, strict=False
+        )
+        for row in _rows(db, "topics", "name", "settings")
+    }
+    groups: dict[str, dict[str, Group]] = {}
+    for row in _rows(db, "groups", "topic, name", "settings"):
+        groups.setdefault(row["topic"], {})[row["name"]] = msgspec.convert(row, Group)
+    nodes = {
+        row["id"]: msgspec.convert(row, Node, strict=False) for row in _rows(db, "nodes", "id")
+    }
+    settings = [msgspec.convert(row, ClusterSettings) for row in _rows(db, "cluster", "id")]
+    return State(version, nodes, topics, groups, settings[0] if settings else ClusterSettings())
+
+
+def save(db: sqlite3.Connection, before: State, after: State) -> None:
+    """Write what differs between two states. The caller has a transaction open."""
+    for name, node in _changes(before.nodes, after.nodes):
+        _write(db, "nodes", {"id": name}, node)
+    for name, topic in _changes(before.topics, after.topics):
+        _save_topic(db, name, before.topics.get(name), topic)
+    for topic_name, of_topic in _changes(before.groups, after.groups):
+        for name, group in _changes(before.groups.get(topic_name, {}), of_topic or {}):
+            _write(db, "groups", {"topic": topic_name, "name": name}, group)
+    if after.settings != before.settings:
+        _write(db, "cluster", {"id": 1}, after.settings)
+
+
+def _save_topic(
+    db: sqlite3.Connection, name: str, before: Topic | None, after: Topic | None
+) -> None:
+    _write(db, "topics", {"name": name}, after, without=("partitions",))
+    old = dict(enumerate(() if before is None else before.partitions))
+    new = dict(enumerate(() if after is None else after.partitions))
+    for number, partition in _changes(old, new):
+        _write(db, "partitions", {"topic": name, "partition": number}, partition)
+
+
+def _changes(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> Iterable[tuple[Any, Any]]:
+    """Yield what is new or another object under its key, and None for what is gone."""
+    if before is after:
+        return
+    for key, value in after.items():
+        if before.get(key) is not value:
+            yield key, value
+    for key in before:
+        if key not in after:
+            yield key, None
+
+
+def _write(
+    db: sqlite3.Connection,
+    table: str,
+    key: dict[str, Any],
+    value: msgspec.Struct | None,
+    without: tuple[str, ...] = (),
+) -> None:
+    """Insert, replace or (None) delete one row."""
+    if value is None:
+        where = " AND ".join(f"{column} = ?" for column in key)
+        db.execute(f"DELETE FROM {table} WHERE {where}", tuple(key.values()))
+        return
+    row = key | {
+        name: _column(content)
+        for name, content in msgspec.structs.asdict(value).items()
+        if name not in without
+    }
+    marks = ", ".join("?" * len(row))
+    db.execute(
+        f"INSERT OR REPLACE INTO {table} ({', '.join(row)}) VALUES ({marks})", tuple(row.values())
+    )
+
+
+def _column(content: Any) -> Any:
+    if isinstance(content, tuple | Mapping):
+        return msgspec.json.encode(content, order="deterministic").decode()
+    return content
+
+
+def _rows(db: sqlite3.Connection, table: str, order: str, *json: str) -> Iterable[dict[str, Any]]:
+    cursor = db.execute(f"SELECT * FROM {table} ORDER BY {order}")
+    names = [column[0] for column in cursor.description]
+    for values in cursor:
+        row = dict(zip(names, values, strict=True))
+        for name in json:
+            row[name] = msgspec.json.decode(row[name])
+        yield row

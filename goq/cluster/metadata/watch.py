@@ -1,0 +1,88 @@
+"""What the controller knows of the nodes beside the state: when they spoke, and what they said.
+
+It is in the memory of the node that runs the controller, and begins empty when another takes over.
+Times are monotonic milliseconds of that node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from goq import limits
+
+
+class Heartbeat(NamedTuple):
+    """What a node says of itself, again and again.
+
+    ``deleted`` are ids of topics that are being deleted and of which it has no file any more,
+    ``damaged`` the partitions, by topic id and number, that have damaged frames here, ``repaired``
+    those that had and are whole again. What is in neither says nothing: the node may not have
+    looked yet.
+    """
+
+    incarnation: int
+    unfit_reason: str = ""
+    deleted: frozenset[int] = frozenset()
+    damaged: frozenset[tuple[int, int]] = frozenset()
+    repaired: frozenset[tuple[int, int]] = frozenset()
+
+
+class Heard(NamedTuple):
+    """A node's latest heartbeat, when it came, and since when they have come without a gap."""
+
+    heartbeat: Heartbeat
+    at_ms: int
+    since_ms: int
+
+
+class Watch(NamedTuple):
+    """All heartbeats, since when the controller watches, and when it last looked."""
+
+    since_ms: int
+    looked_ms: int
+    heard: Mapping[str, Heard]
+
+    @classmethod
+    def begin(cls, now_ms: int) -> Watch:
+        """Return the watch of a controller that has just taken over: nobody is late yet."""
+        return cls(now_ms, now_ms, {})
+
+    def look(self, now_ms: int, timeout_ms: int = limits.NODE_SESSION_TIMEOUT_MS) -> Watch:
+        """Return the watch at another look.
+
+        When the last look is long past, this node stood still itself, and heartbeats may wait to
+        be read: nobody is late for that.
+        """
+        stood_still = now_ms - self.looked_ms > timeout_ms // 2
+        return Watch(now_ms if stood_still else self.since_ms, now_ms, self.heard)
+
+    def hear(
+        self,
+        node: str,
+        heartbeat: Heartbeat,
+        now_ms: int,
+        timeout_ms: int = limits.NODE_SESSION_TIMEOUT_MS,
+    ) -> Watch:
+        """Return the watch after a heartbeat; one of an earlier incarnation is old news."""
+        before = self.heard.get(node)
+        since_ms = now_ms
+        if before is not None:
+            if heartbeat.incarnation < before.heartbeat.incarnation:
+                return self
+            same = heartbeat.incarnation == before.heartbeat.incarnation
+            if same and now_ms - before.at_ms <= timeout_ms:
+                since_ms = before.since_ms
+        heard = {**self.heard, node: Heard(heartbeat, now_ms, since_ms)}
+        return self._replace(heard=heard)
+
+    def of(self, node: str, incarnation: int) -> Heard | None:
+        """Return what was last heard of a node in an incarnation."""
+        heard = self.heard.get(node)
+        return heard if heard is not None and heard.heartbeat.incarnation == incarnation else None
+
+    def is_silent(self, node: str, incarnation: int, timeout_ms: int) -> bool:
+        """Whether nothing has been heard of a node, in this incarnation, for too long."""
+        heard = self.of(node, incarnation)
+        last_ms = self.since_ms if heard is None else max(heard.at_ms, self.since_ms)
+        return self.looked_ms - last_ms > timeout_ms

@@ -1,0 +1,139 @@
+"""What must hold of the cluster's metadata after every command, and a naive twin of elections."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from goq.cluster.metadata.commands import (
+    AnyCommand,
+    FenceNode,
+    MarkDamaged,
+    MarkRepaired,
+    RegisterNode,
+    SetFitness,
+    UnfenceNode,
+)
+from goq.cluster.metadata.results import Refused, Result
+from goq.cluster.metadata.state import Node, Partition, State
+
+
+def check_step(before: State, command: AnyCommand, after: State, result: Result) -> None:
+    """Check a state, and that it may follow from the one before by this command."""
+    assert after.version > before.version
+    if isinstance(result, Refused):
+        assert replace(after, version=before.version) == before, "a refused command changed things"
+        assert result.code
+        assert result.detail
+        return
+    assert result.index == after.version
+    check_state(after)
+    for name, topic in after.topics.items():
+        old = before.topics.get(name)
+        if old is None or old.topic_id != topic.topic_id:
+            assert topic.topic_id == after.version
+            for partition in topic.partitions:
+                assert all(before.nodes[n].takes_replicas for n in partition.replicas)
+            continue
+        assert len(topic.partitions) >= len(old.partitions)
+        for number, partition in enumerate(topic.partitions[: len(old.partitions)]):
+            if not topic.deleting:
+                _check_change(before, command, after, old.partitions[number], partition)
+                if isinstance(command, MarkDamaged | MarkRepaired):
+                    if (command.topic, command.partition) == (name, number):
+                        marked = replace(old.partitions[number], damaged=partition.damaged)
+                        check_twin(after.nodes, marked, partition, command)
+                elif isinstance(command, FenceNode | UnfenceNode | SetFitness):
+                    check_twin(after.nodes, old.partitions[number], partition, command)
+
+
+def check_state(state: State) -> None:
+    """Check a state by itself."""
+    for name, node in state.nodes.items():
+        assert node.id == name
+    assert set(state.groups) <= set(state.topics)
+    for name, topic in state.topics.items():
+        assert topic.name == name
+        assert topic.topic_id <= state.version
+        for partition in topic.partitions:
+            if topic.deleting:
+                assert partition.leader is None
+                assert not partition.target
+            else:
+                _check_partition(state.nodes, partition)
+
+
+def _check_partition(nodes: Mapping[str, Node], p: Partition) -> None:
+    for chosen in (p.replicas, p.target, p.in_sync, p.damaged):
+        assert len(set(chosen)) == len(chosen)
+    assert p.replicas
+    assert {*p.replicas, *p.target} <= set(nodes)
+    assert p.in_sync, "nobody is in sync"
+    assert set(p.in_sync) <= set(p.holders)
+    assert set(p.damaged) <= set(p.holders)
+    assert p.target or not p.moving
+    assert not p.target or set(p.target) != set(p.replicas)
+    if p.leader is None:
+        assert not able(nodes, p), "somebody could lead and nobody does"
+        assert not p.unclean
+        return
+    assert p.leader in p.in_sync
+    assert nodes[p.leader].is_up
+    assert nodes[p.leader].can_lead
+    assert p.leader not in p.damaged or p.unclean
+    assert all(nodes[node].is_up for node in p.in_sync)
+
+
+def _check_change(
+    before: State, command: AnyCommand, after: State, old: Partition, new: Partition
+) -> None:
+    assert (new.version == old.version) == (new == old)
+    assert new.version in (old.version, old.version + 1)
+    anew = (
+        isinstance(command, RegisterNode)
+        and command.node in before.nodes
+        and command.node == old.leader
+    )
+    assert new.leader_epoch == old.leader_epoch + (new.leader != old.leader or anew)
+    for node in set(new.holders) - set(old.holders) | set(new.target) - set(old.target):
+        assert node in old.target or node in old.holders or before.nodes[node].takes_replicas
+    for node in set(new.in_sync) - set(old.in_sync):
+        assert after.nodes[node].is_up, "a fenced node was taken in sync"
+    elected = new.leader is not None and (new.leader != old.leader or anew)
+    if elected and not new.unclean and after.nodes[str(new.leader)].leaving:
+        assert all(after.nodes[node].leaving for node in able(after.nodes, new))
+
+
+def able(nodes: Mapping[str, Node], partition: Partition) -> set[str]:
+    """Return who could lead, by the words of the rule."""
+    return {
+        node
+        for node in partition.in_sync
+        if nodes[node].is_up and nodes[node].can_lead and node not in partition.damaged
+    }
+
+
+def check_twin(
+    nodes: Mapping[str, Node], old: Partition, new: Partition, command: AnyCommand
+) -> None:
+    """Check an election against one that is written down naively."""
+    could = able(nodes, old)
+    uncleanly = old.unclean and old.leader is not None and nodes[old.leader].is_up
+    if uncleanly and not nodes[str(old.leader)].can_lead:
+        uncleanly = False
+    if isinstance(command, MarkDamaged) and command.node == old.leader:
+        uncleanly = False
+    goes_on = old.leader in could or uncleanly
+    if goes_on:
+        assert new.leader == old.leader
+    elif not could:
+        assert new.leader is None
+        assert new.in_sync == old.in_sync
+    else:
+        pool = {node for node in could if not nodes[node].leaving} or could
+        assert new.leader in pool
+        if old.replicas[0] in pool:
+            assert new.leader == old.replicas[0]
+    if new.leader is not None:
+        assert set(new.in_sync) == {node for node in old.in_sync if nodes[node].is_up}

@@ -1,0 +1,137 @@
+"""Random commands on the cluster's metadata: sensible, stale, repeated and senseless ones."""
+
+from __future__ import annotations
+
+import random
+
+from goq.cluster.metadata import commands as c
+from goq.cluster.metadata.state import Partition, State, Topic
+
+NODES = [f"n{number}" for number in range(1, 8)]
+RACKS = [None, "a", "b", "c"]
+TOPICS = ["orders", "mails", "clicks"]
+GROUPS = ["g1", "g2"]
+
+
+class Commands:
+    """Commands from a seed; each is decided on a state that may be some commands old."""
+
+    def __init__(self, seed: object) -> None:
+        self.random = random.Random(str(seed))
+        self._states: list[State] = []
+        self._made: list[c.AnyCommand] = []
+
+    def next(self, state: State) -> c.AnyCommand:
+        """Return the next command."""
+        self._states = [*self._states[-20:], state]
+        chance = self.random.random()
+        if self._made and chance < 0.08:
+            return self.random.choice(self._made[-30:])
+        seen = self.random.choice(self._states) if chance < 0.2 else state
+        command = self._command(seen)
+        self._made.append(command)
+        return command
+
+    def _command(self, state: State) -> c.AnyCommand:
+        if len(state.nodes) < 2 or self.random.random() < 0.45:
+            return self._about_node(state)
+        if not state.topics or self.random.random() < 0.2:
+            return self._about_topic(state)
+        topic = self.random.choice(sorted(state.topics.values(), key=lambda t: t.name))
+        return self._about_partition(state, topic)
+
+    def _about_node(self, state: State) -> c.AnyCommand:
+        r = self.random
+        name = r.choice(NODES)
+        node = state.nodes.get(name)
+        incarnation = 0 if node is None else node.incarnation
+        if node is None or r.random() < 0.15:
+            rack = node.rack if node else r.choice(RACKS)
+            return c.RegisterNode(
+                name, incarnation + r.choice([0, 1, 1, 1, 3]), f"http://{name}", f"{name}:9", rack
+            )
+        if not node.is_up and r.random() < 0.6:
+            return c.UnfenceNode(name, incarnation)
+        if node.unfit_reason and r.random() < 0.5:
+            return c.SetFitness(name, incarnation)
+        kind = r.randrange(8)
+        if kind < 4:
+            return c.FenceNode(name, incarnation)
+        if kind < 5:
+            return c.SetFitness(name, incarnation, r.choice(["", "the disk is full"]))
+        if kind < 6:
+            return c.UnfenceNode(name, incarnation)
+        if kind < 7 and r.random() < 0.3:
+            return c.LeaveNode(name)
+        return c.RemoveNode(name)
+
+    def _about_topic(self, state: State) -> c.AnyCommand:
+        r = self.random
+        name = r.choice(TOPICS)
+        topic = state.topics.get(name)
+        if topic is None:
+            factor = r.choice([None, 1, 2, 3, 3, 9])
+            return c.CreateTopic(name, r.choice([0, 1, 3, 6, 12]), {"fsync": "always"}, factor)
+        key = (name, topic.topic_id)
+        group = r.choice(GROUPS)
+        known = state.groups.get(name, {}).get(group)
+        choices: list[c.AnyCommand] = [
+            c.AlterTopic(*key, topic.version, {r.choice("ab"): r.choice(["1", None])}),
+            c.AddPartitions(*key, topic.version, len(topic.partitions) + r.randrange(3)),
+            c.PutGroup(*key, group, known.version if known else 0, {"x": str(r.random())}),
+            c.NextGeneration(*key, group, known.generation if known else 0),
+            c.DeleteGroup(*key, group, known.version if known else 0),
+            c.ChangeSettings(state.settings.version, moves_at_once=r.randrange(4)),
+            c.CreateTopic(name, 1, {}),
+        ]
+        if topic.deleting or r.random() < 0.15:
+            choices = [c.DeleteTopic(*key), c.ForgetTopic(*key)]
+        return r.choice(choices)
+
+    def _about_partition(self, state: State, topic: Topic) -> c.AnyCommand:
+        r = self.random
+        number = r.randrange(len(topic.partitions))
+        p = topic.partitions[number]
+        if r.random() < 0.02:
+            number += 1
+        key = (topic.name, topic.topic_id, number)
+        at = (*key, p.version)
+        anybody = r.choice(NODES)
+        node = state.nodes.get(anybody)
+        replica = r.choice([*p.holders, anybody])
+        own = state.nodes[replica].incarnation if replica in state.nodes else 0
+        kind = r.randrange(12)
+        if kind < 4:
+            return c.AlterInSync(*at, p.leader or anybody, p.leader_epoch, self._in_sync(state, p))
+        if kind < 5:
+            return c.ElectLeader(*at, replica)
+        if kind < 6:
+            return c.ElectLeader(*at, replica, unclean=True)
+        if kind < 7:
+            return c.MarkDamaged(*key, replica, own)
+        if kind < 8:
+            return c.MarkRepaired(*key, r.choice(p.damaged or (anybody,)), own)
+        if p.target:
+            choices = [c.CancelMove(*at), c.FinishMove(*at), c.FinishMove(*at), c.StartMove(*at)]
+            return c.StartMove(*at) if not p.moving and kind < 11 else r.choice(choices)
+        target = list(p.replicas)
+        if node is not None and r.random() < 0.8:
+            target[r.randrange(len(target))] = anybody
+        if r.random() < 0.3:
+            r.shuffle(target)
+        if r.random() < 0.2:
+            target.append(r.choice(NODES))
+        return c.MoveReplicas(*at, tuple(target))
+
+    def _in_sync(self, state: State, p: Partition) -> dict[str, int]:
+        r = self.random
+        chosen = {node for node in p.holders if r.random() < 0.8}
+        if p.leader is not None and r.random() < 0.95:
+            chosen.add(p.leader)
+        if r.random() < 0.05:
+            chosen.add(r.choice(NODES))
+        return {
+            node: state.nodes[node].incarnation + (r.random() < 0.03)
+            for node in sorted(chosen)
+            if node in state.nodes
+        }
