@@ -23,7 +23,7 @@ from goq.settings import TopicSettings
 
 DEFAULT_PARTITIONS = 6
 _STRICT = ConfigDict(extra="forbid", frozen=True)
-_SECTIONS = "broker and defaults"
+_SECTIONS = "broker, cluster and defaults"
 
 
 class BrokerConfig(BaseModel):
@@ -54,10 +54,7 @@ class BrokerConfig(BaseModel):
     @field_validator("listen")
     @classmethod
     def _has_host_and_port(cls, value: str) -> str:
-        host, colon, port = value.rpartition(":")
-        if not (host and colon and port.isascii() and port.isdigit() and int(port) < 65536):
-            raise ValueError(f"{value!r} is not HOST:PORT, as in 127.0.0.1:8080")
-        return value
+        return _host_and_port(value)
 
     @property
     def host(self) -> str:
@@ -68,6 +65,69 @@ class BrokerConfig(BaseModel):
     def port(self) -> int:
         """The port to listen on, 0 for any that is free."""
         return int(self.listen.rpartition(":")[2])
+
+
+def _host_and_port(value: str) -> str:
+    host, colon, port = value.rpartition(":")
+    if not (host and colon and port.isascii() and port.isdigit() and int(port) < 65536):
+        raise ValueError(f"{value!r} is not HOST:PORT, as in 127.0.0.1:8080")
+    return value
+
+
+class ClusterConfig(BaseModel):
+    """The node as a member of a cluster; without ``listen`` it is on its own.
+
+    The first nodes of a cluster are told of each other by ``peers``, addresses by node id, this
+    node's among them; a later one is told by ``join`` the URL of any that runs. Both count only
+    until the node has heard from the cluster: after that it knows the members itself.
+    """
+
+    model_config = _STRICT
+
+    listen: str | None = None
+    peers: dict[str, str] = Field(default_factory=dict)
+    join: str | None = None
+    secret_file: Path | None = None
+    advertise: str | None = None
+    rack: str | None = None
+    min_insync: int = Field(default=2, ge=1, le=limits.CLUSTER_NODES_MAX)
+
+    @field_validator("listen")
+    @classmethod
+    def _has_host_and_port(cls, value: str | None) -> str | None:
+        return None if value is None else _host_and_port(value)
+
+    @field_validator("peers", mode="before")
+    @classmethod
+    def _are_by_id(cls, value: Any) -> Any:
+        """Take ``n1=HOST:PORT,n2=HOST:PORT`` as well as a mapping."""
+        if not isinstance(value, str):
+            return value
+        pairs = [part.partition("=") for part in value.split(",") if part]
+        return {name: address for name, _, address in pairs}
+
+    @field_validator("peers")
+    @classmethod
+    def _are_addresses(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, address in value.items():
+            try:
+                check_name(name, "node")
+            except InvalidInput as error:
+                raise ValueError(error.detail) from None
+            _host_and_port(address)
+        return value
+
+    @property
+    def is_member(self) -> bool:
+        """Whether the node is one of a cluster."""
+        return self.listen is not None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """The host and port to listen on for other nodes."""
+        assert self.listen is not None
+        host, _, port = self.listen.rpartition(":")
+        return host.strip("[]"), int(port)
 
 
 class DefaultsConfig(BaseModel):
@@ -129,6 +189,27 @@ class Config(BaseModel):
 
     broker: BrokerConfig = BrokerConfig()
     defaults: DefaultsConfig = DefaultsConfig()
+    cluster: ClusterConfig = ClusterConfig()
+
+    @model_validator(mode="after")
+    def _is_one_cluster(self) -> Config:
+        cluster, me = self.cluster, self.broker.node_id
+        if not cluster.is_member:
+            if cluster.peers or cluster.join:
+                raise ValueError("cluster.listen: say where this node listens for the others")
+            return self
+        if cluster.secret_file is None:
+            raise ValueError(
+                "cluster.secret_file: nodes prove themselves to each other by a secret; make one"
+                " for all with: openssl rand -hex 32 > cluster.secret"
+            )
+        if cluster.peers and cluster.join:
+            raise ValueError("cluster.join: a node has peers from the start, or joins; not both")
+        if cluster.peers and me not in cluster.peers:
+            raise ValueError(
+                f"cluster.peers: this node, {me}, is not among {sorted(cluster.peers)}"
+            )
+        return self
 
 
 class _Environment(BaseSettings):
@@ -138,6 +219,7 @@ class _Environment(BaseSettings):
 
     broker: BrokerConfig = BrokerConfig()
     defaults: DefaultsConfig = DefaultsConfig()
+    cluster: ClusterConfig = ClusterConfig()
 
 
 def load_config(path: Path | None, flags: Mapping[str, Any]) -> Config:
@@ -191,7 +273,9 @@ def _nested(key: str, value: Any) -> dict[str, Any]:
     """Return a setting by its dotted name as the file would have it."""
     section, _, rest = key.partition(".")
     if section not in Config.model_fields or not rest:
-        raise UsageError(f"{key!r} is not a setting; settings begin with broker. or defaults.")
+        raise UsageError(
+            f"{key!r} is not a setting; settings begin with broker., cluster. or defaults."
+        )
     for name in reversed(key.split(".")):
         value = {name: value}
     return dict(value)

@@ -7,6 +7,7 @@ import gc
 import signal
 import sys
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from goq import limits
 from goq.api.app import Api
@@ -18,6 +19,7 @@ from goq.api.history import HistoryRoutes
 from goq.api.members import MemberRoutes
 from goq.api.messages import MessageRoutes
 from goq.api.metrics import HttpStats, Metrics
+from goq.api.node_calls import NodeCallRoutes
 from goq.api.operations import OperationRoutes
 from goq.api.problems import problem_response
 from goq.api.producers import ProducerRoutes
@@ -26,13 +28,16 @@ from goq.api.single import SingleRoutes
 from goq.api.topics import TopicRoutes
 from goq.api.tracing import TraceRoutes
 from goq.broker.broker import Broker
-from goq.broker.metadata import LocalMetadata
+from goq.broker.metadata import LocalMetadata, MetadataStore
 from goq.clock import SystemClock
 from goq.config import Config
 from goq.errors import UsageError
 from goq.http.server import HttpServer
 from goq.storage.files import RealDisk
 from goq.storage.lock import DataDirLock
+
+if TYPE_CHECKING:
+    from goq.cluster.membership import Membership
 
 
 class Node:
@@ -48,6 +53,7 @@ class Node:
         self.broker: Broker | None = None
         self._server: HttpServer | None = None
         self.api: Api | None = None
+        self._membership: Membership | None = None
 
     @property
     def url(self) -> str:
@@ -77,16 +83,27 @@ class Node:
             raise UsageError(
                 f"cannot use {config.data_dir}: {error.strerror}", field="broker.data_dir"
             ) from None
+        disk = RealDisk()
+        local = LocalMetadata(config.data_dir)
+        metadata: MetadataStore = local
+        if self.config.cluster.is_member:
+            from goq.cluster.membership import Membership  # a node on its own needs none of it
+
+            self._membership = Membership(self.config, disk)
+            metadata = await self._membership.open(local)
         self.broker = Broker(
             config.data_dir / "topics",
-            LocalMetadata(config.data_dir),
-            RealDisk(),
+            metadata,
+            disk,
             SystemClock(),
             defaults=defaults.settings,
             partitions=defaults.partitions,
             auto_create=config.auto_create_topics,
+            is_member=self._membership is not None,
         )
         await self.broker.start()
+        if self._membership is not None:
+            self._membership.prepare(self.broker)
         server = self._assemble(self.broker)
         try:
             await server.start(config.host, config.port)
@@ -96,6 +113,8 @@ class Node:
                 field="broker.listen",
             ) from None
         self._server = server
+        if self._membership is not None:
+            self._membership.start(self.url)
 
     def _assemble(self, broker: Broker) -> HttpServer:
         stats = HttpStats()
@@ -121,6 +140,8 @@ class Node:
         )
         routes += operations.routes()
         operations.describe(routes)
+        if self._membership is not None:
+            routes += NodeCallRoutes(self._membership.answering).routes()
         api = self.api = Api(routes, stats)
         return server
 
@@ -140,9 +161,11 @@ class Node:
         await self._release()
 
     async def _release(self) -> None:
-        broker, lock = self.broker, self._lock
-        self.broker = self._lock = self.api = None
+        broker, lock, membership = self.broker, self._lock, self._membership
+        self.broker = self._lock = self.api = self._membership = None
         try:
+            if membership is not None:
+                await membership.stop()
             if broker is not None:
                 await broker.close()
         finally:

@@ -54,21 +54,25 @@ class Broker:
         partitions: int,
         auto_create: bool,
         kept_for_replicas: KeptForReplicas = lambda _partition: None,
+        is_member: bool = False,
     ) -> None:
+        """``is_member`` says that other nodes have replicas: then what topics there are is for
+        all to agree on, and somebody else opens the partitions that this node leads."""
         self.topics: dict[str, Topic] = {}
         self.streams = Streams()
         self.clock = clock
         self.metadata = metadata
-        self._topics_dir = topics_dir
+        self.topics_dir = topics_dir
         self._disk = disk
         self._defaults = defaults
         self._partitions = partitions
         self._auto_create = auto_create
-        self._executor = ThreadPoolExecutor(limits.COMMIT_THREADS, thread_name_prefix="goq-disk")
+        self._is_member = is_member
+        self.executor = ThreadPoolExecutor(limits.COMMIT_THREADS, thread_name_prefix="goq-disk")
         self._tasks = Tasks()
         self.archive = Archive(topics_dir.with_name(DIR_NAME), disk, metadata, clock)
-        self.finder = Finder(self.archive, self._executor)
-        self._keys = KeyMaking(self.finder, self._executor, self._tasks, self._partition_of)
+        self.finder = Finder(self.archive, self.executor)
+        self._keys = KeyMaking(self.finder, self.executor, self._tasks, self._partition_of)
         self.keeper: Keeper
         self._kept_for_replicas = kept_for_replicas
         self._keeping: asyncio.Task[None] | None = None
@@ -85,7 +89,7 @@ class Broker:
         epoch = await self.metadata.next_epoch()
         self._machinery = Machinery(
             self._disk,
-            self._executor,
+            self.executor,
             self.clock,
             epoch,
             self._sealed,
@@ -102,11 +106,11 @@ class Broker:
             self.archive,
             kept_for_replicas=self._kept_for_replicas,
         )
-        self._disk.make_dir(self._topics_dir)
+        self._disk.make_dir(self.topics_dir)
         rows = {row.name: row for row in await self.metadata.topics()}
         for name in [row.name for row in rows.values() if row.deleting]:
             await self._finish_deletion(rows.pop(name).name)
-        for name in self._disk.names(self._topics_dir):
+        for name in [] if self._is_member else self._disk.names(self.topics_dir):
             if name not in rows and (partitions := self._partitions_in(name)):
                 rows[name] = await self._adopt(name, partitions)
         await self.archive.open(rows)
@@ -119,7 +123,7 @@ class Broker:
         """Return how many partitions a topic's folder holds, 0 if it is no such folder."""
         try:
             check_name(name, "topic")
-            names = self._disk.names(self._topics_dir / name)
+            names = self._disk.names(self.topics_dir / name)
         except (InvalidInput, NotADirectoryError):
             return 0
         return 1 + max((int(n) for n in names if n.isascii() and n.isdecimal()), default=-1)
@@ -136,17 +140,23 @@ class Broker:
     async def _open(self, row: TopicRow) -> Topic:
         assert self._machinery is not None
         settings = self._defaults.changed(row.settings)
-        directory = self._topics_dir / row.name
+        directory = self.topics_dir / row.name
         topic = Topic(row.name, settings, directory, self._machinery, self._tasks, self._target)
         for group, written in (await self.metadata.groups(row.name)).items():
             topic.configure_group(group, written)
-        await topic.open(row.partitions)
+        await self._open_partitions(topic, row.partitions)
         for partition in topic.partitions:
             for group in partition.state.groups:
                 topic.groups.setdefault(group, {})
         self.topics[row.name] = topic
         self.keeper.wake_topic(topic)
         return topic
+
+    async def _open_partitions(self, topic: Topic, partitions: int) -> None:
+        if self._is_member:
+            topic.expect(partitions)
+        else:
+            await topic.open(partitions)
 
     def topic(self, name: str) -> Topic:
         """Return a topic; raise ``TopicNotFound`` if there is none of this name."""
@@ -157,6 +167,12 @@ class Broker:
                 field="topic",
             )
         return topic
+
+    @property
+    def epoch(self) -> int:
+        """How often the node has been started."""
+        assert self._machinery is not None
+        return self._machinery.epoch
 
     def settings_for_publish(self, name: str) -> TopicSettings:
         """Return a topic's settings, or those that it would be created with."""
@@ -195,7 +211,7 @@ class Broker:
         self.archive.check_free(name)
         row = TopicRow(name, partitions, settings.written())
         await self.metadata.put_topic(row)
-        return await self._open(row)
+        return self.topics.get(name) or await self._open(row)
 
     async def alter_topic(
         self, name: str, settings: Mapping[str, Any], partitions: int | None = None
@@ -218,7 +234,7 @@ class Broker:
     async def _alter(self, topic: Topic, partitions: int, settings: TopicSettings) -> None:
         await self.metadata.put_topic(TopicRow(topic.name, partitions, settings.written()))
         topic.configure(settings)
-        await topic.open(partitions)
+        await self._open_partitions(topic, partitions)
         self.keeper.wake_topic(topic)
         self.compacting.wake()
 
@@ -250,16 +266,50 @@ class Broker:
             topic = self.topic(name)
             row = TopicRow(name, topic.partitions.count, topic.settings.written(), deleting=True)
             await self.metadata.put_topic(row)
-            del self.topics[name]
-            self._half_deleted.add(name)
-            await topic.close(TopicNotFound(f"topic {name} was deleted", field="topic"))
-            self.finder.forget(name)
-            await self._finish_deletion(name)
+            if not self._is_member:
+                await self._drop(topic)
+
+    async def _drop(self, topic: Topic) -> None:
+        name = topic.name
+        del self.topics[name]
+        self._half_deleted.add(name)
+        await topic.close(TopicNotFound(f"topic {name} was deleted", field="topic"))
+        self.finder.forget(name)
+        await self._finish_deletion(name)
+
+    async def take_up(self, row: TopicRow, groups: Mapping[str, Mapping[str, str]]) -> None:
+        """Have a topic as all nodes have agreed on, with its groups."""
+        async with self._changing:
+            topic = self.topics.get(row.name)
+            if topic is None:
+                await self._open(row)
+                return
+            chosen = self._defaults.changed(row.settings)
+            if chosen != topic.settings:
+                topic.configure(chosen)
+            if row.partitions > topic.partitions.count:
+                topic.expect(row.partitions)
+            for group in groups.keys() | topic.groups.keys():
+                if group not in groups:
+                    topic.forget_group(group)
+                elif groups[group] != topic.groups.get(group):
+                    topic.configure_group(group, groups[group])
+            self.keeper.wake_topic(topic)
+            self.compacting.wake()
+
+    async def drop(self, name: str) -> None:
+        """Delete the files of a topic that all nodes have agreed is no more."""
+        async with self._changing:
+            topic = self.topics.get(name)
+            if topic is not None:
+                await self._drop(topic)
+            else:
+                await self._finish_deletion(name)
 
     async def _finish_deletion(self, name: str) -> None:
-        directory = self._topics_dir / name
+        directory = self.topics_dir / name
         await asyncio.get_running_loop().run_in_executor(
-            self._executor, self._disk.remove_dir, directory
+            self.executor, self._disk.remove_dir, directory
         )
         await self.archive.delete(name)
         await self.metadata.delete_topic(name)
@@ -334,7 +384,7 @@ class Broker:
         self.archive.close()
         await self.metadata.close()
         self.background.close()
-        self._executor.shutdown()
+        self.executor.shutdown()
 
     async def _close_topics(self) -> None:
         reason = ShuttingDown("the node is stopping; try another or later")

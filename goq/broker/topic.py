@@ -101,6 +101,11 @@ class Topic:
             self.partitions.put(self._partition(number, await self._open(number)))
         self.coordinator.partitions_added()
 
+    def expect(self, partitions: int) -> None:
+        """Take note that there are so many partitions, opened here only by :meth:`lead`."""
+        self.partitions.count = partitions
+        self.coordinator.partitions_added()
+
     async def lead(self, number: int, logs: Logs, leadership: Leadership) -> None:
         """Open a partition of which other nodes have replicas, with its logs as they are.
 

@@ -16,6 +16,26 @@ def command(
     config: Annotated[Path | None, typer.Option(help="YAML; see config.example.yaml.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the data is kept.")] = None,
     listen: Annotated[str | None, typer.Option(metavar="HOST:PORT")] = None,
+    node_id: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What this node is called, for ever.")
+    ] = None,
+    cluster_listen: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Be one of a cluster: listen here for the others."),
+    ] = None,
+    peers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID=HOST:PORT,…", help="All of the first nodes of a cluster, this one too."
+        ),
+    ] = None,
+    join: Annotated[
+        str | None, typer.Option(metavar="URL", help="Join the cluster of the node there.")
+    ] = None,
+    cluster_secret_file: Annotated[
+        Path | None,
+        typer.Option(help="By what nodes prove themselves: openssl rand -hex 32 > FILE"),
+    ] = None,
     settings: Annotated[
         list[str], typer.Option("--set", metavar="KEY=VALUE", help="Any setting, by dotted name.")
     ] = [],  # noqa: B006 - typer reads the default, nothing writes to it
@@ -37,10 +57,16 @@ def command(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     flags: dict[str, object] = dict(parse_settings(settings))
-    if data_dir is not None:
-        flags["broker.data_dir"] = data_dir
-    if listen is not None:
-        flags["broker.listen"] = listen
+    given = {
+        "broker.data_dir": data_dir,
+        "broker.listen": listen,
+        "broker.node_id": node_id,
+        "cluster.listen": cluster_listen,
+        "cluster.peers": peers,
+        "cluster.join": join,
+        "cluster.secret_file": cluster_secret_file,
+    }
+    flags |= {name: value for name, value in given.items() if value is not None}
     loaded = load_config(config, flags)
 
     def ready(url: str) -> None:

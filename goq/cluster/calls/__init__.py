@@ -1,0 +1,1 @@
+"""Calls of one node to another: over its HTTP port, by whoever has the secret of the cluster."""

@@ -1,0 +1,84 @@
+"""The side that calls: one session with each node, over connections that are kept."""
+
+from __future__ import annotations
+
+import httpx
+
+from goq import limits
+from goq.client._async.transport import open_transport
+from goq.cluster.calls.answering import BOOT, NODE, NUMBER, PROOF, SESSION
+from goq.cluster.calls.proofs import CallMark, Prover, new_nonce
+from goq.errors import BY_CODE, GoqError, NotAllowed, Unavailable
+
+
+class Calling:
+    """Calls other nodes as the node ``me``."""
+
+    def __init__(self, me: str, secret: bytes) -> None:
+        self._me = me
+        self._prover = Prover(secret)
+        self._session = new_nonce()
+        self._number = 0
+        self._boots: dict[str, str] = {}
+        self._transports: dict[str, httpx.AsyncBaseTransport] = {}
+
+    async def call(self, url: str, path: str, body: bytes, timeout_s: float) -> bytes:
+        """Have the node at ``url`` do something; return its answer.
+
+        Raises ``Unavailable`` where it cannot be reached or is not heard in time, ``NotAllowed``
+        where one of both does not have the secret, and whatever ``GoqError`` it answers.
+        """
+        for attempt in (1, 2):
+            mark, response = await self._ask(url, path, body, timeout_s)
+            proof = response.headers.get(PROOF)
+            if proof is not None:
+                return self._checked(mark, response, proof)
+            boot = response.headers.get(BOOT)
+            if boot is None or boot == mark.boot or attempt == 2:
+                break
+            self._boots[url] = boot
+        raise NotAllowed(f"the node at {url} does not have the secret of this cluster, or this one")
+
+    async def _ask(
+        self, url: str, path: str, body: bytes, timeout_s: float
+    ) -> tuple[CallMark, httpx.Response]:
+        self._number += 1
+        mark = CallMark(self._me, self._boots.get(url, ""), self._session, self._number)
+        headers = {
+            NODE: mark.node,
+            BOOT: mark.boot,
+            SESSION: mark.session,
+            NUMBER: str(mark.number),
+            PROOF: self._prover.of_call(mark, path, body),
+        }
+        timeout = httpx.Timeout(timeout_s).as_dict()
+        request = httpx.Request(
+            "POST", url + path, headers=headers, content=body, extensions={"timeout": timeout}
+        )
+        try:
+            response = await self._transport(url).handle_async_request(request)
+            await response.aread()
+        except httpx.HTTPError as error:
+            raise Unavailable(f"the node at {url} does not answer: {error}") from None
+        return mark, response
+
+    def _checked(self, mark: CallMark, response: httpx.Response, proof: str) -> bytes:
+        body = response.content
+        self._prover.check(self._prover.of_answer(mark, response.status_code, [body]), proof)
+        if response.status_code == 200:
+            return body
+        code, _, detail = body.decode(errors="replace").partition("\n")
+        raise BY_CODE.get(code, GoqError)(detail)
+
+    def _transport(self, url: str) -> httpx.AsyncBaseTransport:
+        transport = self._transports.get(url)
+        if transport is None:
+            scheme = httpx.URL(url).scheme
+            transport = open_transport(scheme, limits.CALL_CONNECTIONS_MAX)
+            self._transports[url] = transport
+        return transport
+
+    async def close(self) -> None:
+        """Close all connections; what waits for an answer fails."""
+        for transport in self._transports.values():
+            await transport.aclose()

@@ -1,0 +1,74 @@
+"""The controller at work: on the node that leads the Raft group, and on no other.
+
+It decides by what the state says and who has spoken (see ``metadata.controller``); what it decided
+is proposed like anybody's. If another node takes over it goes on from the state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from goq import limits
+from goq.cluster.metadata.controller import decide
+from goq.cluster.metadata.watch import Heartbeat, Watch
+from goq.cluster.proposing import Proposing
+from goq.errors import GoqError, NotLeader
+
+_log = logging.getLogger("goq.cluster")
+
+
+class Controlling:
+    """Hears heartbeats and decides, while this node is the one to."""
+
+    def __init__(self, proposing: Proposing) -> None:
+        self._proposing = proposing
+        self._watch: Watch | None = None
+        self._changed = asyncio.Event()
+
+    def lead(self, is_leader: bool) -> None:
+        """Hear whether this node leads the Raft group now."""
+        if is_leader != (self._watch is not None):
+            self._watch = Watch.begin(_now_ms()) if is_leader else None
+            self._changed.set()
+
+    def changed(self) -> None:
+        """Look now: the state has changed."""
+        self._changed.set()
+
+    def hear(self, node: str, heartbeat: Heartbeat) -> None:
+        """Take a node's heartbeat; raise ``NotLeader`` where another node is to hear it."""
+        if self._watch is None:
+            raise NotLeader("another node runs the controller now")
+        before = self._watch.heard.get(node)
+        self._watch = self._watch.hear(node, heartbeat, _now_ms())
+        if before is None or before.heartbeat != heartbeat:
+            self._changed.set()
+
+    async def run(self) -> None:
+        """Decide whenever something has changed or may be late, until cancelled."""
+        while True:
+            watch = self._watch
+            pause_s = limits.CONTROLLER_LOOK_MS / 1000 if watch is not None else None
+            try:
+                await asyncio.wait_for(self._changed.wait(), pause_s)
+            except TimeoutError:
+                pass
+            self._changed.clear()
+            await self._look()
+
+    async def _look(self) -> None:
+        if self._watch is None:
+            return
+        self._watch = self._watch.look(_now_ms())
+        for command in decide(self._proposing.state, self._watch):
+            try:
+                result = await self._proposing.propose(command)
+            except GoqError as error:
+                _log.info("the controller's %s was not done: %s", type(command).__name__, error)
+                return
+            _log.info("%s", result.done)
+
+
+def _now_ms() -> int:
+    return int(asyncio.get_running_loop().time() * 1000)

@@ -1,0 +1,263 @@
+"""A node as a member of its cluster: what all agree on becomes what it does.
+
+Everything here runs on the node's event loop. The state of the cluster comes from Raft, whole and
+newest, whenever it changes; this node's topics and replicas are made to follow it, step by step
+and again and again (*level-triggered*): a change that is missed is made up for by the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from goq import limits
+from goq.broker.broker import Broker
+from goq.broker.tasks import Tasks
+from goq.cluster.calls.calling import Calling
+from goq.cluster.controlling import Controlling
+from goq.cluster.heartbeats import decode_heartbeat, encode_heartbeat
+from goq.cluster.local_topics import LocalTopics
+from goq.cluster.metadata.commands import AlterInSync, RegisterNode
+from goq.cluster.metadata.state import Partition, State, Topic
+from goq.cluster.metadata.watch import Heartbeat
+from goq.cluster.proposing import Proposing
+from goq.cluster.raft.driver import View
+from goq.cluster.replication.messages import (
+    FetchAnswer,
+    FetchRequest,
+    PartitionKey,
+    decode_answer,
+    decode_request,
+    encode,
+)
+from goq.cluster.replication.replica import Part
+from goq.cluster.replication.replicas import Replicas
+from goq.cluster.shared_metadata import group_settings, topic_rows
+from goq.errors import GoqError, InvalidFrame, NotLeader, Unavailable
+from goq.storage.files import Disk
+
+_log = logging.getLogger("goq.cluster")
+FETCH, HEARTBEAT = "/cluster/fetch", "/cluster/heartbeat"
+_HEAD_BYTES = 4
+_AGAIN_S = 0.2
+
+
+class Member:
+    """This node's part in the cluster, from :meth:`start` to :meth:`stop`."""
+
+    def __init__(
+        self,
+        name: str,
+        incarnation: int,
+        broker: Broker,
+        disk: Disk,
+        proposing: Proposing,
+        calling: Calling,
+    ) -> None:
+        self.name = name
+        self.incarnation = incarnation
+        self.controlling = Controlling(proposing)
+        self.replicas = Replicas(
+            name,
+            LocalTopics(broker),
+            disk,
+            broker.executor,
+            self._fetch_from,
+            self._propose_in_sync,
+            on_failure=self._failed,
+        )
+        self._broker = broker
+        self._proposing = proposing
+        self._calling = calling
+        self._leader: str | None = None
+        self._registration: RegisterNode | None = None
+        self._deleted: set[int] = set()
+        self._taken_up: dict[str, object] = {}
+        self._unfit_reason = ""
+        self._changed = asyncio.Event()
+        self._tasks = Tasks()
+        self._running: list[asyncio.Task[None]] = []
+
+    @property
+    def state(self) -> State:
+        """What all nodes agree on, as far as it is known here."""
+        return self._proposing.state
+
+    def start(self, http_url: str, cluster_address: str, rack: str | None) -> None:
+        """Take part; other nodes and clients reach this node at ``http_url``."""
+        self._registration = RegisterNode(
+            self.name, self.incarnation, http_url, cluster_address, rack
+        )
+        works = (self._follow(), self._beat(), self._look_at_in_sync(), self.controlling.run())
+        self._running = [self._tasks.start(work) for work in works]
+        self._changed.set()
+
+    async def stop(self) -> None:
+        """Take part no more: all replicas are closed on return."""
+        for task in self._running:
+            task.cancel()
+        if self._running:
+            await asyncio.wait(self._running)
+        await self.replicas.close()
+        await self._calling.close()
+
+    def viewed(self, view: View) -> None:
+        """Hear how things stand in the Raft group."""
+        self._leader = view.leader
+        self.controlling.lead(view.is_leader)
+
+    def agreed(self) -> None:
+        """Hear that the state of the cluster has changed."""
+        self._changed.set()
+        self.controlling.changed()
+
+    # What other nodes ask
+
+    async def answer_fetch(self, node: str, body: bytes) -> list[bytes | memoryview]:
+        """Answer a follower: a head behind its length, then frames."""
+        request = decode_request(body)
+        if request.node != node:
+            raise InvalidFrame(f"{node} asks as {request.node}")
+        answer, buffers = await self.replicas.server.fetch(request)
+        head = encode(answer)
+        return [len(head).to_bytes(_HEAD_BYTES, "little"), head, *buffers]
+
+    async def answer_heartbeat(self, node: str, body: bytes) -> list[bytes | memoryview]:
+        """Hear that a node is alive."""
+        self.controlling.hear(node, decode_heartbeat(body))
+        return []
+
+    # Following what is agreed on
+
+    async def _follow(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                await self._register()
+                await self._become(self.state)
+            except (GoqError, OSError) as error:
+                _log.warning("this node does not follow the cluster yet: %s", error)
+                await asyncio.sleep(_AGAIN_S)
+                self._changed.set()
+
+    async def _register(self) -> None:
+        known = self.state.nodes.get(self.name)
+        if self._registration is not None and (
+            known is None or known.incarnation != self.incarnation
+        ):
+            await self._proposing.propose(self._registration)
+
+    async def _become(self, state: State) -> None:
+        rows = {row.name: row for row in topic_rows(state)}
+        for name, row in rows.items():
+            known = state.topics[name].version, state.groups.get(name)
+            if self._taken_up.get(name) != known:
+                await self._broker.take_up(row, group_settings(state, name))
+                self._taken_up[name] = known
+        parts = {
+            PartitionKey(name, topic.topic_id, number): _part(state, partition)
+            for name, topic in state.topics.items()
+            if name in rows
+            for number, partition in enumerate(topic.partitions)
+            if self.name in partition.holders
+        }
+        self.replicas.agree(parts)
+        for key in [r.key for r in self.replicas if r.key not in parts and r.key.topic in rows]:
+            await self._give_up(key)
+        for name in self._broker.topics.keys() - rows.keys():
+            await self._drop(name, state.topics.get(name))
+        for name, topic in state.topics.items():
+            if topic.deleting and topic.topic_id not in self._deleted:
+                await self._drop(name, topic)
+
+    async def _give_up(self, key: PartitionKey) -> None:
+        """Delete a replica that has moved to another node."""
+        await self.replicas.drop(key)
+        directory = self._broker.topics_dir / key.topic / str(key.number)
+        await self.replicas.in_thread(lambda: self.replicas.disk.remove_dir(directory))
+
+    async def _drop(self, name: str, topic: Topic | None) -> None:
+        self._taken_up.pop(name, None)
+        keys = [replica.key for replica in self.replicas if replica.key.topic == name]
+        await asyncio.gather(*(self.replicas.drop(key) for key in keys))
+        await self._broker.drop(name)
+        if topic is not None:
+            self._deleted.add(topic.topic_id)
+
+    # Being heard of
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(limits.NODE_HEARTBEAT_MS / 1000)
+            try:
+                await self._say_alive()
+            except GoqError as error:
+                _log.debug("no heartbeat: %s", error)
+
+    async def _say_alive(self) -> None:
+        heartbeat = Heartbeat(
+            self.incarnation,
+            self._unfit_reason,
+            frozenset(self._deleted & {t.topic_id for t in self.state.topics.values()}),
+        )
+        leader = self._leader
+        if leader == self.name:
+            self.controlling.hear(self.name, heartbeat)
+        elif leader is not None:
+            await self._call(leader, HEARTBEAT, encode_heartbeat(heartbeat))
+
+    # What replicas need
+
+    async def _fetch_from(
+        self, leader: str, request: FetchRequest
+    ) -> tuple[FetchAnswer, memoryview]:
+        answer = memoryview(await self._call(leader, FETCH, encode(request), request.wait_ms))
+        head_bytes = int.from_bytes(answer[:_HEAD_BYTES], "little")
+        frames = answer[_HEAD_BYTES + head_bytes :]
+        return decode_answer(answer[_HEAD_BYTES : _HEAD_BYTES + head_bytes]), frames
+
+    async def _call(self, node: str, path: str, body: bytes, wait_ms: int = 0) -> bytes:
+        known = self.state.nodes.get(node)
+        if known is None:
+            raise Unavailable(f"node {node} is not known here yet")
+        timeout_s = (limits.CALL_TIMEOUT_MS + wait_ms) / 1000
+        return await self._calling.call(known.http_url, path, body, timeout_s)
+
+    async def _look_at_in_sync(self) -> None:
+        while True:
+            await asyncio.sleep(limits.IN_SYNC_LOOK_MS / 1000)
+            self.replicas.check_in_sync()
+
+    async def _propose_in_sync(self, key: PartitionKey, part: Part, wanted: frozenset[str]) -> Part:
+        nodes = self.state.nodes
+        incarnations = {node: nodes[node].incarnation for node in wanted if node in nodes}
+        command = AlterInSync(
+            key.topic,
+            key.topic_id,
+            key.number,
+            part.version,
+            self.name,
+            part.leader_epoch,
+            incarnations,
+        )
+        await self._proposing.propose_surely(command)
+        state = self.state
+        topic = state.topics.get(key.topic)
+        if topic is None or topic.topic_id != key.topic_id:
+            raise NotLeader(f"topic {key.topic} is gone")
+        return _part(state, topic.partitions[key.number])
+
+    def _failed(self, key: PartitionKey, error: Exception) -> None:
+        _log.error("partition %d of %s: %s", key.number, key.topic, error)
+
+
+def _part(state: State, partition: Partition) -> Part:
+    return Part(
+        partition.leader,
+        partition.leader_epoch,
+        partition.in_sync,
+        partition.holders,
+        min(state.settings.min_insync, len(partition.replicas)),
+        partition.version,
+    )

@@ -1,0 +1,199 @@
+"""Becoming a member: what is opened before the broker, and what begins after it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import msgspec
+
+from goq.broker.broker import Broker
+from goq.broker.metadata import LocalMetadata
+from goq.cluster.calls.answering import Answering
+from goq.cluster.calls.calling import Calling
+from goq.cluster.member import FETCH, HEARTBEAT, Member
+from goq.cluster.metadata.store import MetadataMachine
+from goq.cluster.proposing import Proposing
+from goq.cluster.raft.driver import RaftSettings, View
+from goq.cluster.raft.journal import FILE_NAME
+from goq.cluster.raft.link import Credentials
+from goq.cluster.raft.node import RaftNode
+from goq.cluster.raft.watched import Applied
+from goq.cluster.shared_metadata import SharedMetadata
+from goq.config import Config
+from goq.errors import GoqError, InvalidInput, UsageError
+from goq.storage.files import Disk
+
+_log = logging.getLogger("goq.cluster")
+_FOLDER = "cluster"
+_MEMBERS, _JOIN = "/cluster/members", "/cluster/join"
+_ANY_HOST = ("0.0.0.0", "::", "")
+_JOIN_TIMEOUT_S = 10.0
+_AGAIN_S = 0.5
+
+
+class Membership:
+    """A node's place in its cluster: :meth:`open` it, then :meth:`start`; :meth:`stop` it."""
+
+    def __init__(self, config: Config, disk: Disk) -> None:
+        self._config = config
+        self._disk = disk
+        self._name = config.broker.node_id
+        self._secret = _secret(config.cluster.secret_file)
+        self._calling = Calling(self._name, self._secret)
+        self._raft: RaftNode | None = None
+        self._machine: MetadataMachine | None = None
+        self._joining: asyncio.Task[None] | None = None
+        self.member: Member | None = None
+        self.answering: Answering
+
+    async def open(self, local: LocalMetadata) -> SharedMetadata:
+        """Take part in what is agreed on, though nothing may be known yet.
+
+        Raises ``UsageError`` for what cannot be, ``DamagedData``, and what opening files may raise.
+        """
+        config = self._config
+        folder = config.broker.data_dir / _FOLDER
+        folder.mkdir(exist_ok=True)
+        self._machine = MetadataMachine(folder)
+        settings = RaftSettings(
+            f"{self._name}={self._address}",
+            config.cluster.address,
+            folder,
+            Credentials(self._secret),
+            others=await self._others(folder),
+        )
+        self._raft = RaftNode(
+            settings,
+            self._machine,
+            on_view=self._viewed,
+            on_applied=self._applied,
+            disk=self._disk,
+        )
+        try:
+            await self._raft.start()
+        except OSError as error:
+            raise UsageError(
+                f"cannot listen on {config.cluster.listen}: {error.strerror or error}",
+                field="cluster.listen",
+            ) from None
+        return SharedMetadata(local, Proposing(self._raft, self._machine))
+
+    @property
+    def _address(self) -> str:
+        cluster = self._config.cluster
+        assert cluster.listen is not None
+        return cluster.peers.get(self._name, cluster.listen)
+
+    async def _others(self, folder: Path) -> tuple[str, ...]:
+        """Return the members to begin with; they count in a new folder only."""
+        cluster = self._config.cluster
+        if cluster.join is None or (folder / FILE_NAME).exists():
+            return tuple(f"{n}={a}" for n, a in cluster.peers.items() if n != self._name)
+        try:
+            answer = await self._calling.call(cluster.join, _MEMBERS, b"", _JOIN_TIMEOUT_S)
+        except GoqError as error:
+            raise UsageError(f"cannot join {cluster.join}: {error}", field="cluster.join") from None
+        members: list[str] = msgspec.json.decode(answer, type=list[str])
+        return tuple(spec for spec in members if spec.partition("=")[0] != self._name)
+
+    def prepare(self, broker: Broker) -> None:
+        """Make the part that works with the broker, which has been started."""
+        assert self._raft is not None
+        assert self._machine is not None
+        proposing = Proposing(self._raft, self._machine)
+        self.member = Member(self._name, broker.epoch, broker, self._disk, proposing, self._calling)
+        self.answering = Answering(
+            self._secret,
+            {
+                FETCH: self.member.answer_fetch,
+                HEARTBEAT: self.member.answer_heartbeat,
+                _MEMBERS: self._answer_members,
+                _JOIN: self._answer_join,
+            },
+        )
+        self._viewed(self._raft.view)
+
+    def start(self, http_url: str) -> None:
+        """Begin to work; the node listens on ``http_url``."""
+        assert self.member is not None
+        cluster = self._config.cluster
+        url = cluster.advertise or _reachable(http_url, self._address)
+        self.member.start(url, self._address, cluster.rack)
+        if cluster.join is not None:
+            self._joining = asyncio.ensure_future(self._join(cluster.join))
+
+    async def _join(self, url: str) -> None:
+        """Ask to be let in until that has happened."""
+        assert self._raft is not None
+        spec = f"{self._name}={self._address}".encode()
+        while not self._raft.view.has_quorum or self._name not in self._state_nodes():
+            try:
+                await self._calling.call(url, _JOIN, spec, _JOIN_TIMEOUT_S)
+                return
+            except GoqError as error:
+                _log.warning("not a member of the cluster at %s yet: %s", url, error)
+                await asyncio.sleep(_AGAIN_S)
+
+    def _state_nodes(self) -> list[str]:
+        assert self._machine is not None
+        return list(self._machine.state.nodes)
+
+    async def stop(self) -> None:
+        """Take part no more: what this node led is led by others from now on."""
+        if self._joining is not None:
+            self._joining.cancel()
+        if self.member is not None:
+            await self.member.stop()
+        if self._raft is not None:
+            await self._raft.stop()
+        if self._machine is not None:
+            self._machine.close()
+        await self._calling.close()
+
+    def _viewed(self, view: View) -> None:
+        if self.member is not None:
+            self.member.viewed(view)
+
+    def _applied(self, _applied: list[Applied]) -> None:
+        if self.member is not None:
+            self.member.agreed()
+
+    async def _answer_members(self, _node: str, _body: bytes) -> list[bytes | memoryview]:
+        assert self._raft is not None
+        return [msgspec.json.encode(list(self._raft.view.members))]
+
+    async def _answer_join(self, node: str, body: bytes) -> list[bytes | memoryview]:
+        assert self._raft is not None
+        spec = body.decode(errors="replace")
+        if spec.partition("=")[0] != node:
+            raise InvalidInput(f"{node} asks to be let in as {spec[:100]!r}")
+        await self._raft.add_member(spec)
+        return []
+
+
+def _secret(path: Path | None) -> bytes:
+    assert path is not None
+    try:
+        return path.read_bytes().strip()
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {path}: {error.strerror}", field="cluster.secret_file"
+        ) from None
+
+
+def _reachable(http_url: str, cluster_address: str) -> str:
+    """Return a URL that others can use: where a node listens on all addresses, its host's."""
+    scheme, _, rest = http_url.partition("://")
+    host, _, port = rest.rpartition(":")
+    if host.strip("[]") not in _ANY_HOST:
+        return http_url
+    other = cluster_address.rpartition(":")[0]
+    if other.strip("[]") in _ANY_HOST:
+        raise UsageError(
+            "other nodes cannot reach this one at an address of all; say where they can:"
+            " cluster.advertise: http://HOST:PORT",
+            field="cluster.advertise",
+        )
+    return f"{scheme}://{other}:{port}"
