@@ -54,7 +54,7 @@ class Prover:
 
     def check(self, expected: str, given: str) -> None:
         """Raise ``NotAllowed`` unless a proof is as it should be."""
-        if not hmac.compare_digest(expected.encode(), given.encode()):
+        if not hmac.compare_digest(expected.encode(), given.encode(errors="replace")):
             raise NotAllowed("the other side does not have the secret of this cluster")
 
     def _proof(self, purpose: str, mark: CallMark, rest: list[bytes]) -> str:
