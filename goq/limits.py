@@ -54,6 +54,7 @@ COMPACTION_KEYS_MAX: Final = 262_144  # in memory during a pass: about 40 MiB
 COMMIT_BATCH_BYTES_MAX: Final = 8 * MIB
 COMMIT_QUEUE_BYTES_MAX: Final = 64 * MIB
 CONTROLLER_LOOK_MS: Final = 100  # between looks of the controller at who is late
+ELSEWHERE_WAIT_MS: Final = 10_000  # for a leader to store what another node was given
 NODE_HEARTBEAT_MS: Final = 200
 IN_SYNC_LOOK_MS: Final = 100
 CALL_TIMEOUT_MS: Final = 1_000

@@ -100,6 +100,7 @@ class Node:
             partitions=defaults.partitions,
             auto_create=config.auto_create_topics,
             is_member=self._membership is not None,
+            elsewhere=None if self._membership is None else self._membership.elsewhere,
         )
         await self.broker.start()
         if self._membership is not None:

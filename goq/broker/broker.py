@@ -25,6 +25,7 @@ from goq.broker.policies import grave_settings
 from goq.broker.retention import Keeper, KeptForReplicas
 from goq.broker.stats import Histogram
 from goq.broker.streams import Streams
+from goq.broker.targets import Elsewhere, Target
 from goq.broker.tasks import Tasks
 from goq.broker.topic import Topic
 from goq.clock import Clock
@@ -55,9 +56,11 @@ class Broker:
         auto_create: bool,
         kept_for_replicas: KeptForReplicas = lambda _partition: None,
         is_member: bool = False,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         """``is_member`` says that other nodes have replicas: then what topics there are is for
-        all to agree on, and somebody else opens the partitions that this node leads."""
+        all to agree on, and somebody else opens the partitions that this node leads.
+        ``elsewhere`` are those that others lead."""
         self.topics: dict[str, Topic] = {}
         self.streams = Streams()
         self.clock = clock
@@ -68,6 +71,7 @@ class Broker:
         self._partitions = partitions
         self._auto_create = auto_create
         self._is_member = is_member
+        self._elsewhere = elsewhere
         self.executor = ThreadPoolExecutor(limits.COMMIT_THREADS, thread_name_prefix="goq-disk")
         self._tasks = Tasks()
         self.archive = Archive(topics_dir.with_name(DIR_NAME), disk, metadata, clock)
@@ -141,7 +145,15 @@ class Broker:
         assert self._machinery is not None
         settings = self._defaults.changed(row.settings)
         directory = self.topics_dir / row.name
-        topic = Topic(row.name, settings, directory, self._machinery, self._tasks, self._target)
+        topic = Topic(
+            row.name,
+            settings,
+            directory,
+            self._machinery,
+            self._tasks,
+            self._target,
+            self._elsewhere,
+        )
         for group, written in (await self.metadata.groups(row.name)).items():
             topic.configure_group(group, written)
         await self._open_partitions(topic, row.partitions)
@@ -238,7 +250,7 @@ class Broker:
         self.keeper.wake_topic(topic)
         self.compacting.wake()
 
-    async def _target(self, source: Topic, name: str, number: int) -> Partition:
+    async def _target(self, source: Topic, name: str, number: int) -> Target:
         """Return the partition that messages of ``source`` leave for, made if there is none."""
         await self._started.wait()
         topic = self.topics.get(name)
@@ -246,7 +258,7 @@ class Broker:
             making = asyncio.ensure_future(self._make_target(source, name, number))
             making.add_done_callback(lambda done: done.cancelled() or done.exception())
             topic = await asyncio.shield(making)  # nothing half made is left if its worker stops
-        return topic.partition(number)
+        return topic.target(number)
 
     async def _make_target(self, source: Topic, name: str, number: int) -> Topic:
         async with self._changing:

@@ -22,6 +22,7 @@ from goq import limits
 from goq.broker.copies import Copies
 from goq.broker.opening import Machinery
 from goq.broker.partition import Partition
+from goq.broker.targets import Target
 from goq.delivery.events import Departed, epoch_of
 from goq.delivery.outbox import Departure
 from goq.errors import GoqError
@@ -32,7 +33,7 @@ _RETRY_S_MIN = 0.05
 _RETRY_S_MAX = 5.0
 
 
-Targets = Callable[[str, int], Awaitable[Partition]]
+Targets = Callable[[str, int], Awaitable[Target]]
 """Returns a partition of a topic, made first if there is none, or raises why not now."""
 
 
@@ -104,7 +105,7 @@ class Departures:
         waiting = deque(departures)
         while waiting:
             target = await self._targets(topic, number)
-            producers = target.state.producers
+            producers = await target.producers(producer_id)
             arrived: list[Departed] = []
             while waiting:
                 epoch, sequence = self._place(waiting[0], producers.reached(producer_id))

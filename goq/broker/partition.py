@@ -60,6 +60,7 @@ from goq.delivery.events import (
     Trimmed,
 )
 from goq.delivery.parts import gaps
+from goq.delivery.producers import ProducerTable
 from goq.delivery.schedule import Load
 from goq.delivery.settling import Failing, Settled, end_lease, expire, spans_of, undo
 from goq.errors import GoqError, LogFailed, PartitionOffline, TooManyRequests
@@ -220,6 +221,10 @@ class Partition:
         if client_id is not None:
             name_when_stored(self, done, view.header.producer_id, client_id)
         return done
+
+    async def producers(self, _producer_id: int) -> ProducerTable:
+        """Return what the partition knows of producers."""
+        return self.state.producers
 
     def _read_frame(self, offset: int) -> FrameView | None:
         """Return the frame that begins at ``offset``; None if it is gone or damaged."""

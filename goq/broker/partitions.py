@@ -58,10 +58,14 @@ class Partitions:
         del self._here[number]
         return partition
 
-    def _not_here(self, number: int) -> PartitionNotFound | NotLeader:
-        if 0 <= number < self.count:
-            return NotLeader(f"this node does not lead partition {number} of {self._topic}")
-        return PartitionNotFound(
-            f"topic {self._topic} has partitions 0 to {self.count - 1}, not {number}",
-            field="partition",
-        )
+    def check(self, number: int) -> None:
+        """Raise ``PartitionNotFound`` unless the topic has this partition, here or elsewhere."""
+        if not 0 <= number < self.count:
+            raise PartitionNotFound(
+                f"topic {self._topic} has partitions 0 to {self.count - 1}, not {number}",
+                field="partition",
+            )
+
+    def _not_here(self, number: int) -> NotLeader:
+        self.check(number)
+        return NotLeader(f"this node does not lead partition {number} of {self._topic}")

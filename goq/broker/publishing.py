@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ from goq import limits
 from goq.broker.commit import Appended
 from goq.broker.partition import Partition
 from goq.broker.partitions import Partitions
+from goq.broker.targets import Target
 from goq.errors import InvalidInput
 from goq.frame.encode import (
     NO_PRODUCER,
@@ -67,8 +68,11 @@ class StoredFrame:
 class Publishing:
     """Takes messages and frames for the partitions of one topic."""
 
-    def __init__(self, settings: TopicSettings, partitions: Partitions) -> None:
+    def __init__(
+        self, settings: TopicSettings, partitions: Partitions, target: Callable[[int], Target]
+    ) -> None:
         self.settings = settings
+        self._target = target
         self._partitions = partitions
         self._sticky = 0
         self._sticky_bytes = 0
@@ -106,7 +110,7 @@ class Publishing:
     ) -> Stored:
         number = self._place(asked, message)
         view = self._frame([message], producer)
-        self._partitions[number].check_publish(len(view.buffer))
+        self._target(number).check_publish(len(view.buffer))
         return _each(number, await self._publish_to(number, view, client_id), 1)[0]
 
     def _frame(self, messages: Sequence[Message], producer: ProducerMark) -> FrameView:
@@ -144,7 +148,7 @@ class Publishing:
     ) -> list[asyncio.Future[Appended]]:
         """Queue all frames, or raise before any of them is."""
         for number, view in frames:
-            self.partition(number).check_publish(len(view.buffer))
+            self._target(number).check_publish(len(view.buffer))
         return [self._publish_to(number, view, client_id) for number, view in frames]
 
     def _publish_to(
@@ -152,11 +156,11 @@ class Publishing:
     ) -> asyncio.Future[Appended]:
         if number == self._sticky:
             self._sticky_bytes += len(view.buffer)
-        return self._partitions[number].publish(view, client_id)
+        return self._target(number).publish(view, client_id)
 
     def _place(self, partition: int | None, message: Message) -> int:
         if partition is not None:
-            self.partition(partition)
+            self._target(partition)
             return partition
         if message.key is not None:
             return partition_of(message.key, self._partitions.count)
@@ -180,7 +184,7 @@ class Publishing:
 
     def _place_frame(self, partition: int, view: FrameView) -> int:
         if partition != ANY_PARTITION:
-            self.partition(partition)
+            self._target(partition)
             return partition
         if view.header.attributes & (Attribute.KEYS | Attribute.DEDUP_ID):
             raise InvalidInput(

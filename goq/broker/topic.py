@@ -26,6 +26,7 @@ from goq.broker.partition import Callbacks, ColdMessages, Delivery, OnlySkipped,
 from goq.broker.partitions import Partitions
 from goq.broker.publishing import Publishing, wait_for_all
 from goq.broker.stats import TopicStats
+from goq.broker.targets import Elsewhere, Target
 from goq.broker.tasks import Tasks
 from goq.broker.waiters import Waiters
 from goq.delivery.settling import Settled
@@ -70,7 +71,8 @@ class Topic:
         directory: Path,
         machinery: Machinery,
         tasks: Tasks,
-        targets: Callable[[Topic, str, int], Awaitable[Partition]],
+        targets: Callable[[Topic, str, int], Awaitable[Target]],
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         self.name = name
         self.settings = settings
@@ -84,10 +86,11 @@ class Topic:
         self.coordinator = Coordinator(
             self, machinery.clock, first_generation=machinery.epoch * _GENERATIONS_PER_START
         )
-        self.publishing = Publishing(settings, self.partitions)
+        self.publishing = Publishing(settings, self.partitions, self.target)
         self._machinery = machinery
         self._tasks = tasks
         self._targets = targets
+        self._elsewhere = elsewhere
         self._departures: dict[int, Departures] = {}
         self._group_settings: dict[str, TopicSettings] = {}
         self._turn = 0
@@ -200,6 +203,13 @@ class Topic:
     def partition(self, number: int) -> Partition:
         """Return a partition; raise ``PartitionNotFound`` if the topic has no such one."""
         return self.publishing.partition(number)
+
+    def target(self, number: int) -> Target:
+        """Return a partition to publish to, also one that another node leads."""
+        if self._elsewhere is None or self.partitions.get(number) is not None:
+            return self.partition(number)
+        self.partitions.check(number)
+        return self._elsewhere(self.name, number)
 
     # Delivery
 

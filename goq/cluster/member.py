@@ -224,6 +224,16 @@ class Member:
         timeout_s = (limits.CALL_TIMEOUT_MS + wait_ms) / 1000
         return await self._calling.call(known.http_url, path, body, timeout_s)
 
+    async def call_leader(self, topic: str, number: int, path: str, body: bytes) -> bytes:
+        """Call the node that leads a partition; ``NotLeader`` if none does, as far as is known."""
+        known = self.state.topics.get(topic)
+        leader = None
+        if known is not None and number < len(known.partitions):
+            leader = known.partitions[number].leader
+        if leader is None:
+            raise NotLeader(f"nobody leads partition {number} of {topic} now")
+        return await self._call(leader, path, body, limits.ELSEWHERE_WAIT_MS)
+
     async def _look_at_in_sync(self) -> None:
         while True:
             await asyncio.sleep(limits.IN_SYNC_LOOK_MS / 1000)

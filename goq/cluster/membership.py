@@ -12,6 +12,12 @@ from goq.broker.broker import Broker
 from goq.broker.metadata import LocalMetadata
 from goq.cluster.calls.answering import Answering
 from goq.cluster.calls.calling import Calling
+from goq.cluster.elsewhere import (
+    PRODUCERS,
+    PUBLISH,
+    PublishingForOthers,
+    RemotePartition,
+)
 from goq.cluster.member import FETCH, HEARTBEAT, Member
 from goq.cluster.metadata.store import MetadataMachine
 from goq.cluster.proposing import Proposing
@@ -98,15 +104,23 @@ class Membership:
         members: list[str] = msgspec.json.decode(answer, type=list[str])
         return tuple(spec for spec in members if spec.partition("=")[0] != self._name)
 
+    def elsewhere(self, topic: str, number: int) -> RemotePartition:
+        """Return a partition that another node leads."""
+        assert self.member is not None
+        return RemotePartition(topic, number, self.member.call_leader)
+
     def prepare(self, broker: Broker) -> None:
         """Make the part that works with the broker, which has been started."""
         assert self._raft is not None
         assert self._machine is not None
         proposing = Proposing(self._raft, self._machine)
         self.member = Member(self._name, broker.epoch, broker, self._disk, proposing, self._calling)
+        for_others = PublishingForOthers(broker)
         self.answering = Answering(
             self._secret,
             {
+                PUBLISH: for_others.answer_publish,
+                PRODUCERS: for_others.answer_producers,
                 FETCH: self.member.answer_fetch,
                 HEARTBEAT: self.member.answer_heartbeat,
                 _MEMBERS: self._answer_members,

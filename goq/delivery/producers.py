@@ -140,6 +140,13 @@ class ProducerTable:
             ]
         )
 
+    def snapshot_of(self, producer_id: int) -> SnapshotProducers:
+        """Return what is known of one producer as an event, which may be of nobody."""
+        known = self._producers.get(producer_id)
+        if known is None:
+            return SnapshotProducers([])
+        return SnapshotProducers([(producer_id, known.epoch, list(known.batches))])
+
     def clear(self) -> None:
         """Forget everything."""
         self._producers.clear()
