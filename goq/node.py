@@ -32,6 +32,7 @@ from goq.broker.metadata import LocalMetadata, MetadataStore
 from goq.clock import SystemClock
 from goq.config import Config
 from goq.errors import UsageError
+from goq.http.message import Handler
 from goq.http.server import HttpServer
 from goq.storage.files import RealDisk
 from goq.storage.lock import DataDirLock
@@ -135,7 +136,7 @@ class Node:
             *DeadLetterRoutes(broker).routes(),
             *FindingRoutes(broker, traces.traced).routes(),
         ]
-        server = HttpServer(lambda request: api.handle(request), problem_response)
+        server = HttpServer(lambda request: handle(request), problem_response)
         operations = OperationRoutes(
             broker, node_id, Metrics(broker, stats, server), lambda: self._draining
         )
@@ -144,6 +145,12 @@ class Node:
         if self._membership is not None:
             routes += NodeCallRoutes(self._membership.answering).routes()
         api = self.api = Api(routes, stats)
+        handle: Handler = api.handle
+        if self._membership is not None:
+            from goq.api.front import Front
+
+            assert self._membership.member is not None
+            handle = Front(api, self._membership.member, self._membership.relay).handle
         return server
 
     async def stop(self) -> None:

@@ -26,6 +26,10 @@ class Api:
         self._waiting: set[asyncio.Task[object]] = set()
         self._interrupted: set[asyncio.Task[object]] = set()
 
+    def match(self, request: Request) -> tuple[Route, list[str]]:
+        """Return the route of a request, and its path parameters; raises as ``Router.match``."""
+        return self._router.match(request)
+
     def handle(self, request: Request) -> Response | Awaitable[Response]:
         """Return the answer, or what to await for it; every error becomes a problem."""
         began = time.perf_counter()

@@ -12,6 +12,7 @@ from goq import limits
 from goq.api.messages_out import frames_response, json_response
 from goq.api.reading import query_int, wants_frames
 from goq.api.route import Parameter, Route
+from goq.api.spread import AtPartition, by_query
 from goq.broker.broker import Broker
 from goq.delivery.eventframes import StoredEvent, decode_event_frame
 from goq.errors import InvalidFrame, InvalidInput
@@ -53,6 +54,7 @@ class EventRoutes:
                 ),
                 errors=("topic_not_found", "partition_not_found"),
                 gives_frames=True,
+                spread=AtPartition(by_query),
             )
         ]
 

@@ -25,6 +25,7 @@ from goq.api.reading import (
     wants_frames,
 )
 from goq.api.route import FRAMES, Parameter, Route
+from goq.api.spread import AtPartition, by_query
 from goq.broker.broker import Broker
 from goq.broker.publishing import Stored, StoredFrame
 from goq.broker.topic import Topic
@@ -87,6 +88,7 @@ class MessageRoutes:
                 errors=("topic_not_found", "partition_not_found", "too_many_requests"),
                 gives_frames=True,
                 waits=True,
+                spread=AtPartition(by_query),
             ),
         ]
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from goq.api.spread import Spread
 from goq.errors import InvalidInput, MethodNotAllowed, RouteNotFound
 from goq.http.message import Request, Response
 
@@ -50,6 +51,9 @@ class Route:
     answer_type: str = JSON
     ignores_query: bool = False
     """Whether unknown query parameters pass, as monitoring systems may add some."""
+
+    spread: Spread = None
+    """Which nodes answer, where several have the topic's partitions."""
 
     is_async: bool = field(init=False)
     """Whether the handler is a coroutine function, else it answers at once."""

@@ -12,6 +12,7 @@ from goq.api.messages_out import is_gone, json_response, messages_json
 from goq.api.reading import json_body, time_us
 from goq.api.route import Parameter, Route
 from goq.api.single_bodies import GroupStateOut, MessageChange, StatusOut
+from goq.api.spread import AtPartition, by_message
 from goq.broker.broker import Broker
 from goq.broker.marking import Marking
 from goq.broker.partition import Partition
@@ -52,6 +53,7 @@ class SingleRoutes:
                 self.show,
                 "Show one message and what it is for each group",
                 answer=StatusOut,
+                spread=AtPartition(by_message),
                 errors=("message_not_found", "message_compacted", "damaged_data"),
             ),
             Route(
@@ -61,6 +63,7 @@ class SingleRoutes:
                 "Change the priority of a message that waits, or when it is delivered",
                 body=MessageChange,
                 answer=StatusOut,
+                spread=AtPartition(by_message),
                 errors=("message_not_found", "message_compacted", "conflict", "too_many_requests"),
             ),
             Route(
@@ -69,6 +72,7 @@ class SingleRoutes:
                 self.cancel,
                 "Cancel a message: no group gets it that has not got it yet",
                 answer=StatusOut,
+                spread=AtPartition(by_message),
                 parameters=(Parameter("reason", "why, for whoever looks later"),),
                 errors=("message_not_found", "message_compacted", "conflict", "too_many_requests"),
             ),

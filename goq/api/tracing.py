@@ -7,6 +7,7 @@ from goq.api.bodies import MessageOut
 from goq.api.messages_out import json_response, put_message
 from goq.api.reading import duration_ms, query_int
 from goq.api.route import Parameter, Route
+from goq.api.spread import AtPartition, by_message
 from goq.api.trace_bodies import IncompleteOut, StepOut, TracedMessageOut, TraceOut
 from goq.broker.broker import Broker
 from goq.broker.traced import Trace, Traced, TracedStep
@@ -48,6 +49,7 @@ class TraceRoutes:
                     "too_many_requests",
                 ),
                 waits=True,
+                spread=AtPartition(by_message),
             ),
         ]
 

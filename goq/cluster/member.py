@@ -33,7 +33,14 @@ from goq.cluster.replication.messages import (
 from goq.cluster.replication.replica import Part
 from goq.cluster.replication.replicas import Replicas
 from goq.cluster.shared_metadata import group_settings, topic_rows
-from goq.errors import GoqError, InvalidFrame, NotLeader, Unavailable
+from goq.errors import (
+    GoqError,
+    InvalidFrame,
+    NotLeader,
+    PartitionNotFound,
+    TopicNotFound,
+    Unavailable,
+)
 from goq.storage.files import Disk
 
 _log = logging.getLogger("goq.cluster")
@@ -223,6 +230,42 @@ class Member:
             raise Unavailable(f"node {node} is not known here yet")
         timeout_s = (limits.CALL_TIMEOUT_MS + wait_ms) / 1000
         return await self._calling.call(known.http_url, path, body, timeout_s)
+
+    def leader_url(self, topic: str, number: int) -> str | None:
+        """Return where a partition is led, None for this node.
+
+        Raises ``NotLeader`` while nobody does, ``TopicNotFound`` and ``PartitionNotFound``.
+        """
+        known = self._topic(topic)
+        if number >= len(known.partitions):
+            raise PartitionNotFound(f"topic {topic} has no partition {number}", field="partition")
+        return self._url_of(known.partitions[number].leader, f"partition {number} of {topic}")
+
+    def leader_urls(self, topic: str | None) -> list[str | None]:
+        """Return who leads a partition of a topic, each once, None for this node.
+
+        Without a topic, all nodes that are up. Partitions that nobody leads are left out.
+        """
+        if topic is None:
+            names = {name for name, node in self.state.nodes.items() if node.is_up}
+        else:
+            leaders = {partition.leader for partition in self._topic(topic).partitions}
+            names = {name for name in leaders if name is not None}
+        return [self._url_of(name, "this") for name in sorted(names | {self.name})]
+
+    def _url_of(self, node: str | None, what: str) -> str | None:
+        if node == self.name:
+            return None
+        known = self.state.nodes.get(node) if node is not None else None
+        if known is None:
+            raise NotLeader(f"nobody leads {what} now")
+        return known.http_url
+
+    def _topic(self, name: str) -> Topic:
+        topic = self.state.topics.get(name)
+        if topic is None or topic.deleting:
+            raise TopicNotFound(f"there is no topic {name[:200]!r}", field="topic")
+        return topic
 
     async def call_leader(self, topic: str, number: int, path: str, body: bytes) -> bytes:
         """Call the node that leads a partition; ``NotLeader`` if none does, as far as is known."""

@@ -26,6 +26,7 @@ from goq.cluster.raft.journal import FILE_NAME
 from goq.cluster.raft.link import Credentials
 from goq.cluster.raft.node import RaftNode
 from goq.cluster.raft.watched import Applied
+from goq.cluster.relaying import Relay
 from goq.cluster.shared_metadata import SharedMetadata
 from goq.config import Config
 from goq.errors import GoqError, InvalidInput, UsageError
@@ -48,6 +49,7 @@ class Membership:
         self._name = config.broker.node_id
         self._secret = _secret(config.cluster.secret_file)
         self._calling = Calling(self._name, self._secret)
+        self.relay = Relay()
         self._raft: RaftNode | None = None
         self._machine: MetadataMachine | None = None
         self._joining: asyncio.Task[None] | None = None
@@ -165,6 +167,7 @@ class Membership:
         if self._machine is not None:
             self._machine.close()
         await self._calling.close()
+        await self.relay.close()
 
     def _viewed(self, view: View) -> None:
         if self.member is not None:
