@@ -97,10 +97,17 @@ class ClusterConfig(BaseModel):
     def _has_host_and_port(cls, value: str | None) -> str | None:
         return None if value is None else _host_and_port(value)
 
+    @field_validator("listen", "join", "secret_file", "advertise", "rack", mode="before")
+    @classmethod
+    def _may_be_none(cls, value: Any) -> Any:
+        return None if value == "none" else value
+
     @field_validator("peers", mode="before")
     @classmethod
     def _are_by_id(cls, value: Any) -> Any:
         """Take ``n1=HOST:PORT,n2=HOST:PORT`` as well as a mapping."""
+        if value == "none" or value is None:
+            return {}
         if not isinstance(value, str):
             return value
         pairs = [part.partition("=") for part in value.split(",") if part]
@@ -206,9 +213,8 @@ class Config(BaseModel):
         if cluster.peers and cluster.join:
             raise ValueError("cluster.join: a node has peers from the start, or joins; not both")
         if cluster.peers and me not in cluster.peers:
-            raise ValueError(
-                f"cluster.peers: this node, {me}, is not among {sorted(cluster.peers)}"
-            )
+            names = ", ".join(sorted(cluster.peers))
+            raise ValueError(f"cluster.peers: this node, {me}, is not among {names}")
         return self
 
 
@@ -301,4 +307,4 @@ def _explain(error: Mapping[str, Any]) -> str:
         return f"defaults.{message}"
     if error["type"] == "extra_forbidden":
         return f"{'.'.join(where)}: there is no such setting"
-    return f"{'.'.join(where)}: {message}"
+    return f"{'.'.join(where)}: {message}" if where else message

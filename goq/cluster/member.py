@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 
 from goq import limits
 from goq.broker.broker import Broker
@@ -17,7 +18,7 @@ from goq.cluster.calls.calling import Calling
 from goq.cluster.controlling import Controlling
 from goq.cluster.heartbeats import decode_heartbeat, encode_heartbeat
 from goq.cluster.local_topics import LocalTopics
-from goq.cluster.metadata.commands import AlterInSync, RegisterNode
+from goq.cluster.metadata.commands import AlterInSync, ChangeSettings, RegisterNode
 from goq.cluster.metadata.state import Partition, State, Topic
 from goq.cluster.metadata.watch import Heartbeat
 from goq.cluster.proposing import Proposing
@@ -34,6 +35,7 @@ from goq.cluster.replication.replica import Part
 from goq.cluster.replication.replicas import Replicas
 from goq.cluster.shared_metadata import group_settings, topic_rows
 from goq.errors import (
+    Conflict,
     GoqError,
     InvalidFrame,
     NotLeader,
@@ -81,6 +83,7 @@ class Member:
         self._deleted: set[int] = set()
         self._taken_up: dict[str, object] = {}
         self._unfit_reason = ""
+        self._min_insync = 0
         self._changed = asyncio.Event()
         self._tasks = Tasks()
         self._running: list[asyncio.Task[None]] = []
@@ -90,8 +93,12 @@ class Member:
         """What all nodes agree on, as far as it is known here."""
         return self._proposing.state
 
-    def start(self, http_url: str, cluster_address: str, rack: str | None) -> None:
-        """Take part; other nodes and clients reach this node at ``http_url``."""
+    def start(self, http_url: str, cluster_address: str, rack: str | None, min_insync: int) -> None:
+        """Take part; other nodes and clients reach this node at ``http_url``.
+
+        ``min_insync`` counts if the cluster has just begun.
+        """
+        self._min_insync = min_insync
         self._registration = RegisterNode(
             self.name, self.incarnation, http_url, cluster_address, rack
         )
@@ -154,6 +161,10 @@ class Member:
             known is None or known.incarnation != self.incarnation
         ):
             await self._proposing.propose(self._registration)
+        settings = self.state.settings
+        if settings.version == 1 and settings.min_insync != self._min_insync:
+            with suppress(Conflict):  # another node was first
+                await self._proposing.propose(ChangeSettings(1, min_insync=self._min_insync))
 
     async def _become(self, state: State) -> None:
         rows = {row.name: row for row in topic_rows(state)}

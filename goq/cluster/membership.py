@@ -136,7 +136,7 @@ class Membership:
         assert self.member is not None
         cluster = self._config.cluster
         url = cluster.advertise or _reachable(http_url, self._address)
-        self.member.start(url, self._address, cluster.rack)
+        self.member.start(url, self._address, cluster.rack, cluster.min_insync)
         if cluster.join is not None:
             self._joining = asyncio.ensure_future(self._join(cluster.join))
 

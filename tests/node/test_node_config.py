@@ -47,7 +47,8 @@ def all_settings() -> set[str]:
         f"defaults.{'' if name.partition('.')[0] in own else 'topic.'}{name}"
         for name in TopicSettings().written()
     }
-    return broker | topic | {"defaults.topic.partitions"}
+    cluster = {f"cluster.{name}" for name in type(Config().cluster).model_fields}
+    return broker | cluster | topic | {"defaults.topic.partitions"}
 
 
 def test_without_anything_a_node_has_the_defaults() -> None:
@@ -60,6 +61,7 @@ def test_without_anything_a_node_has_the_defaults() -> None:
 def test_the_example_says_the_defaults_and_names_every_setting() -> None:
     example, default = load_config(EXAMPLE, {}), load_config(None, {})
     assert example.broker == default.broker
+    assert example.cluster == default.cluster
     assert example.defaults.settings == default.defaults.settings
     assert example.defaults.partitions == default.defaults.partitions
     assert names_in(yaml.safe_load(EXAMPLE.read_text())) == all_settings()
@@ -67,10 +69,13 @@ def test_the_example_says_the_defaults_and_names_every_setting() -> None:
 
 def test_the_documentation_lists_every_setting_with_its_default() -> None:
     text = (ROOT / "docs" / "configuration.md").read_text()
-    rows = dict(re.findall(r"^\| `((?:broker|defaults)\.[\w.]+)` \| `([^`]*)` \|", text, re.M))
+    rows = dict(
+        re.findall(r"^\| `((?:broker|cluster|defaults)\.[\w.]+)` \| `([^`]*)` \|", text, re.M)
+    )
     assert set(rows) == all_settings()
     documented = load_config(None, rows)
     assert documented.broker == Config().broker
+    assert documented.cluster == Config().cluster
     assert documented.defaults.settings == TopicSettings()
     assert documented.defaults.partitions == 6
 
@@ -217,3 +222,47 @@ def test_a_file_that_is_no_configuration_is_named(written: Any, text: str) -> No
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot read .*absent\.yaml: No such file"):
         load_config(tmp_path / "absent.yaml", {})
+
+
+MEMBER = {
+    "broker.node_id": "n1",
+    "cluster.listen": "127.0.0.1:9080",
+    "cluster.secret_file": "secret",
+}
+
+
+def test_a_member_knows_its_peers_however_they_are_written() -> None:
+    written = load_config(None, {**MEMBER, "cluster.peers": "n1=10.0.0.1:9080,n2=[::1]:9081"})
+    mapped = load_config(
+        None, {**MEMBER, "cluster.peers": {"n1": "10.0.0.1:9080", "n2": "[::1]:9081"}}
+    )
+    assert written.cluster == mapped.cluster
+    assert written.cluster.is_member
+    assert written.cluster.address == ("127.0.0.1", 9080)
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        ({"cluster.listen": "9080"}, "cluster.listen"),
+        ({"cluster.listen": "none"}, "cluster.listen"),
+        ({"cluster.secret_file": "none"}, "openssl rand"),
+        ({"cluster.peers": "n2=10.0.0.2:9080"}, "n1, is not among n2"),
+        ({"cluster.peers": "n1=10.0.0.1"}, "HOST:PORT"),
+        ({"cluster.peers": "n 1=10.0.0.1:1"}, "cluster.peers"),
+        ({"cluster.peers": "n1=h:1", "cluster.join": "http://h:2"}, "cluster.join"),
+        ({"cluster.min_insync": "0"}, "cluster.min_insync"),
+        ({"cluster.min_insync": "33"}, "cluster.min_insync"),
+        ({"cluster.colour": "red"}, "cluster.colour"),
+    ],
+)
+def test_a_member_that_cannot_be_is_told_which_setting_is_wrong(
+    flags: dict[str, str], named: str
+) -> None:
+    with pytest.raises(UsageError, match=re.escape(named)):
+        load_config(None, {"cluster.peers": "n1=h:1", **MEMBER, **flags})
+
+
+def test_min_insync_may_be_one_and_as_many_as_a_cluster_has_nodes() -> None:
+    for number in (1, 32):
+        assert load_config(None, {"cluster.min_insync": number}).cluster.min_insync == number
