@@ -1,0 +1,118 @@
+"""Each rule of replication is needed: without it, the simulation finds a fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from support.disk import _SimulatedFile
+from support.sim.world import World
+
+from goq import limits
+from goq.broker import partition
+from goq.broker.intake import Intake
+from goq.cluster.replication.following import Following
+from goq.cluster.replication.leading import Leading
+from goq.cluster.replication.messages import PartitionNews
+from goq.cluster.replication.progress import Ends, Progress
+
+SEEDS = 40
+Patch = pytest.MonkeyPatch
+
+
+def _shows_what_the_leader_alone_has(patch: Patch) -> None:
+    def advance(self: Progress) -> None:
+        self.high_watermark = self.ends
+
+    patch.setattr(Progress, "_advance", advance)
+
+
+def _forgets_members_that_are_under_way(patch: Patch) -> None:
+    def propose(self: Progress, _in_sync: object) -> None:
+        self.in_sync = frozenset({self.node})
+        self._wanted = frozenset({self.node})
+
+    patch.setattr(Progress, "propose", propose)
+
+
+def _lets_anybody_into_the_in_sync_set(patch: Patch) -> None:
+    def wanted(self: Progress, _now_ms: int, _lag_ms_max: int) -> frozenset[str] | None:
+        everybody = frozenset({self.node, *self._followers})
+        return everybody if everybody != self.in_sync and self._wanted is None else None
+
+    def counts(self: Progress, _in_sync: object) -> None:
+        self._wanted = self.in_sync
+
+    patch.setattr(Progress, "wanted_in_sync", wanted)
+    patch.setattr(Progress, "propose", counts)
+
+
+def _opens_before_all_in_sync_have_it(patch: Patch) -> None:
+    patch.setattr(Leading, "is_caught_up", property(lambda _self: True))
+
+
+def _never_looks_where_logs_part(patch: Patch) -> None:
+    original = Leading.news
+
+    def news(self: Leading, position: object, *, is_checked: bool, bytes_max: int) -> object:
+        return original(self, position, is_checked=True, bytes_max=bytes_max)  # type: ignore[arg-type]
+
+    patch.setattr(Leading, "news", news)
+
+
+def _follows_whatever_the_epoch(patch: Patch) -> None:
+    original = Following.take
+
+    def take(self: Following, news: PartitionNews, frames: memoryview) -> None:
+        self.leader_epoch = max(self.leader_epoch, news.leader_epoch)
+        original(self, news, frames)
+
+    def fetched(self: Leading, node: str, ends: Ends, now_ms: int) -> None:
+        self.progress.fetched(node, Ends(*map(max, ends, self.progress.ends)), now_ms)
+        self._tell()
+
+    patch.setattr(Following, "take", take)
+    patch.setattr(Leading, "fetched", fetched)
+
+
+def _does_not_sync(patch: Patch) -> None:
+    patch.setattr(_SimulatedFile, "sync", lambda self: self._begin("sync") and None)
+
+
+def _forgets_numbers_that_are_not_safe_yet(patch: Patch) -> None:
+    class Forgetful(Intake):
+        def __init__(self, *args: object, is_ahead: bool) -> None:
+            super().__init__(*args, is_ahead=False)  # type: ignore[arg-type]
+
+    patch.setattr(partition, "Intake", Forgetful)
+
+
+@pytest.mark.parametrize(
+    "mutate",
+    [
+        _shows_what_the_leader_alone_has,
+        _forgets_members_that_are_under_way,
+        _lets_anybody_into_the_in_sync_set,
+        _opens_before_all_in_sync_have_it,
+        _never_looks_where_logs_part,
+        _follows_whatever_the_epoch,
+        _does_not_sync,
+        _forgets_numbers_that_are_not_safe_yet,
+    ],
+    ids=lambda mutate: mutate.__name__.strip("_"),
+)
+def test_without_this_rule_a_fault_is_found(
+    mutate: Callable[[Patch], None], monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(limits, "EVENT_SEGMENT_BYTES", 2000)
+    monkeypatch.setattr(limits, "SNAPSHOT_EVENTS_MIN", 10)
+    mutate(monkeypatch)
+    for seed in range(SEEDS):
+        world = World(seed)
+        try:
+            world.run(world.live(10))
+        except Exception:
+            return
+        if world.loop.unexpected:
+            return
+    raise AssertionError(f"{SEEDS} simulated histories went well")
