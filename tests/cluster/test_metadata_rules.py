@@ -219,6 +219,29 @@ def test_a_move_is_not_given_up_when_only_the_new_replica_could_lead() -> None:
     assert partition(state).replicas == (new,)
 
 
+def test_no_end_of_a_move_takes_the_leader_away() -> None:
+    state = with_topic(nodes(2), factor=1)
+    old = partition(state).replicas[0]
+    new = "n2" if old == "n1" else "n1"
+    state = copied(state, MoveReplicas(*at(state), (new,)))
+    topic_id = state.topics["orders"].topic_id
+    damaged = after(state, MarkDamaged("orders", topic_id, 0, old, 1))
+    assert partition(damaged).leader == new
+    assert refused(damaged, CancelMove(*at(damaged))) == "needs_new_replicas"
+    damaged = after(state, MarkDamaged("orders", topic_id, 0, new, 1))
+    assert partition(damaged).leader == old
+    assert refused(damaged, FinishMove(*at(damaged))) == "not_in_sync"
+
+
+def test_a_topic_deleted_during_a_move_is_waited_for_where_it_was_going(three: State) -> None:
+    state = after(three, RegisterNode("n4", 1, "", ""))
+    state = after(state, MoveReplicas(*at(state), ("n4", "n2", "n3")))
+    state = after(state, StartMove(*at(state)))
+    state = after(state, DeleteTopic("orders", state.topics["orders"].topic_id))
+    assert set(partition(state).replicas) == {"n1", "n2", "n3", "n4"}
+    assert not partition(state).target
+
+
 def test_a_move_of_the_order_alone_is_done_at_once(three: State) -> None:
     state = after(three, MoveReplicas(*at(three), ("n3", "n1", "n2")))
     assert partition(state).replicas == ("n3", "n1", "n2")
