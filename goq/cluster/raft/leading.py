@@ -80,4 +80,4 @@ class _SyncObj(ticking._SyncObj):
             return
         self.__lastResponseTime[node] = now_s()
         if self._snapshots.answered(node.id, message["index"], message["offset"]):
-            self.__feed(node)
+            self.__newAppendEntriesTime = 0

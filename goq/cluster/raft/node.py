@@ -78,7 +78,7 @@ class RaftNode:
         """
         self._app = asyncio.get_running_loop()
         started: asyncio.Future[None] = self._app.create_future()
-        self._thread = threading.Thread(target=self._run, args=(started,), name="raft")
+        self._thread = threading.Thread(target=self._run, args=(started,), name="raft", daemon=True)
         self._thread.start()
         await started
 
@@ -189,6 +189,8 @@ class RaftNode:
                 await self.barrier(timeout_s)  # then the members here are the newest
                 if (id_ in map(_id, self.view.members)) == (operation == "add"):
                     return
+                if operation == "add" and len(self.view.members) >= limits.RAFT_MEMBERS_MAX:
+                    raise Conflict(f"{limits.RAFT_MEMBERS_MAX} members are the most; remove one")
                 if operation == "rem" and id_ == self.leader:
                     raise Conflict(f"{id_} leads; hand the leadership over first")
                 try:
@@ -200,9 +202,10 @@ class RaftNode:
     async def _call(self, act: Callable[[Driver, Callable[..., None]], None]) -> tuple[Any, int]:
         """Have something done on the other thread; return what it calls back with."""
         driver, app = self._driver, asyncio.get_running_loop()
-        if driver is None or driver.view.failure is not None:
-            reason = "has not started" if driver is None else driver.view.failure
-            raise Unavailable(f"this member of the cluster cannot serve: {reason}")
+        if driver is None or self._stopping is None or self._stopping.is_set():
+            raise ShuttingDown("this node is stopping, or has not started; ask another one")
+        if driver.view.failure is not None:
+            raise Unavailable(f"this member of the cluster has stopped: {driver.view.failure}")
         answer: asyncio.Future[tuple[Any, int]] = app.create_future()
 
         def done(result: Any, reason: int) -> None:

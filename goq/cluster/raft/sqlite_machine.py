@@ -151,7 +151,7 @@ class SqliteMachine:
         if known is not None:
             return _known.decode(known[0]).value
         if request.sequence <= self._forgotten(request.proposer):
-            return Refused("conflict", "the request is too old to tell whether it was applied")
+            return Refused("timed_out", "the request is too old to tell whether it was applied")
         result = self._run(request)
         self._remember(request, index, result)
         return result

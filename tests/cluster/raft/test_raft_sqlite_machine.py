@@ -77,7 +77,7 @@ def test_what_is_remembered_of_a_proposer_is_bounded_and_older_requests_are_refu
     assert count == 10
     assert machine.apply(request(21), 31) == {"set": "key 21"}
     assert machine.apply(request(20), 32) == Refused(
-        "conflict", "the request is too old to tell whether it was applied"
+        "timed_out", "the request is too old to tell whether it was applied"
     )
     assert all(sets == 1 for _, _, sets in rows(machine))
 
