@@ -121,6 +121,7 @@ class _SyncObj(leading._SyncObj):
         self._snapshots.install(copy)
         self.__raftCommitIndex = self.__raftLastApplied = copy.index
         self.__take_members(copy.members)
+        self.__raftElectionDeadline = now_s() + self.__generateRaftTimeout()  # that took a while
         passed = [index for index in self.__commandsWaitingCommit if index <= copy.index]
         for index in sorted(passed):
             for _, callback in self.__commandsWaitingCommit.pop(index):

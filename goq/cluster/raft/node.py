@@ -61,6 +61,7 @@ class RaftNode:
         self._random = random or SystemRandom()
         self._proposer = self._random.getrandbits(63)
         self._sequence = 0
+        self._proposals = 0
         self._waiting: set[asyncio.Future[Any]] = set()
         self._watching: set[asyncio.Future[None]] = set()
         self._changing = asyncio.Lock()
@@ -156,9 +157,17 @@ class RaftNode:
     # How it is done
 
     async def _agreed(self, kind: int, body: bytes, timeout_s: float) -> Any:
-        """Send a command until it is applied, and return its result."""
-        if len(self._waiting) >= limits.RAFT_COMMANDS_WAITING_MAX:
+        """Have a command agreed on, and return its result."""
+        if self._proposals >= limits.RAFT_COMMANDS_WAITING_MAX:
             raise TooManyRequests("too many commands wait for the cluster; send fewer at once")
+        self._proposals += 1
+        try:
+            return await self._sent(kind, body, timeout_s)
+        finally:
+            self._proposals -= 1
+
+    async def _sent(self, kind: int, body: bytes, timeout_s: float) -> Any:
+        """Send a command until it is applied, and return its result."""
         deadline_s = asyncio.get_running_loop().time() + timeout_s
         perhaps = False
         attempt_s = 4 * self._settings.timing.election_max_s

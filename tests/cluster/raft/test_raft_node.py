@@ -23,6 +23,7 @@ from goq.errors import (
     ShuttingDown,
     TimedOut,
     TooLarge,
+    TooManyRequests,
     Unavailable,
 )
 
@@ -281,6 +282,39 @@ def test_who_waits_when_the_node_stops_is_told(tmp_path: Path) -> None:
         await member.stop()
         with pytest.raises((ShuttingDown, Unavailable)):
             await waiting
+
+    run(test())
+
+
+def test_more_commands_than_may_wait_are_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "RAFT_COMMANDS_WAITING_MAX", 5)
+
+    async def test() -> None:
+        specs = member_specs(2)
+        member = await Running(specs[0], specs, tmp_path).start()
+        waiting = [asyncio.create_task(member.set(f"key {n}", "x")) for n in range(5)]
+        await asyncio.sleep(0)
+        with pytest.raises(TooManyRequests):
+            await member.set("one more", "x")
+        other = await Running(specs[1], specs, tmp_path).start()
+        await asyncio.gather(*waiting)
+        assert await member.set("now", "x")
+        await asyncio.gather(member.stop(), other.stop())
+
+    run(test())
+
+
+def test_a_cluster_has_no_more_members_than_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        async with group(tmp_path, 2) as members:
+            monkeypatch.setattr(limits, "RAFT_MEMBERS_MAX", 2)
+            with pytest.raises(Conflict, match="the most"):
+                await members[0].node.add_member("n3=127.0.0.1:1", WAIT_S)
+            assert len(members[0].node.view.members) == 2
 
     run(test())
 
