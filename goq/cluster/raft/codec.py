@@ -14,8 +14,9 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from goq import limits
 from goq.cluster.raft.machine import Request
-from goq.errors import InvalidInput
+from goq.errors import InvalidInput, TooLarge
 
+COMMAND_VERSION = 1
 REGULAR, NO_OP, MEMBERSHIP = 0, 1, 2
 NO_OP_COMMAND = bytes((NO_OP,))
 _ENTRY_ROOM_BYTES = 256  # what a command gets around it on its way to the log
@@ -100,6 +101,11 @@ class ApplyCommandResponse(
     log_term: Count | UnsetType = UNSET
     error: Count | UnsetType = UNSET
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it says one or the other."""
+        return self.error is not UNSET or UNSET not in (self.log_idx, self.log_term)
+
 
 _messages = msgspec.msgpack.Decoder(
     RequestVote
@@ -129,6 +135,8 @@ def decode_message(data: bytes | memoryview) -> dict[str, Any]:
         message = _messages.decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise InvalidInput(f"not a message of the Raft protocol: {error}") from None
+    if isinstance(message, ApplyCommandResponse) and not message.is_whole:
+        raise InvalidInput("not a message of the Raft protocol: an answer without a place")
     fields = {"type": type(message).__struct_config__.tag}
     for name in message.__struct_fields__:
         if (value := getattr(message, name)) is not UNSET:
@@ -137,11 +145,19 @@ def decode_message(data: bytes | memoryview) -> dict[str, Any]:
 
 
 def encode_request(request: Request) -> bytes:
-    """Return a command's bytes without its kind; ``InvalidInput`` if it is not plain data."""
+    """Return a command's bytes without its kind.
+
+    Raises ``TooLarge``, and ``InvalidInput`` for what is not plain data.
+    """
     try:
-        return _encoder.encode(request)
+        data = _encoder.encode(request)
     except (msgspec.MsgspecError, TypeError, OverflowError, RecursionError) as error:
         raise InvalidInput(f"the command is not plain data: {error}") from None
+    if len(data) > limits.RAFT_COMMAND_BYTES_MAX:
+        raise TooLarge(
+            f"the command has {len(data)} bytes, at most {limits.RAFT_COMMAND_BYTES_MAX} fit"
+        )
+    return data
 
 
 def decode_request(command: bytes) -> Request:
@@ -159,13 +175,21 @@ def decode_change(command: bytes) -> MemberChange:
     return _decoded(_changes, command)  # type: ignore[no-any-return]
 
 
+def check_entries(previous: int, entries: list[tuple[bytes, int, int]]) -> None:
+    """Raise ``InvalidInput`` for entries that do not follow one by one, or are none."""
+    for expected, (command, index, _) in enumerate(entries, previous + 1):
+        if index != expected:
+            raise InvalidInput(f"entry {index} comes where {expected} belongs")
+        check_command(command)
+
+
 def check_command(command: bytes) -> None:
     """Raise ``InvalidInput`` for what must not come into the log."""
     if command[:1] == bytes((MEMBERSHIP,)):
         decode_change(command)
     elif command[:1] == bytes((REGULAR,)):
         decode_request(command)
-    else:
+    elif command != NO_OP_COMMAND:
         raise InvalidInput("not a command of the Raft log")
 
 

@@ -11,22 +11,21 @@ from typing import Any
 
 from pysyncobj import SyncObjConf
 
-from goq import limits
-from goq.cluster.raft import codec
+from goq.cluster.raft import codec, following
 from goq.cluster.raft.journal import Journal
 from goq.cluster.raft.machine import Request, StateMachine
 from goq.cluster.raft.member import Member, check_member
-from goq.cluster.raft.overrides import _now_s, _SyncObj
 from goq.cluster.raft.snapshots import Snapshots
-from goq.errors import DamagedData, TooLarge
+from goq.cluster.raft.ticking import now_s
+from goq.errors import DamagedData
 from goq.storage.files import Disk
 
-COMMAND_VERSION = 1
 Callback = Callable[[Any, int], None]
+_NOBODY_THERE_S = 0.1
 _log = logging.getLogger(__name__)
 
 
-class HardenedSyncObj(_SyncObj):
+class HardenedSyncObj(following._SyncObj):
     """A node of a cluster. Not safe for use from several threads, but for :meth:`apply`.
 
     ``self_id`` and ``other_ids`` are members, as ``n1`` or ``n1=host:port``; the others count only
@@ -60,15 +59,14 @@ class HardenedSyncObj(_SyncObj):
         self._sequence = 0
         members = sorted(map(check_member, {self_id, *other_ids}))
         journal = Journal.open(disk, folder, members)
-        snapshots = Snapshots(disk, folder, machine, _now_s, conf.logCompactionBatchSize)
-        snapshots.recover(journal.first.index, journal.first.term)
-        applied_index = max(machine.applied_index, journal.first.index)
-        if applied_index > journal.last.index:
-            raise DamagedData(
-                f"the state of this node has command {applied_index}, but the log in {folder} ends"
-                f" at {journal.last.index}; remove this node from the cluster, and let it join"
-                " again with a new id and an empty folder"
-            )
+        try:
+            snapshots = Snapshots(disk, folder, machine, now_s, conf.logCompactionBatchSize)
+            snapshots.recover(journal.first.index, journal.first.term)
+            applied_index = max(machine.applied_index, journal.first.index)
+            _check_together(folder, applied_index, journal.last.index)
+        except BaseException:
+            journal.close()
+            raise
         super().__init__(
             Member(self_id),
             [Member(spec) for spec in other_ids],
@@ -94,13 +92,13 @@ class HardenedSyncObj(_SyncObj):
         if request is None:
             self._sequence += 1
             request = (self._proposer, self._sequence)
-        data = codec.encode_request(Request(COMMAND_VERSION, *request, command))
-        if len(data) > limits.RAFT_COMMAND_BYTES_MAX:
-            raise TooLarge(
-                f"the command has {len(data)} bytes, at most {limits.RAFT_COMMAND_BYTES_MAX} fit"
-            )
+        data = codec.encode_request(Request(codec.COMMAND_VERSION, *request, command))
         self._applyCommand(data, None if callback is None else _quiet(callback), codec.REGULAR)
         return request
+
+    def submit(self, kind: int, body: bytes, callback: Callback) -> None:
+        """Have a command of a kind in ``codec`` put into the log; its body must be checked."""
+        self._applyCommand(body, _quiet(callback), kind)
 
     def add_member(self, spec: str, callback: Callback) -> None:
         """Add a member, which runs already and knows the others."""
@@ -110,6 +108,11 @@ class HardenedSyncObj(_SyncObj):
         """Remove a member; the leader does not remove itself."""
         self.removeNodeFromCluster(check_member(spec), _quiet(callback))
 
+    @property
+    def failure(self) -> Exception | None:
+        """Why the node has stopped for good, if it has."""
+        return self._failure
+
     def members(self) -> list[str]:
         """All members as of the end of the log, this node too."""
         return self._journal().members()
@@ -117,11 +120,25 @@ class HardenedSyncObj(_SyncObj):
     def _journal(self) -> Journal:
         return self._SyncObj__raftLog  # type: ignore[no-any-return]
 
-    def due_s(self) -> float:
-        """Return when the next tick is due on the library's clock, if nothing comes before."""
-        if self._isLeader():
-            return float(self._SyncObj__newAppendEntriesTime)
-        return float(self._SyncObj__raftElectionDeadline)
+    def due_in_s(self) -> float:
+        """Return when the next tick is due, if nothing comes before."""
+        time_s = now_s()
+        if not self._isLeader():
+            stands_s = float(self._SyncObj__raftElectionDeadline) - time_s
+            return stands_s if stands_s > 0 else _NOBODY_THERE_S
+        alone = not self._SyncObj__otherNodes
+        if alone and self._journal().last.index > self.raftCommitIndex:
+            return 0.0  # there is nobody whose answer would bring the next tick
+        return max(0.0, float(self._SyncObj__newAppendEntriesTime) - time_s)
+
+
+def _check_together(folder: Path, applied_index: int, last_index: int) -> None:
+    if applied_index > last_index:
+        raise DamagedData(
+            f"the state of this node has command {applied_index}, but the log in {folder} ends"
+            f" at {last_index}; remove this node from the cluster, and let it join again with a"
+            " new id and an empty folder"
+        )
 
 
 def _quiet(callback: Callback) -> Callback:

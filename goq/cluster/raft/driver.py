@@ -1,0 +1,195 @@
+"""Drives a Raft node on the event loop of its own thread: a step when one is due, no sooner."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from goq.cluster.raft.hardened import Callback, HardenedSyncObj
+from goq.cluster.raft.link import Credentials
+from goq.cluster.raft.machine import StateMachine
+from goq.cluster.raft.member import Member, in_order
+from goq.cluster.raft.timing import Timing
+from goq.cluster.raft.transport import Pace, SecureTransport
+from goq.cluster.raft.watched import Applied, WatchedMachine
+from goq.errors import StorageFull
+from goq.storage.files import Disk
+
+_RETRY_S = 0.1
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RaftSettings:
+    """What a member is started with.
+
+    ``member`` is itself, as ``n1=10.0.0.1:9080``, under which the others reach it; ``listen`` is
+    where it listens. ``others`` are the other members, and count only in a new ``folder``.
+    """
+
+    member: str
+    listen: tuple[str, int]
+    folder: Path
+    credentials: Credentials
+    others: tuple[str, ...] = ()
+    timing: Timing = field(default_factory=Timing)
+    pace: Pace = field(default_factory=Pace)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How things stand, as far as this member knows: its leader may be deposed already.
+
+    ``failure`` says why the member has stopped, if it has.
+    """
+
+    leader: str | None = None
+    is_leader: bool = False
+    term: int = 0
+    commit_index: int = 0
+    applied_index: int = 0
+    members: tuple[str, ...] = ()
+    has_quorum: bool = False
+    failure: str | None = None
+
+
+class Driver:
+    """The part of a member that lives on its thread; everything here is called on that.
+
+    ``on_view`` is called when the leader, the term or the members change, or the member fails,
+    ``on_applied`` with what was applied, in order. Neither may raise or block.
+    """
+
+    def __init__(
+        self,
+        settings: RaftSettings,
+        machine: StateMachine,
+        *,
+        disk: Disk,
+        random: Random,
+        on_view: Callable[[View], None],
+        on_applied: Callable[[list[Applied]], None],
+    ) -> None:
+        self.view = View()
+        self._settings = settings
+        self._machine = WatchedMachine(machine)
+        self._disk = disk
+        self._random = random
+        self._on_view = on_view
+        self._on_applied = on_applied
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.Handle | None = None
+        self._kicked = False
+        self._raft: HardenedSyncObj | None = None
+        self._transport: SecureTransport | None = None
+
+    async def start(self) -> None:
+        """Open the folder, listen, and begin to tick."""
+        settings = self._settings
+        self._raft = HardenedSyncObj(
+            settings.member,
+            list(settings.others),
+            settings.timing.conf(),
+            disk=self._disk,
+            folder=settings.folder,
+            machine=self._machine,
+            transport_class=self._make_transport,
+            request_ids=self._random,
+        )
+        assert self._transport is not None
+        try:
+            await self._transport.start()
+        except OSError:
+            self.stop()
+            raise
+        self._tick()
+
+    def stop(self) -> None:
+        """Close everything; nothing more is applied."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._raft is not None:
+            raft, self._raft = self._raft, None
+            raft.destroy()
+
+    def submit(self, kind: int, body: bytes, callback: Callback) -> None:
+        """Put a command into the log; see ``HardenedSyncObj.submit``."""
+        if self._raft is not None:
+            self._raft.submit(kind, body, callback)
+            self._kick()
+
+    def transfer(self, to: str | None, callback: Callback) -> None:
+        """Hand the leadership over, to the member that is furthest if none is named."""
+        if self._raft is not None:
+            self._raft.transferLeadership(None if to is None else Member(to), callback)
+
+    def _make_transport(self, raft: object, member: Member, others: set[Member]) -> SecureTransport:
+        self._transport = SecureTransport(
+            raft,
+            member,
+            others,
+            listen=self._settings.listen,
+            credentials=self._settings.credentials,
+            on_message=self._kick,
+            random=self._random,
+            pace=self._settings.pace,
+        )
+        return self._transport
+
+    def _kick(self) -> None:
+        """Tick as soon as all that has come is taken."""
+        if not self._kicked:
+            self._kicked = True
+            self._loop.call_soon(self._tick)
+
+    def _tick(self) -> None:
+        self._kicked = False
+        if self._timer is not None:
+            self._timer.cancel()
+        raft = self._raft
+        if raft is None:
+            return
+        wait_s = _RETRY_S
+        try:
+            raft.doTick(0.0)
+            wait_s = raft.due_in_s()
+        except StorageFull as error:
+            _log.error("the cluster's log waits for room: %s", error.detail)
+        except Exception as error:
+            if raft.failure is not None:
+                self._fail(error)
+                return
+            _log.exception("a step of the Raft node failed; it goes on")
+        self._publish(raft)
+        self._timer = self._loop.call_later(wait_s, self._tick)
+
+    def _publish(self, raft: HardenedSyncObj) -> None:
+        if news := self._machine.news():
+            self._on_applied(news)
+        leader = raft._getLeader()
+        before = self.view
+        self.view = View(
+            None if leader is None else str(leader.id),
+            raft._isLeader(),
+            raft.raftCurrentTerm,
+            raft.raftCommitIndex,
+            raft.raftLastApplied,
+            tuple(node.spec for node in in_order({*raft.otherNodes, raft.selfNode})),
+            raft.hasQuorum,
+        )
+        if _essence(before) != _essence(self.view):
+            self._on_view(self.view)
+
+    def _fail(self, error: Exception) -> None:
+        _log.critical("this member of the cluster stops: %s", error)
+        self.stop()
+        self.view = View(members=self.view.members, failure=str(error))
+        self._on_view(self.view)
+
+
+def _essence(view: View) -> tuple[object, ...]:
+    return view.leader, view.is_leader, view.term, view.members

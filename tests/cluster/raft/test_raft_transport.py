@@ -1,0 +1,473 @@
+"""Connections between members: who is let in, what is believed, and what strangers can do."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import os
+import pickle
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+import pytest
+
+from goq import limits
+from goq.cluster.raft import codec, handshake, link
+from goq.cluster.raft.link import Credentials
+from goq.cluster.raft.member import Member
+from goq.cluster.raft.transport import Pace, SecureTransport
+from goq.errors import InvalidInput
+
+SECRET = b"a secret of the cluster"
+QUICK = Pace(watch_s=0.02, silence_s=1.0, retry_s=0.01, retry_max_s=0.05)
+VOTE = {"type": "response_vote", "term": 3}
+
+
+class End:
+    """A member's side: its transport, and what came."""
+
+    def __init__(self, id_: str, others: list[Member], secret: bytes, pace: Pace) -> None:
+        self.messages: list[tuple[str, dict[str, Any]]] = []
+        self.connected: list[str] = []
+        self.transport = SecureTransport(
+            None,
+            Member(id_),
+            others,
+            listen=("127.0.0.1", 0),
+            credentials=Credentials(secret),
+            on_message=lambda: None,
+            random=Random(1),
+            pace=pace,
+        )
+        came, here = self.messages.append, self.connected
+        self.transport.setOnMessageReceivedCallback(lambda node, message: came((node.id, message)))
+        self.transport.setOnNodeConnectedCallback(lambda node: here.append(node.id))
+        self.transport.setOnNodeDisconnectedCallback(lambda node: here.remove(node.id))
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.transport.port}"
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def acceptor(pace: Pace = QUICK) -> AsyncIterator[End]:
+    """Run a member n2 that n1 dials."""
+    end = End("n2", [Member("n1=127.0.0.1:1")], SECRET, pace)
+    await end.transport.start()
+    try:
+        yield end
+    finally:
+        end.transport.destroy()
+        await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def dialer(to: str, secret: bytes = SECRET, pace: Pace = QUICK) -> AsyncIterator[End]:
+    end = End("n1", [Member(f"n2={to}")], secret, pace)
+    await end.transport.start()
+    try:
+        yield end
+    finally:
+        end.transport.destroy()
+        await asyncio.sleep(0)
+
+
+def run(test: Awaitable[None]) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(60):
+            await test
+
+    asyncio.run(main())
+
+
+class Stranger:
+    """Whoever can reach the port: speaks the protocol as far as it wants to."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.sealer: handshake.Sealer | None = None
+
+    @classmethod
+    async def dial(cls, end: End) -> Stranger:
+        return cls(*await asyncio.open_connection("127.0.0.1", end.transport.port))
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def frame(self) -> bytes:
+        (size,) = struct.unpack("<I", await self.reader.readexactly(4))
+        return await self.reader.readexactly(size)
+
+    async def hello(self, dialer: str = "n1", acceptor: str = "n2") -> bytes:
+        hello = handshake.pack_hello(os.urandom(32), dialer, acceptor)
+        await self.send(handshake.plain_frame(hello))
+        return hello
+
+    async def enter(self, secret: bytes = SECRET) -> None:
+        """Do all that a member does."""
+        hello = await self.hello()
+        keys = handshake.Keys(secret, hello, (await self.frame())[:32])
+        await self.send(handshake.plain_frame(keys.dialer_proof()))
+        self.sealer = handshake.Sealer(keys.from_dialer())
+
+    def sealed(self, message: bytes) -> bytes:
+        assert self.sealer is not None
+        return b"".join(self.sealer.frame(message))
+
+    async def is_thrown_out(self) -> None:
+        """Return once the other side has ended the connection."""
+        try:
+            while await self.reader.read(65536):
+                pass
+        except ConnectionError:
+            pass
+        self.writer.close()
+
+
+def test_two_members_find_each_other_and_talk_both_ways() -> None:
+    async def test() -> None:
+        async with acceptor() as n2, dialer(n2.address) as n1:
+            await until(lambda: n1.connected and n2.connected)
+            assert n1.transport.send(Member("n2"), VOTE)
+            assert n2.transport.send(Member("n1"), VOTE)
+            await until(lambda: n1.messages and n2.messages)
+            assert (n1.messages, n2.messages) == ([("n2", VOTE)], [("n1", VOTE)])
+
+    run(test())
+
+
+def test_a_message_may_be_large_and_come_in_pieces() -> None:
+    async def test() -> None:
+        async with acceptor() as n2, dialer(n2.address) as n1:
+            await until(lambda: n1.connected and n2.connected)
+            entries = [(bytes(limits.RAFT_COMMAND_BYTES_MAX), 5 + n, 1) for n in range(3)]
+            message = {
+                "type": "append_entries", "term": 1, "commit_index": 1, "round": 0,
+                "prevLogIdx": 4, "prevLogTerm": 1, "entries": entries,
+            }  # fmt: skip
+            assert n1.transport.send(Member("n2"), message)
+            await until(lambda: n2.messages)
+            assert n2.messages == [("n1", message)]
+
+    run(test())
+
+
+def test_a_member_that_comes_back_is_connected_with_again() -> None:
+    async def test() -> None:
+        async with acceptor() as n2:
+            for _ in range(3):
+                async with dialer(n2.address) as n1:
+                    await until(lambda: n1.connected and n2.connected)
+                await until(lambda: not n2.connected)
+
+    run(test())
+
+
+def test_a_wrong_secret_opens_nothing_on_either_side(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        async with acceptor() as n2, dialer(n2.address, secret=b"another secret of it") as n1:
+            await until(lambda: caplog.text.count("does not have the secret") >= 3)
+            assert not n1.connected
+            assert not n2.connected
+
+    run(test())
+
+
+def test_a_short_secret_is_refused() -> None:
+    async def test() -> None:
+        with pytest.raises(InvalidInput, match="too short"):
+            End("n1", [], b"x" * (limits.RAFT_SECRET_BYTES_MIN - 1), QUICK)
+        End("n1", [], b"x" * limits.RAFT_SECRET_BYTES_MIN, QUICK).transport.destroy()
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\x00" * 100,
+        b"\xff" * 100,
+        struct.pack("<I", handshake.HELLO_BYTES_MAX + 1),
+        handshake.plain_frame(b"goqraft2" + bytes(40)),
+        handshake.plain_frame(handshake.MAGIC + bytes(32)),
+        handshake.plain_frame(handshake.MAGIC + bytes(32) + b"\x09\x00n1\x02\x00n2"),
+        handshake.plain_frame(handshake.pack_hello(bytes(32), "n1", "n2") + b"x"),
+        handshake.plain_frame(handshake.MAGIC + bytes(32) + b"\x01\x00\xff\x02\x00n2"),
+        handshake.plain_frame(pickle.dumps(print)),
+    ],
+)
+def test_garbage_ends_the_connection(garbage: bytes) -> None:
+    async def test() -> None:
+        async with acceptor() as n2:
+            stranger = await Stranger.dial(n2)
+            await stranger.send(garbage)
+            await stranger.is_thrown_out()
+            assert not n2.connected
+
+    run(test())
+
+
+@pytest.mark.parametrize(("dialer_id", "acceptor_id"), [("n9", "n2"), ("n1", "n3"), ("n2", "n2")])
+def test_who_is_not_expected_gets_no_answer(dialer_id: str, acceptor_id: str) -> None:
+    async def test() -> None:
+        async with acceptor() as n2:
+            stranger = await Stranger.dial(n2)
+            await stranger.hello(dialer_id, acceptor_id)
+            assert await stranger.reader.read() == b""
+            stranger.writer.close()
+
+    run(test())
+
+
+def test_an_answer_to_another_challenge_is_no_proof() -> None:
+    async def test() -> None:
+        async with acceptor() as n2:
+            first, second = await Stranger.dial(n2), await Stranger.dial(n2)
+            await first.enter()
+            hello = await second.hello()
+            challenge = await second.frame()
+            reflected = challenge[32:]  # what the acceptor itself has proven
+            await second.send(handshake.plain_frame(reflected))
+            await second.is_thrown_out()
+            keys = handshake.Keys(SECRET, hello, bytes(32))  # of a nonce that was not this one
+            third = await Stranger.dial(n2)
+            await third.hello()
+            await third.frame()
+            await third.send(handshake.plain_frame(keys.dialer_proof()))
+            await third.is_thrown_out()
+            assert n2.connected == ["n1"]
+            first.writer.close()
+
+    run(test())
+
+
+def test_a_member_proves_itself_to_who_dials_before_anything_is_sent_to_it() -> None:
+    async def test() -> None:
+        seen = []
+
+        async def impostor(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            stranger = Stranger(reader, writer)
+            await stranger.frame()
+            await stranger.send(handshake.plain_frame(os.urandom(64)))
+            seen.append(await reader.read())
+            writer.close()
+
+        server = await asyncio.start_server(impostor, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with dialer(f"127.0.0.1:{port}") as n1:
+            await until(lambda: seen)
+            assert not n1.connected
+        assert seen[0] == b""
+        server.close()
+
+    run(test())
+
+
+def sealed_otherwise(stranger: Stranger, how: str) -> bytes:
+    one, two = (stranger.sealed(codec.encode_message(VOTE | {"term": term})) for term in (1, 2))
+    size = struct.pack("<I", 5)
+    return {
+        "repeated": one + one,
+        "left out": two,
+        "moved": two + one,
+        "changed": one[:10] + bytes([one[10] ^ 1]) + one[11:],
+        "shortened": struct.pack("<I", len(one) - 37) + one[4:],
+        "without a seal": size + b"hello" + bytes(32),
+        "sealed by another": size + b"hello" + hmac.digest(b"x", b"hello", hashlib.sha256),
+        "too large": struct.pack("<I", limits.RAFT_MESSAGE_BYTES_MAX + 1),
+    }[how]
+
+
+@pytest.mark.parametrize(
+    "how",
+    ["repeated", "left out", "moved", "changed", "shortened", "without a seal",
+     "sealed by another", "too large"],
+)  # fmt: skip
+def test_a_frame_that_was_tampered_with_ends_the_connection(how: str) -> None:
+    async def test() -> None:
+        async with acceptor() as n2:
+            stranger = await Stranger.dial(n2)
+            await stranger.enter()
+            await until(lambda: n2.connected)
+            await stranger.send(sealed_otherwise(stranger, how))
+            await stranger.is_thrown_out()
+            await until(lambda: not n2.connected)
+            assert len(n2.messages) == (how == "repeated")
+
+    run(test())
+
+
+class Trap:
+    """Unpickling this leaves a trace."""
+
+    sprung = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return setattr, (Trap, "sprung", True)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pickle.dumps(Trap()),
+        codec.encode_message({"type": "utility", "term": 1}),
+        codec.encode_message({"type": "response_vote", "term": -1}),
+        codec.encode_message({"type": "response_vote", "term": "1"}),
+        codec.encode_message({"type": "response_vote", "term": 2**64 - 1}),
+        codec.encode_message({"type": "response_vote", "term": 1, "more": 1}),
+        codec.encode_message({"type": "apply_command", "command": "text"}),
+        b"\xc1",
+        b"\x91" * 100_000,
+    ],
+)
+def test_a_member_that_sends_what_is_no_message_is_refused_aloud(
+    message: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        async with acceptor() as n2:
+            stranger = await Stranger.dial(n2)
+            await stranger.enter()
+            await stranger.send(stranger.sealed(message))
+            await stranger.is_thrown_out()
+            assert n2.messages == []
+
+    with caplog.at_level(logging.WARNING):
+        run(test())
+    assert not Trap.sprung
+    assert "not a message of the Raft protocol" in caplog.text
+
+
+def test_who_says_nothing_is_thrown_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "RAFT_HANDSHAKE_TIMEOUT_S", 0.1)
+
+    async def test() -> None:
+        async with acceptor() as n2:
+            silent = await Stranger.dial(n2)
+            await silent.is_thrown_out()
+            slow = await Stranger.dial(n2)
+            await slow.hello()
+            await slow.is_thrown_out()
+
+    run(test())
+
+
+def test_strangers_in_any_number_hold_few_connections_and_keep_no_member_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "RAFT_HANDSHAKES_MAX", 5)
+
+    async def test() -> None:
+        async with acceptor() as n2:
+            strangers = [await Stranger.dial(n2) for _ in range(40)]
+            for stranger in strangers[:35]:
+                await stranger.is_thrown_out()
+            async with dialer(n2.address) as n1:
+                await until(lambda: n1.connected and n2.connected)
+            for stranger in strangers:
+                stranger.writer.close()
+
+    run(test())
+
+
+def test_a_new_connection_takes_the_place_of_the_one_before() -> None:
+    async def test() -> None:
+        async with acceptor() as n2:
+            first, second = await Stranger.dial(n2), await Stranger.dial(n2)
+            await first.enter()
+            await until(lambda: n2.connected)
+            await second.enter()
+            await first.is_thrown_out()
+            await second.send(second.sealed(codec.encode_message(VOTE)))
+            await until(lambda: n2.messages)
+            assert n2.connected == ["n1"]
+            second.writer.close()
+
+    run(test())
+
+
+def test_who_reads_nothing_makes_nobody_keep_more_than_the_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "RAFT_SEND_BUFFER_BYTES_MAX", 100_000)
+    big = {"type": "apply_command", "command": bytes(200_000)}
+
+    async def test() -> None:
+        async with acceptor(Pace(watch_s=60, silence_s=60)) as n2:
+            stranger = await Stranger.dial(n2)
+            await stranger.enter()
+            await until(lambda: n2.connected)
+            sent = 0
+            while n2.transport.send(Member("n1"), big):
+                sent += 1
+                assert sent < 1000
+                await asyncio.sleep(0)
+            stranger.writer.close()
+
+    run(test())
+
+
+def test_a_member_that_is_silent_for_too_long_is_given_up() -> None:
+    async def test() -> None:
+        async with acceptor(Pace(watch_s=0.02, silence_s=0.1)) as n2:
+            stranger = await Stranger.dial(n2)
+            await stranger.enter()
+            await until(lambda: n2.connected)
+            await stranger.is_thrown_out()
+            await until(lambda: not n2.connected)
+
+    run(test())
+
+
+def test_members_with_nothing_to_say_stay_connected() -> None:
+    async def test() -> None:
+        pace = Pace(watch_s=0.02, silence_s=2.0)
+        async with acceptor(pace) as n2, dialer(n2.address, pace=pace) as n1:
+            await until(lambda: n1.connected and n2.connected)
+            (held,) = n2.transport._links.values()
+            heard_s = held.received_s
+            await until(lambda: held.received_s > heard_s + 0.2)
+            assert n2.connected == ["n1"]
+
+    run(test())
+
+
+def test_a_member_that_was_removed_is_parted_with_and_not_let_in_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test() -> None:
+        async with acceptor() as n2, dialer(n2.address) as n1:
+            await until(lambda: n1.connected and n2.connected)
+            n2.transport.dropNode(Member("n1"))
+            await until(lambda: not n1.connected and not n2.connected)
+            await until(lambda: caplog.text.count("n1 is not a member") >= 3)
+            assert not n2.connected
+            n2.transport.addNode(Member("n1=127.0.0.1:1"))
+            await until(lambda: n1.connected and n2.connected)
+
+    run(test())
+
+
+def test_a_link_sends_nothing_before_it_is_open() -> None:
+    async def test() -> None:
+        end = End("n2", [Member("n1")], SECRET, QUICK)
+        loop = asyncio.get_running_loop()
+        closed = link.Link(end.transport, "n2", Credentials(SECRET), loop.time)
+        assert not closed.send(b"x")
+        assert not end.transport.send(Member("n1"), VOTE)
+        end.transport.destroy()
+
+    run(test())
