@@ -25,6 +25,7 @@ from goq.cluster.metadata.state import State
 from goq.cluster.raft import machine as raft
 from goq.cluster.raft.codec import COMMAND_VERSION
 from goq.cluster.raft.sqlite_machine import SqliteMachine
+from goq.errors import DamagedData
 
 FILE_NAME = "metadata.db"
 Listener = Callable[[State], None]
@@ -38,15 +39,23 @@ class MetadataMachine:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._machine = SqliteMachine(folder / FILE_NAME, tables.SCHEMA, self._change)
+        """Open, or begin, what is in ``folder``; raise ``DamagedData`` if that cannot be read."""
         self._index = 0
         self._changed: State | None = None
         self._listeners: list[Listener] = []
+        path = folder / FILE_NAME
         try:
-            self.state = self._loaded()
-        except BaseException:
-            self._machine.close()
-            raise
+            self._machine = SqliteMachine(path, tables.SCHEMA, self._change)
+            try:
+                self.state = self._loaded()
+            except BaseException:
+                self._machine.close()
+                raise
+        except (sqlite3.DatabaseError, raft.MachineFailed) as error:
+            raise DamagedData(
+                f"{path} cannot be used: {error}; remove this node from the cluster, and let it"
+                " join again with a new id and an empty folder: the others have what was in it"
+            ) from error
 
     @property
     def applied_index(self) -> int:
