@@ -142,7 +142,7 @@ NODE_SESSION_TIMEOUT_MS: Final = 1_000
 PREFERRED_LEADER_DELAY_MS: Final = 10_000  # how long a node is up before leaderships come back
 CONTROLLER_COMMANDS_MAX: Final = 200  # proposed by one look at the state
 MOVES_AT_ONCE_MAX: Final = 1_000
-MOVES_PLANNED_MAX: Final = 1_000  # by one rebalance
+MOVES_PLANNED_MAX: Final = 500  # by one rebalance
 
 # HTTP
 CONNECTIONS_MAX: Final = 20_000

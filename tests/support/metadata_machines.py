@@ -5,14 +5,14 @@ from __future__ import annotations
 from goq.cluster.metadata.apply import apply
 from goq.cluster.metadata.commands import AnyCommand, encode_command
 from goq.cluster.metadata.state import State
-from goq.cluster.metadata.store import COMMANDS_VERSION
+from goq.cluster.raft.codec import COMMAND_VERSION
 from goq.cluster.raft.machine import Request
 from support.metadata_random import Commands
 
 
 def request(command: AnyCommand, sequence: int, proposer: int = 1) -> Request:
     """Return the request of a proposer for a command."""
-    return Request(COMMANDS_VERSION, proposer, sequence, encode_command(command))
+    return Request(COMMAND_VERSION, proposer, sequence, encode_command(command))
 
 
 def history(seed: object, count: int) -> tuple[list[AnyCommand], list[State]]:

@@ -214,3 +214,25 @@ def next_index(index: int, *, term: int, success: bool = True) -> dict[str, Any]
         "next_node_idx": index,
         "success": success,
     }
+
+
+def deliver(nodes: dict[str, SyncObj]) -> int:
+    """Hand every message that was sent to whom it is for, if it is there; return how many."""
+    count = 0
+    for self_id, node in nodes.items():
+        told = transport_of(node)
+        sent, told.sent = told.sent, []
+        for peer, message in sent:
+            if peer in nodes:
+                transport_of(nodes[peer]).tell(self_id, dict(message))
+                count += 1
+    return count
+
+
+def live(nodes: dict[str, SyncObj], time: ManualTime, rounds: int, step_s: float = 0.01) -> None:
+    """Let nodes tick and talk for a while."""
+    for _ in range(rounds):
+        time.now_s += step_s
+        for node in nodes.values():
+            node.doTick()
+        deliver(nodes)

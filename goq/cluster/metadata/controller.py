@@ -66,9 +66,8 @@ class _Look:
         self._watch = watch
         self._timeout_ms = timeout_ms
         self._preferred_delay_ms = preferred_delay_ms
-        self._moves_left = state.settings.moves_at_once - sum(
-            partition.moving for _, _, partition in places(state)
-        )
+        self._loads = Leaderships(state)
+        self._moves_left = state.settings.moves_at_once
 
     @property
     def _is_full(self) -> bool:
@@ -120,12 +119,18 @@ class _Look:
     def at_partitions(self) -> None:
         """Carry moves on, empty leaving nodes, and give leaderships back; one step of each."""
         leaving = {name for name, node in self._draft.nodes.items() if node.leaving}
-        for place, _, before in places(self._state):
+        waiting = []
+        for topic in self._state.topics.values():
+            for number, partition in enumerate(topic.partitions):
+                self._moves_left -= partition.moving
+                if partition.target or partition.leader != partition.replicas[0] or leaving:
+                    waiting.append(Place(topic.name, number))
+        for place in sorted(waiting):
+            topic = self._draft.topics[place.topic]
             if self._is_full:
                 return
-            if before.target or before.leader != before.replicas[0] or leaving:
-                partition = self._draft.topics[place.topic].partitions[place.partition]
-                self._carry_on(place, partition, leaving)
+            if not topic.deleting:
+                self._carry_on(place, topic.partitions[place.partition], leaving)
 
     def _carry_on(self, place: Place, partition: Partition, leaving: set[str]) -> None:
         where = (
@@ -136,6 +141,7 @@ class _Look:
         )
         leader = self._better_leader(partition, leaving)
         if leader is not None and self._decide(ElectLeader(*where, leader)):
+            self._loads.change(partition.leader, leader)
             return
         if partition.target:
             if leaving.intersection(partition.target):
@@ -159,8 +165,9 @@ class _Look:
         preferred = partition.replicas[0]
         if partition.leader in leaving:
             others = [node for node in able if node not in leaving]
-            loads = Leaderships(self._draft)
-            return preferred if preferred in others else min(others, key=loads.count, default=None)
+            if preferred in others:
+                return preferred
+            return min(others, key=self._loads.count, default=None)
         if partition.target or preferred == partition.leader or preferred not in able:
             return None
         return preferred if self._is_steady(preferred) else None

@@ -11,6 +11,7 @@ When there is a leader, only up nodes are in it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from msgspec.structs import replace
@@ -19,31 +20,27 @@ from goq.cluster.metadata.state import Node, Partition, State, places
 
 
 class Leaderships:
-    """How many partitions each node leads; counted when first asked for, then kept up to date."""
+    """How many partitions each node leads; counted when it is first asked for."""
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._counts: dict[str, int] | None = None
+        self._changes: Counter[str] = Counter()
+        self._counts: Counter[str] | None = None
 
     def count(self, node: str) -> int:
         """Return how many partitions a node leads."""
-        return self._counted().get(node, 0)
+        if self._counts is None:
+            self._counts = Counter(
+                partition.leader for _, _, partition in places(self._state) if partition.leader
+            )
+        return self._counts[node] + self._changes[node]
 
     def change(self, before: str | None, after: str | None) -> None:
-        """Take note of a change of leader."""
-        counts = self._counted()
+        """Take note of a change of leader since the state."""
         if before is not None:
-            counts[before] = counts.get(before, 0) - 1
+            self._changes[before] -= 1
         if after is not None:
-            counts[after] = counts.get(after, 0) + 1
-
-    def _counted(self) -> dict[str, int]:
-        if self._counts is None:
-            self._counts = {}
-            for _, _, partition in places(self._state):
-                if partition.leader is not None:
-                    self._counts[partition.leader] = self._counts.get(partition.leader, 0) + 1
-        return self._counts
+            self._changes[after] += 1
 
 
 def is_able(nodes: Mapping[str, Node], node: str) -> bool:

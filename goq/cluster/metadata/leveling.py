@@ -13,7 +13,8 @@ greater, so there is an end.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 Rows = list[list[str]]
 Counts = Sequence[Counter[str]]
@@ -41,16 +42,17 @@ def level_replicas(
             if node in held:
                 held[node].add(number)
 
-    def movable(giver: str, taker: str) -> int | None:
-        can = (
-            number
-            for number in sorted(held[giver] - held[taker])
-            if _keeps_racks(rows[number], giver, taker, racks)
-        )
+    def movable(giver: str, taker: str) -> Iterator[int]:
+        for number in held[giver]:
+            if number not in held[taker] and _keeps_racks(rows[number], giver, taker, racks):
+                yield number
+
+    def chosen(giver: str, taker: str) -> int:
         if topics is None:
-            return next(can, None)
-        return max(
-            can, key=lambda number: _surplus(of_topic[topics[number]], giver, taker), default=None
+            return min(movable(giver, taker))
+        return min(
+            movable(giver, taker),
+            key=lambda number: (_surplus(of_topic[topics[number]], taker, giver), number),
         )
 
     def shift(number: int, giver: str, taker: str) -> None:
@@ -61,7 +63,7 @@ def level_replicas(
             of_topic[topics[number]][giver] -= 1
             of_topic[topics[number]][taker] += 1
 
-    _level(nodes, counts, movable, shift, steps_max)
+    _level(nodes, counts, _Rules(movable, chosen, shift), steps_max)
 
 
 def level_leaders(
@@ -73,8 +75,11 @@ def level_leaders(
         if row[0] in led:
             led[row[0]].add(number)
 
-    def movable(giver: str, taker: str) -> int | None:
-        return min((number for number in led[giver] if taker in rows[number]), default=None)
+    def movable(giver: str, taker: str) -> Iterator[int]:
+        return (number for number in led[giver] if taker in rows[number])
+
+    def chosen(giver: str, taker: str) -> int:
+        return min(movable(giver, taker))
 
     def shift(number: int, giver: str, taker: str) -> None:
         rows[number].remove(taker)
@@ -82,7 +87,7 @@ def level_leaders(
         led[giver].remove(number)
         led[taker].add(number)
 
-    _level(nodes, counts, movable, shift, steps_max)
+    _level(nodes, counts, _Rules(movable, chosen, shift), steps_max)
 
 
 def _surplus(counts: Counter[str], giver: str, taker: str) -> int:
@@ -90,46 +95,56 @@ def _surplus(counts: Counter[str], giver: str, taker: str) -> int:
 
 
 def _keeps_racks(row: Sequence[str], giver: str, taker: str, racks: Mapping[str, str]) -> bool:
-    others = {racks[node] for node in row if node != giver}
-    return racks[taker] not in others or racks[giver] in others
+    """Whether the racks are as many when ``taker`` has what ``giver`` had."""
+    rack, given = racks[taker], racks[giver]
+    if rack == given:
+        return True
+    is_new, given_stays = True, False
+    for node in row:
+        if node != giver:
+            is_new = is_new and racks[node] != rack
+            given_stays = given_stays or racks[node] == given
+    return is_new or given_stays
 
 
-def _level(
-    nodes: Sequence[str],
-    counts: Counts,
-    movable: Callable[[str, str], int | None],
-    shift: Callable[[int, str, str], None],
-    steps_max: int,
-) -> None:
+class _Rules(NamedTuple):
+    """Which rows a node can give to another, the one that it gives, and giving it."""
+
+    movable: Callable[[str, str], Iterator[int]]
+    chosen: Callable[[str, str], int]
+    shift: Callable[[int, str, str], None]
+
+
+def _level(nodes: Sequence[str], counts: Counts, rules: _Rules, steps_max: int) -> None:
     for _ in range(steps_max):
-        path = _path(nodes, counts, movable)
+        path = _path(nodes, counts, rules)
         if path is None:
             return
         for number, giver, taker in path:
-            shift(number, giver, taker)
+            rules.shift(number, giver, taker)
         for count in counts:
             count[path[0][1]] -= 1
             count[path[-1][2]] += 1
 
 
-def _path(
-    nodes: Sequence[str], counts: Counts, movable: Callable[[str, str], int | None]
-) -> list[tuple[int, str, str]] | None:
+def _path(nodes: Sequence[str], counts: Counts, rules: _Rules) -> list[tuple[int, str, str]] | None:
     """Return the shortest way from a node with too much to one with too little, None if even."""
     by_load = sorted(nodes, key=lambda node: ([-count[node] for count in counts], node))
-    if not any(_gains(counts, giver, taker) for giver in by_load for taker in by_load):
-        return None
     for giver in by_load:
-        before: dict[str, tuple[int, str]] = {}
+        if not _gains(counts, giver, by_load[-1]):
+            return None
+        before: dict[str, str] = {}
         waiting = deque([giver])
         while waiting:
             node = waiting.popleft()
             for taker in reversed(by_load):
-                if taker == giver or taker in before or (number := movable(node, taker)) is None:
+                if taker == giver or taker in before:
                     continue
-                before[taker] = (number, node)
+                if next(rules.movable(node, taker), None) is None:
+                    continue
+                before[taker] = node
                 if _gains(counts, giver, taker):
-                    path = _walked(before, giver, taker)
+                    path = _walked(before, giver, taker, rules)
                     if len({step[0] for step in path}) == len(path):
                         return path
                 waiting.append(taker)
@@ -146,11 +161,11 @@ def _gains(counts: Counts, giver: str, taker: str) -> bool:
 
 
 def _walked(
-    before: Mapping[str, tuple[int, str]], giver: str, taker: str
+    before: Mapping[str, str], giver: str, taker: str, rules: _Rules
 ) -> list[tuple[int, str, str]]:
     path = []
     while taker != giver:
-        number, node = before[taker]
-        path.append((number, node, taker))
+        node = before[taker]
+        path.append((rules.chosen(node, taker), node, taker))
         taker = node
     return path[::-1]

@@ -23,12 +23,11 @@ from goq.cluster.metadata.apply import apply_bytes
 from goq.cluster.metadata.results import Accepted, Refused, Result
 from goq.cluster.metadata.state import State
 from goq.cluster.raft import machine as raft
+from goq.cluster.raft.codec import COMMAND_VERSION
 from goq.cluster.raft.sqlite_machine import SqliteMachine
+from goq.errors import DamagedData
 
 FILE_NAME = "metadata.db"
-COMMANDS_VERSION = 1
-"""The version of requests whose command is bytes of ``commands.encode_command``."""
-
 Listener = Callable[[State], None]
 _log = logging.getLogger("goq.cluster")
 
@@ -40,15 +39,23 @@ class MetadataMachine:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._machine = SqliteMachine(folder / FILE_NAME, tables.SCHEMA, self._change)
+        """Open, or begin, what is in ``folder``; raise ``DamagedData`` if that cannot be read."""
         self._index = 0
         self._changed: State | None = None
         self._listeners: list[Listener] = []
+        path = folder / FILE_NAME
         try:
-            self.state = self._loaded()
-        except BaseException:
-            self._machine.close()
-            raise
+            self._machine = SqliteMachine(path, tables.SCHEMA, self._change)
+            try:
+                self.state = self._loaded()
+            except BaseException:
+                self._machine.close()
+                raise
+        except (sqlite3.DatabaseError, raft.MachineFailed) as error:
+            raise DamagedData(
+                f"{path} cannot be used: {error}; remove this node from the cluster, and let it"
+                " join again with a new id and an empty folder: the others have what was in it"
+            ) from error
 
     @property
     def applied_index(self) -> int:
@@ -63,10 +70,11 @@ class MetadataMachine:
         self._listeners.append(listener)
 
     def apply(self, request: raft.Request, index: int) -> Any:
-        """Apply a request unless it was; return an ``Accepted`` as plain data, or ``Refused``.
+        """Apply a request unless it was; return what :func:`result_of` reads.
 
-        Raises ``MachineFailed`` alone, when the disk does not take the change: then nothing was
-        changed.
+        A refusal by the metadata's rules is an answer like any other, with a code of its own;
+        ``raft.Refused`` is only what a request was refused for before it came to them. Raises
+        ``MachineFailed`` alone, when the disk does not take the change: then nothing was changed.
         """
         self._index, self._changed = index, None
         answer = self._machine.apply(request, index)
@@ -96,15 +104,13 @@ class MetadataMachine:
         self._machine.close()
 
     def _change(self, db: sqlite3.Connection, request: raft.Request) -> Any:
-        if request.version != COMMANDS_VERSION or not isinstance(request.command, bytes):
-            return raft.Refused(
-                "unknown_command", f"this version of goq reads no requests of {request.version}"
-            )
+        if request.version != COMMAND_VERSION or not isinstance(request.command, bytes):
+            unknown = f"this version of goq does not read requests of version {request.version}"
+            return msgspec.to_builtins(Refused("unknown_command", unknown))
         state, result = apply_bytes(self.state, request.command, self._index)
-        if isinstance(result, Refused):
-            return raft.Refused(result.code, result.detail)
-        tables.save(db, self.state, state)
-        self._changed = state
+        if isinstance(result, Accepted):
+            tables.save(db, self.state, state)
+            self._changed = state
         return msgspec.to_builtins(result)
 
     def _loaded(self) -> State:
@@ -126,4 +132,5 @@ def result_of(answer: Any) -> Result:
     """Return what an answer of :meth:`MetadataMachine.apply` says, also one that came by Raft."""
     if isinstance(answer, raft.Refused):
         return Refused(answer.code, answer.detail)
-    return msgspec.convert(answer, Accepted)
+    result: Result = msgspec.convert(answer, Accepted | Refused)
+    return result

@@ -13,7 +13,7 @@ from goq.cluster.raft.member import Member
 from goq.cluster.raft.records import Entry
 from goq.cluster.raft.snapshots import Copy
 from goq.cluster.raft.ticking import FATAL, now_s
-from goq.errors import DamagedData, InvalidInput
+from goq.errors import DamagedData, InvalidInput, StorageFull
 
 _log = logging.getLogger(__name__)
 
@@ -35,6 +35,8 @@ class _SyncObj(leading._SyncObj):
                 super().__onMessageReceived(node, message)
         except InvalidInput as error:
             _log.error("refused a message of %s: %s", node.id, error)
+        except StorageFull as error:
+            _log.error("a message of %s cannot be taken now: %s", node.id, error.detail)
         except FATAL as error:
             self._failure = error
             raise
@@ -119,6 +121,7 @@ class _SyncObj(leading._SyncObj):
         self._snapshots.install(copy)
         self.__raftCommitIndex = self.__raftLastApplied = copy.index
         self.__take_members(copy.members)
+        self.__raftElectionDeadline = now_s() + self.__generateRaftTimeout()  # that took a while
         passed = [index for index in self.__commandsWaitingCommit if index <= copy.index]
         for index in sorted(passed):
             for _, callback in self.__commandsWaitingCommit.pop(index):

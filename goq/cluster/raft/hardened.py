@@ -59,15 +59,14 @@ class HardenedSyncObj(following._SyncObj):
         self._sequence = 0
         members = sorted(map(check_member, {self_id, *other_ids}))
         journal = Journal.open(disk, folder, members)
-        snapshots = Snapshots(disk, folder, machine, now_s, conf.logCompactionBatchSize)
-        snapshots.recover(journal.first.index, journal.first.term)
-        applied_index = max(machine.applied_index, journal.first.index)
-        if applied_index > journal.last.index:
-            raise DamagedData(
-                f"the state of this node has command {applied_index}, but the log in {folder} ends"
-                f" at {journal.last.index}; remove this node from the cluster, and let it join"
-                " again with a new id and an empty folder"
-            )
+        try:
+            snapshots = Snapshots(disk, folder, machine, now_s, conf.logCompactionBatchSize)
+            snapshots.recover(journal.first.index, journal.first.term)
+            applied_index = max(machine.applied_index, journal.first.index)
+            _check_together(folder, applied_index, journal.last.index)
+        except BaseException:
+            journal.close()
+            raise
         super().__init__(
             Member(self_id),
             [Member(spec) for spec in other_ids],
@@ -131,6 +130,15 @@ class HardenedSyncObj(following._SyncObj):
         if alone and self._journal().last.index > self.raftCommitIndex:
             return 0.0  # there is nobody whose answer would bring the next tick
         return max(0.0, float(self._SyncObj__newAppendEntriesTime) - time_s)
+
+
+def _check_together(folder: Path, applied_index: int, last_index: int) -> None:
+    if applied_index > last_index:
+        raise DamagedData(
+            f"the state of this node has command {applied_index}, but the log in {folder} ends"
+            f" at {last_index}; remove this node from the cluster, and let it join again with a"
+            " new id and an empty folder"
+        )
 
 
 def _quiet(callback: Callback) -> Callback:

@@ -88,9 +88,11 @@ class Journal:
         path = folder / FILE_NAME
         data = bytes(disk.read(path, 0, disk.size(path)))
         records = list(unpack(data))
-        _check_sound(path, records, _read_synced(disk, folder))
+        synced = _read_synced(disk, folder)
+        _check_sound(path, records, synced)
         journal = cls(disk, folder, records)
-        journal._settle(records[-1].end)
+        same = synced is not None and synced.generation == journal._base.generation
+        journal._settle(data[: records[-1].end], synced.size_bytes if synced and same else 0)
         return journal
 
     # What is in it
@@ -235,13 +237,18 @@ class Journal:
         else:
             raise DamagedData(f"{self._path} begins twice; {_ADVICE}")
 
-    def _settle(self, end: int) -> None:
-        """Cut off a torn end, and make durable what a killed process had only written."""
-        if self._file.size_bytes > end:
-            _log.warning(
-                "%s: cut off a torn end of %d bytes", self._path, self._file.size_bytes - end
-            )
-            self._file.truncate(end)
+    def _settle(self, data: bytes, synced_bytes: int) -> None:
+        """Cut off a torn end, and make durable what a process that ended had only written.
+
+        It is written anew: after a sync that failed, the system may take it for written, and the
+        next sync would do nothing.
+        """
+        if self._file.size_bytes > len(data):
+            torn_bytes = self._file.size_bytes - len(data)
+            _log.warning("%s: cut off a torn end of %d bytes", self._path, torn_bytes)
+            self._file.truncate(len(data))
+        if synced_bytes < len(data):
+            self._file.write_at(data[synced_bytes:], synced_bytes)
         self._unsynced = True
         self.sync()
 

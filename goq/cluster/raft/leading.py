@@ -69,7 +69,8 @@ class _SyncObj(ticking._SyncObj):
         held = snapshots.held_index()
         if held is None or journal.at(held) is None:
             index = self.__raftLastApplied
-            snapshots.take(index, journal.get(index).term, journal.members(index))
+            if not snapshots.take(index, journal.get(index).term, journal.members(index)):
+                return
         piece = snapshots.piece(node.id, self.__conf.raftMaxTimeout)
         piece |= {"term": self.__raftCurrentTerm, "commit_index": self.__raftCommitIndex}
         self.__transport.send(node, piece)
@@ -79,4 +80,4 @@ class _SyncObj(ticking._SyncObj):
             return
         self.__lastResponseTime[node] = now_s()
         if self._snapshots.answered(node.id, message["index"], message["offset"]):
-            self.__feed(node)
+            self.__newAppendEntriesTime = 0

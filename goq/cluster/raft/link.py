@@ -89,10 +89,11 @@ class Link(asyncio.Protocol):
         self.sent_s = self._clock()
         return True
 
-    def abort(self, reason: str) -> None:
-        """End the connection at once."""
+    def abort(self, reason: str, level: int = logging.WARNING) -> None:
+        """End the connection at once, and log why."""
         if self._transport is not None and not self._transport.is_closing():
-            _log.warning("connection with %s ended: %s", self.peer or self._address(), reason)
+            peer = self.peer or self._address()
+            _log.log(level, "connection with %s ended: %s", peer, reason)
             self._transport.abort()
 
     # asyncio's side

@@ -61,6 +61,7 @@ class RaftNode:
         self._random = random or SystemRandom()
         self._proposer = self._random.getrandbits(63)
         self._sequence = 0
+        self._proposals = 0
         self._waiting: set[asyncio.Future[Any]] = set()
         self._watching: set[asyncio.Future[None]] = set()
         self._changing = asyncio.Lock()
@@ -78,7 +79,7 @@ class RaftNode:
         """
         self._app = asyncio.get_running_loop()
         started: asyncio.Future[None] = self._app.create_future()
-        self._thread = threading.Thread(target=self._run, args=(started,), name="raft")
+        self._thread = threading.Thread(target=self._run, args=(started,), name="raft", daemon=True)
         self._thread.start()
         await started
 
@@ -156,9 +157,17 @@ class RaftNode:
     # How it is done
 
     async def _agreed(self, kind: int, body: bytes, timeout_s: float) -> Any:
-        """Send a command until it is applied, and return its result."""
-        if len(self._waiting) >= limits.RAFT_COMMANDS_WAITING_MAX:
+        """Have a command agreed on, and return its result."""
+        if self._proposals >= limits.RAFT_COMMANDS_WAITING_MAX:
             raise TooManyRequests("too many commands wait for the cluster; send fewer at once")
+        self._proposals += 1
+        try:
+            return await self._sent(kind, body, timeout_s)
+        finally:
+            self._proposals -= 1
+
+    async def _sent(self, kind: int, body: bytes, timeout_s: float) -> Any:
+        """Send a command until it is applied, and return its result."""
         deadline_s = asyncio.get_running_loop().time() + timeout_s
         perhaps = False
         attempt_s = 4 * self._settings.timing.election_max_s
@@ -189,6 +198,8 @@ class RaftNode:
                 await self.barrier(timeout_s)  # then the members here are the newest
                 if (id_ in map(_id, self.view.members)) == (operation == "add"):
                     return
+                if operation == "add" and len(self.view.members) >= limits.RAFT_MEMBERS_MAX:
+                    raise Conflict(f"{limits.RAFT_MEMBERS_MAX} members are the most; remove one")
                 if operation == "rem" and id_ == self.leader:
                     raise Conflict(f"{id_} leads; hand the leadership over first")
                 try:
@@ -200,9 +211,10 @@ class RaftNode:
     async def _call(self, act: Callable[[Driver, Callable[..., None]], None]) -> tuple[Any, int]:
         """Have something done on the other thread; return what it calls back with."""
         driver, app = self._driver, asyncio.get_running_loop()
-        if driver is None or driver.view.failure is not None:
-            reason = "has not started" if driver is None else driver.view.failure
-            raise Unavailable(f"this member of the cluster cannot serve: {reason}")
+        if driver is None or self._stopping is None or self._stopping.is_set():
+            raise ShuttingDown("this node is stopping, or has not started; ask another one")
+        if driver.view.failure is not None:
+            raise Unavailable(f"this member of the cluster has stopped: {driver.view.failure}")
         answer: asyncio.Future[tuple[Any, int]] = app.create_future()
 
         def done(result: Any, reason: int) -> None:

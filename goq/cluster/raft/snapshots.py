@@ -17,9 +17,9 @@ from typing import Any
 from crc32c import crc32c
 
 from goq import limits
-from goq.cluster.raft.machine import StateMachine
-from goq.errors import DamagedData
-from goq.storage.files import Disk, File
+from goq.cluster.raft.machine import MachineFailed, StateMachine
+from goq.errors import DamagedData, StorageFull
+from goq.storage.files import Disk, File, is_full
 
 OUT_NAME = "snapshot.out"
 IN_NAME = "snapshot.in"
@@ -113,16 +113,21 @@ class Snapshots:
             self._outgoing = None
             self._disk.remove(self._folder / OUT_NAME)
 
-    def take(self, index: int, term: int, members: list[str]) -> None:
-        """Copy the machine as it is now, for sending; ``index`` is the last that was applied."""
+    def take(self, index: int, term: int, members: list[str]) -> bool:
+        """Copy the machine as it is now, after ``index``, for sending; False if that fails."""
         path = self._folder / OUT_NAME
-        self._disk.remove(path)
-        self._machine.snapshot(path)
-        size_bytes, check = self._disk.size(path), 0
-        for position in range(0, size_bytes, _READ_BYTES):
-            check = crc32c(self._disk.read(path, position, _READ_BYTES), check)
+        try:
+            self._disk.remove(path)
+            self._machine.snapshot(path)
+            size_bytes, check = self._disk.size(path), 0
+            for position in range(0, size_bytes, _READ_BYTES):
+                check = crc32c(self._disk.read(path, position, _READ_BYTES), check)
+        except (OSError, MachineFailed) as error:
+            _log.error("no snapshot for the followers that need one: %s", error)
+            return False
         copy = Copy(index, term, members, size_bytes, check)
         self._outgoing = _Outgoing(copy, self._clock())
+        return True
 
     def piece(self, node: str, retry_s: float) -> dict[str, Any]:
         """Return the next message to a node; an empty piece while the last may be under way."""
@@ -162,12 +167,15 @@ class Snapshots:
     # Coming in
 
     def receive(self, copy: Copy, offset: int, data: bytes) -> int | None:
-        """Take a piece; return how much is there, or None once all is there, sound and synced."""
+        """Take a piece; return how much is there, or None once all is there, sound and synced.
+
+        Raises ``StorageFull`` when there is no room for it.
+        """
         incoming = self._incoming
         if incoming is None or incoming.copy != copy:
             incoming = self._begin(copy)
         if data and offset == incoming.file.size_bytes:
-            incoming.file.append([data])
+            _append(incoming.file, data)
             incoming.crc32c = crc32c(data, incoming.crc32c)
         if incoming.file.size_bytes < copy.size_bytes:
             return incoming.file.size_bytes
@@ -205,3 +213,12 @@ class Snapshots:
 
     def _whole_name(self, index: int, term: int) -> str:
         return f"snapshot-{index}-{term}.in"
+
+
+def _append(file: File, data: bytes) -> None:
+    try:
+        file.append([data])
+    except OSError as error:
+        if is_full(error):
+            raise StorageFull("no room on the disk for the snapshot that comes") from None
+        raise

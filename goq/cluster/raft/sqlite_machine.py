@@ -46,6 +46,23 @@ INSERT OR IGNORE INTO raft_state VALUES (1, 0, 0);
 _FLUSH = "UPDATE raft_state SET applied_index = max(applied_index, ?), flushes = 1 - flushes"
 
 
+class _Known(msgspec.Struct, frozen=True, array_like=True):
+    refused: Refused | None
+    result: Any
+
+    @property
+    def value(self) -> Any:
+        return self.result if self.refused is None else self.refused
+
+
+_known = msgspec.msgpack.Decoder(_Known)
+
+
+def _encoded(result: Any) -> bytes:
+    known = _Known(result, None) if isinstance(result, Refused) else _Known(None, result)
+    return msgspec.msgpack.encode(known)
+
+
 class SqliteMachine:
     """Applies each request once, also when it comes twice; see ``StateMachine``.
 
@@ -104,6 +121,8 @@ class SqliteMachine:
         try:
             self._db.backup(copy)
             copy.execute("PRAGMA journal_mode=DELETE")
+        except sqlite3.Error as error:
+            raise MachineFailed(f"the database of the cluster was not copied: {error}") from error
         finally:
             copy.close()
 
@@ -130,9 +149,9 @@ class SqliteMachine:
             "SELECT result FROM raft_requests WHERE proposer = ? AND sequence = ?", key
         ).fetchone()
         if known is not None:
-            return _remembered(known[0])
+            return _known.decode(known[0]).value
         if request.sequence <= self._forgotten(request.proposer):
-            return Refused("conflict", "the request is too old to tell whether it was applied")
+            return Refused("timed_out", "the request is too old to tell whether it was applied")
         result = self._run(request)
         self._remember(request, index, result)
         return result
@@ -159,10 +178,9 @@ class SqliteMachine:
         return (newest or 0) - limits.RAFT_REQUESTS_REMEMBERED
 
     def _remember(self, request: Request, index: int, result: Any) -> None:
-        data = msgspec.msgpack.encode(result)
+        data = _encoded(result)
         if len(data) > limits.RAFT_RESULT_BYTES_MAX:
-            too_large = Refused("too_large", "applied before; its result was too large to remember")
-            data = msgspec.msgpack.encode(too_large)
+            data = _encoded(Refused("too_large", "applied before, with a result too large to keep"))
         proposer, sequence, db = request.proposer, request.sequence, self._db
         db.execute("INSERT INTO raft_requests VALUES (?, ?, ?)", (proposer, sequence, data))
         db.execute(
@@ -177,11 +195,3 @@ class SqliteMachine:
             ).fetchone()
             db.execute("DELETE FROM raft_proposers WHERE proposer = ?", (oldest,))
             db.execute("DELETE FROM raft_requests WHERE proposer = ?", (oldest,))
-
-
-def _remembered(data: bytes) -> Any:
-    """Return a result as it was given the first time."""
-    result = msgspec.msgpack.decode(data)
-    if isinstance(result, dict) and result.get("type") == "refused":
-        return msgspec.convert(result, Refused)
-    return result

@@ -113,10 +113,10 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
     def __tryLogCompaction(self) -> None:
         """Let go of what the machine holds durably, but keep some for followers that lag."""
         journal, entries_min = self.__raftLog, self.__conf.logCompactionMinEntries
+        held = self._snapshots.held_index()
         large = journal.size_bytes > limits.RAFT_JOURNAL_BYTES
         if len(journal) <= entries_min and not large:
             return
-        held = self._snapshots.held_index()
         if large and held is not None and journal.size_bytes > 2 * limits.RAFT_JOURNAL_BYTES:
             self._snapshots.drop_outgoing()
             held = None

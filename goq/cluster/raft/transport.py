@@ -109,7 +109,7 @@ class SecureTransport(Transport):  # type: ignore[misc]
         if (dial := self._dials.pop(id_, None)) is not None:
             dial.cancel()
         if (link := self._links.pop(id_, None)) is not None:
-            link.abort("it is not a member any more")
+            link.abort("it is not a member any more", logging.INFO)
             self._onNodeDisconnected(node)
 
     def send(self, node: Member, message: dict[str, Any]) -> bool:
@@ -132,7 +132,7 @@ class SecureTransport(Transport):  # type: ignore[misc]
         if self._server is not None:
             self._server.close()
         for link in [*self._links.values(), *self._strangers]:
-            link.abort("this node stops")
+            link.abort("this node stops", logging.INFO)
         self._links.clear()
         self._dials.clear()
 
@@ -152,7 +152,7 @@ class SecureTransport(Transport):  # type: ignore[misc]
         before = self._links.get(link.peer)
         self._links[link.peer] = link
         if before is not None:
-            before.abort("a newer one takes its place")
+            before.abort("a newer one takes its place", logging.INFO)
             self._onNodeDisconnected(node)
         _log.info("connected with %s", link.peer)
         self._onNodeConnected(node)

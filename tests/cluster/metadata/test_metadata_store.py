@@ -21,6 +21,7 @@ from goq.cluster.metadata.results import Accepted, Refused
 from goq.cluster.metadata.state import State, encode_state
 from goq.cluster.metadata.store import FILE_NAME, MetadataMachine, result_of
 from goq.cluster.raft.machine import MachineFailed, Request
+from goq.errors import DamagedData
 
 NODE = RegisterNode("n1", 1, "http://n1", "n1:9")
 LIFE = Path(__file__).parent / "metadata_life.py"
@@ -146,6 +147,27 @@ def test_a_disk_that_takes_no_change_leaves_everything_as_it_was(
     answer = machine.apply(request(CreateTopic("orders", 1000, settings, 1), 2), 2)
     assert isinstance(result_of(answer), Accepted)
     assert tables.load(machine._machine.connection, 2) == machine.state
+
+
+@pytest.mark.parametrize("data", [b"garbage" * 1000, b"SQLite format 3\0" + bytes(5000)])
+def test_a_file_that_is_no_database_is_reported_with_what_to_do(
+    tmp_path: Path, data: bytes
+) -> None:
+    (tmp_path / FILE_NAME).write_bytes(data)
+    with pytest.raises(DamagedData, match="join again"):
+        MetadataMachine(tmp_path)
+    assert (tmp_path / FILE_NAME).read_bytes() == data
+
+
+def test_rows_that_hold_no_state_are_reported(tmp_path: Path) -> None:
+    machine = MetadataMachine(tmp_path)
+    machine.apply(request(NODE, 1), 1)
+    machine.close()
+    other = sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)
+    other.execute("UPDATE nodes SET status = 'somewhere'")
+    other.close()
+    with pytest.raises(DamagedData):
+        MetadataMachine(tmp_path)
 
 
 def test_files_copied_at_any_moment_hold_rows_and_index_of_one_command(tmp_path: Path) -> None:
