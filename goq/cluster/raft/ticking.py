@@ -117,11 +117,13 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         large = journal.size_bytes > limits.RAFT_JOURNAL_BYTES
         if len(journal) <= entries_min and not large:
             return
-        if large and held is not None and journal.size_bytes > 2 * limits.RAFT_JOURNAL_BYTES:
-            self._snapshots.drop_outgoing()
-            held = None
         keep = 1 if large else entries_min // 2
-        index = min(self.__raftLastApplied, journal.last.index - keep + 1, held or 2**63)
+        index = min(self.__raftLastApplied, journal.last.index - keep + 1)
+        if held is not None and held < index:
+            if journal.size_bytes > 2 * limits.RAFT_JOURNAL_BYTES:
+                self._snapshots.drop_outgoing()  # rather than let the log grow for ever
+            else:
+                index = held
         if index > journal.first.index or (large and journal.grown):
             try:
                 self._machine.flush(self.__raftLastApplied)
