@@ -166,8 +166,15 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         return [operation, Member(spec).id, Member(spec)]
 
     def __changeCluster(self, request: list[Any]) -> bool:
-        """Take one change at a time: the next after this one is applied."""
+        """Take one change at a time, and nobody new while a member is away.
+
+        A member that does not hear of a newcomer would refuse its votes and its lead.
+        """
         if codec.MEMBERSHIP in self.__raftLog.kinds(self.__raftLastApplied + 1):
+            return False
+        committed = self.__raftCommitIndex
+        here = {node for node, match in self.__raftMatchIndex.items() if match >= committed}
+        if request[0] == "add" and not self.__otherNodes <= here & self.__connectedNodes:
             return False
         return bool(super().__changeCluster(request))
 
