@@ -6,7 +6,7 @@ from typing import Any
 
 from goq import limits
 from goq.cluster.raft import ticking
-from goq.cluster.raft.member import Member
+from goq.cluster.raft.member import Member, in_order
 from goq.cluster.raft.ticking import now_s
 
 _LEADER = 2
@@ -31,9 +31,7 @@ class _SyncObj(ticking._SyncObj):
 
     def __sendAppendEntries(self) -> None:
         self.__newAppendEntriesTime = now_s() + self.__conf.appendEntriesPeriod
-        for node in sorted(
-            self.__otherNodes & self.__connectedNodes, key=lambda node: str(node.id)
-        ):
+        for node in in_order(self.__otherNodes & self.__connectedNodes):
             self.__feed(node)
 
     def __feed(self, node: Member) -> None:

@@ -134,6 +134,7 @@ class RaftNode:
     async def add_member(self, spec: str, timeout_s: float = 10.0) -> None:
         """Add a member, as ``n4=10.0.0.4:9080``, which runs already and knows the others.
 
+        All members must be there and have what is committed: remove first what is lost for good.
         Its id must be new: one that was used with another disk would be believed to have what it
         has lost. An address is changed by removing, and adding under a new id.
         """

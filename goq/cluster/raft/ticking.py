@@ -117,11 +117,13 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         large = journal.size_bytes > limits.RAFT_JOURNAL_BYTES
         if len(journal) <= entries_min and not large:
             return
-        if large and held is not None and journal.size_bytes > 2 * limits.RAFT_JOURNAL_BYTES:
-            self._snapshots.drop_outgoing()
-            held = None
         keep = 1 if large else entries_min // 2
-        index = min(self.__raftLastApplied, journal.last.index - keep + 1, held or 2**63)
+        index = min(self.__raftLastApplied, journal.last.index - keep + 1)
+        if held is not None and held < index:
+            if journal.size_bytes > 2 * limits.RAFT_JOURNAL_BYTES:
+                self._snapshots.drop_outgoing()  # rather than let the log grow for ever
+            else:
+                index = held
         if index > journal.first.index or (large and journal.grown):
             try:
                 self._machine.flush(self.__raftLastApplied)
@@ -164,8 +166,15 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         return [operation, Member(spec).id, Member(spec)]
 
     def __changeCluster(self, request: list[Any]) -> bool:
-        """Take one change at a time: the next after this one is applied."""
+        """Take one change at a time, and nobody new while a member is away.
+
+        A member that does not hear of a newcomer would refuse its votes and its lead.
+        """
         if codec.MEMBERSHIP in self.__raftLog.kinds(self.__raftLastApplied + 1):
+            return False
+        committed = self.__raftCommitIndex
+        here = {node for node, match in self.__raftMatchIndex.items() if match >= committed}
+        if request[0] == "add" and not self.__otherNodes <= here & self.__connectedNodes:
             return False
         return bool(super().__changeCluster(request))
 

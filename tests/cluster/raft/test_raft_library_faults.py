@@ -436,6 +436,44 @@ def test_a_second_change_of_members_waits_for_the_first(
     assert node.members() == ["n1", "n2", "n3=c:3"]
 
 
+def test_nobody_is_added_while_a_member_is_away_or_behind(
+    time: ManualTime, disk: SimulatedDisk
+) -> None:
+    node = hardened("n1", ["n2", "n3"], disk)
+    elect(node, time)
+    told, term = transport_of(node), node.raftCurrentTerm
+    told.tell("n2", next_index(3, term=term))
+    time.tick(node)
+    reasons: list[int] = []
+
+    def try_to_add() -> list[int]:
+        node.add_member("n4=d:4", lambda _result, reason: reasons.append(reason))
+        time.tick(node)
+        return reasons
+
+    denied = FAIL_REASON.REQUEST_DENIED
+    assert try_to_add() == [denied]  # n3 has answered nothing yet
+    told.tell("n3", next_index(3, term=term))
+    told._onNodeDisconnected(told.peers["n3"])
+    assert try_to_add() == [denied, denied]
+    told._onNodeConnected(told.peers["n3"])
+    assert try_to_add() == [denied, denied]
+    assert node.members() == ["n1", "n2", "n3", "n4=d:4"]
+
+
+def test_a_member_that_is_away_can_be_removed(time: ManualTime, disk: SimulatedDisk) -> None:
+    node = hardened("n1", ["n2", "n3", "n4"], disk)
+    elect(node, time)
+    told, term = transport_of(node), node.raftCurrentTerm
+    for peer in ("n2", "n3"):
+        told.tell(peer, next_index(3, term=term))
+    told._onNodeDisconnected(told.peers["n4"])
+    time.tick(node)
+    node.remove_member("n4", lambda *_: None)
+    time.tick(node)
+    assert node.members() == ["n1", "n2", "n3"]
+
+
 def test_a_member_that_restarts_alone_still_knows_the_others(
     time: ManualTime, disk: SimulatedDisk
 ) -> None:

@@ -21,6 +21,7 @@ from support.raft import (
     transport_of,
 )
 
+from goq import limits
 from goq.cluster.raft.hardened import HardenedSyncObj
 from goq.cluster.raft.snapshots import IN_NAME, OUT_NAME
 from goq.errors import DamagedData
@@ -194,6 +195,14 @@ def test_the_log_keeps_what_comes_after_a_snapshot_until_it_has_come(time: Manua
     assert pair.leader._SyncObj__raftLog.first.index <= taken
     live(pair.nodes, time, 400)
     assert pair.machines["n2"].words == [*WORDS, *(f"meanwhile {n}" for n in range(30))]
+
+
+def test_a_log_that_is_large_all_the_same_does_not_end_a_transfer(
+    time: ManualTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "RAFT_JOURNAL_BYTES", 10)  # it cannot be trimmed to that
+    pair = Pair(time)
+    pair.finish()
 
 
 def test_a_transfer_that_stands_still_is_given_up_and_the_log_trimmed(time: ManualTime) -> None:
