@@ -27,12 +27,27 @@ def _shows_what_the_leader_alone_has(patch: Patch) -> None:
     patch.setattr(Progress, "_advance", advance)
 
 
-def _forgets_members_that_are_under_way(patch: Patch) -> None:
-    def propose(self: Progress, _in_sync: object) -> None:
-        self.in_sync = frozenset({self.node})
-        self._wanted = frozenset({self.node})
+def _counts_only_those_who_are_in_sync(patch: Patch) -> None:
+    original = Progress._advance
 
-    patch.setattr(Progress, "propose", propose)
+    def advance(self: Progress) -> None:
+        wanted, self._wanted = self._wanted, None
+        original(self)
+        self._wanted = wanted
+
+    patch.setattr(Progress, "_advance", advance)
+
+
+def _counts_only_those_who_are_to_be_in_sync(patch: Patch) -> None:
+    original = Progress._advance
+
+    def advance(self: Progress) -> None:
+        before = self.in_sync
+        self.in_sync = self._wanted or before
+        original(self)
+        self.in_sync = before
+
+    patch.setattr(Progress, "_advance", advance)
 
 
 def _lets_anybody_into_the_in_sync_set(patch: Patch) -> None:
@@ -91,7 +106,8 @@ def _forgets_numbers_that_are_not_safe_yet(patch: Patch) -> None:
     "mutate",
     [
         _shows_what_the_leader_alone_has,
-        _forgets_members_that_are_under_way,
+        _counts_only_those_who_are_in_sync,
+        _counts_only_those_who_are_to_be_in_sync,
         _lets_anybody_into_the_in_sync_set,
         _opens_before_all_in_sync_have_it,
         _never_looks_where_logs_part,

@@ -42,6 +42,7 @@ class Books:
         self.sent: set[bytes] = set()
         self.acknowledged: dict[bytes, int] = {}
         self.delivered: Counter[bytes] = Counter()
+        self.shown: dict[int, bytes] = {}
         self.acked: dict[bytes, float] = {}
         self.problems: list[str] = []
 
@@ -70,10 +71,20 @@ class World:
         try:
             return self.loop.run_until_complete(work)
         finally:
-            for task in asyncio.all_tasks(self.loop):
-                task.cancel()
+            self.loop.run_until_complete(self._end())
             asyncio.set_event_loop(None)
             self.loop.close()
+
+    async def _end(self) -> None:
+        """Stop everything, so that nothing is left half run."""
+        for node in self.nodes.values():
+            node.is_dead = True
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        while others:
+            for task in others:
+                task.cancel()
+            await asyncio.wait(others, timeout=1)
+            others = {task for task in others if not task.done()}
 
     def start(self, name: str) -> None:
         """Start a node on its disk."""
@@ -138,7 +149,11 @@ class World:
 
     async def _handle(self, node: SimNode, delivery: Delivery) -> None:
         books = self.books
-        values = [value for _, _, value in leased([delivery])]
+        messages = leased([delivery])
+        values = [value for _, _, value in messages]
+        for offset, _, value in messages:
+            if books.shown.setdefault(offset, value) != value:
+                books.problems.append(f"{offset} was {books.shown[offset]!r}, and is {value!r}")
         for value in values:
             books.delivered[value] += 1
             if value not in books.sent:
@@ -303,6 +318,8 @@ class World:
         assert len(values) == len(set(values)), "something is stored twice"
         for value, offset in self.books.acknowledged.items():
             assert values[offset] == value, (value, offset)
+        for offset, value in self.books.shown.items():
+            assert values[offset : offset + 1] == [value], (value, offset)
 
 
 LOGS = ("messages", "events")
