@@ -122,6 +122,7 @@ def test_without_this_rule_a_fault_is_found(
 ) -> None:
     monkeypatch.setattr(limits, "EVENT_SEGMENT_BYTES", 2000)
     monkeypatch.setattr(limits, "SNAPSHOT_EVENTS_MIN", 10)
+    monkeypatch.setattr(limits, "REPLICA_LAG_MS_MAX", 300)
     mutate(monkeypatch)
     for seed in range(SEEDS):
         world = World(seed)

@@ -76,7 +76,7 @@ class Agreement:
     def _spread(self) -> None:
         loop = asyncio.get_running_loop()
         for node, tell in self.live.items():
-            delay_s = self._random.expovariate(1 / 0.01)
+            delay_s = self._random.expovariate(1 / self._random.choice([0.01, 0.01, 0.01, 0.3]))
             loop.call_later(delay_s, self._tell, node, tell, dict(self.parts))
 
     def _tell(self, node: str, tell: Tell, parts: dict[PartitionKey, Part]) -> None:

@@ -37,6 +37,7 @@ class LoopClock(ManualClock):
     def __init__(self, loop: SimLoop) -> None:
         super().__init__()
         self._loop = loop
+        self._random = random
 
     def wall_us(self) -> int:
         return self.now_us + int(self._loop.time() * 1_000_000)
@@ -167,7 +168,7 @@ class SimNode:
     async def _propose_in_sync(self, key: PartitionKey, part: Part, wanted: frozenset[str]) -> Part:
         await asyncio.sleep(0.01)
         self._agreement.alter_in_sync(self.name, key, part, wanted)
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(self._random.choice([0.01, 0.01, 0.3, 1.0]))
         return self._agreement.parts[key]
 
     # The topics, as replicas see them
