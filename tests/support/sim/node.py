@@ -37,7 +37,6 @@ class LoopClock(ManualClock):
     def __init__(self, loop: SimLoop) -> None:
         super().__init__()
         self._loop = loop
-        self._random = random
 
     def wall_us(self) -> int:
         return self.now_us + int(self._loop.time() * 1_000_000)
@@ -66,6 +65,7 @@ class SimNode:
         self.topics: dict[str, Topic] = {}
         self.clock = LoopClock(loop)
         self._loop = loop
+        self._random = random
         self._network = network
         self._agreement = agreement
         self._peers = peers
