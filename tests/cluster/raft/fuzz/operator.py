@@ -1,0 +1,127 @@
+"""Who keeps the group running: starts what ended, and changes who is a member, one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from pysyncobj.node import Node
+
+from .cluster import Cluster
+from .library import inside
+
+SUCCESS = 0
+MEMBERS_MAX = 5
+
+
+class Operator:
+    """Knows who should be a member, and waits for each change before the next."""
+
+    def __init__(self, cluster: Cluster, nodes: int) -> None:
+        self._cluster = cluster
+        self._world = cluster.world
+        self._random = cluster.world.stream("operator")
+        self.member_ids = [f"n{number + 1}" for number in range(nodes)]
+        self._made = nodes
+        self._changing: Callable[[], None] | None = None
+        self._wiped: set[str] = set()
+        for self_id in self.member_ids:
+            cluster.add(self_id, [i for i in self.member_ids if i != self_id])
+
+    def keep_running(self) -> None:
+        """Start what is down, in any order, after any time."""
+        for member in list(self._cluster.members.values()):
+            if member.raft is None and member.id not in self._wiped and self._random.random() < 0.3:
+                self._cluster.start(member)
+        if self._changing is not None:
+            self._changing()
+        self._world.after(self._random.uniform(0.05, 0.4), self.keep_running)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no change of members is under way."""
+        return self._changing is None
+
+    def grow(self) -> None:
+        if self.idle and len(self.member_ids) < MEMBERS_MAX:
+            self._add()
+
+    def shrink(self) -> None:
+        if self.idle and len(self.member_ids) > 1:
+            self._remove(self._random.choice(self.member_ids))
+
+    def replace(self) -> None:
+        """Lose a node's disk for good, remove it, and add another."""
+        if self.idle and len(self.member_ids) > 2:
+            lost = self._random.choice(self.member_ids)
+            self._stop_for_good(lost)
+            self._remove(lost, then=self._add)
+
+    def _stop_for_good(self, node_id: str) -> None:
+        self._wiped.add(node_id)
+        self._cluster.crash(self._cluster.members[node_id], power=True)
+
+    def _add(self) -> None:
+        self._made += 1
+        node_id = f"n{self._made}"
+        self._cluster.add(node_id, list(self.member_ids))
+
+        def done() -> None:
+            self.member_ids.append(node_id)
+            self._world.counts["members added"] += 1
+
+        self._change("add", node_id, done)
+
+    def _remove(self, node_id: str, then: Callable[[], None] = lambda: None) -> None:
+        def done() -> None:
+            self.member_ids.remove(node_id)
+            self._stop_for_good(node_id)
+            del self._cluster.members[node_id]
+            self._world.counts["members removed"] += 1
+            then()
+
+        self._change("remove", node_id, done)
+
+    def _change(self, what: str, node_id: str, done: Callable[[], None]) -> None:
+        """Ask the leader for a change until it is certain that it happened."""
+        answered_by_s = 0.0
+
+        def answered(_: Any, reason: int) -> None:
+            nonlocal answered_by_s
+            answered_by_s = 0.0
+            if reason == SUCCESS or self._has_happened(what, node_id):
+                self._finish(what, node_id, done)
+
+        def ask() -> None:
+            nonlocal answered_by_s
+            leader = self._cluster.leader()
+            if self._world.now < answered_by_s or leader is None or leader.raft is None:
+                return
+            raft = leader.raft
+            if leader.id == node_id:
+                self._cluster.run(leader, raft, raft.transferLeadership)
+                return
+            answered_by_s = self._world.now + 1.0
+            change = raft.addNodeToCluster if what == "add" else raft.removeNodeFromCluster
+            self._cluster.run(leader, raft, partial(change, Node(node_id), answered), soon=True)
+
+        self._changing = ask
+
+    def _has_happened(self, what: str, node_id: str) -> bool:
+        """Whether a leader that knows that it leads has the change in what it committed."""
+        leader = self._cluster.leader()
+        if leader is None or leader.raft is None:
+            return False
+        log = inside(leader.raft, "raftLog")
+        whole = leader.raft.raftCommitIndex == log[-1][1] and (
+            log[-1][2] == leader.raft.raftCurrentTerm
+        )
+        there = any(node.id == node_id for node in leader.raft.otherNodes)
+        return whole and there == (what == "add")
+
+    def _finish(self, what: str, node_id: str, done: Callable[[], None]) -> None:
+        if self._changing is not None:
+            self._world.note(f"{what} {node_id} is done")
+            self._changing = None
+            done()
