@@ -86,7 +86,7 @@ class Machine:
     def restore(self, data: bytes) -> None:
         self.index, count, checksum, answers = json.loads(data)
         self._reached = Reached(count, checksum)
-        self._answers = {request: answer for request, answer in answers}
+        self._answers = dict(answers)
         self.flush()
         self.watcher.restored(self._reached)
 

@@ -139,7 +139,7 @@ class Nemesis:
 
             def fault(
                 operation: str, _path: Path, on: tuple[str, ...] = operations, error: int = error
-            ) -> int | None:  # noqa: E501
+            ) -> int | None:
                 failing = operation in on and random.random() < 0.3
                 self._world.counts["disk errors"] += failing
                 return error if failing else None

@@ -54,16 +54,16 @@ class Endpoint(Transport):  # type: ignore[misc]
         self.run: Callable[[Callable[[], None]], None] = lambda call: call()
         self.dying: Callable[[], bool] = lambda: False
 
-    def tryGetReady(self) -> None:  # noqa: N802
+    def tryGetReady(self) -> None:
         return
 
-    def waitReady(self) -> None:  # noqa: N802
+    def waitReady(self) -> None:
         return
 
-    def addNode(self, node: Node) -> None:  # noqa: N802
+    def addNode(self, node: Node) -> None:
         self.peers[node.id] = node
 
-    def dropNode(self, node: Node) -> None:  # noqa: N802
+    def dropNode(self, node: Node) -> None:
         self.peers.pop(node.id, None)
         connection = self.open.pop(node.id, None)
         if connection is not None:

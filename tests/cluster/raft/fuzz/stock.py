@@ -86,7 +86,7 @@ class MachineConsumer(SyncObjConsumer):  # type: ignore[misc]
 class Mapped:
     """The library's memory-mapped file."""
 
-    def __init__(self, disk: SimulatedDisk, defaultContent: bytes) -> None:  # noqa: N803
+    def __init__(self, disk: SimulatedDisk, defaultContent: bytes) -> None:
         self._disk = disk
         new = JOURNAL not in disk.paths()
         self._file = disk.open(JOURNAL)
@@ -106,12 +106,12 @@ class Meta:
     def __init__(self, disk: SimulatedDisk) -> None:
         self._disk = disk
 
-    def getMeta(self) -> dict[str, object]:  # noqa: N802
+    def getMeta(self) -> dict[str, object]:
         if META not in self._disk.paths():
             return {}
         return pysyncobj.journal.loads(self._disk.read_all(META))  # type: ignore[no-any-return]
 
-    def storeMeta(self, meta: dict[str, object]) -> None:  # noqa: N802
+    def storeMeta(self, meta: dict[str, object]) -> None:
         self._disk.replace(META, pysyncobj.journal.dumps(meta))
 
 
@@ -128,7 +128,7 @@ class Dump(Serializer):  # type: ignore[misc]
         super().serialize(data, id)
         self._store()
 
-    def setTransmissionData(self, data: object) -> bool:  # noqa: N802
+    def setTransmissionData(self, data: object) -> bool:
         whole = super().setTransmissionData(data)
         if whole:
             self._store()
