@@ -12,14 +12,15 @@ sys.path.insert(0, str(Path(__file__).parents[3]))  # where ``support`` is
 
 
 def main() -> int:
+    from .hardened import Hardened
     from .profile import PROFILES
     from .run import run
     from .stock import Stock
 
-    libraries = {"stock": Stock}
+    libraries = {"stock": Stock, "hardened": Hardened}
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", default="1-100", help="A-B, or one seed, whose log is printed")
-    parser.add_argument("--library", choices=sorted(libraries), default="stock")
+    parser.add_argument("--library", choices=sorted(libraries), default="hardened")
     parser.add_argument("--profile", choices=sorted(PROFILES), default="any")
     arguments = parser.parse_args()
     first, _, last = arguments.seeds.partition("-")

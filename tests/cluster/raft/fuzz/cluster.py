@@ -33,6 +33,7 @@ class Member:
         self.life = Life(cluster.watch, self_id)
         self.reached = Reached()
         self.paused_until_s = 0.0
+        self.waiting: list[Callable[[], None]] = []  # for the end of a pause
         self.ticking = False  # a tick is to come at once
         self._cluster = cluster
 
@@ -58,7 +59,7 @@ class Cluster:
         self.watch = watch
         self.network = network
         self.members: dict[str, Member] = {}
-        self._library = library
+        self.library = library
         self._sizes = sizes
         self._random = world.stream("cluster")
         network.on_send = self._on_send
@@ -81,7 +82,8 @@ class Cluster:
         self.world.note(f"{member.id} starts with {' '.join(member.other_ids)}")
         member.host.reboot(member.random)
         member.paused_until_s = 0.0
-        if not self._library.keeps_machine:
+        member.waiting.clear()
+        if not self.library.keeps_machine:
             member.machine = Machine()
         member.reached = member.machine.watched_by(member)
         self._enter(member, lambda: self._boot(member))
@@ -96,7 +98,7 @@ class Cluster:
             endpoints.append(Endpoint(self.network, *args))  # type: ignore[arg-type]
             return endpoints[0]
 
-        raft = self._library.boot(
+        raft = self.library.boot(
             Place(
                 member.id,
                 member.other_ids,
@@ -132,22 +134,34 @@ class Cluster:
         if member.raft is not raft:
             return
         if member.paused_until_s > self.world.now:
-            wait_s = member.paused_until_s - self.world.now
-            self.world.after(wait_s, lambda: self.run(member, raft, call, soon=soon))
+            member.waiting.append(lambda: self.run(member, raft, call, soon=soon))
             return
         self._enter(member, call)
         if member.raft is raft and soon and not member.ticking:
             member.ticking = True
             self.world.after(self._random.uniform(0, 0.004), lambda: self._tick(member, raft))
 
+    def pause(self, member: Member, seconds: float) -> None:
+        """Let a process stand still; all that comes waits for it in order."""
+        member.paused_until_s = max(member.paused_until_s, self.world.now + seconds)
+        self.world.after(seconds, lambda: self.resume(member))
+
+    def resume(self, member: Member) -> None:
+        """Let a process go on if its pause is over."""
+        if member.paused_until_s <= self.world.now:
+            waiting, member.waiting = member.waiting, []
+            for call in waiting:
+                call()
+
     def propose(self, member: Member, command: str, callback: Callback) -> None:
         raft = member.raft
         if raft is not None:
-            propose = partial(self._library.propose, raft, command, callback)
+            propose = partial(self.library.propose, raft, command, callback)
             self.run(member, raft, propose, soon=True)
 
     def _tick_again(self, member: Member, raft: SyncObj) -> None:
-        self.run(member, raft, partial(self._tick, member, raft))
+        if member.paused_until_s <= self.world.now:
+            self._tick(member, raft)
         if member.raft is raft:
             wait_s = TICK_S * self._random.uniform(0.8, 1.2)
             self.world.after(wait_s, lambda: self._tick_again(member, raft))
@@ -167,13 +181,15 @@ class Cluster:
         except SimulatedCrash:
             self.world.counts["crashes within an operation"] += 1
             self._died(member, power=member.random.random() < 0.5)
-        except OSError as error:
-            self.world.note(f"{member.id} fails: {error}")
+        except self.library.stops as error:
+            self.world.note(f"{member.id} stops: {error}")
+            self.world.counts["stops"] += 1
             self._died(member, power=False)
-        except Exception as error:
-            if self._library.hard:
-                self.watch.fail(f"{member.id} raised {error!r}")
+        except self.library.bears as error:
+            self.world.note(f"{member.id} bears: {error!r}")
             self.world.counts["exceptions"] += 1
+        except Exception as error:
+            self.watch.fail(f"{member.id} raised {error!r}")
         finally:
             self.world.host = host_before
 

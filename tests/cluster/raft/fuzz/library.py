@@ -59,12 +59,17 @@ class Place:
 class Library(Protocol):
     """A way to run a node."""
 
-    hard: bool  # whether an exception out of it is a fault of its own
     keeps_machine: bool  # whether the machine outlives the process
+    stops: tuple[type[Exception], ...]  # what ends the process
+    bears: tuple[type[Exception], ...]  # what its owner logs, and goes on
 
     def boot(self, place: Place) -> SyncObj: ...
 
     def propose(self, node: SyncObj, command: str, callback: Callback) -> None: ...
+
+    def add_member(self, node: SyncObj, node_id: str, callback: Callback) -> None: ...
+
+    def remove_member(self, node: SyncObj, node_id: str, callback: Callback) -> None: ...
 
 
 def inside(node: SyncObj, name: str) -> Any:

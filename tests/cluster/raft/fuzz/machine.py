@@ -87,10 +87,12 @@ class Machine:
         self.index, count, checksum, answers = json.loads(data)
         self._reached = Reached(count, checksum)
         self._answers = dict(answers)
-        self.flush()
+        self.flush(self.index)
         self.watcher.restored(self._reached)
 
-    def flush(self) -> None:
+    def flush(self, index: int) -> None:
+        """Make all durable; commands up to ``index`` that are none of the machine's count too."""
+        self.index = max(self.index, index)
         self._flushed = self.snapshot()
         self._since_flush.clear()
 

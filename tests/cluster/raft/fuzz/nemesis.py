@@ -127,7 +127,7 @@ class Nemesis:
 
     def _pause(self) -> None:
         for member in self._some():
-            member.paused_until_s = self._world.now + self._random.uniform(0.1, 2)
+            self._cluster.pause(member, self._random.uniform(0.1, 2))
 
     # Disks
 

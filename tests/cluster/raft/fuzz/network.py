@@ -83,8 +83,15 @@ class Endpoint(Transport):  # type: ignore[misc]
         self.network.leave(self)
 
     def connected(self, connection: Connection, peer: str) -> None:
-        self.open[peer] = connection
-        self._onNodeConnected(self.peers[peer])
+        if peer in self.peers:
+            self.open[peer] = connection
+            self._onNodeConnected(self.peers[peer])
+        else:  # dropped meanwhile
+            self.network.end(connection)
+
+    def received(self, peer: str, message: Message) -> None:
+        if peer in self.peers:
+            self._onMessageReceived(self.peers[peer], dict(message))
 
     def disconnected(self, connection: Connection, peer: str) -> None:
         if self.open.get(peer) is connection:
@@ -235,11 +242,5 @@ class Network:
         message = way.under_way[number]
         if not connection.broken:
             del way.under_way[number]
-        if self._endpoints.get(target) is not receiver or source not in receiver.peers:
-            return
-        if target not in self.cut_targets(source):
-            receiver.run(lambda: receiver._onMessageReceived(receiver.peers[source], dict(message)))
-
-    def cut_targets(self, source: str) -> set[str]:
-        """Return whom a node cannot reach."""
-        return {target for origin, target in self.cut if origin == source}
+        if self._endpoints.get(target) is receiver and (source, target) not in self.cut:
+            receiver.run(lambda: receiver.received(source, message))

@@ -6,9 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from pysyncobj.node import Node
-
-from .cluster import Cluster
+from .cluster import Cluster, Member
 from .library import inside
 
 SUCCESS = 0
@@ -26,6 +24,7 @@ class Operator:
         self._made = nodes
         self._changing: Callable[[], None] | None = None
         self._wiped: set[str] = set()
+        self._newcomer: tuple[Member, int] | None = None  # and what it must have applied
         for self_id in self.member_ids:
             cluster.add(self_id, [i for i in self.member_ids if i != self_id])
 
@@ -43,17 +42,24 @@ class Operator:
         """Whether no change of members is under way."""
         return self._changing is None
 
+    @property
+    def _ready(self) -> bool:
+        """Whether the next change may begin: a newcomer counts only once it has caught up."""
+        if self._newcomer is not None and self._newcomer[0].reached.count < self._newcomer[1]:
+            return False
+        return self.idle
+
     def grow(self) -> None:
-        if self.idle and len(self.member_ids) < MEMBERS_MAX:
+        if self._ready and len(self.member_ids) < MEMBERS_MAX:
             self._add()
 
     def shrink(self) -> None:
-        if self.idle and len(self.member_ids) > 1:
+        if self._ready and len(self.member_ids) > 1:
             self._remove(self._random.choice(self.member_ids))
 
     def replace(self) -> None:
         """Lose a node's disk for good, remove it, and add another."""
-        if self.idle and len(self.member_ids) > 2:
+        if self._ready and len(self.member_ids) > 2:
             lost = self._random.choice(self.member_ids)
             self._stop_for_good(lost)
             self._remove(lost, then=self._add)
@@ -65,10 +71,11 @@ class Operator:
     def _add(self) -> None:
         self._made += 1
         node_id = f"n{self._made}"
-        self._cluster.add(node_id, list(self.member_ids))
+        newcomer = self._cluster.add(node_id, list(self.member_ids))
 
         def done() -> None:
             self.member_ids.append(node_id)
+            self._newcomer = (newcomer, len(self._cluster.watch.line))
             self._world.counts["members added"] += 1
 
         self._change("add", node_id, done)
@@ -103,8 +110,9 @@ class Operator:
                 self._cluster.run(leader, raft, raft.transferLeadership)
                 return
             answered_by_s = self._world.now + 1.0
-            change = raft.addNodeToCluster if what == "add" else raft.removeNodeFromCluster
-            self._cluster.run(leader, raft, partial(change, Node(node_id), answered), soon=True)
+            library = self._cluster.library
+            change = library.add_member if what == "add" else library.remove_member
+            self._cluster.run(leader, raft, partial(change, raft, node_id, answered), soon=True)
 
         self._changing = ask
 

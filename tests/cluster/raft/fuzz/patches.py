@@ -37,9 +37,7 @@ def library_in(world: World) -> Iterator[None]:
         assert world.host is not None
         return world.host.monotonic()
 
-    logger = logging.getLogger("pysyncobj")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
+    logging.disable()
     library = pysyncobj.syncobj
     try:
         with (
@@ -51,4 +49,4 @@ def library_in(world: World) -> Iterator[None]:
         ):
             yield
     finally:
-        logger.setLevel(level)
+        logging.disable(logging.NOTSET)

@@ -61,6 +61,7 @@ def _make_peace(cluster: Cluster, nemesis: Nemesis) -> None:
         member.disk.crash_at = None
         nemesis.mend_disk(member)
         member.paused_until_s = 0.0
+        cluster.resume(member)
 
 
 def _converge(cluster: Cluster, operator: Operator, clients: Clients, watch: Watch) -> None:

@@ -29,8 +29,9 @@ DUMP = DIRECTORY / "dump"
 class Stock:
     """Starts nodes of the library's own class."""
 
-    hard = False
     keeps_machine = False
+    stops = (OSError,)
+    bears = (Exception,)
 
     def boot(self, place: Place) -> SyncObj:
         disk, consumer = place.disk, MachineConsumer(place.machine)
@@ -52,6 +53,12 @@ class Stock:
 
     def propose(self, node: SyncObj, command: str, callback: Callback) -> None:
         inside(node, "consumers")[0].apply(command, callback=callback)
+
+    def add_member(self, node: SyncObj, node_id: str, callback: Callback) -> None:
+        node.addNodeToCluster(Node(node_id), callback)
+
+    def remove_member(self, node: SyncObj, node_id: str, callback: Callback) -> None:
+        node.removeNodeFromCluster(Node(node_id), callback)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ class Watch:
         self.acknowledged: set[int] = set()
         self._attempts: dict[str, int] = {}
         self._leaders: dict[int, tuple[str, int]] = {}
-        self._entries: dict[tuple[int, int], tuple[bytes, int | None]] = {}
+        self._entries: dict[tuple[int, int], tuple[bytes, int]] = {}
         self._committed: dict[int, Entry] = {}
 
     def fail(self, what: str) -> None:
@@ -75,17 +75,12 @@ class Watch:
         if missing:
             self.fail(f"{who} leads term {term} without committed entries {missing[:3]}")
 
-    def matches(self, who: str, entry: Entry, term_before: int | None) -> None:
+    def matches(self, who: str, entry: Entry, term_before: int) -> None:
         """Compare an entry with that of the same index and term elsewhere."""
         command, index, term = entry
-        known = self._entries.get((index, term))
-        if known is None:
-            self._entries[index, term] = (command, term_before)
-            return
-        if known[0] != command or (term_before is not None and known[1] not in (None, term_before)):
+        known = self._entries.setdefault((index, term), (command, term_before))
+        if known != (command, term_before):
             self.fail(f"{who} has another entry {index} of term {term}")
-        if known[1] is None and term_before is not None:
-            self._entries[index, term] = (command, term_before)
 
     def committed(self, who: str, entry: Entry) -> None:
         """Take note that a node holds an entry for committed."""
@@ -156,12 +151,13 @@ class Life:
         for position in range(len(log) - 1, -1, -1):
             entry = log[position]
             known = self._seen.get(entry[1])
-            if known is entry:
+            if known == entry:
                 break
             before = log[position - 1] if position else None
             if before is not None and before[1] != entry[1] - 1:
                 self._watch.fail(f"{self._who} has {entry[1]} after {before[1]}")
-            self._watch.matches(self._who, entry, before and before[2])
+            if before is not None:  # what the first one's command was no longer matters
+                self._watch.matches(self._who, entry, before[2])
             if known is not None and entry[1] <= self._last and known[2] != entry[2]:
                 cut_from = entry[1]
             self._seen[entry[1]] = entry

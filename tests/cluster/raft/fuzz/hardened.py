@@ -1,0 +1,75 @@
+"""The node of goq, its machine on the same simulated disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pysyncobj import SyncObj
+from support.disk import SimulatedDisk
+
+from goq.cluster.raft.hardened import HardenedSyncObj
+from goq.cluster.raft.machine import MachineFailed, Request
+from goq.errors import DamagedData, LogFailed, StorageFull
+
+from .library import Callback, Place
+from .machine import Machine
+
+FOLDER = Path("/raft")
+
+
+class Hardened:
+    """Starts nodes of goq's class, or of one that lacks a part of it."""
+
+    keeps_machine = True
+    stops = (LogFailed, DamagedData, MachineFailed, OSError)
+    bears = (StorageFull,)
+
+    def __init__(self, node_class: type[HardenedSyncObj] = HardenedSyncObj) -> None:
+        self._node_class = node_class
+
+    def boot(self, place: Place) -> SyncObj:
+        return self._node_class(
+            place.self_id,
+            place.other_ids,
+            place.sizes.conf(),
+            disk=place.disk,
+            folder=FOLDER,
+            machine=StateOnDisk(place.machine, place.disk),
+            transport_class=place.transport_class,
+            request_ids=place.random,
+        )
+
+    def propose(self, node: SyncObj, command: str, callback: Callback) -> None:
+        node.apply(command, callback)
+
+    def add_member(self, node: SyncObj, node_id: str, callback: Callback) -> None:
+        node.add_member(node_id, callback)
+
+    def remove_member(self, node: SyncObj, node_id: str, callback: Callback) -> None:
+        node.remove_member(node_id, callback)
+
+
+class StateOnDisk:
+    """A machine as the node takes it."""
+
+    def __init__(self, machine: Machine, disk: SimulatedDisk) -> None:
+        self._machine = machine
+        self._disk = disk
+
+    @property
+    def applied_index(self) -> int:
+        return self._machine.index
+
+    def apply(self, request: Request, index: int) -> str:
+        return self._machine.apply(request.command, index)
+
+    def flush(self, index: int) -> None:
+        self._machine.flush(index)
+
+    def snapshot(self, path: Path) -> None:
+        file = self._disk.open(path)
+        file.append([self._machine.snapshot()])
+        file.close()
+
+    def restore(self, path: Path) -> None:
+        self._machine.restore(bytes(self._disk.read(path, 0, self._disk.size(path))))
