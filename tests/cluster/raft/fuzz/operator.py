@@ -6,11 +6,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from .cluster import Cluster, Member
+from .cluster import Cluster
 from .library import inside
 
 SUCCESS = 0
 MEMBERS_MAX = 5
+BEHIND_MAX = 20  # commands that a member may lack and still count
 
 
 class Operator:
@@ -24,7 +25,6 @@ class Operator:
         self._made = nodes
         self._changing: Callable[[], None] | None = None
         self._wiped: set[str] = set()
-        self._newcomer: tuple[Member, int] | None = None  # and what it must have applied
         for self_id in self.member_ids:
             cluster.add(self_id, [i for i in self.member_ids if i != self_id])
 
@@ -42,25 +42,26 @@ class Operator:
         """Whether no change of members is under way."""
         return self._changing is None
 
-    @property
-    def _ready(self) -> bool:
-        """Whether the next change may begin: a newcomer counts only once it has caught up."""
-        if self._newcomer is not None and self._newcomer[0].reached.count < self._newcomer[1]:
-            return False
-        return self.idle
+    def _ready(self, without: str | None = None) -> bool:
+        """Whether a change may begin: most of who is left must be there, and not be far behind."""
+        left = [self._cluster.members[i] for i in self.member_ids if i != without]
+        applied = len(self._cluster.watch.line) - BEHIND_MAX
+        there = [m for m in left if m.raft is not None and m.reached.count >= applied]
+        return self.idle and 2 * len(there) > len(left)
 
     def grow(self) -> None:
-        if self._ready and len(self.member_ids) < MEMBERS_MAX:
+        if self._ready() and len(self.member_ids) < MEMBERS_MAX:
             self._add()
 
     def shrink(self) -> None:
-        if self._ready and len(self.member_ids) > 1:
-            self._remove(self._random.choice(self.member_ids))
+        leaving = self._random.choice(self.member_ids)
+        if self._ready(without=leaving) and len(self.member_ids) > 1:
+            self._remove(leaving)
 
     def replace(self) -> None:
         """Lose a node's disk for good, remove it, and add another."""
-        if self._ready and len(self.member_ids) > 2:
-            lost = self._random.choice(self.member_ids)
+        lost = self._random.choice(self.member_ids)
+        if self._ready(without=lost) and len(self.member_ids) > 2:
             self._stop_for_good(lost)
             self._remove(lost, then=self._add)
 
@@ -71,11 +72,10 @@ class Operator:
     def _add(self) -> None:
         self._made += 1
         node_id = f"n{self._made}"
-        newcomer = self._cluster.add(node_id, list(self.member_ids))
+        self._cluster.add(node_id, list(self.member_ids))
 
         def done() -> None:
             self.member_ids.append(node_id)
-            self._newcomer = (newcomer, len(self._cluster.watch.line))
             self._world.counts["members added"] += 1
 
         self._change("add", node_id, done)

@@ -56,7 +56,7 @@ def any_sizes(random: Random) -> Sizes:
     return Sizes(
         compaction_entries=random.choice([4, 8, 16, 40]),
         batch_bytes=random.choice([64, 200, 1000, 65536]),
-        snapshot_chunk_bytes=random.choice([50, 200, 65536]),
+        snapshot_chunk_bytes=random.choice([200, 1000, 65536]),
     )
 
 
