@@ -9,9 +9,9 @@ from random import Random
 from pysyncobj import SyncObj
 from support.disk import SimulatedCrash, SimulatedDisk
 
-from .library import Callback, Library, Place, Sizes, inside
+from .library import Callback, Library, Message, Place, Sizes, inside
 from .machine import Machine, Reached
-from .network import Endpoint, Message, Network
+from .network import Endpoint, Network
 from .watch import Life, Watch
 from .world import Host, World
 
@@ -123,6 +123,8 @@ class Cluster:
         self.world.note(f"{member.id} {'loses power' if power else 'is killed'}")
         self.world.counts["power losses" if power else "kills"] += 1
         member.other_ids = sorted(node.id for node in raft.otherNodes)
+        if self.library.keeps_members and self._random.random() < 0.5:
+            member.other_ids = []
         self.network.leave(inside(raft, "transport"))
         self._end(member, power=power)
         member.life.ended()
@@ -205,13 +207,14 @@ class Cluster:
         if power:
             member.machine.lose_power(member.random)
 
-    def _on_send(self, source: str, message: Message) -> None:
+    def _on_send(self, source: str, message: Message) -> Message:
         self.world.note(f"{source} sends {message['type']} of {message.get('term')}")
         if message["type"] == "next_node_idx" and message["success"]:
             member = self.members[source]
             if member.raft is not None:
                 log = inside(member.raft, "raftLog")[:]
                 member.life.confirms(message["next_node_idx"] - 1, log)
+        return self.library.over_the_wire(message)
 
 
 def _is_dying(disk: SimulatedDisk) -> bool:

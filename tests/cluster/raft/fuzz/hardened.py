@@ -2,33 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 from pysyncobj import SyncObj
 from support.disk import SimulatedDisk
 
+from goq import limits
+from goq.cluster.raft import codec
 from goq.cluster.raft.hardened import HardenedSyncObj
 from goq.cluster.raft.machine import MachineFailed, Request
 from goq.errors import DamagedData, LogFailed, StorageFull
 
-from .library import Callback, Place
+from .library import Callback, Message, Place, Sizes
 from .machine import Machine
 
 FOLDER = Path("/raft")
 
 
 class Hardened:
-    """Starts nodes of goq's class, or of one that lacks a part of it."""
+    """Starts nodes of goq's class."""
 
     keeps_machine = True
+    keeps_members = True
     stops = (LogFailed, DamagedData, MachineFailed, OSError)
     bears = (StorageFull,)
 
-    def __init__(self, node_class: type[HardenedSyncObj] = HardenedSyncObj) -> None:
-        self._node_class = node_class
+    @contextmanager
+    def sized(self, sizes: Sizes) -> Iterator[None]:
+        with (
+            patch.object(limits, "RAFT_JOURNAL_BYTES", sizes.journal_bytes),
+            patch.object(limits, "RAFT_JOURNAL_BYTES_MAX", 8 * sizes.journal_bytes),
+            patch.object(limits, "RAFT_IN_FLIGHT_ENTRIES_MAX", sizes.in_flight_entries),
+            patch.object(limits, "RAFT_BATCH_ENTRIES_MAX", max(1, sizes.in_flight_entries // 4)),
+            patch.object(limits, "RAFT_SNAPSHOT_IDLE_S", 1.0),
+        ):
+            yield
+
+    def over_the_wire(self, message: Message) -> Message:
+        return codec.decode_message(codec.encode_message(message))
 
     def boot(self, place: Place) -> SyncObj:
-        return self._node_class(
+        return HardenedSyncObj(
             place.self_id,
             place.other_ids,
             place.sizes.conf(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol
@@ -13,6 +14,7 @@ from support.disk import SimulatedDisk
 from .machine import Machine
 
 Callback = Callable[[Any, int], None]
+Message = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,8 @@ class Sizes:
     compaction_entries: int
     batch_bytes: int
     snapshot_chunk_bytes: int
+    journal_bytes: int
+    in_flight_entries: int
 
     def conf(self) -> SyncObjConf:
         return SyncObjConf(
@@ -57,13 +61,18 @@ class Place:
 
 
 class Library(Protocol):
-    """A way to run a node."""
+    """A way to run a node: of goq, or as the library is sold."""
 
     keeps_machine: bool  # whether the machine outlives the process
+    keeps_members: bool  # whether a node knows by itself who the members are when it starts again
     stops: tuple[type[Exception], ...]  # what ends the process
     bears: tuple[type[Exception], ...]  # what its owner logs, and goes on
 
+    def sized(self, sizes: Sizes) -> AbstractContextManager[None]: ...
+
     def boot(self, place: Place) -> SyncObj: ...
+
+    def over_the_wire(self, message: Message) -> Message: ...
 
     def propose(self, node: SyncObj, command: str, callback: Callback) -> None: ...
 

@@ -63,6 +63,7 @@ class Machine:
         self._answers: dict[int, str] = {}
         self._since_flush: list[tuple[str, int]] = []
         self._flushed = self.snapshot()
+        self._replaced: bytes | None = None  # what a restore replaced, perhaps not durably yet
 
     def apply(self, command: str, index: int) -> str:
         before, request = self._reached, request_of(command)
@@ -87,7 +88,9 @@ class Machine:
         self.index, count, checksum, answers = json.loads(data)
         self._reached = Reached(count, checksum)
         self._answers = dict(answers)
+        before = self._flushed
         self.flush(self.index)
+        self._replaced = before
         self.watcher.restored(self._reached)
 
     def flush(self, index: int) -> None:
@@ -95,6 +98,7 @@ class Machine:
         self.index = max(self.index, index)
         self._flushed = self.snapshot()
         self._since_flush.clear()
+        self._replaced = None
 
     def watched_by(self, watcher: Watcher) -> Reached:
         """Begin another life under a watcher; return how far the machine is."""
@@ -104,8 +108,12 @@ class Machine:
     def lose_power(self, random: Random) -> None:
         """Go back to any state since the last flush."""
         kept = self._since_flush[: random.randint(0, len(self._since_flush))]
+        flushed = self._flushed
+        if self._replaced is not None and random.random() < 0.5:
+            flushed, kept = self._replaced, []
         self.watcher = Unwatched()
-        self.restore(self._flushed)
+        self.restore(flushed)
+        self._replaced = None
         for command, index in kept:
             try:
                 self.apply(command, index)

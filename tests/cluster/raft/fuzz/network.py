@@ -10,16 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from pysyncobj.node import Node
 from pysyncobj.transport import Transport
 from support.disk import SimulatedCrash
 
+from .library import Message
 from .world import World
 
 SEND_S = 0.001  # what a send costs the sender
-Message = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -110,7 +109,7 @@ class Network:
         self.patience_s = 2.0
         self.cut: set[tuple[str, str]] = set()
         self.slow: dict[tuple[str, str], float] = {}
-        self.on_send: Callable[[str, Message], None] = lambda _source, _message: None
+        self.on_send: Callable[[str, Message], Message] = lambda _source, message: message
         self._endpoints: dict[str, Endpoint] = {}
         self._random = world.stream("network")
         self._number = 0
@@ -135,7 +134,7 @@ class Network:
         world, way = self.world, connection.ways[source, target]
         assert world.host is not None
         world.host.work(SEND_S)
-        self.on_send(source, message)
+        message = self.on_send(source, message)
         if connection.broken:
             return  # the sender has not noticed yet
         self._number += 1

@@ -83,8 +83,11 @@ class Operator:
     def _remove(self, node_id: str, then: Callable[[], None] = lambda: None) -> None:
         def done() -> None:
             self.member_ids.remove(node_id)
-            self._stop_for_good(node_id)
-            del self._cluster.members[node_id]
+            if node_id in self._wiped or self._random.random() < 0.7:
+                self._stop_for_good(node_id)
+                del self._cluster.members[node_id]
+            else:  # nobody told it that it is a member no more
+                self._world.counts["members left running"] += 1
             self._world.counts["members removed"] += 1
             then()
 

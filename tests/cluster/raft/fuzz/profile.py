@@ -57,6 +57,8 @@ def any_sizes(random: Random) -> Sizes:
         compaction_entries=random.choice([4, 8, 16, 40]),
         batch_bytes=random.choice([64, 200, 1000, 65536]),
         snapshot_chunk_bytes=random.choice([200, 1000, 65536]),
+        journal_bytes=random.choice([2000, 10**6, 10**6]),
+        in_flight_entries=random.choice([4, 20, 4096]),
     )
 
 

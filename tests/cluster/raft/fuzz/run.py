@@ -35,7 +35,7 @@ def run(
 ) -> Outcome:
     """Run one seed to its end, or to the first promise that is broken."""
     world = World(seed, log=log)
-    with library_in(world):
+    with library_in(world), library.sized(profile.sizes):
         watch = Watch(world)
         network = Network(world, latency_s=profile.latency_s, crossing=profile.crossing)
         cluster = Cluster(world, watch, network, library, profile.sizes)

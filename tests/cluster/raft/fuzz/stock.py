@@ -6,7 +6,7 @@ It is treated kindly: what it renames into place is durable, although it syncs n
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from unittest.mock import patch
 
@@ -17,7 +17,7 @@ from pysyncobj.node import Node
 from pysyncobj.serializer import Serializer
 from support.disk import SimulatedDisk
 
-from .library import Callback, Place, inside
+from .library import Callback, Message, Place, Sizes, inside
 from .machine import Machine
 
 DIRECTORY = Path("/raft")
@@ -30,8 +30,15 @@ class Stock:
     """Starts nodes of the library's own class."""
 
     keeps_machine = False
+    keeps_members = False
     stops = (OSError,)
     bears = (Exception,)
+
+    def sized(self, _sizes: Sizes) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def over_the_wire(self, message: Message) -> Message:
+        return dict(message)
 
     def boot(self, place: Place) -> SyncObj:
         disk, consumer = place.disk, MachineConsumer(place.machine)
