@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from .library import Sizes
@@ -77,4 +77,39 @@ def gentle_profile(seed: int) -> Profile:
     )
 
 
-PROFILES = {"any": any_profile, "gentle": gentle_profile}
+def crossing_profile(seed: int) -> Profile:
+    """Return links that break often and bring late what was on them, and nodes that restart."""
+    random = Random(f"{seed} crossing")
+    return Profile(
+        nodes=3,
+        sizes=replace(any_sizes(random), batch_bytes=64, in_flight_entries=4096),
+        latency_s=0.03,
+        gap_s=0.02,
+        fault_gap_s=0.15,
+        faults=("crash one", "crash leader", "reset", "isolate leader", "part one way", "transfer"),
+        power=0.0,
+        crossing=True,
+    )
+
+
+def power_profile(seed: int) -> Profile:
+    """Return nodes that lose power all the time, mostly while they write."""
+    random = Random(f"{seed} power")
+    return Profile(
+        nodes=random.choice([1, 3]),
+        sizes=any_sizes(random),
+        latency_s=0.005,
+        gap_s=0.02,
+        fault_gap_s=0.2,
+        faults=("crash one", "crash leader", "crash all", *["crash midway"] * 5),
+        power=1.0,
+        crossing=False,
+    )
+
+
+PROFILES = {
+    "any": any_profile,
+    "crossing": crossing_profile,
+    "gentle": gentle_profile,
+    "power": power_profile,
+}
