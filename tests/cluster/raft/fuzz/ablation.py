@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from goq.cluster.raft import overrides, records
+from goq.cluster.raft import codec, following, records
 from goq.cluster.raft.hardened import HardenedSyncObj
 from goq.cluster.raft.journal import Journal
 from goq.cluster.raft.machine import StateMachine
@@ -24,7 +24,7 @@ Node = Any
 
 @contextmanager
 def _handler(name: str, handler: Callable[[Node, Any, Message], None]) -> Iterator[None]:
-    with patch.dict(overrides._HANDLERS, {name: handler}):
+    with patch.dict(following._HANDLERS, {name: handler}):
         yield
 
 
@@ -47,7 +47,7 @@ def cuts_whatever_follows() -> AbstractContextManager[Any]:
                 journal.add(*(Entry(bytes(theirs[0]), *theirs[1:]) if theirs else ours))
         _on_append(node, sender, message)
 
-    _on_append = overrides._HANDLERS["append_entries"]
+    _on_append = following._HANDLERS["append_entries"]
     return _handler("append_entries", on_append)
 
 
@@ -79,7 +79,7 @@ def drops_the_log_after_a_snapshot() -> AbstractContextManager[Any]:
 
 def believes_answers_of_any_term() -> AbstractContextManager[Any]:
     """Take what a follower answered to an earlier leader, or earlier, for an answer to this one."""
-    on_answer = overrides._HANDLERS["next_node_idx"]
+    on_answer = following._HANDLERS["next_node_idx"]
 
     def on_any_answer(node: Node, sender: Any, message: Message) -> None:
         on_answer(node, sender, message | {"term": node.raftCurrentTerm})
@@ -90,7 +90,7 @@ def believes_answers_of_any_term() -> AbstractContextManager[Any]:
 @contextmanager
 def goes_back_step_by_step() -> Iterator[None]:
     """Let a refusal ask for the entry before, and believe each of several under way."""
-    on_answer = overrides._HANDLERS["next_node_idx"]
+    on_answer = following._HANDLERS["next_node_idx"]
     answer = inside(HardenedSyncObj, "answer")  # type: ignore[arg-type]
 
     def on_every_answer(node: Node, sender: Any, message: Message) -> None:
@@ -112,7 +112,7 @@ def goes_back_step_by_step() -> Iterator[None]:
 @contextmanager
 def goes_back_for_each_answer() -> Iterator[None]:
     """Send again from where each answer stands, and cut what a message does not contain."""
-    on_answer = overrides._HANDLERS["next_node_idx"]
+    on_answer = following._HANDLERS["next_node_idx"]
 
     def on_every_answer(node: Node, sender: Any, message: Message) -> None:
         on_answer(node, sender, message)
@@ -138,10 +138,10 @@ def stumbles_over_poison() -> AbstractContextManager[Any]:
     """Let an exception of the machine out, and try the command again for ever."""
 
     def apply(node: Node, entry: Entry) -> Any:
-        if entry.command[0] != overrides.codec.REGULAR:
+        if entry.command[0] != codec.REGULAR:
             return None
         machine: StateMachine = node._machine
-        return machine.apply(overrides.codec.decode_request(entry.command), entry.index)
+        return machine.apply(codec.decode_request(entry.command), entry.index)
 
     return _sees("_SyncObj__apply", apply)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from .cluster import Cluster, Member
 from .machine import command_of, request_of
+from .profile import Profile
 
 SUCCESS = 0
 
@@ -17,11 +18,9 @@ class RudeCallback(Exception):
 class Clients:
     """Propose to any node, and wait for an answer no longer than a second."""
 
-    def __init__(self, cluster: Cluster, *, gap_s: float, rude: bool, poison: bool) -> None:
+    def __init__(self, cluster: Cluster, profile: Profile) -> None:
         self._cluster = cluster
-        self._gap_s = gap_s
-        self._rude = rude
-        self._poison = poison
+        self._profile = profile
         self._random = cluster.world.stream("clients")
         self._requests = 0
         self._attempts = 0
@@ -38,7 +37,7 @@ class Clients:
             member = leader if leader and to_leader else self._random.choice(up)
             for _ in range(self._random.choice([1, 1, 1, 5])):
                 self._propose(member)
-        gap_s = self._random.expovariate(1 / self._gap_s)
+        gap_s = self._random.expovariate(1 / self._profile.gap_s)
         world.after(gap_s, lambda: self.keep_proposing(until_s))
 
     def propose_new(self, member: Member) -> int:
@@ -57,9 +56,10 @@ class Clients:
 
     def _send(self, member: Member, request: int) -> None:
         self._attempts += 1
-        poison = self._poison and self._random.random() < 0.02
-        padding = self._random.choice([0, 0, 0, 10, 300])
+        poison = self._profile.poison and self._random.random() < 0.02
+        padding = self._random.choice(self._profile.paddings)
         command = command_of(request, self._attempts, padding, poison=poison)
+        self._cluster.watch.proposed.add(command)
         waiting = True
 
         def answered(answer: Any, reason: int) -> None:
@@ -69,7 +69,7 @@ class Clients:
             elif waiting:
                 self._open.append(command)
             waiting = False
-            if self._rude and self._random.random() < 0.02:
+            if self._profile.rude and self._random.random() < 0.02:
                 raise RudeCallback
 
         def late() -> None:

@@ -30,6 +30,7 @@ class Profile:
     crossing: bool
     rude: bool = False
     poison: bool = False
+    paddings: tuple[int, ...] = (0, 0, 0, 10, 300)  # characters that commands may have besides
     faults_s: float = 6.0
 
 
@@ -104,6 +105,7 @@ def power_profile(seed: int) -> Profile:
         faults=("crash one", "crash leader", "crash all", *["crash midway"] * 5),
         power=1.0,
         crossing=False,
+        paddings=(700, 1500),
     )
 
 

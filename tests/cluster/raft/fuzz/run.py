@@ -40,7 +40,7 @@ def run(
         network = Network(world, latency_s=profile.latency_s, crossing=profile.crossing)
         cluster = Cluster(world, watch, network, library, profile.sizes)
         operator = Operator(cluster, profile.nodes)
-        clients = Clients(cluster, gap_s=profile.gap_s, rude=profile.rude, poison=profile.poison)
+        clients = Clients(cluster, profile)
         nemesis = Nemesis(cluster, operator, profile)
         operator.keep_running()
         clients.keep_proposing(profile.faults_s)

@@ -21,6 +21,7 @@ class Watch:
         self.broken: list[str] = []
         self.line: list[tuple[str, Reached]] = []  # each applied command, and how far it led
         self.answers: dict[int, str] = {}  # what the machine answered to each request
+        self.proposed: set[str] = set()
         self.acknowledged: set[int] = set()
         self._attempts: dict[str, int] = {}
         self._leaders: dict[int, tuple[str, int]] = {}
@@ -41,6 +42,8 @@ class Watch:
     def applied(self, who: str, command: str, before: Reached, answer: str) -> None:
         """Compare a command that a node applied with what others applied at its place."""
         reached = before.after(command)
+        if command not in self.proposed:
+            self.fail(f"{who} applied {command[:20]!r}, which nobody proposed")
         if before.count == len(self.line):
             self.line.append((command, reached))
         if self.line[before.count] != (command, reached):
