@@ -69,6 +69,11 @@ class Operator:
         self._wiped.add(node_id)
         self._cluster.crash(self._cluster.members[node_id], power=True)
 
+    def _take_away(self, node_id: str) -> None:
+        """Stop a node that is a member no more: nobody tells it so, and it would campaign."""
+        self._stop_for_good(node_id)
+        del self._cluster.members[node_id]
+
     def _add(self) -> None:
         self._made += 1
         node_id = f"n{self._made}"
@@ -83,11 +88,8 @@ class Operator:
     def _remove(self, node_id: str, then: Callable[[], None] = lambda: None) -> None:
         def done() -> None:
             self.member_ids.remove(node_id)
-            if node_id in self._wiped or self._random.random() < 0.7:
-                self._stop_for_good(node_id)
-                del self._cluster.members[node_id]
-            else:  # nobody told it that it is a member no more
-                self._world.counts["members left running"] += 1
+            late_s = self._random.choice([0, 0, self._random.uniform(0, 3)])
+            self._world.after(late_s, lambda: self._take_away(node_id))
             self._world.counts["members removed"] += 1
             then()
 
