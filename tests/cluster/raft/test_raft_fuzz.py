@@ -92,6 +92,8 @@ BITES = {
     "stumbles over poison": "any",
     "syncs nothing": "power",
     "checks nothing": "power",
+    "trusts what a failed sync left": "disk",
+    "gives snapshots up for nothing": "member",
 }
 
 
@@ -105,7 +107,7 @@ def test_the_fuzz_fails_without_a_mend(mend: str) -> None:
 # goq's node
 
 
-@pytest.mark.parametrize("first", range(1, 241, 40))
+@pytest.mark.parametrize("first", range(1, 201, 40))
 def test_goq_keeps_its_promises_whatever_breaks(first: int) -> None:
     counts = check_seeds("any", range(first, first + 40))
     for what in ("acknowledged", "elections", "kills", "power losses", "snapshots restored",
@@ -113,7 +115,7 @@ def test_goq_keeps_its_promises_whatever_breaks(first: int) -> None:
         assert counts[what], f"no {what} in 40 seeds: they try too little"
 
 
-@pytest.mark.parametrize("profile", ["crossing", "gentle", "power"])
+@pytest.mark.parametrize("profile", sorted(set(PROFILES) - {"any"}))
 def test_goq_keeps_its_promises_when_one_kind_of_thing_breaks_much(profile: str) -> None:
     check_seeds(profile, range(1, 21))
 
@@ -123,13 +125,3 @@ def test_goq_keeps_its_promises_when_one_kind_of_thing_breaks_much(profile: str)
 @pytest.mark.parametrize("first", range(1001, 3001, 200))
 def test_goq_keeps_its_promises_in_thousands_of_seeds(profile: str, first: int) -> None:
     check_seeds(profile, range(first, first + 200))
-
-
-@pytest.mark.parametrize("seed", [269, 579])
-def test_a_sync_that_failed_and_then_a_power_loss_do_no_damage(seed: int) -> None:
-    check_seeds("any", range(seed, seed + 1))
-
-
-@pytest.mark.parametrize("seed", [1172, 1401, 1454])
-def test_a_large_log_that_waits_for_a_snapshot_does_not_keep_it_from_arriving(seed: int) -> None:
-    check_seeds("any", range(seed, seed + 1))

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from goq import limits
 from goq.cluster.raft import codec, following, records
 from goq.cluster.raft.hardened import HardenedSyncObj
 from goq.cluster.raft.journal import Journal
@@ -156,6 +157,27 @@ def checks_nothing() -> AbstractContextManager[Any]:
     return patch.object(records, "_check", lambda _kind, _payload: 0)
 
 
+def trusts_what_a_failed_sync_left() -> AbstractContextManager[Any]:
+    """Only sync at the start what a process that ended had written, and write nothing anew."""
+    settle = Journal._settle
+    return patch.object(
+        Journal, "_settle", lambda journal, data, _synced_bytes: settle(journal, data, len(data))
+    )
+
+
+def gives_snapshots_up_for_nothing() -> AbstractContextManager[Any]:
+    """Drop a snapshot on its way whenever the log is large."""
+    try_compaction = inside(HardenedSyncObj, "tryLogCompaction")  # type: ignore[arg-type]
+
+    def drop_and_try(node: Node) -> None:
+        journal: Journal = inside(node, "raftLog")
+        if journal.size_bytes > 2 * limits.RAFT_JOURNAL_BYTES:
+            node._snapshots.drop_outgoing()
+        try_compaction(node)
+
+    return _sees("_SyncObj__tryLogCompaction", drop_and_try)
+
+
 ABLATIONS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "cuts whatever follows": cuts_whatever_follows,
     "commits what nobody vouched for": commits_what_nobody_vouched_for,
@@ -167,4 +189,6 @@ ABLATIONS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "stumbles over poison": stumbles_over_poison,
     "syncs nothing": syncs_nothing,
     "checks nothing": checks_nothing,
+    "trusts what a failed sync left": trusts_what_a_failed_sync_left,
+    "gives snapshots up for nothing": gives_snapshots_up_for_nothing,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -78,6 +79,8 @@ class StateOnDisk:
         return self._machine.index
 
     def apply(self, request: Request, index: int) -> str:
+        if (error := self._disk.fault("apply", FOLDER)) is not None:
+            raise MachineFailed(os.strerror(error))
         return self._machine.apply(request.command, index)
 
     def flush(self, index: int) -> None:

@@ -134,7 +134,9 @@ class Nemesis:
     def _fail_disk(self) -> None:
         random = self._random
         for member in self._some():
-            operations = random.choice([("append", "write_at"), ("sync",), ("replace", "rename")])
+            operations = random.choice(
+                [("append", "write_at"), ("sync",), ("replace", "rename"), ("apply",)]
+            )
             error = random.choice([errno.EIO, errno.ENOSPC])
 
             def fault(

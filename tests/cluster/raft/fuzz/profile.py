@@ -109,9 +109,41 @@ def power_profile(seed: int) -> Profile:
     )
 
 
+def disk_profile(seed: int) -> Profile:
+    """Return disks that fail, and power that fails soon after."""
+    random = Random(f"{seed} disk")
+    return Profile(
+        nodes=random.choice([1, 3]),
+        sizes=any_sizes(random),
+        latency_s=0.005,
+        gap_s=0.02,
+        fault_gap_s=0.2,
+        faults=("crash one", "crash all", *DISKS * 3),
+        power=1.0,
+        crossing=False,
+    )
+
+
+def member_profile(seed: int) -> Profile:
+    """Return members that come and go, and logs that must be short."""
+    random = Random(f"{seed} member")
+    return Profile(
+        nodes=random.choice([1, 2, 3]),
+        sizes=replace(any_sizes(random), journal_bytes=2000, snapshot_chunk_bytes=1000),
+        latency_s=0.02,
+        gap_s=0.02,
+        fault_gap_s=0.3,
+        faults=(*MEMBERS, "crash one", "slow", "isolate leader"),
+        power=0.5,
+        crossing=False,
+    )
+
+
 PROFILES = {
     "any": any_profile,
     "crossing": crossing_profile,
+    "disk": disk_profile,
     "gentle": gentle_profile,
+    "member": member_profile,
     "power": power_profile,
 }
