@@ -6,12 +6,14 @@ import argparse
 import sys
 import time
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3]))  # where ``support`` is
 
 
 def main() -> int:
+    from .ablation import ABLATIONS
     from .hardened import Hardened
     from .profile import PROFILES
     from .run import run
@@ -19,9 +21,10 @@ def main() -> int:
 
     libraries = {"stock": Stock, "hardened": Hardened}
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", default="1-100", help="A-B, or one seed, whose log is printed")
+    parser.add_argument("--seeds", default="1-100", help="A-B; of a single one the log is printed")
     parser.add_argument("--library", choices=sorted(libraries), default="hardened")
     parser.add_argument("--profile", choices=sorted(PROFILES), default="any")
+    parser.add_argument("--without", choices=sorted(ABLATIONS), help="a mend to take out")
     arguments = parser.parse_args()
     first, _, last = arguments.seeds.partition("-")
     seeds = range(int(first), int(last or first) + 1)
@@ -30,7 +33,8 @@ def main() -> int:
     for seed in seeds:
         library = libraries[arguments.library]()
         log = print if len(seeds) == 1 else None
-        outcome = run(seed, library, PROFILES[arguments.profile](seed), log=log)
+        with ABLATIONS[arguments.without]() if arguments.without else nullcontext():
+            outcome = run(seed, library, PROFILES[arguments.profile](seed), log=log)
         total += outcome.counts
         bad += bool(outcome.broken)
         for what in outcome.broken[:3]:
