@@ -190,6 +190,8 @@ class Cluster:
         except self.library.bears as error:
             self.world.note(f"{member.id} bears: {error!r}")
             self.world.counts["exceptions"] += 1
+            if member.raft is not None:
+                member.life.look(member.raft)
         except Exception as error:
             self.watch.fail(f"{member.id} raised {error!r}")
         finally:

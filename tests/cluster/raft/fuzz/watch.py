@@ -26,7 +26,7 @@ class Watch:
         self._attempts: dict[str, int] = {}
         self._leaders: dict[int, tuple[str, int]] = {}
         self._entries: dict[tuple[int, int], tuple[bytes, int]] = {}
-        self._committed: dict[int, Entry] = {}
+        self._committed: dict[int, tuple[Entry, int]] = {}  # and the term of who noticed
 
     def fail(self, what: str) -> None:
         self.world.note(f"BROKEN {what}")
@@ -71,10 +71,14 @@ class Watch:
         self.world.counts["elections"] += 1
         self.world.note(f"{who} leads term {term}")
         first = log[0][1]
+        due = [
+            entry
+            for entry, noticed in self._committed.values()
+            if noticed < term and entry[1] >= first
+        ]
         missing = [
-            index for index, entry in self._committed.items()
-            if index >= first and (index > log[-1][1] or log[index - first][2] != entry[2])
-        ]  # fmt: skip
+            index for _, index, of in due if index > log[-1][1] or log[index - first][2] != of
+        ]
         if missing:
             self.fail(f"{who} leads term {term} without committed entries {missing[:3]}")
 
@@ -85,15 +89,15 @@ class Watch:
         if known != (command, term_before):
             self.fail(f"{who} has another entry {index} of term {term}")
 
-    def committed(self, who: str, entry: Entry) -> None:
-        """Take note that a node holds an entry for committed."""
-        known = self._committed.setdefault(entry[1], entry)
+    def committed(self, who: str, entry: Entry, term: int) -> None:
+        """Take note that a node in a term holds an entry for committed."""
+        known, _ = self._committed.setdefault(entry[1], (entry, term))
         if known[2] != entry[2]:
             self.fail(f"{who} committed term {entry[2]} at {entry[1]}, another {known[2]}")
 
     def is_committed(self, index: int, term: int) -> bool:
-        entry = self._committed.get(index)
-        return entry is not None and entry[2] == term
+        known = self._committed.get(index)
+        return known is not None and known[0][2] == term
 
 
 class Life:
@@ -135,7 +139,7 @@ class Life:
         commit = inside(node, "raftCommitIndex")
         first, last = log[0][1], log[-1][1]
         for index in range(max(self._commit + 1, first), min(commit, last) + 1):
-            self._watch.committed(self._who, log[index - first])
+            self._watch.committed(self._who, log[index - first], node.raftCurrentTerm)
         if commit > self._commit:
             self._commit = commit
             self.confirms(commit, log)
