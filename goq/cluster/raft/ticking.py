@@ -74,6 +74,11 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
             self._failure = error
             raise
 
+    def __setCurrentTerm(self, term: int, vote: str | None) -> None:
+        """Be in a term only once that is durable: a full disk must not make a leader of it."""
+        self.__raftLog.setCurrentTerm(term, vote)
+        self.__raftCurrentTerm, self.__votedForNodeId = term, vote
+
     def __applyLogEntries(self) -> bool:
         """Apply only what is durable here; count before calling back; pass exceptions by."""
         before = self.__raftLastApplied
