@@ -11,7 +11,7 @@ from goq import limits
 from goq.client import Client
 from goq.client.lanes import lanes_of
 from goq.client.messages import Published, ReadBatch
-from goq.errors import Conflict, GoqError, MessageNotFound, TopicExists
+from goq.errors import Conflict, GoqError, MessageNotFound
 from goq.frame.encode import ProducerMark
 from goq.frame.header import HEADER_BYTES, parse_header
 from goq.frame.parts import slice_frame
@@ -162,14 +162,11 @@ def _ensure(
     same: Mapping[str, object],
 ) -> None:
     """Make a topic, or let one that is there have as many partitions and the settings ``same``."""
-    try:
-        client.create_topic(name, partitions, {**settings, **same})
-    except TopicExists:
-        found = client.topic(name)
-        if len(found["partitions"]) < partitions:
-            client.alter_topic(name, partitions=partitions)
-        if any(found["settings"][key] != value for key, value in same.items()):
-            client.alter_topic(name, settings=dict(same))
+    found = client.topic_for_copies(name, partitions, {**settings, **same})
+    if len(found["partitions"]) < partitions:
+        client.alter_topic(name, partitions=partitions)
+    if any(found["settings"][key] != value for key, value in same.items()):
+        client.alter_topic(name, settings=dict(same))
 
 
 def _marked(frame: bytes, mark: ProducerMark) -> tuple[bytes, int]:

@@ -129,7 +129,7 @@ def stream_writer(node: RunningNode, topic: str) -> StreamWriter:
     from pyspark.sql.types import StructType
 
     options = SinkOptions.parse({"topic": topic, "server": node.url})
-    return StreamWriter(options, StructType.fromDDL("value STRING"), overwrite=False)
+    return StreamWriter(options, StructType().add("value", "string"), overwrite=False)
 
 
 def test_only_the_attempt_that_spark_took_of_a_task_is_published(
