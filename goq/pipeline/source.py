@@ -23,7 +23,7 @@ class Bounds(NamedTuple):
 class Stretch(NamedTuple):
     """Frames of one answer and how far they reach.
 
-    ``missing`` are offsets that are damaged, or deleted before they were read.
+    ``missing`` are offsets of those asked for that are damaged, or were deleted before.
     """
 
     frames: list[FrameView]
@@ -111,7 +111,11 @@ def _stretches(read: Callable[[int], ReadBatch], start: int, end: int) -> Iterat
                 f"{piece.topic}, partition {piece.partition}, ends at {piece.end}, before offset"
                 f" {end}: the topic was made anew, or its node lost what it had"
             )
-        missing = [(d.start_offset, d.end_offset) for d in piece.damaged]
+        missing = [
+            (max(d.start_offset, at), min(d.end_offset, end))
+            for d in piece.damaged
+            if d.start_offset < end and at < d.end_offset
+        ]
         if piece.start > at:
             missing.insert(0, (at, min(piece.start, end)))
         frames = [view for view in piece.frames if view.header.base_offset < end]
