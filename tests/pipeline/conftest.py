@@ -35,7 +35,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from goq.pipeline.session import spark_session
 
     session = spark_session(
-        "local[2]",
+        "local[2,2]",  # a task may fail once
         {
             "spark.sql.shuffle.partitions": "2",
             "spark.driver.memory": "1g",
