@@ -8,7 +8,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum, auto
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -34,6 +34,8 @@ class Fault(Enum):
     """The answer comes in small pieces."""
 
 
+Heard = Callable[[str, str], object]
+"""Told by method and path what the node has done, before who asked hears of it."""
 Choose = Callable[[str, str], Fault | None]
 """Says by method and path what becomes of a request; None if it is just passed on."""
 
@@ -52,9 +54,12 @@ def at_times(chance: random.Random, probability: float) -> Choose:
 class FaultyProxy:
     """Where the proxy is, and what it has done. Use :func:`faulty_proxy`."""
 
-    def __init__(self, node: tuple[str, int], choose: Choose, retry_after_ms: int) -> None:
+    def __init__(
+        self, node: tuple[str, int], choose: Choose, heard: Heard, retry_after_ms: int
+    ) -> None:
         self.node = node
         self.choose = choose
+        self.heard = heard
         self.retry_after_ms = retry_after_ms
         self.done: Counter[Fault | None] = Counter()
         self.url = ""
@@ -62,10 +67,14 @@ class FaultyProxy:
 
 @contextmanager
 def faulty_proxy(
-    node: tuple[str, int], choose: Choose, *, retry_after_ms: int = 0
+    node: tuple[str, int],
+    choose: Choose = lambda *_: None,
+    *,
+    heard: Heard = lambda *_: None,
+    retry_after_ms: int = 0,
 ) -> Iterator[FaultyProxy]:
     """Run a proxy in front of a node's host and port until the block ends."""
-    made = FaultyProxy(node, choose, retry_after_ms)
+    made = FaultyProxy(node, choose, heard, retry_after_ms)
 
     class Handler(_Handler):
         proxy = made
@@ -83,8 +92,15 @@ def faulty_proxy(
 
 
 class _Handler(BaseHTTPRequestHandler):
+    """Serves a connection until it ends, in whatever way."""
+
     proxy: FaultyProxy
     protocol_version = "HTTP/1.1"
+
+    def handle(self) -> None:
+        """Serve; who asks may be killed at any time, and so may the node."""
+        with suppress(OSError, http.client.HTTPException):
+            super().handle()
 
     def _handle(self) -> None:
         proxy = self.proxy
@@ -114,6 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
             kind, data = answer.getheader("Content-Type", "text/plain"), answer.read()
         finally:
             connection.close()
+        self.proxy.heard(self.command, self.path)
         if fault is Fault.ANSWER_LOST:
             self._hang_up()
             return
