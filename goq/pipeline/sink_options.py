@@ -12,6 +12,7 @@ from goq.client import Client
 from goq.errors import InvalidInput, Unavailable
 from goq.model import check_name
 from goq.pipeline.ranges import option_list
+from goq.pipeline.staging import COMMITS_SUFFIX, STAGED_SUFFIX
 
 _KNOWN = {
     "topic": "",
@@ -22,6 +23,7 @@ _KNOWN = {
 }
 _SPARKS_OWN = ("path", "checkpointlocation")
 PATIENCE: Final = "5m"
+NAME_CHARS_MAX: Final = limits.NAME_CHARS_MAX - max(len(STAGED_SUFFIX), len(COMMITS_SUFFIX))
 
 _BYTES = ("binary", "string")
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
@@ -71,8 +73,15 @@ class SinkOptions:
             raise InvalidInput(
                 f"a txnId has at most {limits.TXN_ID_BYTES_MAX} bytes", field="txnId"
             )
+        topic = check_name(options["topic"], "topic")
+        if len(topic) > NAME_CHARS_MAX:
+            raise InvalidInput(
+                f"the name of a topic that Spark writes to has at most {NAME_CHARS_MAX} characters:"
+                f" beside it are others that add {STAGED_SUFFIX} and {COMMITS_SUFFIX}",
+                field="topic",
+            )
         return cls(
-            topic=check_name(options["topic"], "topic"),
+            topic=topic,
             servers=tuple(option_list(options["server"])),
             token=options["token"] or None,
             transaction=options["txnid"] or None,
