@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SOURCE, SINK = "orders", "copies"
-TURNS, TURN_ROWS = 36, 40
+TURNS, TURN_ROWS = 24, 40
 
 
 def logged(client: Client) -> Counter[str]:

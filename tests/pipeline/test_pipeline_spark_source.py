@@ -18,7 +18,7 @@ from goq.pipeline.schema import EVENTS, MESSAGES, ddl_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-WAIT_S_MAX = 90
+WAIT_S_MAX = 300
 
 
 def fill(node: RunningNode, topic: str, count: int, *, start: int = 0) -> None:
@@ -80,9 +80,9 @@ def test_the_same_query_again_has_the_same_rows(
     fill(node, topic, 30)
     frame = load(spark, node, topic)
     first, other = frame.where("partition = 0"), frame.where("partition = 1")
-    assert first.count() + other.count() + frame.where("partition = 2").count() == 30
-    assert frame.count() == 30
-    assert first.union(other).distinct().count() == first.count() + other.count()
+    found = [values(some) for some in (first, other, frame.where("partition = 2"))]
+    assert sorted(value for each in found for value in each) == values(frame) == expected(30)
+    assert values(first.union(other)) == sorted(found[0] + found[1])
 
 
 def test_columns_partitions_and_bounds_are_chosen_by_options(
@@ -159,12 +159,12 @@ def stream(
 def test_a_stream_goes_on_where_its_checkpoint_says_and_takes_no_more_than_asked(
     spark: SparkSession, node: RunningNode, topic: str, tmp_path: Path
 ) -> None:
-    fill(node, topic, 50)
+    fill(node, topic, 35)
     batches = stream(spark, node, topic, tmp_path, maxOffsetsPerTrigger="20")
-    assert sum(batches) == 50
+    assert sum(batches) == 35
     assert max(batches) <= 23  # rounded up in each partition
-    fill(node, topic, 30, start=50)
-    assert sum(stream(spark, node, topic, tmp_path)) == 30
+    fill(node, topic, 45, start=35)
+    assert sum(stream(spark, node, topic, tmp_path)) == 45
     written = spark.read.parquet(str(tmp_path / "out")).collect()
     assert sorted(row.value for row in written) == expected(80)
     assert len({row.message_id for row in written}) == 80

@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 from support.faulty_proxy import Fault, at_times, faulty_proxy
 from support.running_node import RunningNode
+from support.spark_driver import COPY_S_MAX, start_copy
 
 from goq.client import Client
 from goq.errors import TooManyRequests, Unavailable
@@ -25,7 +26,6 @@ from goq.pipeline.spark_sink import StreamWriter, Written, stage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-WAIT_S_MAX = 90
 ROWS = 600
 
 
@@ -46,20 +46,10 @@ def test_a_stream_through_any_trouble_writes_each_row_once(
     with Client(node.url) as client:
         client.publish_many(topic, expected(ROWS))
         client.create_topic(copy, 2)
-    with faulty_proxy(node.address, at_times(random.Random(seed), 0.3)) as proxy:
-        reader = spark.readStream.format("goq").option("server", proxy.url).option("topic", topic)
-        query = (
-            reader.options(startingOffsets="earliest", maxOffsetsPerTrigger="300")
-            .load()
-            .select("key", "value")
-            .writeStream.format("goq")
-            .options(server=proxy.url, topic=copy, batchMessages="20")
-            .option("checkpointLocation", str(tmp_path))
-            .trigger(availableNow=True)
-            .start()
-        )
-        assert query.awaitTermination(WAIT_S_MAX)
-        assert set(proxy.done) == {None, *Fault}
+    with faulty_proxy(node.address, at_times(random.Random(seed), 0.4)) as proxy:
+        query = start_copy(spark, proxy.url, topic, copy, tmp_path, 300)
+        assert query.awaitTermination(COPY_S_MAX)
+        assert proxy.done.total() > proxy.done[None]
     assert logged(node, copy) == expected(ROWS)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-COPY_S_MAX = 120
+COPY_S_MAX = 300
 END_S_MAX = 20
 TESTS = Path(__file__).parents[1]
 
