@@ -45,6 +45,8 @@ class RangeAsked:
     background: bool
     past: Past | None = None
     """With it, what is archived is read, too."""
+    bytes_max: int | None = None
+    """With it, the answer ends before a frame that would make it longer, unless it is the first."""
 
 
 class _Part(NamedTuple):
@@ -63,7 +65,8 @@ class _Piece:
         limit = asked.limit
         if asked.background and not asked.as_frames:
             limit = min(limit, limits.BACKGROUND_JSON_MESSAGES)
-        bounds = bounds._replace(messages_max=limit)
+        bytes_max = min(bounds.bytes_max, asked.bytes_max or bounds.bytes_max)
+        bounds = bounds._replace(messages_max=limit, bytes_max=bytes_max)
         reader, start = partition.messages.reader, asked.offset
         if asked.past is not None:
             reader, start, end = asked.past.opened(partition, start, end)

@@ -101,8 +101,9 @@ def stage_piece(source: Source, work: Work, piece: Piece, attempt: str = "") -> 
         with ahead(table.stretches(source, topic, *piece), _READ_AHEAD) as stretches:
             for stretch in stretches:
                 missing += stretch.missing
-                if stretch.frames:
-                    batch = table.batch(topic, piece.partition, stretch.frames, work.default_lane)
+                for batch in table.batches(
+                    topic, piece.partition, stretch.frames, work.default_lane
+                ):
                     batch = within(batch, table, piece, work.span)
                     writer.add(batch if work.decoded is None else decode(batch, work.decoded))
         return PieceFiles(piece, list(writer.finish()), missing)

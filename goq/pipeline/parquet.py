@@ -42,11 +42,14 @@ class DatedWriter:
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Write the rows of a batch, each into the file of its date."""
-        times = np.asarray(batch.column(self._time).cast(pa.int64()))
-        days = times // _DAY_US
-        if len(days) and days[0] == days[-1] and (days == days[0]).all():
-            self._file(int(days[0])).add(batch, times)
+        if not batch.num_rows:
             return
+        times = np.asarray(batch.column(self._time).view(pa.int64()))
+        first, last = int(times.min()) // _DAY_US, int(times.max()) // _DAY_US
+        if first == last:
+            self._file(first).add(batch, times)
+            return
+        days = times // _DAY_US
         for day in np.unique(days).tolist():
             rows = np.flatnonzero(days == day)
             self._file(day).add(batch.take(pa.array(rows)), times[rows])
@@ -84,8 +87,6 @@ class _File:
         self._first_us, self._last_us = 2**63 - 1, -(2**63)
 
     def add(self, batch: pa.RecordBatch, times: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
-        if not batch.num_rows:
-            return
         self._waiting.append(batch)
         self._waiting_rows += batch.num_rows
         self._waiting_bytes += batch.nbytes

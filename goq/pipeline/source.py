@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
+from goq import limits
 from goq.client import Client
 from goq.client.messages import ReadBatch
 from goq.errors import PartitionNotFound
 from goq.frame.view import FrameView
 
 _BEHIND_ALL = 2**62
+_PIECE_BYTES = 4 * limits.MIB  # a request costs little beside it, and it is soon read
 
 
 class Bounds(NamedTuple):
@@ -80,7 +82,11 @@ class NodeSource:
     def stretches(self, topic: str, partition: int, start: int, end: int) -> Iterator[Stretch]:
         """Yield the messages from ``start`` up to ``end``, some frames at a time."""
         return _stretches(
-            lambda at: self._client.read(topic, partition=partition, offset=at), start, end
+            lambda at: self._client.read(
+                topic, partition=partition, offset=at, bytes_max=_PIECE_BYTES
+            ),
+            start,
+            end,
         )
 
     def event_bounds(self, topic: str) -> Mapping[int, Bounds]:

@@ -32,6 +32,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from goq.errors import DamagedData, InvalidInput
+from goq.pipeline.ahead import ahead
 from goq.pipeline.ranges import (
     Offsets,
     check_standing,
@@ -48,6 +49,8 @@ from goq.pipeline.spark_options import STREAM_PATIENCE, TASK_PATIENCE, SourceOpt
 from goq.pipeline.spark_sink import BatchWriter, StreamWriter
 from goq.pipeline.spark_topics import Task, Topics
 from goq.pipeline.tables import TABLES, rows_between
+
+_READ_AHEAD = 2  # answers of a node, some MiB each, in every task
 
 
 class GoqDataSource(DataSource):
@@ -173,13 +176,14 @@ def _read(options: SourceOptions, task: InputPartition) -> Iterator[pa.RecordBat
         return
     topic, partition, start, end = task.piece
     with options.client(TASK_PATIENCE) as client:
-        for stretch in table.stretches(NodeSource(client), topic, partition, start, end):
-            if stretch.missing and options.fail_on_data_loss:
-                raise DamagedData(
-                    f"{table.name} {stretch.missing} of {topic}, partition {partition}, are gone:"
-                    " deleted by retention before they were read, or damaged; set"
-                    " failOnDataLoss=false to go on without them"
-                )
-            if stretch.frames:
-                batch = table.batch(topic, partition, stretch.frames, task.default_lane)
-                yield rows_between(batch, table.position, start, end).select(schema.names)
+        stretches = table.stretches(NodeSource(client), topic, partition, start, end)
+        with ahead(stretches, _READ_AHEAD) as made:
+            for stretch in made:
+                if stretch.missing and options.fail_on_data_loss:
+                    raise DamagedData(
+                        f"{table.name} {stretch.missing} of {topic}, partition {partition}, are"
+                        " gone: deleted by retention before they were read, or damaged; set"
+                        " failOnDataLoss=false to go on without them"
+                    )
+                for batch in table.batches(topic, partition, stretch.frames, task.default_lane):
+                    yield rows_between(batch, table.position, start, end).select(schema.names)

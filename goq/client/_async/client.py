@@ -187,7 +187,8 @@ class AsyncClient(AsyncAdmin, AsyncFrames, AsyncReplays, AsyncTracing):
         offset: int | None = None,
         from_time: Time | None = None,
         to_time: Time | None = None,
-        limit: int = limits.READ_MESSAGES_MAX,
+        limit: int | None = None,
+        bytes_max: int | None = None,
         wait: Duration | None = None,
         background: bool = False,
     ) -> ReadBatch:
@@ -196,9 +197,22 @@ class AsyncClient(AsyncAdmin, AsyncFrames, AsyncReplays, AsyncTracing):
         With times, it holds the messages from ``offset`` on that were appended at or after
         ``from_time`` and before ``to_time``. Read on from ``next`` until it has reached ``end``;
         a piece may be empty before. In the ``background`` live traffic goes first.
+
+        A piece has up to ``limit`` messages: 10,000 by default, which is the most, but with
+        ``bytes_max`` as many as so many bytes hold.
         """
         span = self._span(offset, from_time, to_time, background)
-        return await read(self._http, topic, partition, span, limit=limit, wait_ms=wait_ms(wait))
+        if limit is None and bytes_max is None:
+            limit = limits.READ_MESSAGES_MAX
+        return await read(
+            self._http,
+            topic,
+            partition,
+            span,
+            limit=limit,
+            bytes_max=bytes_max,
+            wait_ms=wait_ms(wait),
+        )
 
     async def read_events(self, topic: str, *, partition: int, sequence: int = 0) -> ReadBatch:
         """Return a piece of one partition's events, as frames; offsets are their sequences."""

@@ -53,9 +53,16 @@ class Span:
 
 
 def read(
-    http: Http, topic: str, partition: int, span: Span, *, limit: int, wait_ms: int
+    http: Http,
+    topic: str,
+    partition: int,
+    span: Span,
+    *,
+    limit: int | None,
+    wait_ms: int,
+    bytes_max: int | None = None,
 ) -> ReadBatch:
-    """Return the next piece of one partition's log."""
+    """Return the next piece of one partition's log; one of the two bounds is given."""
     target = routes.query(
         routes.messages(topic),
         partition=partition,
@@ -63,6 +70,7 @@ def read(
         from_time=span.from_time,
         to_time=span.to_time,
         limit=limit,
+        bytes=bytes_max,
         background="true" if span.background else None,
         include_deleted="true" if span.include_deleted else None,
         from_snapshot=span.from_snapshot,
