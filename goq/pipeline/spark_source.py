@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -50,6 +51,8 @@ from goq.pipeline.source import Bounds, NodeSource
 from goq.pipeline.spark_options import SourceOptions
 from goq.pipeline.spark_sink import BatchWriter, StreamWriter
 from goq.pipeline.tables import TABLES, rows_between
+
+_ARCHIVE_HINT = " set includeDeleted=true to read what an archive has of them,"
 
 
 class Task(InputPartition):
@@ -157,7 +160,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _ends(self) -> Offsets:
         with self._options.client() as client:
-            found = _Topics(client, self._options)
+            found = _Topics(
+                client, replace(self._options, include_deleted=False)
+            )  # no end is there
             return resolve("latest", found.bounds, "endingOffsets")
 
 
@@ -167,7 +172,7 @@ class _Topics:
     def __init__(self, client: Client, options: SourceOptions) -> None:
         self._client = client
         self._options = options
-        self._source = NodeSource(client)
+        self._source = NodeSource(client, include_deleted=options.include_deleted)
         self.bounds = {topic: self._wanted(topic) for topic in self._names()}
 
     def _names(self) -> Sequence[str]:
@@ -188,7 +193,15 @@ class _Topics:
             return resolve(self._options.starting or default, self.bounds, "startingOffsets")
         return {
             topic: {
-                p: _first(self._client.read(topic, partition=p, from_time=_time(since), limit=1))
+                p: _first(
+                    self._client.read(
+                        topic,
+                        partition=p,
+                        from_time=_time(since),
+                        limit=1,
+                        include_deleted=self._options.include_deleted,
+                    )
+                )
                 for p in partitions
             }
             for topic, partitions in self.bounds.items()
@@ -221,12 +234,14 @@ def _read(options: SourceOptions, task: InputPartition) -> Iterator[pa.RecordBat
         return
     topic, partition, start, end = task.piece
     with options.client() as client:
-        for stretch in table.stretches(NodeSource(client), topic, partition, start, end):
+        source = NodeSource(client, include_deleted=options.include_deleted)
+        for stretch in table.stretches(source, topic, partition, start, end):
             if stretch.missing and options.fail_on_data_loss:
                 raise DamagedData(
                     f"{table.name} {stretch.missing} of {topic}, partition {partition}, are gone:"
-                    " deleted by retention before they were read, or damaged; set"
-                    " failOnDataLoss=false to go on without them"
+                    " deleted by retention before they were read, or damaged;"
+                    f"{_ARCHIVE_HINT if not options.include_deleted else ''}"
+                    " set failOnDataLoss=false to go on without them"
                 )
             if stretch.frames:
                 batch = table.batch(topic, partition, stretch.frames, task.default_lane)
