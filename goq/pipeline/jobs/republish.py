@@ -159,7 +159,7 @@ def _each_once(rows: DataFrame) -> DataFrame:
         f.concat(f.lit("this is no message_id: "), f.coalesce("message_id", f.lit("null")))
     )
     topic = f.when(f.col("message_id").rlike(_MESSAGE_ID), parts[0]).otherwise(wrong)
-    partition, offset = parts[1].cast("int"), parts[2].cast("bigint")
+    partition, offset = parts[1].try_cast("int"), parts[2].try_cast("bigint")
     placed = rows.withColumn("_topic", topic)
     placed = placed.withColumns({"_partition": partition, "_offset": offset})
     by_offset = Window.partitionBy("_topic", "_partition").orderBy("_offset")
