@@ -18,7 +18,15 @@ from goq.pipeline.ahead import ahead
 from goq.pipeline.decoding import Columns, columns_in, decode, decoded_schema
 from goq.pipeline.ledger import FileEntry, Ledger, Manifest, Plan, State
 from goq.pipeline.parquet import DatedWriter, Written
-from goq.pipeline.plan import PIECE_MESSAGES, Piece, file_name, pieces, reached_after
+from goq.pipeline.plan import (
+    PIECE_MESSAGES,
+    Piece,
+    began_after,
+    file_name,
+    pieces,
+    pieces_before,
+    reached_after,
+)
 from goq.pipeline.source import Source
 from goq.pipeline.tables import MESSAGES_TABLE, TABLES, Table, rows_between
 from goq.pipeline.target import Target
@@ -132,6 +140,7 @@ class Export:
         *,
         stager: Stager | None = None,
         decoded: Columns | None = None,
+        include_deleted: bool = False,
         messages_max: int = PIECE_MESSAGES,
     ) -> None:
         self._source = source
@@ -142,6 +151,7 @@ class Export:
         self._span = span
         self._stager = stager or stage_here(source)
         self._decoded = decoded
+        self._include_deleted = include_deleted
         self._messages_max = messages_max
         self._ledger = Ledger(target, table.name, topic)
 
@@ -159,6 +169,15 @@ class Export:
                 f"{self._topic} was exported there with other columns of its values"
                 f" ({_written(state.decoded)}); give the same, or another folder",
                 field="schema",
+            )
+        if self._include_deleted and not state.include_deleted:
+            state = msgspec.structs.replace(state, include_deleted=True)
+            self._ledger.put_state(state)
+        elif state.include_deleted and not self._include_deleted:
+            raise Conflict(
+                f"{self._topic} was exported there with what was deleted; do so again, or use"
+                " another folder",
+                field="include_deleted",
             )
         total = Exported(0, 0, 0, 0)
         unfinished = self._ledger.plan()
@@ -181,6 +200,8 @@ class Export:
             from_time_us=span.from_us,
             to_time_us=span.to_us,
             decoded=None if self._decoded is None else dict(self._decoded),
+            include_deleted=self._include_deleted,
+            began=reached,
             reached=reached,
         )
         self._ledger.put_state(state)
@@ -196,8 +217,12 @@ class Export:
                     f" {reached}: it is not the topic that was exported; use another folder"
                 )
         ends = {partition: each.end for partition, each in bounds.items()}
-        found = pieces(state.reached, ends, messages_max=self._messages_max)
-        return Plan(number=state.plans + 1, pieces=list(found))
+        starts = {partition: each.start for partition, each in bounds.items()}
+        found = [
+            *pieces_before(state.began, starts, messages_max=self._messages_max),
+            *pieces(state.reached, ends, messages_max=self._messages_max),
+        ]
+        return Plan(number=state.plans + 1, pieces=found)
 
     def _carry_out(self, plan: Plan, state: State) -> tuple[State, Exported]:
         entries: list[FileEntry] = []
@@ -206,7 +231,8 @@ class Export:
             entries += [self._publish(staged.piece, file) for file in staged.files]
             missing += [(staged.piece.partition, *each) for each in staged.missing]
         reached = reached_after(state.reached, iter(plan.pieces))
-        after = msgspec.structs.replace(state, reached=reached, plans=plan.number)
+        began = began_after(state.began, iter(plan.pieces))
+        after = msgspec.structs.replace(state, began=began, reached=reached, plans=plan.number)
         self._ledger.finish(Manifest(number=plan.number, files=entries, missing=missing), after)
         return after, Exported(
             len(entries),

@@ -27,6 +27,7 @@ class State(msgspec.Struct, kw_only=True):
     """Where an export stands; times in microseconds bound what it takes, None for no bound.
 
     ``decoded`` are the columns that JSON values are decoded into, None where they are not.
+    ``began`` is where each partition began, and ``include_deleted`` whether archives are read.
     """
 
     version: int = VERSION
@@ -34,6 +35,8 @@ class State(msgspec.Struct, kw_only=True):
     from_time_us: int | None = None
     to_time_us: int | None = None
     decoded: dict[str, str] | None = None
+    include_deleted: bool = False
+    began: dict[int, int] = {}
     reached: dict[int, int] = {}
     plans: int = 0
 

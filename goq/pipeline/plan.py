@@ -37,6 +37,24 @@ def pieces(
             start = cut
 
 
+def pieces_before(
+    began: Mapping[int, int], starts: Mapping[int, int], *, messages_max: int = PIECE_MESSAGES
+) -> Iterator[Piece]:
+    """Yield what lies before where partitions began: an archive is read that was not before."""
+    for partition in sorted(began.keys() & starts.keys()):
+        yield from pieces(
+            {partition: starts[partition]}, {partition: began[partition]}, messages_max=messages_max
+        )
+
+
+def began_after(began: Mapping[int, int], done: Iterator[Piece]) -> dict[int, int]:
+    """Return where each partition begins once these pieces are written."""
+    after = dict(began)
+    for piece in done:
+        after[piece.partition] = min(after.get(piece.partition, 0), piece.start)
+    return after
+
+
 def reached_after(reached: Mapping[int, int], done: Iterator[Piece]) -> dict[int, int]:
     """Return where each partition stands once these pieces are written."""
     after = dict(reached)

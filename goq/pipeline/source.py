@@ -25,7 +25,7 @@ class Bounds(NamedTuple):
 class Stretch(NamedTuple):
     """Frames of one answer and how far they reach.
 
-    ``missing`` are offsets of those asked for that are damaged, or were deleted before.
+    ``missing`` are offsets of those asked for that are damaged, or deleted and not archived.
     """
 
     frames: list[FrameView]
@@ -63,15 +63,30 @@ class Source(Protocol):
 
 
 class NodeSource:
-    """Reads through a client."""
+    """Reads through a client, in the background: the node lets its live traffic go first.
 
-    def __init__(self, client: Client) -> None:
+    With ``include_deleted`` what retention has moved into the archive is there as what is live.
+    """
+
+    def __init__(self, client: Client, *, include_deleted: bool = False) -> None:
         self._client = client
+        self._include_deleted = include_deleted
 
     def bounds(self, topic: str) -> Mapping[int, Bounds]:
         """Return what each partition of a topic holds now."""
-        found = self._client.topic(topic)["partitions"]
-        return {p["partition"]: Bounds(p["start_offset"], p["high_watermark"]) for p in found}
+        found = self._client.topic(topic)
+        bounds = {
+            p["partition"]: Bounds(p["start_offset"], p["high_watermark"])
+            for p in found["partitions"]
+        }
+        if not self._include_deleted or "archived" not in found:
+            return bounds
+        return {p: Bounds(self._first_archived(topic, p), b.end) for p, b in bounds.items()}
+
+    def _first_archived(self, topic: str, partition: int) -> int:
+        return self._client.read(
+            topic, partition=partition, offset=_BEHIND_ALL, limit=1, include_deleted=True
+        ).start
 
     def default_lane(self, topic: str) -> int:
         """Return the lane of messages whose frame names none: ``normal``, or the middle one."""
@@ -83,7 +98,12 @@ class NodeSource:
         """Yield the messages from ``start`` up to ``end``, some frames at a time."""
         return _stretches(
             lambda at: self._client.read(
-                topic, partition=partition, offset=at, bytes_max=_PIECE_BYTES
+                topic,
+                partition=partition,
+                offset=at,
+                bytes_max=_PIECE_BYTES,
+                background=True,
+                include_deleted=self._include_deleted,
             ),
             start,
             end,
@@ -92,8 +112,14 @@ class NodeSource:
     def event_bounds(self, topic: str) -> Mapping[int, Bounds]:
         """Return which events each partition holds now, by sequence."""
         found = {}
-        for partition in self.bounds(topic):
-            piece = self._client.read_events(topic, partition=partition, sequence=_BEHIND_ALL)
+        for each in self._client.topic(topic)["partitions"]:
+            partition = each["partition"]
+            piece = self._client.read_events(
+                topic,
+                partition=partition,
+                sequence=_BEHIND_ALL,
+                include_deleted=self._include_deleted,
+            )
             found[partition] = Bounds(piece.start, piece.end)
         return found
 
@@ -102,7 +128,13 @@ class NodeSource:
     ) -> Iterator[Stretch]:
         """Yield the events from sequence ``start`` up to ``end``, some frames at a time."""
         return _stretches(
-            lambda at: self._client.read_events(topic, partition=partition, sequence=at),
+            lambda at: self._client.read_events(
+                topic,
+                partition=partition,
+                sequence=at,
+                background=True,
+                include_deleted=self._include_deleted,
+            ),
             start,
             end,
         )
@@ -117,13 +149,9 @@ def _stretches(read: Callable[[int], ReadBatch], start: int, end: int) -> Iterat
                 f"{piece.topic}, partition {piece.partition}, ends at {piece.end}, before offset"
                 f" {end}: the topic was made anew, or its node lost what it had"
             )
-        missing = [
-            (max(d.start_offset, at), min(d.end_offset, end))
-            for d in piece.damaged
-            if d.start_offset < end and at < d.end_offset
-        ]
-        if piece.start > at:
-            missing.insert(0, (at, min(piece.start, end)))
+        missing = [(d.start_offset, d.end_offset) for d in piece.damaged]
+        missing = sorted([(at, piece.start), *missing, *piece.deleted])
+        missing = [(max(a, at), min(b, end)) for a, b in missing if max(a, at) < min(b, end)]
         frames = [view for view in piece.frames if view.header.base_offset < end]
         at = min(piece.next, end)
         yield Stretch(frames, at, missing)

@@ -29,6 +29,7 @@ _KNOWN = {
     "startingoffsets": "",
     "endingoffsets": "latest",
     "startingtimestamp": "",
+    "includedeleted": "false",
     "failondataloss": "true",
     "maxoffsetspertrigger": "0",
     "minpartitions": "1",
@@ -49,6 +50,7 @@ class SourceOptions:
     starting: str | Offsets | None
     ending: str | Offsets
     starting_timestamp: str | None
+    include_deleted: bool
     fail_on_data_loss: bool
     offsets_per_trigger_max: int | None
     tasks_min: int
@@ -97,6 +99,7 @@ class SourceOptions:
             starting=parse_offsets(starting, "startingOffsets") if starting else None,
             ending=parse_offsets(options["endingoffsets"], "endingOffsets"),
             starting_timestamp=options["startingtimestamp"] or None,
+            include_deleted=_truth(options["includedeleted"], "includeDeleted"),
             fail_on_data_loss=_truth(options["failondataloss"], "failOnDataLoss"),
             offsets_per_trigger_max=_count(options["maxoffsetspertrigger"], "maxOffsetsPerTrigger")
             or None,

@@ -11,6 +11,7 @@ query of the same frame then gets the first one's rows. Options bound what is re
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -51,6 +52,7 @@ from goq.pipeline.spark_topics import Task, Topics
 from goq.pipeline.tables import TABLES, rows_between
 
 _READ_AHEAD = 2  # answers of a node, some MiB each, in every task
+_ARCHIVE_HINT = " set includeDeleted=true to read what an archive has of them,"
 
 
 class GoqDataSource(DataSource):
@@ -159,8 +161,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _read(self._options, partition)
 
     def _ends(self) -> Offsets:
-        with self._options.client(STREAM_PATIENCE) as client:
-            found = Topics(client, self._options)
+        options = replace(self._options, include_deleted=False)  # no end is there
+        with options.client(STREAM_PATIENCE) as client:
+            found = Topics(client, options)
             return resolve("latest", found.bounds, "endingOffsets")
 
 
@@ -176,14 +179,16 @@ def _read(options: SourceOptions, task: InputPartition) -> Iterator[pa.RecordBat
         return
     topic, partition, start, end = task.piece
     with options.client(TASK_PATIENCE) as client:
-        stretches = table.stretches(NodeSource(client), topic, partition, start, end)
+        source = NodeSource(client, include_deleted=options.include_deleted)
+        stretches = table.stretches(source, topic, partition, start, end)
         with ahead(stretches, _READ_AHEAD) as made:
             for stretch in made:
                 if stretch.missing and options.fail_on_data_loss:
                     raise DamagedData(
                         f"{table.name} {stretch.missing} of {topic}, partition {partition}, are"
-                        " gone: deleted by retention before they were read, or damaged; set"
-                        " failOnDataLoss=false to go on without them"
+                        " gone: deleted by retention before they were read, or damaged;"
+                        f"{'' if options.include_deleted else _ARCHIVE_HINT}"
+                        " set failOnDataLoss=false to go on without them"
                     )
                 for batch in table.batches(topic, partition, stretch.frames, task.default_lane):
                     yield rows_between(batch, table.position, start, end).select(schema.names)

@@ -32,7 +32,7 @@ class Topics:
     def __init__(self, client: Client, options: SourceOptions) -> None:
         self._client = client
         self._options = options
-        self._source = NodeSource(client)
+        self._source = NodeSource(client, include_deleted=options.include_deleted)
         every = {topic: self._every(topic) for topic in self._names()}
         self.bounds = _chosen(every, options.partitions)
 
@@ -55,7 +55,15 @@ class Topics:
             return resolve(self._options.starting or default, self.bounds, "startingOffsets")
         return {
             topic: {
-                p: _first(self._client.read(topic, partition=p, from_time=_time(since), limit=1))
+                p: _first(
+                    self._client.read(
+                        topic,
+                        partition=p,
+                        from_time=_time(since),
+                        limit=1,
+                        include_deleted=self._options.include_deleted,
+                    )
+                )
                 for p in partitions
             }
             for topic, partitions in self.bounds.items()

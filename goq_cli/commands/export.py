@@ -30,6 +30,9 @@ def command(
     to_time: Annotated[
         str | None, typer.Option(metavar="TIME", help="Only what was appended before.")
     ] = None,
+    include_deleted: Annotated[
+        bool, typer.Option("--include-deleted", help="Also what retention has archived.")
+    ] = False,
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on exporting what comes, until interrupted.")
     ] = False,
@@ -63,9 +66,10 @@ def command(
     decoding = Decoding(form is not None, schema)
     pause_s = parse_duration_ms(every, field="--every") / 1000
     failed = False
-    with _stager(engine, master, to) as stager:
+    with _stager(engine, master, to, include_deleted) as stager:
+        staging = Staging(stager, include_deleted)
         while True:
-            results = _export_all(topics, to, (from_time, to_time), decoding, stager)
+            results = _export_all(topics, to, (from_time, to_time), decoding, staging)
             _print(results)
             failed |= any(done.missing for done in results.values())
             if not follow:
@@ -93,8 +97,17 @@ class Decoding(NamedTuple):
         return known_columns(source, target, topic)
 
 
+class Staging(NamedTuple):
+    """What stages pieces, None for this process itself, and whether archives are read."""
+
+    stager: Stager | None
+    include_deleted: bool
+
+
 @contextmanager
-def _stager(engine: str, master: str, to: str) -> Generator[Stager | None, None, None]:
+def _stager(
+    engine: str, master: str, to: str, include_deleted: bool
+) -> Generator[Stager | None, None, None]:
     """Give what stages pieces; None for this process itself."""
     from goq.errors import UsageError
     from goq_cli.extras import needs_extra
@@ -111,11 +124,12 @@ def _stager(engine: str, master: str, to: str) -> Generator[Stager | None, None,
         )
     with needs_extra("spark"):
         from goq.pipeline.session import spark_session
-        from goq.pipeline.spark_export import stage_in_spark
+        from goq.pipeline.spark_export import Node, stage_in_spark
     notice("starting Spark…")
     session = spark_session(master)
     try:
-        yield stage_in_spark(session, *SESSION.servers_and_token())
+        node = Node(*SESSION.servers_and_token(), include_deleted)
+        yield stage_in_spark(session, node)
     finally:
         session.stop()
 
@@ -125,7 +139,7 @@ def _export_all(
     to: str,
     times: tuple[str | None, str | None],
     decoding: Decoding,
-    stager: Stager | None,
+    staging: Staging,
 ) -> dict[tuple[str, str], Exported]:
     from goq_cli.extras import needs_extra
 
@@ -147,10 +161,10 @@ def _export_all(
     )
     target = open_target(to)
     check_ours(target, to)
-    with SESSION.client() as client, staging_of(target) as staging:
-        source = NodeSource(client)
+    with SESSION.client() as client, staging_of(target) as folder:
+        source = NodeSource(client, include_deleted=staging.include_deleted)
         for topic in topics:
-            export_groups(client, target, topic, staging, now_us)
+            export_groups(client, target, topic, folder, now_us)
         results = {}
         for topic in topics:
             columns = decoding.columns(source, target, topic)
@@ -160,9 +174,10 @@ def _export_all(
                     target,
                     table,
                     topic,
-                    staging,
+                    folder,
                     span,
-                    stager=stager,
+                    stager=staging.stager,
+                    include_deleted=staging.include_deleted,
                     decoded=columns if table is MESSAGES_TABLE else None,
                 )
                 results[topic, table.name] = export.run()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from goq_cli import republishing
 from goq_cli.output import notice, print_json, print_table
 from goq_cli.session import SESSION
 
@@ -15,48 +16,73 @@ if TYPE_CHECKING:
     from goq.pipeline.jobs.inputs import Exported
     from goq.pipeline.jobs.report import Report
 
-REPORTS = ("latency", "retries", "lateness", "fairness", "skew", "audit")
+REPORTS = {
+    "latency": "How long did messages take to their first delivery, and to their ack?",
+    "retries": "What had to be delivered again, what was given up, and why?",
+    "lateness": "How late did scheduled messages come?",
+    "fairness": "Whose messages waited longer than those of others?",
+    "skew": "Do some partitions or keys carry more than others?",
+    "audit": "Is every published message accounted for? Ends with 1 if one is not.",
+}
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 
-def command(
-    name: Annotated[str, typer.Argument(metavar="REPORT", help=", ".join(REPORTS))],
-    topics: Annotated[
-        list[str] | None, typer.Argument(metavar="[TOPIC…]", help="Default: all that are there.")
-    ] = None,
-    source: Annotated[
-        str, typer.Option("--from", metavar="DIR", help="What goq export wrote.")
-    ] = "",
-    master: Annotated[
-        str, typer.Option(metavar="URL", help="The Spark master to work on.")
-    ] = "local[*]",
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a page with charts, too.")
-    ] = None,
-) -> None:
-    """Analyse exported topics with Spark; audit exits 1 if a message is not accounted for."""
+def _register(name: str) -> None:
+    def command(
+        topics: Annotated[
+            list[str] | None,
+            typer.Argument(metavar="[TOPIC…]", help="Default: all that are there."),
+        ] = None,
+        source: Annotated[
+            str, typer.Option("--from", metavar="DIR", help="What goq export wrote.")
+        ] = "",
+        master: Annotated[
+            str, typer.Option(metavar="URL", help="The Spark master to work on.")
+        ] = "local[*]",
+        html: Annotated[
+            Path | None, typer.Option(metavar="FILE", help="Write a page with charts, too.")
+        ] = None,
+    ) -> None:
+        _report(name, topics or [], source, master, html)
+
+    app.command(name, help=REPORTS[name])(command)
+
+
+for _name in REPORTS:
+    _register(_name)
+app.command("republish")(republishing.command)
+
+
+def _report(name: str, topics: list[str], source: str, master: str, html: Path | None) -> None:
+    """Analyse exported topics with Spark."""
     from goq.errors import UsageError
     from goq_cli.extras import needs_extra
 
-    if name not in REPORTS:
-        raise UsageError(f"there is no report {name!r}; there are {', '.join(REPORTS)}")
     if not source:
         raise UsageError("say what to analyse: --from DIR, where goq export wrote")
     with needs_extra("spark"):
         from goq.pipeline.jobs.inputs import Exported
-        from goq.pipeline.jobs.page import page_of
         from goq.pipeline.session import spark_session
     notice("starting Spark…")
     session = spark_session(master)
     try:
-        report = _run(name, Exported(session, source, topics or []))
+        report = _run(name, Exported(session, source, topics))
     finally:
         session.stop()
+    show(report, html)
+    if report.failed:
+        raise typer.Exit(1)
+
+
+def show(report: Report, html: Path | None) -> None:
+    """Print a report, and write its page where that was asked for."""
     if html is not None:
+        from goq.pipeline.jobs.page import page_of
+
         html.write_text(page_of(report))
         notice(f"wrote {html}")
     _print(report)
-    if report.failed:
-        raise typer.Exit(1)
 
 
 def _run(name: str, tables: Exported) -> Report:

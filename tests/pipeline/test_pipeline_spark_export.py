@@ -15,7 +15,7 @@ from support.running_node import RunningNode
 from goq.client import Client
 from goq.pipeline.export import Export, Stager
 from goq.pipeline.source import NodeSource
-from goq.pipeline.spark_export import stage_in_spark
+from goq.pipeline.spark_export import Node, stage_in_spark
 from goq.pipeline.tables import TABLES
 from goq.pipeline.target import LocalTarget
 
@@ -52,6 +52,6 @@ def test_both_engines_make_the_same_files_with_the_same_rows(
                 producer.send(f"v{number}", key=f"k{number % 11}", headers={"n": str(number)})
         client.receive_batch(topic, "g", max=50, wait="5s").ack()
     here = exported(node, topic, tmp_path / "here", None)
-    tasks = exported(node, topic, tmp_path / "spark", stage_in_spark(spark, [node.url], None))
+    tasks = exported(node, topic, tmp_path / "spark", stage_in_spark(spark, Node([node.url], None)))
     assert len(here) > 8
     assert tasks == here

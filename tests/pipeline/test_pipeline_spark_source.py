@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("pyspark", minversion="4.2")
 
+from support.archiving import publish_segments, retire
 from support.running_node import RunningNode
 
 from goq.client import Client
@@ -130,6 +131,23 @@ def test_what_is_wrong_with_an_option_is_said(
 ) -> None:
     with pytest.raises(Exception, match=said):
         load(spark, node, topic, **options).count()
+
+
+def test_what_is_archived_is_part_of_a_query_and_of_a_stream_that_ask_for_it(
+    spark: SparkSession, node: RunningNode, topic: str, tmp_path: Path
+) -> None:
+    publish_segments(node, topic, range(5))
+    retire(node, topic, archive=True)
+    assert load(spark, node, topic).count() == 1
+    frame = load(spark, node, topic, includeDeleted="true")
+    assert sorted(row.offset for row in frame.select("offset").collect()) == list(range(5))
+    first = json.dumps({topic: {str(p): 0 for p in range(3)}})
+    with pytest.raises(Exception, match="set includeDeleted=true to read what an archive has"):
+        load(spark, node, topic, startingOffsets=first).count()
+    assert sum(stream(spark, node, topic, tmp_path, includeDeleted="true")) == 5
+    publish_segments(node, topic, range(5, 9))
+    retire(node, topic, archive=True)
+    assert sum(stream(spark, node, topic, tmp_path, includeDeleted="true")) == 4
 
 
 def stream(

@@ -85,9 +85,15 @@ async def read(
         raise unreadable(target, error) from None
 
 
-async def read_events(http: Http, topic: str, partition: int, sequence: int) -> ReadBatch:
-    """Return the next piece of one partition's events, as frames."""
-    target = routes.query(routes.events(topic), partition=partition, offset=sequence)
+async def read_events(http: Http, topic: str, partition: int, span: Span) -> ReadBatch:
+    """Return the next piece of one partition's events, as frames; offsets are their sequences."""
+    target = routes.query(
+        routes.events(topic),
+        partition=partition,
+        offset=span.from_offset,
+        background="true" if span.background else None,
+        include_deleted="true" if span.include_deleted else None,
+    )
     answer = await http.request("GET", target, accept=routes.FRAMES, repeatable=True)
     try:
         return wire.decode_read(answer.body, topic, partition)
