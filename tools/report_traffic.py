@@ -1,6 +1,6 @@
-"""A morning of a shop's traffic, made up from a seed: what the pictures of reports are made of.
+"""An afternoon of a shop's traffic, made up from a seed: what the pictures of reports are made of.
 
-Three topics, four groups of workers, an hour in which payments fail, a tenant that sends in bursts,
+Three topics, four groups of workers, half an hour in which payments fail, a tenant that sends in bursts,
 reminders for later, and a few orders that never work. The same seed gives the same rows always.
 """
 
@@ -22,11 +22,11 @@ from goq.pipeline.ledger import FileEntry, Ledger, Manifest, State
 from goq.pipeline.schema import EVENTS, GROUPS, MESSAGES
 from goq.pipeline.target import LocalTarget
 
-START = datetime(2025, 1, 15, 8, tzinfo=UTC)
+START = datetime(2025, 1, 15, 13, tzinfo=UTC)
 HOURS = 4
 _ATTEMPTS = 4
 _LEASE_S = 30.0
-_OUTAGE_S = (6_000.0, 7_500.0)  # from 9:40 to 10:05
+_OUTAGE_S = (7_800.0, 9_300.0)  # from 15:10 to 15:35
 
 
 class Kind(NamedTuple):
@@ -74,7 +74,7 @@ class Rows:
 
 
 def traffic(seed: int = 7) -> Rows:
-    """Return the traffic of the morning."""
+    """Return the traffic of the afternoon."""
     luck = random.Random(seed)
     rows = Rows()
     for topic, kind in TOPICS.items():
@@ -122,7 +122,7 @@ def _published(luck: random.Random, topic: str, kind: Kind) -> Iterator[dict[str
     ends = [0] * kind.partitions
     at_s = 0.0
     while at_s < HOURS * 3600:
-        is_burst = len(kind.tenants) > 1 and 9_000 < at_s < 9_600
+        is_burst = len(kind.tenants) > 1 and 5_400 < at_s < 6_000
         at_s += luck.expovariate(1 / (kind.every_s / (9 if is_burst else 1)))
         key = f"customer-{int(luck.paretovariate(0.7)) % kind.keys:04d}" if kind.keys else None
         partition = hash_of(key or str(luck.random())) % kind.partitions
