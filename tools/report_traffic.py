@@ -1,7 +1,7 @@
 """An afternoon of a shop's traffic, made up from a seed: what the pictures of reports are made of.
 
-Three topics, four groups of workers, half an hour in which payments fail, a tenant that sends in bursts,
-reminders for later, and a few orders that never work. The same seed gives the same rows always.
+Three topics, four groups of workers, half an hour in which payments fail, a tenant that sends in
+bursts, reminders for later, and a few orders that never work. The same seed gives the same rows.
 """
 
 from __future__ import annotations

@@ -122,10 +122,10 @@ def test_axes_have_round_ticks_that_reach_as_far_as_the_values() -> None:
     assert [duration(tick) for tick in logarithmic_ms([2_000.0, 9e6]).ticks] == [
         "1 s",
         "10 s",
-        "1 min",
-        "10 min",
-        "1 h",
-        "6 h",
+        "1m",
+        "10m",
+        "1h",
+        "6h",
     ]
     axis = logarithmic_ms([1.0, 1_000.0])
     assert [axis.at(value) for value in (0.0, 1.0, 1_000.0)] == [0.0, 0.0, 1.0]
@@ -156,12 +156,12 @@ def test_moments_on_an_axis_are_full_minutes_hours_or_days() -> None:
         (999.6, "1 s"),
         (1_250, "1.25 s"),
         (59_940, "59.9 s"),
-        (59_960, "1 min"),
-        (90_000, "1 min 30 s"),
-        (3_599_700, "1 h"),
-        (5_400_000, "1 h 30 min"),
-        (86_400_000, "1 d"),
-        (9e9, "104 d 4 h"),
+        (59_960, "1m"),
+        (90_000, "1m30s"),
+        (3_599_700, "1h"),
+        (5_400_000, "1h30m"),
+        (86_400_000, "1d"),
+        (9e9, "104d4h"),
         (-1_250, "-1.25 s"),
     ],
 )
@@ -176,7 +176,7 @@ def test_values_are_shown_with_their_units() -> None:
         ("dead_percent", 0.0551, "0.055 %"),
         ("bytes", 1_536, "1.5KiB"),
         ("messages", 1_234_567, "1,234,567"),
-        ("time", "2025-01-15T10:20:00.000000Z", "2025-01-15 10:20"),
+        ("time", "2025-01-15T10:20:00.000000Z", "01-15 10:20"),
         ("tenant", None, "-"),
     ):
         assert shown(column, value) == text

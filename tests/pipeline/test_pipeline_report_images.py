@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import re
-import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 pytest.importorskip("pyspark", minversion="4.2")
-
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
-
-from report_images import IMAGES, draw
-from report_traffic import traffic, write_export
 
 from goq.pipeline.jobs.audit import audit
 from goq.pipeline.jobs.inputs import Exported
@@ -23,19 +19,31 @@ from goq.pipeline.jobs.inputs import Exported
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "spark.md"
+IMAGES = ROOT / "docs" / "images"
 SIZE_MAX = 200_000
 
 
 @pytest.fixture(scope="module")
-def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tool() -> Iterator[ModuleType]:
+    """Return tools/report_images.py."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "tools")
+        yield importlib.import_module("report_images")
+
+
+@pytest.fixture(scope="module")
+def export(tool: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("traffic") / "lake"
-    write_export(traffic(), folder)
+    tool.write_export(tool.traffic(), folder)
     return folder
 
 
-def test_the_pictures_are_those_that_the_tool_draws(spark: SparkSession, export: Path) -> None:
-    drawn = draw(spark, export)
+def test_the_pictures_are_those_that_the_tool_draws(
+    spark: SparkSession, tool: ModuleType, export: Path
+) -> None:
+    drawn = tool.draw(spark, export)
     assert {path.name for path in IMAGES.glob("*.svg")} == set(drawn)
     text = PAGE.read_text()
     for name, picture in drawn.items():

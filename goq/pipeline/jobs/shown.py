@@ -10,7 +10,7 @@ from typing import Any
 from goq.units import format_size_bytes
 
 TEXT_MAX = 40
-_MINUTES = 16  # of a time that is written with seconds and microseconds
+_MINUTES = slice(5, 16)  # of a time in full: the year is told above the tables
 _NAMES = {
     "to_mean": "to mean",
     "percent": "share",
@@ -39,7 +39,7 @@ def shown(column: str, value: Any, text_max: int = TEXT_MAX) -> str:
     if value is None or value == "":
         return "-"
     if column == "time":
-        return str(value)[:_MINUTES].replace("T", " ")
+        return str(value)[_MINUTES].replace("T", " ")
     if isinstance(value, str):
         return shortened(value, text_max)
     if column.endswith("_ms"):
@@ -80,14 +80,14 @@ def duration(value_ms: float) -> str:
     if value_ms < 59_950:
         return f"{value_ms / 1000:.3g} s"
     for name, size_ms, small, small_ms in (
-        ("min", 60_000, "s", 1000),
-        ("h", 3_600_000, "min", 60_000),
+        ("m", 60_000, "s", 1000),
+        ("h", 3_600_000, "m", 60_000),
         ("d", 86_400_000, "h", 3_600_000),
     ):
         smalls = round(value_ms / small_ms)
         whole, rest = divmod(smalls, size_ms // small_ms)
-        if whole < {"min": 60, "h": 24}.get(name, smalls + 1):
-            return f"{whole:,} {name} {rest} {small}" if rest else f"{whole:,} {name}"
+        if whole < {"m": 60, "h": 24}.get(name, smalls + 1):
+            return f"{whole:,}{name}{rest}{small}" if rest else f"{whole:,}{name}"
     raise AssertionError(value_ms)
 
 
