@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from html import escape
 
-from goq.pipeline.jobs.chart import STYLE as CHART_STYLE
 from goq.pipeline.jobs.chart import chart_of, note_of
 from goq.pipeline.jobs.report import ROWS_MAX, Report, Scope, Section
 from goq.pipeline.jobs.shown import headings, is_number, shown, span
+from goq.pipeline.jobs.svg import STYLE as CHART_STYLE
 
 _TOPICS_SHOWN = 8
 _CELL_MAX = 200
