@@ -30,7 +30,7 @@ def groups_batch(
             "group": group["group"],
             "partition": each["partition"],
             "start_offset": bounds[each["partition"]]["start_offset"],
-            "end_offset": bounds[each["partition"]]["end_offset"],
+            "end_offset": bounds[each["partition"]]["high_watermark"],
             **{name: each[name] for name in _COUNTS},
         }
         for group in groups

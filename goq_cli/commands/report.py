@@ -14,7 +14,7 @@ from goq_cli.session import SESSION
 
 if TYPE_CHECKING:
     from goq.pipeline.jobs.inputs import Exported
-    from goq.pipeline.jobs.report import Report
+    from goq.pipeline.jobs.report import Report, Section
 
 REPORTS = {
     "latency": "How long did messages take to their first delivery, and to their ack?",
@@ -90,9 +90,10 @@ def _run(name: str, tables: Exported) -> Report:
 
     messages = tables.table("messages")
     if name == "skew":
-        return skew.skew(messages)
+        return skew.skew(messages, tables.table("groups"))
     events = tables.table("events")
     if name == "audit":
+        tables.check_whole()
         return audit.audit(messages, events, tables.table("groups"))
     if name == "retries":
         return failures.retries(messages, events)
@@ -101,10 +102,41 @@ def _run(name: str, tables: Exported) -> Report:
 
 
 def _print(report: Report) -> None:
+    """Print a report: for people with units, for pipes and programs as the columns' names say."""
     if SESSION.json:
         print_json(report.as_json())
         return
+    if not sys.stdout.isatty():
+        for section in report.sections:
+            sys.stdout.write(f"{section.title}:\n")
+            print_table(section.columns, section.rows)
+            sys.stdout.write("\n")
+        return
+    from goq.pipeline.jobs.page import scope_line
+
+    lines = [report.question, *([scope_line(report.scope)] if report.scope else [])]
+    sys.stdout.write("\n".join([*lines, *filter(None, [report.verdict])]) + "\n")
     for section in report.sections:
-        sys.stdout.write(f"{section.title}:\n")
-        print_table(section.columns, section.rows)
-        sys.stdout.write("\n")
+        sys.stdout.write(f"\n{section.title}:\n")
+        _print_section(section)
+
+
+def _print_section(section: Section) -> None:
+    from goq.pipeline.jobs.shown import headings, is_number, shown
+
+    if not section.rows:
+        sys.stdout.write(f"{section.nothing}\n")
+        return
+    columns = headings(list(section.columns))
+    numbers = {
+        columns[place]
+        for place, name in enumerate(section.columns)
+        if any(is_number(name, row[place]) for row in section.rows)
+    }
+    rows = [
+        [shown(name, value) for name, value in zip(section.columns, row, strict=True)]
+        for row in section.rows
+    ]
+    print_table(columns, rows, right=numbers)
+    if section.is_cut:
+        sys.stdout.write("… and more\n")
