@@ -7,7 +7,7 @@ another is made: whoever runs an export again after it was stopped makes the sam
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 PIECE_MESSAGES = 1_000_000
@@ -37,7 +37,7 @@ def pieces(
             start = cut
 
 
-def reached_after(reached: Mapping[int, int], done: Iterator[Piece]) -> dict[int, int]:
+def reached_after(reached: Mapping[int, int], done: Iterable[Piece]) -> dict[int, int]:
     """Return where each partition stands once these pieces are written."""
     after = dict(reached)
     for piece in done:

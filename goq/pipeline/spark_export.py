@@ -1,19 +1,23 @@
 """Staging the pieces of an export as tasks of Spark: the same function, so the same rows and names.
 
-Plan, publishing and manifest stay with the driver. The tasks read from the nodes and write to a
-folder that they share with it.
+Plan, publishing and manifest stay with the driver. The tasks read from the nodes and write where
+the target's files are made, which they reach as the driver does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from typing import NamedTuple
 from uuid import uuid4
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from goq.client import Client
-from goq.pipeline.export import PieceFiles, Stager, Work, stage_piece
+from goq.errors import BY_CODE, GoqError, Unavailable
+from goq.pipeline.piece_files import PieceFiles, Stager, Work, stage_piece
 from goq.pipeline.plan import Piece
 from goq.pipeline.source import NodeSource
 
@@ -27,11 +31,39 @@ def stage_in_spark(spark: SparkSession, servers: Sequence[str], token: str | Non
         for first in range(0, len(todo), at_once):
             some = todo[first : first + at_once]
             task = partial(_stage, work, list(servers), token)
-            yield from context.parallelize(some, len(some)).map(task).collect()
+            with _explained():
+                done = context.parallelize(some, len(some)).map(task).collect()
+            for each in done:
+                if isinstance(each, _Failed):
+                    raise BY_CODE[each.code](each.detail)
+                yield each
 
     return stage
 
 
-def _stage(work: Work, servers: list[str], token: str | None, piece: Piece) -> PieceFiles:
-    with Client(servers, token=token) as client:
-        return stage_piece(NodeSource(client), work, piece, f"-{uuid4().hex}")
+class _Failed(NamedTuple):
+    """The error of a task, as it travels to the driver."""
+
+    code: str
+    detail: str
+
+
+def _stage(work: Work, servers: list[str], token: str | None, piece: Piece) -> PieceFiles | _Failed:
+    try:
+        with Client(servers, token=token) as client:
+            return stage_piece(NodeSource(client), work, piece, f"-{uuid4().hex}")
+    except GoqError as error:
+        return _Failed(error.code, error.detail)
+
+
+@contextmanager
+def _explained() -> Generator[None, None, None]:
+    """Turn the failure of Spark itself, pages of a stack, into a line."""
+    try:
+        yield
+    except (Py4JError, ConnectionError) as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        cause = [line for line in lines if "Exception" in line or "Error" in line] or lines
+        raise Unavailable(
+            f"Spark failed ({cause[0][:300] if cause else 'it ended'}); run the same command again"
+        ) from error

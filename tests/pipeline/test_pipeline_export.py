@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 
 from goq.errors import Conflict, DamagedData
 from goq.model import Message
-from goq.pipeline.export import Export, Span
+from goq.pipeline.export import Export
+from goq.pipeline.piece_files import Span
 from goq.pipeline.tables import MESSAGES_TABLE
 from goq.pipeline.target import LocalTarget
 from tests.support.logged_frames import LoggedFrames
@@ -46,8 +47,8 @@ class StoppingTarget(LocalTarget):
     def write(self, path: str, data: bytes) -> None:
         self._change(lambda: LocalTarget.write(self, path, data))
 
-    def publish(self, local: Path, path: str) -> None:
-        self._change(lambda: LocalTarget.publish(self, local, path))
+    def publish(self, made: str, path: str) -> None:
+        self._change(lambda: LocalTarget.publish(self, made, path))
 
     def remove(self, path: str) -> None:
         self._change(lambda: LocalTarget.remove(self, path))
@@ -85,8 +86,7 @@ def found(root: Path) -> list[tuple[Any, ...]]:
 
 
 def export(log: LoggedFrames, target: LocalTarget, span: Span = Span()) -> Export:  # noqa: B008
-    staging = target.root / "_goq" / "tmp"
-    return Export(log, target, MESSAGES_TABLE, "orders", staging, span, messages_max=50)
+    return Export(log, target, MESSAGES_TABLE, "orders", span, messages_max=50)
 
 
 def test_what_is_new_is_added_by_each_run_and_nothing_twice(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_stopped_at_any_change_the_next_run_makes_it_whole(tmp_path: Path, after
         grow(log, rng, 5)
         export(log, LocalTarget(root)).run()
         assert found(root) == wanted(log)
-        assert not list((root / "_goq" / "tmp").iterdir())
+        assert not list((root / "_goq" / "tmp").rglob("*.parquet"))
         changes += 1
     assert changes > 10
 

@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 from support.running_node import RunningNode
 
 from goq.client import Client
-from goq.pipeline.export import Export, Stager
+from goq.pipeline.export import Export
+from goq.pipeline.piece_files import Stager
 from goq.pipeline.source import NodeSource
 from goq.pipeline.spark_export import stage_in_spark
 from goq.pipeline.tables import TABLES
@@ -32,11 +33,10 @@ def exported(node: RunningNode, topic: str, root: Path, stager: Stager | None) -
                 target,
                 table,
                 topic,
-                root / "_goq" / "tmp",
                 stager=stager,
                 messages_max=40,
             ).run()
-    assert not list((root / "_goq" / "tmp").iterdir())
+    assert not list((root / "_goq" / "tmp").rglob("*.parquet"))
     return {
         str(path.relative_to(root)): pq.ParquetFile(path).read().to_pylist()
         for path in root.glob("*/topic=*/date=*/*.parquet")

@@ -13,7 +13,8 @@ pytest.importorskip("pyarrow")
 from pyarrow import fs
 
 from goq.errors import Conflict, InvalidInput
-from goq.pipeline.target import LocalTarget, RemoteTarget, Target, check_ours, open_target
+from goq.pipeline.remote_target import RemoteTarget
+from goq.pipeline.target import LocalTarget, Target, check_ours, open_target
 
 
 class Stopped(BaseException):
@@ -84,7 +85,7 @@ def test_a_published_file_has_its_place_and_the_local_one_is_gone(
     target, local = kind(tmp_path / "to"), tmp_path / "to" / "_goq" / "tmp" / "made"
     local.parent.mkdir(parents=True)
     local.write_bytes(b"rows")
-    target.publish(local, "messages/topic=t/date=d/1.parquet")
+    target.publish(str(local), "messages/topic=t/date=d/1.parquet")
     assert not local.exists()
     assert target.exists("messages/topic=t/date=d/1.parquet")
     assert target.names("messages/topic=t/date=d") == ["1.parquet"]
