@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from goq_cli.session import SESSION
 if TYPE_CHECKING:
     from goq.pipeline.decoding import Columns
     from goq.pipeline.export import Exported
+    from goq.pipeline.iceberg import IcebergCatalog
     from goq.pipeline.piece_files import Span, Stager
     from goq.pipeline.source import Source
     from goq.pipeline.target import Target
@@ -30,6 +32,10 @@ def command(
     ] = None,
     to_time: Annotated[
         str | None, typer.Option(metavar="TIME", help="Only what was appended before.")
+    ] = None,
+    register: Annotated[
+        tuple[str, str] | None,
+        typer.Option(metavar="iceberg CATALOG", help="Add the files to tables of a catalog, too."),
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on exporting what comes, until interrupted.")
@@ -70,13 +76,15 @@ def command(
     span = _span(from_time, to_time)
     target = open_target(to)
     check_ours(target, to)
+    catalog = _catalog(register)
     order = Order(list(dict.fromkeys(topics)), target, span, Decoding(form is not None, schema))
     _check_topics(order.topics)
     failed = False
     with target.claimed(order.topics), _stager(engine, master) as stager:
         while True:
             results = _export_all(order, stager)
-            _print(results)
+            registered = _register(order, catalog) if catalog is not None else None
+            _print(results, registered)
             failed |= any(done.missing for done in results.values())
             if not follow:
                 break
@@ -125,6 +133,21 @@ def _span(from_time: str | None, to_time: str | None) -> Span:
             for name, text in given
         )
     )
+
+
+def _catalog(register: tuple[str, str] | None) -> IcebergCatalog | None:
+    from goq.errors import UsageError
+    from goq_cli.extras import needs_extra
+
+    if register is None:
+        return None
+    kind, name = register
+    if kind != "iceberg":
+        raise UsageError(f"--register takes iceberg and a catalog, not {kind!r}")
+    with needs_extra("iceberg"):
+        from goq.pipeline.iceberg import open_catalog
+    logging.getLogger("pyiceberg").setLevel(logging.ERROR)  # else a line for each column
+    return open_catalog(name)
 
 
 def _check_topics(topics: list[str]) -> None:
@@ -183,14 +206,27 @@ def _export_all(order: Order, stager: Stager | None) -> dict[tuple[str, str], Ex
         return {named: export.run() for named, export in exports.items()}
 
 
-def _print(results: dict[tuple[str, str], Exported]) -> None:
+def _register(order: Order, catalog: IcebergCatalog) -> dict[str, int]:
+    """Return how many files each table of the catalog was given."""
+    counts: dict[str, int] = {}
+    for topic in order.topics:
+        for table, files in catalog.register(order.target, topic):
+            counts[table] = counts.get(table, 0) + files
+    return counts
+
+
+def _print(results: dict[tuple[str, str], Exported], registered: dict[str, int] | None) -> None:
     if SESSION.json:
-        print_json({"exports": [_row(*named, done) for named, done in results.items()]})
+        found = {"exports": [_row(*named, done) for named, done in results.items()]}
+        print_json(found if registered is None else found | {"registered": registered})
         return
     print_table(_COLUMNS, [(*named, *done) for named, done in results.items()])
     for (topic, table), done in results.items():
         if done.missing:
             notice(f"{topic}: {done.missing} {table} are damaged, or were deleted before")
+    if registered is not None:
+        counts = ", ".join(f"{table} {files}" for table, files in registered.items())
+        notice(f"files registered: {counts}")
 
 
 def _row(topic: str, table: str, done: Exported) -> dict[str, object]:
