@@ -13,6 +13,7 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from goq.client import Client
@@ -61,9 +62,12 @@ def _explained() -> Generator[None, None, None]:
     """Turn the failure of Spark itself, pages of a stack, into a line."""
     try:
         yield
-    except (Py4JError, ConnectionError) as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        cause = [line for line in lines if "Exception" in line or "Error" in line] or lines
-        raise Unavailable(
-            f"Spark failed ({cause[0][:300] if cause else 'it ended'}); run the same command again"
-        ) from error
+    except (Py4JError, PySparkException, ConnectionError) as error:
+        raise Unavailable(f"Spark failed ({_cause(error)}); run the same command again") from error
+
+
+def _cause(error: Exception) -> str:
+    """Return the line that tells most: the last one of a stack that names an error."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    named = [line for line in lines if "Error: " in line or "Exception: " in line]
+    return ([*filter(None, lines), type(error).__name__][0] if not named else named[-1])[:300]
