@@ -153,13 +153,13 @@ class LocalTarget:
                 with explained(place):
                     _make_folder(place.parent)
                     file = held.enter_context(place.open("w"))
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    raise Conflict(
-                        f"{topic} is being exported to {self.root} already; wait for that to end,"
-                        " or use another folder"
-                    ) from None
+                    try:
+                        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    except BlockingIOError:
+                        raise Conflict(
+                            f"{topic} is being exported to {self.root} already; wait for that to"
+                            " end, or use another folder"
+                        ) from None
             yield
 
 
