@@ -130,7 +130,7 @@ class Export:
 
     def _carry_out(self, plan: Plan, state: State) -> tuple[State, Exported]:
         """Write what is not done of a plan; note now and then how far that is."""
-        before, unnoted = plan, 0
+        files_before, unnoted = len(plan.files), 0
         for staged in self._stage(plan.pieces[plan.done :]):
             plan = self._publish(plan, staged)
             unnoted += staged.piece.end - staged.piece.start
@@ -141,12 +141,12 @@ class Export:
         after = msgspec.structs.replace(state, reached=reached, plans=plan.number)
         manifest = Manifest(number=plan.number, files=plan.files, missing=plan.missing)
         self._ledger.finish(manifest, after)
-        added = plan.files[len(before.files) :]
+        added = plan.files[files_before:]
         return after, Exported(
             len(added),
             sum(entry.rows for entry in added),
             sum(entry.bytes for entry in added),
-            sum(end - start for _, start, end in plan.missing[len(before.missing) :]),
+            sum(end - start for _, start, end in plan.missing),  # whoever found them could not say
         )
 
     def _stage(self, todo: Sequence[Piece]) -> Iterable[PieceFiles]:
