@@ -153,7 +153,8 @@ def test_a_full_disk_is_said_and_with_more_room_the_export_goes_on(
     done = goq("export", topic, "--to", str(small_disk / "out"), code=5)
     assert b"no room for" in done.stderr
     assert done.stderr.count(b"\n") == 1
-    assert rows(small_disk / "out", "messages") == []
+    seen = [bytes(r["value"]) for r in rows(small_disk / "out", "messages")]
+    assert len(seen) == len(set(seen) & set(sent)) < len(sent)
     subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
     goq("export", topic, "--to", str(small_disk / "out"))
     assert sorted(bytes(r["value"]) for r in rows(small_disk / "out", "messages")) == sorted(sent)
