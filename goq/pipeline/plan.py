@@ -7,7 +7,7 @@ another is made: whoever runs an export again after it was stopped makes the sam
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 PIECE_MESSAGES = 1_000_000
@@ -47,7 +47,7 @@ def pieces_before(
         )
 
 
-def began_after(began: Mapping[int, int], done: Iterator[Piece]) -> dict[int, int]:
+def began_after(began: Mapping[int, int], done: Iterable[Piece]) -> dict[int, int]:
     """Return where each partition begins once these pieces are written."""
     after = dict(began)
     for piece in done:
@@ -55,7 +55,7 @@ def began_after(began: Mapping[int, int], done: Iterator[Piece]) -> dict[int, in
     return after
 
 
-def reached_after(reached: Mapping[int, int], done: Iterator[Piece]) -> dict[int, int]:
+def reached_after(reached: Mapping[int, int], done: Iterable[Piece]) -> dict[int, int]:
     """Return where each partition stands once these pieces are written."""
     after = dict(reached)
     for piece in done:
