@@ -16,6 +16,7 @@ from bench import (
     consuming,
     dedup,
     delays,
+    export,
     latency,
     mixed,
     past,
@@ -42,6 +43,7 @@ WORKS: list[Work] = [
     *background.WORKS,
     *trace.WORKS,
     *past.WORKS,
+    *export.WORKS,
 ]
 QUICK_SCALE = 0.1
 

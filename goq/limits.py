@@ -163,6 +163,8 @@ HEARTBEAT_MS: Final = 15_000
 # Reading
 READ_MESSAGES_MAX: Final = 10_000
 READ_BYTES_MAX: Final = 8 * MIB
+READ_BULK_MESSAGES_MAX: Final = 131_072  # where a reader of frames bounds their bytes
+ROWS_UNPACKED_BYTES: Final = 32 * MIB  # of frames that become rows at once
 TIME_SCAN_BYTES_MAX: Final = 64 * MIB
 FRAME_SCAN_COST_BYTES: Final = 4 * KIB  # what looking at a frame costs beside its bytes
 BACKGROUND_READS_WAITING_MAX: Final = 32

@@ -33,7 +33,7 @@ COMMANDS = {
     "group": "list, show, set, reset, delete consumer groups",
     "dlq": "list, show, redrive, purge dead letters",
     "export": "write topics as Parquet for Spark",
-    "report": "analyse what was exported, with Spark",
+    "report": "analyse topics with Spark, or publish a slice of them again",
     "doctor": "check a node, or verify a data folder",
     "bench": "measure a node",
     "context": "remember servers by name",

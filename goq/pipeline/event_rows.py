@@ -1,9 +1,11 @@
 """Events as rows of a table, one for each message: ranges are spread out without a loop over them.
 
-A reset of a group is a row of the message that the group goes on from; a pass of compaction is a
-row of the first message that it looked at, and ``reason`` says up to where it came. What else
-concerns no message by name has no rows: that delayed messages became ready, how far retention came,
-that a group was deleted, and the snapshots that repeat what was said before.
+Some events concern no message by name, and yet say why messages are not there or come again. Each
+is one row: a reset of a group, of the message that the group goes on from; the end of a group, of
+the partition's first offset; a pass of compaction, of the first message that it looked at, and
+``reason`` says up to where it came; what retention deleted, of the first message that it left. The
+rest has no rows: that delayed messages became ready, and the snapshots that repeat what was said
+before.
 """
 
 from __future__ import annotations
@@ -27,12 +29,14 @@ from goq.delivery.events import (
     Event,
     Expired,
     Extended,
+    GroupDeleted,
     Leased,
     Moved,
     Nacked,
     Rescheduled,
     Reset,
     Skipped,
+    Trimmed,
     token_of,
 )
 from goq.frame.view import FrameView
@@ -182,6 +186,14 @@ def _reset(event: Reset, _: int) -> Iterable[_Rows]:
     yield _Rows(event.offset, event.offset + 1, "RESET", event.group)
 
 
+def _group_deleted(event: GroupDeleted, _: int) -> Iterable[_Rows]:
+    yield _Rows(0, 1, "GROUP_DELETED", event.group)
+
+
+def _trimmed(event: Trimmed, _: int) -> Iterable[_Rows]:
+    yield _Rows(event.start_offset, event.start_offset + 1, "TRIMMED")
+
+
 _ROWS: dict[type[Event], Callable[[Any, int], Iterable[_Rows]]] = {
     Leased: _leased,
     Acked: _acked,
@@ -197,4 +209,6 @@ _ROWS: dict[type[Event], Callable[[Any, int], Iterable[_Rows]]] = {
     Compacted: _compacted,
     Corrupted: _corrupted,
     Reset: _reset,
+    GroupDeleted: _group_deleted,
+    Trimmed: _trimmed,
 }

@@ -330,8 +330,8 @@ def number_of(segments: Sequence[Segment], offset: int) -> int:
     return max(0, bisect_right(segments, offset, key=lambda s: s.base_offset) - 1)
 
 
-def guess_chunk_bytes(segment: Segment, messages: int) -> int:
+def guess_chunk_bytes(segment: Segment, messages: int, bytes_max: int = limits.MIB) -> int:
     """Guess what to read at once for so many messages, from the segment's own average."""
     average = segment.size_bytes // max(1, segment.message_count) + 1
     guess = average * messages + limits.INDEX_INTERVAL_BYTES
-    return min(max(guess, 2 * limits.INDEX_INTERVAL_BYTES), limits.MIB)
+    return min(max(guess, 2 * limits.INDEX_INTERVAL_BYTES), bytes_max)
