@@ -124,7 +124,7 @@ class Node:
         traces = TraceRoutes(broker, node_id)
         routes = [
             *TopicRoutes(broker, node_id).routes(),
-            *MessageRoutes(broker).routes(),
+            *MessageRoutes(broker, self._nodes_with()).routes(),
             *EventRoutes(broker).routes(),
             *SingleRoutes(broker).routes(),
             *traces.routes(),
@@ -148,10 +148,23 @@ class Node:
         handle: Handler = api.handle
         if self._membership is not None:
             from goq.api.front import Front
+            from goq.api.telling import Telling
 
-            assert self._membership.member is not None
-            handle = Front(api, self._membership.member, self._membership.relay).handle
+            member = self._membership.member
+            assert member is not None
+            front = Front(api, member, self._membership.relay)
+            handle = Telling(front.handle, broker, lambda: member.state.version).handle
         return server
+
+    def _nodes_with(self) -> Callable[[str], int] | None:
+        """Return what says how many nodes have what is safe, None on a node of its own."""
+        if self._membership is None:
+            return None
+        from goq.cluster.safety import nodes_with
+
+        member = self._membership.member
+        assert member is not None
+        return lambda topic: nodes_with(member.state, topic)
 
     async def stop(self) -> None:
         """Finish what is in flight, make everything durable, let go of the folder.

@@ -94,9 +94,13 @@ def expect_messages() -> None:
 
 
 class Publish(Input):
-    """Messages to publish, all or none."""
+    """Messages to publish, all or none.
+
+    ``acks`` is ``quorum`` or ``leader``: whether the answer waits for other nodes of a cluster.
+    """
 
     messages: list[NewMessage]
+    acks: str | None = None
 
 
 class Receive(Input):
@@ -227,10 +231,16 @@ class PublishedOut(Output):
 
 
 class PublishOut(Output):
-    """One result a message or frame, in order; ``durability`` is the topic's ``fsync``."""
+    """One result a message or frame, in order; ``durability`` is the topic's ``fsync``.
+
+    In a cluster ``acks`` says for what the answer waited, and ``nodes`` how many have the messages
+    at least.
+    """
 
     results: list[PublishedOut]
     durability: str
+    acks: str | UnsetType = UNSET
+    nodes: int | UnsetType = UNSET
 
 
 class MessageOut(Output, kw_only=True):
