@@ -10,6 +10,7 @@ JSON = b"application/json"
 FRAMES = b"application/vnd.goq.frames"
 
 TOPICS = "/v1/topics"
+CLUSTER = "/v1/cluster"
 
 
 def topic(name: str) -> str:
