@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from goq import limits
 from goq.api.app import Api
+from goq.api.cluster import ClusterRoutes, Seat
 from goq.api.dead import DeadLetterRoutes
 from goq.api.event_log import EventRoutes
 from goq.api.finding import FindingRoutes
@@ -30,6 +31,7 @@ from goq.api.tracing import TraceRoutes
 from goq.broker.broker import Broker
 from goq.broker.metadata import LocalMetadata, MetadataStore
 from goq.clock import SystemClock
+from goq.cluster.alone import AloneSeat
 from goq.config import Config
 from goq.errors import UsageError
 from goq.http.message import Handler
@@ -135,6 +137,7 @@ class Node:
             *MemberRoutes(broker).routes(),
             *DeadLetterRoutes(broker).routes(),
             *FindingRoutes(broker, traces.traced).routes(),
+            *ClusterRoutes(self._seat(broker)).routes(),
         ]
         server = HttpServer(lambda request: handle(request), problem_response)
         operations = OperationRoutes(
@@ -165,6 +168,12 @@ class Node:
         member = self._membership.member
         assert member is not None
         return lambda topic: nodes_with(member.state, topic)
+
+    def _seat(self, broker: Broker) -> Seat:
+        if self._membership is None:
+            return AloneSeat(broker, self.config.broker.node_id, lambda: self.url)
+        assert self._membership.seat is not None
+        return self._membership.seat
 
     async def stop(self) -> None:
         """Finish what is in flight, make everything durable, let go of the folder.

@@ -89,6 +89,16 @@ def traces(name: str) -> str:
     return f"{topic(name)}/trace"
 
 
+def node(name: str) -> str:
+    """Return the path of a node of the cluster."""
+    return f"{CLUSTER}/nodes/{check_name(name, 'node')}"
+
+
+def move(name: str, partition: int) -> str:
+    """Return the path of a partition's move."""
+    return f"{CLUSTER}/moves/{check_name(name, 'topic')}/{partition}"
+
+
 def query(path: str, **parameters: str | int | None) -> str:
     """Return ``path`` with the parameters that are not None."""
     given = {name: value for name, value in parameters.items() if value is not None}
