@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Final
 
+from goq import limits
 from goq.client._async.backend import Lock, Worker, sleep
 from goq.client._async.channel import Channel
 from goq.client._async.extender import Extender
@@ -29,7 +30,6 @@ from goq.errors import GoqError
 _LAST_ANSWER_S_MAX: Final = 1.0
 _EXHAUSTED_S: Final = 1.0
 _SOUND_STREAM_S: Final = 1.0
-_NODES_MAX: Final = 100
 _WATCH_MS: Final = 20_000
 _WATCH_PAUSE_S: Final = 0.1
 
@@ -194,7 +194,7 @@ class Consumption:
         self._running = len(self._topics)
         if self._streams:
             # more for the other nodes, to ask for credit, and to say that enough has come
-            self._receiving = http = self._http.fork(len(self._topics) * _NODES_MAX + 1)
+            self._receiving = http = self._http.fork(len(self._topics) * limits.CLUSTER_NODES_MAX + 1)
             for topic in self._topics:
                 self._start_feed(http, topic)
         else:
