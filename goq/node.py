@@ -149,8 +149,9 @@ class Node:
         if self._membership is not None:
             from goq.api.front import Front
 
-            assert self._membership.member is not None
-            handle = Front(api, self._membership.member, self._membership.relay).handle
+            member, relay = self._membership.member, self._membership.relay
+            assert member is not None
+            handle = Front(api, member, relay, self._membership.giving_back.give_back).handle
         return server
 
     async def stop(self) -> None:

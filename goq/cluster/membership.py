@@ -18,6 +18,7 @@ from goq.cluster.elsewhere import (
     PublishingForOthers,
     RemotePartition,
 )
+from goq.cluster.giving_back import GIVE_BACK, GivingBack
 from goq.cluster.member import FETCH, HEARTBEAT, Member
 from goq.cluster.metadata.store import MetadataMachine
 from goq.cluster.proposing import Proposing
@@ -55,6 +56,7 @@ class Membership:
         self._joining: asyncio.Task[None] | None = None
         self.member: Member | None = None
         self.answering: Answering
+        self.giving_back: GivingBack
 
     async def open(self, local: LocalMetadata) -> SharedMetadata:
         """Take part in what is agreed on, though nothing may be known yet.
@@ -118,11 +120,13 @@ class Membership:
         proposing = Proposing(self._raft, self._machine)
         self.member = Member(self._name, broker.epoch, broker, self._disk, proposing, self._calling)
         for_others = PublishingForOthers(broker)
+        self.giving_back = GivingBack(broker, self.member.call_leader)
         self.answering = Answering(
             self._secret,
             {
                 PUBLISH: for_others.answer_publish,
                 PRODUCERS: for_others.answer_producers,
+                GIVE_BACK: self.giving_back.answer,
                 FETCH: self.member.answer_fetch,
                 HEARTBEAT: self.member.answer_heartbeat,
                 _MEMBERS: self._answer_members,
