@@ -114,7 +114,7 @@ class Asking:
                 if isinstance(lacking, Response):
                     return [lacking]
                 assert lacking is not None
-                raise _no_leader(topic, lacking)
+                raise not_all(topic, lacking)
             await asyncio.sleep(limits.RELAY_PAUSE_S)
 
     async def _ask_once(
@@ -160,7 +160,8 @@ def offline(topic: str, number: int) -> PartitionOffline:
     )
 
 
-def _no_leader(topic: str | None, error: GoqError) -> GoqError:
+def not_all(topic: str | None, error: GoqError) -> PartitionOffline:
+    """Return the error for what not all leaders could be asked."""
     what = "the cluster" if topic is None else f"topic {topic}"
     return PartitionOffline(
         f"not all of {what} can be asked now: {error.detail}; goq cluster status says more",

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from goq import limits
 from goq.api.app import Api
 from goq.api.asking import Asking, Places, changed, document_of, merged_query
 from goq.api.in_turn import one_after_another
+from goq.api.members_everywhere import heartbeat, leave
 from goq.api.messages_out import json_response
 from goq.api.problems import problem_response
 from goq.api.receiving_everywhere import GiveBack, ReceivingEverywhere
@@ -45,6 +47,8 @@ class Front:
             Special.RECEIVE: ReceivingEverywhere(self._asking, give_back).receive,
             Special.SETTLE: self._settle,
             Special.DELETE_GROUP: self._delete_group,
+            Special.HEARTBEAT: partial(heartbeat, self._asking),
+            Special.LEAVE: partial(leave, self._asking),
         }
 
     def handle(self, request: Request) -> Response | Awaitable[Response]:

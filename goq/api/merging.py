@@ -129,6 +129,44 @@ def merge_partitions(documents: Sequence[Document], _asked: Asked) -> Document:
     return {**documents[0], "partitions": _by_partition(found)}
 
 
+def merge_standings(documents: Sequence[Document], _asked: Asked) -> Document:
+    """Merge what a member has at each leader."""
+    return merge_standing(documents)
+
+
+def merge_standing(documents: Sequence[Document]) -> Document:
+    """Merge what a member has at each leader; the highest generation is that of all."""
+    return {
+        "generation": max(each["generation"] for each in documents),
+        **{
+            name: sorted(number for each in documents for number in each[name])
+            for name in ("partitions", "revoking")
+        },
+    }
+
+
+def merge_members(documents: Sequence[Document], _asked: Asked) -> Document:
+    """Merge the members that leaders know, each with what it has of all."""
+    members: dict[str, Document] = {}
+    for each in _of_all(documents, "members"):
+        known = members.get(each["consumer"])
+        if known is not None:
+            each = {
+                **known,
+                "partitions": sorted(known["partitions"] + each["partitions"]),
+                "revoking": sorted(known["revoking"] + each["revoking"]),
+                "last_seen": max(known["last_seen"], each["last_seen"]),
+                "open": known["open"] or each["open"],
+            }
+        members[each["consumer"]] = each
+    return {
+        "generation": max(each["generation"] for each in documents),
+        "members": [member for _, member in sorted(members.items())],
+        "moving": sorted(_of_all(documents, "moving"), key=lambda move: move["partition"]),
+        "history": sorted(_of_all(documents, "history"), key=lambda change: change["time"]),
+    }
+
+
 def _by_name(documents: Sequence[Document], field: str, name: str) -> list[list[Document]]:
     found: dict[str, list[Document]] = {}
     for each in _of_all(documents, field):

@@ -105,6 +105,8 @@ class Special(Enum):
     SETTLE = auto()
     STREAM = auto()
     DELETE_GROUP = auto()
+    HEARTBEAT = auto()
+    LEAVE = auto()
 
 
 Spread = AtPartition | AtLeaders | HereThenShown | InTurn | Special | None

@@ -122,6 +122,7 @@ class Topic:
         opened = await self._in_thread(restore, logs, machinery, self.settings)
         self.partitions.put(self._partition(number, opened, machinery, leadership))
         self.coordinator.partitions_added()
+        self.coordinator.reopened(number)
         self.wake()
 
     async def resign(self, number: int, reason: GoqError) -> None:
@@ -353,7 +354,12 @@ class Topic:
         For a consumer that takes through another node: nothing is leased to it. What wakes it is
         soon for the next too, as nobody knows here whether it still comes to take it.
         """
-        line = _line_of(group, consumer) if self.shares_partitions(group) else group
+        if not self.shares_partitions(group):
+            return await self._until_ready(group, group, seen, wait_ms)
+        with self.coordinator.present(group, consumer):
+            return await self._until_ready(group, _line_of(group, consumer), seen, wait_ms)
+
+    async def _until_ready(self, group: str, line: str, seen: int, wait_ms: int) -> int:
         if self.readiness.count(group) == seen and self._closed is None:
             await self.waiters.wait(line, wait_ms / 1000)
             if self.readiness.count(group) != seen:
@@ -456,8 +462,11 @@ class Topic:
         return self.settings_of(group).ordering is Ordering.PARTITION
 
     def holder(self, group: str, partition: int, other_than: str | None) -> str | None:
-        """Return a consumer, other than that one, that has a lease in a partition."""
-        leases = self.partitions[partition].state.group(group).leases.values()
+        """Return a consumer, other than that one, that has a lease in a partition open here."""
+        opened = self.partitions.get(partition)
+        if opened is None:
+            return None
+        leases = opened.state.group(group).leases.values()
         return next((le.consumer for le in leases if le.consumer != other_than), None)
 
     def wake_consumers(self, group: str, consumers: Collection[str]) -> None:

@@ -92,7 +92,7 @@ async def _response(answer: httpx.Response) -> Response:
         if name.lower() not in _NOT_PASSED_ON and name.lower() not in ("content-type", "date")
     }
     content_type = answer.headers.get("content-type")
-    if "content-length" in answer.headers:
+    if "content-length" in answer.headers or answer.status_code == 204:
         return Response(answer.status_code, await answer.aread(), content_type, headers)
     return Response(answer.status_code, _streamed(answer), content_type, headers)
 
