@@ -153,10 +153,10 @@ class Node:
             from goq.api.front import Front
             from goq.api.telling import Telling
 
-            member = self._membership.member
+            member, relay = self._membership.member, self._membership.relay
             assert member is not None
-            front = Front(api, member, self._membership.relay)
-            handle = Telling(front.handle, broker, lambda: member.state.version).handle
+            front = Front(api, member, relay, self._membership.giving_back.give_back)
+            handle = Telling(front.handle, lambda: member.state.version).handle
         return server
 
     def _nodes_with(self) -> Callable[[str], int] | None:

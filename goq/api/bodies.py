@@ -179,10 +179,10 @@ class GroupReset(Input):
 
 
 class PartitionOut(Output):
-    """One partition of a topic."""
+    """One partition of a topic. While it has no leader nothing else is known of it, and 0 shown."""
 
     partition: int
-    leader: str
+    leader: str | None
     start_offset: int
     end_offset: int
     high_watermark: int
@@ -285,6 +285,12 @@ class ReceivedOut(msgspec.Struct):
     messages: list[MessageOut]
 
 
+class ReadyOut(msgspec.Struct):
+    """How often something became ready for a group on a node."""
+
+    count: int
+
+
 class FailedOut(msgspec.Struct):
     """A receipt that settled nothing, and why."""
 
@@ -354,6 +360,8 @@ class GroupOut(Output):
     settings: dict[str, str] | UnsetType = UNSET
     at: str | UnsetType = UNSET
     incomplete: list[IncompleteOut] | UnsetType = UNSET
+    known: bool | UnsetType = UNSET
+    """Of a part, for another node: whether the group was there by then."""
 
 
 class GroupsOut(msgspec.Struct):

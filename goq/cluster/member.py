@@ -91,6 +91,7 @@ class Member:
         self._min_insync = 0
         self.has_left = False
         self._changed = asyncio.Event()
+        self._next_change: asyncio.Future[None] | None = None
         self._tasks = Tasks()
         self._running: list[asyncio.Task[None]] = []
 
@@ -130,6 +131,9 @@ class Member:
         """Hear that the state of the cluster has changed."""
         self._changed.set()
         self.controlling.changed()
+        if self._next_change is not None:
+            self._next_change.set_result(None)
+            self._next_change = None
 
     # What other nodes ask
 
@@ -277,6 +281,19 @@ class Member:
             leaders = {partition.leader for partition in self._topic(topic).partitions}
             names = {name for name in leaders if name is not None}
         return [self._url_of(name, "this") for name in sorted(names | {self.name})]
+
+    def leaders(self, topic: str) -> list[str | None]:
+        """Return the names of the nodes that lead its partitions, None where nobody does.
+
+        Raises ``TopicNotFound``.
+        """
+        return [partition.leader for partition in self._topic(topic).partitions]
+
+    def next_change(self) -> asyncio.Future[None]:
+        """Return what is done when what is agreed on has changed."""
+        if self._next_change is None:
+            self._next_change = asyncio.get_running_loop().create_future()
+        return self._next_change
 
     def _url_of(self, node: str | None, what: str) -> str | None:
         if node == self.name:

@@ -19,6 +19,7 @@ from goq.cluster.elsewhere import (
     PublishingForOthers,
     RemotePartition,
 )
+from goq.cluster.giving_back import GIVE_BACK, GivingBack
 from goq.cluster.member import FETCH, HEARTBEAT, Member
 from goq.cluster.metadata.store import MetadataMachine
 from goq.cluster.proposing import Proposing
@@ -59,6 +60,7 @@ class Membership:
         self.member: Member | None = None
         self.answering: Answering
         self.seat: MemberSeat | None = None
+        self.giving_back: GivingBack
 
     async def open(self, local: LocalMetadata) -> SharedMetadata:
         """Take part in what is agreed on, though nothing may be known yet.
@@ -138,11 +140,13 @@ class Membership:
             Administering(proposing, self.member.reporting, raft.add_member),
         )
         for_others = PublishingForOthers(broker)
+        self.giving_back = GivingBack(broker, self.member.call_leader)
         self.answering = Answering(
             self._secret,
             {
                 PUBLISH: for_others.answer_publish,
                 PRODUCERS: for_others.answer_producers,
+                GIVE_BACK: self.giving_back.answer,
                 FETCH: self.member.answer_fetch,
                 HEARTBEAT: self.member.answer_heartbeat,
                 REPORTS: self.member.reporting.answer,

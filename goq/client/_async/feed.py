@@ -11,7 +11,8 @@ import msgspec
 from goq import limits
 from goq.client import routes, wire
 from goq.client._async.http import ANSWER_BYTES_MAX, Http, Streaming
-from goq.client._async.receive import OWN_ALONE, ReceiveOptions, is_of_one
+from goq.client._async.receive import OWN_ALONE, ReceiveOptions
+from goq.client.places import VERSION_HEADER
 from goq.client.problems import unreadable
 from goq.client.wire import Delivery
 from goq.errors import GoqError, InvalidFrame, Unavailable
@@ -26,8 +27,8 @@ class Feed:
     ``in_flight`` is what this client knows of: messages that came, less those settled here. The
     node knows better, as leases also end by themselves; :meth:`more` takes over what it says.
 
-    ``server`` is the one node to ask, None for any. Whichever answers then says whether it brings
-    messages of all nodes (``is_of_one`` is False) or of itself alone.
+    ``server`` is the one node to ask, None for any. Whichever answers then says whether it is one
+    of several (``is_of_cluster``): what comes is of that one alone.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class Feed:
         self.topic = topic
         self.group = group
         self.server = server
-        self.is_of_one = False
+        self.is_of_cluster = False
         self.is_wanted = True
         self.partitions: set[int] = set()
         """From where something came."""
@@ -65,8 +66,8 @@ class Feed:
             extra=[OWN_ALONE],
             server=self.server,
         )
-        self.is_of_one = is_of_one(self._stream.headers)
-        if self.is_of_one:
+        self.is_of_cluster = VERSION_HEADER in self._stream.headers
+        if self.is_of_cluster:
             self.server = self._stream.server
 
     async def deliveries(self) -> AsyncIterator[list[Delivery]]:

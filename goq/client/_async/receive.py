@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Final
 
-import httpx
 import msgspec
 
 from goq import limits
@@ -27,13 +26,8 @@ from goq.client.wire import Delivery
 from goq.errors import GoqError, InvalidFrame
 from goq.units import format_duration_ms
 
-FEED_HEADER: Final = "goq-feed"
-OF_ONE: Final = "leader"
-OWN_ALONE: Final = (b"Goq-Feed", b"leader")
-"""Asks a node of a cluster for what it leads alone, as the others are asked, too.
-
-Its answer says whether it does: ``leader``, or ``all`` where one node is to see to all partitions.
-"""
+OWN_ALONE: Final = (b"Goq-Local", b"true")
+"""Asks a node of a cluster for what it leads alone, as the others are asked, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +139,6 @@ async def receive(
             continue  # who leads next is asked by the node that is asked last
         if deliveries := _decoded(path, answer):
             return AsyncDeliveryBatch(settler, topic, group, deliveries)
-        if not is_of_one(answer.headers):
-            break
     answer = await http.request(
         "POST",
         path,
@@ -156,11 +148,6 @@ async def receive(
         wait_ms=options.wait_ms,
     )
     return AsyncDeliveryBatch(settler, topic, group, _decoded(path, answer))
-
-
-def is_of_one(headers: httpx.Headers) -> bool:
-    """Return whether an answer brings messages of one node alone, as was asked for."""
-    return bool(headers.get(FEED_HEADER) == OF_ONE)
 
 
 def _decoded(path: str, answer: Answer) -> list[Delivery]:

@@ -195,7 +195,9 @@ class Consumption:
         self._running = len(self._topics)
         if self._streams:
             # more for the other nodes, to ask for credit, and to say that enough has come
-            self._receiving = http = self._http.fork(len(self._topics) * limits.CLUSTER_NODES_MAX + 1)
+            self._receiving = http = self._http.fork(
+                len(self._topics) * limits.CLUSTER_NODES_MAX + 1
+            )
             for topic in self._topics:
                 self._start_feed(http, topic)
         else:
@@ -237,12 +239,12 @@ class Consumption:
                 try:
                     feed.open(left)
                     opened_s = time.monotonic()
-                    if feed.is_of_one and left is not None:
+                    if feed.is_of_cluster and left is not None:
                         feed.abandon()
                         self._forget(feed)
                         self._fetch(http, feed.topic)
                         return
-                    if feed.is_of_one and is_first:
+                    if feed.is_of_cluster and is_first:
                         self._workers.append(Worker(self._watch, http, feed.topic))
                     self._pass_on(feed)
                 except GoqError as error:
