@@ -13,7 +13,7 @@
     ├── UsageError              400  the command line or the configuration is wrong
     ├── NotFound                404
     │   ├── RouteNotFound · TopicNotFound · PartitionNotFound
-    │   ├── GroupNotFound · MemberNotFound · MessageNotFound
+    │   ├── GroupNotFound · MemberNotFound · MessageNotFound · NodeNotFound
     │   ├── StreamNotFound · PastNotKept
     │   └── MessageCompacted    410
     ├── NotAllowed              403
@@ -176,6 +176,12 @@ class MessageNotFound(NotFound):
     """No message has this id, or no longer."""
 
     code = "message_not_found"
+
+
+class NodeNotFound(NotFound):
+    """The cluster has no such node, or no longer."""
+
+    code = "node_not_found"
 
 
 class MessageCompacted(NotFound):

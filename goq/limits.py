@@ -143,6 +143,8 @@ PREFERRED_LEADER_DELAY_MS: Final = 10_000  # how long a node is up before leader
 CONTROLLER_COMMANDS_MAX: Final = 200  # proposed by one look at the state
 MOVES_AT_ONCE_MAX: Final = 1_000
 MOVES_PLANNED_MAX: Final = 500  # by one rebalance
+MOVE_BYTES_PER_S_MAX: Final = 2**40
+MOVE_PIECE_BYTES_MIN: Final = 64 * KIB  # sent at once to a replica in the making, at least
 
 # HTTP
 CONNECTIONS_MAX: Final = 20_000

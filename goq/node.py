@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from goq import limits
 from goq.api.app import Api
+from goq.api.cluster import ClusterRoutes, Seat
 from goq.api.dead import DeadLetterRoutes
 from goq.api.event_log import EventRoutes
 from goq.api.finding import FindingRoutes
@@ -30,6 +31,7 @@ from goq.api.tracing import TraceRoutes
 from goq.broker.broker import Broker
 from goq.broker.metadata import LocalMetadata, MetadataStore
 from goq.clock import SystemClock
+from goq.cluster.alone import AloneSeat
 from goq.config import Config
 from goq.errors import UsageError
 from goq.http.message import Handler
@@ -124,7 +126,7 @@ class Node:
         traces = TraceRoutes(broker, node_id)
         routes = [
             *TopicRoutes(broker, node_id).routes(),
-            *MessageRoutes(broker).routes(),
+            *MessageRoutes(broker, self._nodes_with()).routes(),
             *EventRoutes(broker).routes(),
             *SingleRoutes(broker).routes(),
             *traces.routes(),
@@ -135,6 +137,7 @@ class Node:
             *MemberRoutes(broker).routes(),
             *DeadLetterRoutes(broker).routes(),
             *FindingRoutes(broker, traces.traced).routes(),
+            *ClusterRoutes(self._seat(broker)).routes(),
         ]
         server = HttpServer(lambda request: handle(request), problem_response)
         operations = OperationRoutes(
@@ -148,10 +151,29 @@ class Node:
         handle: Handler = api.handle
         if self._membership is not None:
             from goq.api.front import Front
+            from goq.api.telling import Telling
 
-            assert self._membership.member is not None
-            handle = Front(api, self._membership.member, self._membership.relay).handle
+            member, relay = self._membership.member, self._membership.relay
+            assert member is not None
+            front = Front(api, member, relay, self._membership.giving_back.give_back)
+            handle = Telling(front.handle, lambda: member.state.version).handle
         return server
+
+    def _nodes_with(self) -> Callable[[str], int] | None:
+        """Return what says how many nodes have what is safe, None on a node of its own."""
+        if self._membership is None:
+            return None
+        from goq.cluster.safety import nodes_with
+
+        member = self._membership.member
+        assert member is not None
+        return lambda topic: nodes_with(member.state, topic)
+
+    def _seat(self, broker: Broker) -> Seat:
+        if self._membership is None:
+            return AloneSeat(broker, self.config.broker.node_id, lambda: self.url)
+        assert self._membership.seat is not None
+        return self._membership.seat
 
     async def stop(self) -> None:
         """Finish what is in flight, make everything durable, let go of the folder.

@@ -55,13 +55,20 @@ class Api:
     ) -> Response:
         try:
             answer = cast(Awaitable[Response], route.handler(request, *values))
-            response = await (self._interruptible(answer) if route.waits else answer)
+            response = await (self._interrupted_or(answer) if route.waits else answer)
         except GoqError as error:
             response = problem_response(error)
         self._count(request, route.path, response, began)
         return response
 
-    async def _interruptible(self, answer: Awaitable[Response]) -> Response:
+    async def interruptible(self, answer: Awaitable[Response]) -> Response:
+        """Await an answer that :meth:`stop_waiting` may cut short, with a problem."""
+        try:
+            return await self._interrupted_or(answer)
+        except GoqError as error:
+            return problem_response(error)
+
+    async def _interrupted_or(self, answer: Awaitable[Response]) -> Response:
         """Await an answer that :meth:`stop_waiting` may cut short."""
         task = asyncio.current_task()
         assert task is not None

@@ -94,9 +94,13 @@ def expect_messages() -> None:
 
 
 class Publish(Input):
-    """Messages to publish, all or none."""
+    """Messages to publish, all or none.
+
+    ``acks`` is ``quorum`` or ``leader``: whether the answer waits for other nodes of a cluster.
+    """
 
     messages: list[NewMessage]
+    acks: str | None = None
 
 
 class Receive(Input):
@@ -175,10 +179,10 @@ class GroupReset(Input):
 
 
 class PartitionOut(Output):
-    """One partition of a topic."""
+    """One partition of a topic. While it has no leader nothing else is known of it, and 0 shown."""
 
     partition: int
-    leader: str
+    leader: str | None
     start_offset: int
     end_offset: int
     high_watermark: int
@@ -227,10 +231,16 @@ class PublishedOut(Output):
 
 
 class PublishOut(Output):
-    """One result a message or frame, in order; ``durability`` is the topic's ``fsync``."""
+    """One result a message or frame, in order; ``durability`` is the topic's ``fsync``.
+
+    In a cluster ``acks`` says for what the answer waited, and ``nodes`` how many have the messages
+    at least.
+    """
 
     results: list[PublishedOut]
     durability: str
+    acks: str | UnsetType = UNSET
+    nodes: int | UnsetType = UNSET
 
 
 class MessageOut(Output, kw_only=True):
@@ -273,6 +283,12 @@ class ReceivedOut(msgspec.Struct):
     """Leased messages."""
 
     messages: list[MessageOut]
+
+
+class ReadyOut(msgspec.Struct):
+    """How often something became ready for a group on a node."""
+
+    count: int
 
 
 class FailedOut(msgspec.Struct):
@@ -344,6 +360,8 @@ class GroupOut(Output):
     settings: dict[str, str] | UnsetType = UNSET
     at: str | UnsetType = UNSET
     incomplete: list[IncompleteOut] | UnsetType = UNSET
+    known: bool | UnsetType = UNSET
+    """Of a part, for another node: whether the group was there by then."""
 
 
 class GroupsOut(msgspec.Struct):

@@ -11,9 +11,11 @@ import msgspec
 
 from goq import limits
 from goq.api.dead_bodies import DeadLetterOut, DeadLettersOut, PurgeOut, Redrive, RedriveOut
+from goq.api.merged_pages import PAGE_MESSAGES, by_offset
 from goq.api.messages_out import JsonMessages, json_response, put_delivery, put_message
 from goq.api.reading import json_body, query_int, time_us
 from goq.api.route import Parameter, Route
+from goq.api.spread import AtLeaders, InTurn, dead_letters_topic
 from goq.broker.broker import Broker
 from goq.broker.dead_search import DeadLetterSearch, Found, Wanted
 from goq.broker.redrive import Taking, purge, redrive
@@ -32,10 +34,13 @@ _FILTERS = (
     Parameter("key", "only with this key"),
     Parameter("from_time", "only what died at or after this time"),
     Parameter("to_time", "only what died before this time"),
+    Parameter("partition", "only in this partition of the dead letters", "integer"),
     Parameter("ids", "only these: ids, of now or of before, with commas between"),
     Parameter("after", "go on behind this id"),
 )
 _MISSING = ("topic_not_found",)
+_REDRIVEN = ("matched", "redriven", "looped", "lost")
+_merge = by_offset(PAGE_MESSAGES)
 _IDS_MAX = 1_000
 _TRUE = {"true": True, "1": True, "false": False, "0": False}
 
@@ -69,6 +74,7 @@ class DeadLetterRoutes:
                     Parameter("limit", "at most so many messages", "integer"),
                 ),
                 errors=_MISSING,
+                spread=AtLeaders(_merge, dead_letters_topic),
             ),
             Route(
                 "DELETE",
@@ -82,6 +88,7 @@ class DeadLetterRoutes:
                     Parameter("dry_run", "only count", "boolean"),
                 ),
                 errors=_MISSING,
+                spread=InTurn(("matched", "purged"), "purged", limits.REDRIVE_MESSAGES_MAX),
             ),
             Route(
                 "POST",
@@ -91,17 +98,21 @@ class DeadLetterRoutes:
                 body=Redrive,
                 answer=RedriveOut,
                 errors=(*_MISSING, "partition_offline", "too_many_requests"),
+                spread=InTurn(_REDRIVEN, "redriven", Redrive().max),
             ),
         ]
 
     async def list(self, request: Request, name: str) -> Response:
         """List dead letters by partition and offset."""
-        limit = query_int(request, "limit", 100, minimum=1, maximum=limits.READ_MESSAGES_MAX)
-        wanted = self._wanted(request.query, _ids(request))
+        limit = query_int(
+            request, "limit", PAGE_MESSAGES, minimum=1, maximum=limits.READ_MESSAGES_MAX
+        )
+        wanted = self._wanted(request.query, _ids(request), _partition(request))
         place = self._place(name)
         if place.dead is None:
             return json_response(DeadLettersOut([]))
         topic = place.dead.name
+        _check_partition(place.dead, wanted)
         search = DeadLetterSearch(place.dead, wanted, _position(request.query.get("after"), topic))
         out = JsonMessages(limits.READ_BYTES_MAX)
         async with aclosing(search.run()) as letters:
@@ -118,11 +129,12 @@ class DeadLetterRoutes:
         """Put dead letters back where they came from, or into another topic."""
         asked = json_body(request, Redrive)
         fields = {n: v for n in asked.__struct_fields__ if isinstance(v := getattr(asked, n), str)}
-        wanted = self._wanted(fields, asked.ids)
+        wanted = self._wanted(fields, asked.ids, asked.partition)
         _check_max(asked.max)
         place = self._place(name)
         if place.dead is None:
             return json_response(RedriveOut(asked.dry_run, 0, 0, 0, 0))
+        _check_partition(place.dead, wanted)
         target = self._target(asked.to or place.origin, place.dead)
         after = _position(asked.after, place.dead.name)
         taking = Taking(wanted, after, asked.max, asked.dry_run, asked.force)
@@ -135,7 +147,7 @@ class DeadLetterRoutes:
     async def purge(self, request: Request, name: str) -> Response:
         """Take dead letters away for good."""
         query = request.query
-        wanted = self._wanted(query, _ids(request))
+        wanted = self._wanted(query, _ids(request), _partition(request))
         messages_max = query_int(request, "max", limits.REDRIVE_MESSAGES_MAX)
         _check_max(messages_max)
         dry_run = _TRUE.get(query.get("dry_run", "false"))
@@ -144,6 +156,7 @@ class DeadLetterRoutes:
         place = self._place(name)
         if place.dead is None:
             return json_response(PurgeOut(dry_run, 0, 0))
+        _check_partition(place.dead, wanted)
         after = _position(query.get("after"), place.dead.name)
         took = await purge(place.dead, Taking(wanted, after, messages_max, dry_run))
         at = _id(place.dead.name, took.next)
@@ -166,7 +179,9 @@ class DeadLetterRoutes:
             error.field = "to"
             raise
 
-    def _wanted(self, fields: Mapping[str, str], ids: Sequence[str]) -> Wanted:
+    def _wanted(
+        self, fields: Mapping[str, str], ids: Sequence[str], partition: int | None
+    ) -> Wanted:
         now_us = self._broker.clock.wall_us()
         times = {
             name: time_us(fields[name], name, now_us) if name in fields else None
@@ -189,6 +204,7 @@ class DeadLetterRoutes:
             from_us=times["from_time"],
             to_us=times["to_time"],
             ids=frozenset(ids),
+            partition=partition,
         )
 
 
@@ -214,11 +230,21 @@ def _letter(topic: Topic, found: Found) -> DeadLetterOut:
     return out
 
 
+def _check_partition(dead: Topic, wanted: Wanted) -> None:
+    """Raise ``PartitionNotFound``, or ``NotLeader`` where it is another node's."""
+    if wanted.partition is not None:
+        dead.partition(wanted.partition)
+
+
 def _check_max(messages_max: int) -> None:
     if not 1 <= messages_max <= limits.REDRIVE_MESSAGES_MAX:
         raise InvalidInput(
             f"max is 1 to {limits.REDRIVE_MESSAGES_MAX}, not {messages_max}", field="max"
         )
+
+
+def _partition(request: Request) -> int | None:
+    return query_int(request, "partition", 0) if "partition" in request.query else None
 
 
 def _ids(request: Request) -> list[str]:

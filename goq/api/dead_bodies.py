@@ -11,7 +11,8 @@ from goq.broker.dead_letters import FailedAttempt, Life
 class Redrive(Input):
     """Which dead letters to put back, and where, if not where they came from.
 
-    ``max`` is how many at most; ``force`` takes also those that were put back too often already.
+    ``partition`` is one of the topic of dead letters, None for all. ``max`` is how many at most;
+    ``force`` takes also those that were put back too often already.
     """
 
     group: str | None = None
@@ -21,6 +22,7 @@ class Redrive(Input):
     from_time: str | None = None
     to_time: str | None = None
     ids: list[str] = msgspec.field(default_factory=list)
+    partition: int | None = None
     after: str | None = None
     max: int = 1000
     to: str | None = None

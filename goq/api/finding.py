@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
 from goq import limits
+from goq.api.merged_pages import newest_first
 from goq.api.messages_out import json_response
 from goq.api.reading import query_int, time_us
 from goq.api.route import Parameter, Route
+from goq.api.spread import Asked, AtLeaders, Document, is_local
 from goq.api.trace_bodies import TraceOut
 from goq.broker.broker import Broker
 from goq.broker.finding import FoundPage
@@ -24,6 +26,7 @@ from goq.units import format_time_us
 
 _SELECTORS = ("key", "key_base64", "dedup_id", "header")
 _LIMIT = 10
+_COUNTS = ("searched", "partitions", "unreadable")
 
 
 class TracesOut(msgspec.Struct):
@@ -31,6 +34,14 @@ class TracesOut(msgspec.Struct):
 
     traces: list[TraceOut]
     next: str | None
+
+
+class PartOut(TracesOut):
+    """What another node puts together of several, with how much was searched."""
+
+    searched: int
+    partitions: int
+    unreadable: int
 
 
 Tracer = Callable[[MessageId], Awaitable[TraceOut]]
@@ -65,28 +76,40 @@ class FindingRoutes:
                 ),
                 errors=("topic_not_found", "message_not_found", "partition_offline"),
                 waits=True,
+                spread=AtLeaders(self._merged, needs_all=True),
             )
         ]
 
     async def find(self, request: Request, name: str) -> Response:
         """Find messages and tell their lives, the newest first."""
-        wanted = self._wanted(request)
+        wanted = self._wanted(request.query)
         limit = query_int(request, "limit", _LIMIT, minimum=1, maximum=limits.FIND_MESSAGES_MAX)
         topic = self._broker.topic(name)
         cursor = request.query.get("cursor")
         page = await self._broker.finder.find(topic, wanted, limit, cursor)
-        if not page.found and page.next is None and cursor is None:
-            raise MessageNotFound(_nothing(request, name, wanted, page))
+        is_part = is_local(request)
+        if not page.found and page.next is None and cursor is None and not is_part:
+            raise MessageNotFound(_nothing(request.query, name, wanted, page))
         traces = []
         for partition, offset, _ in page.found:
             try:
                 traces.append(await self._tracer(MessageId(name, partition, offset)))
             except MessageNotFound:
                 continue  # deleted since it was found
+        if is_part:
+            counts = page.searched, page.partitions, page.unreadable
+            return json_response(PartOut(traces, page.next, *counts))
         return json_response(TracesOut(traces, page.next))
 
-    def _wanted(self, request: Request) -> Wanted:
-        query = request.query
+    def _merged(self, documents: Sequence[Document], asked: Asked) -> Document:
+        merged = newest_first(documents, int(asked.query.get("limit", _LIMIT)))
+        if not merged["traces"] and merged["next"] is None and "cursor" not in asked.query:
+            counts = [sum(d[name] for d in documents) for name in _COUNTS]
+            page, wanted = FoundPage([], None, *counts), self._wanted(asked.query)
+            raise MessageNotFound(_nothing(asked.query, asked.path[0], wanted, page))
+        return merged
+
+    def _wanted(self, query: Mapping[str, str]) -> Wanted:
         given = [name for name in _SELECTORS if name in query]
         if len(given) != 1:
             raise InvalidInput(
@@ -126,13 +149,13 @@ def _from_base64(text: str) -> bytes:
         ) from None
 
 
-def _nothing(request: Request, topic: str, wanted: Wanted, page: FoundPage) -> str:
+def _nothing(query: Mapping[str, str], topic: str, wanted: Wanted, page: FoundPage) -> str:
     """Return what was looked for and where, for one who did not find it."""
     what = "no message"
     if wanted.header is not None:
-        what += f" with the header {request.query['header'][:100]!r}"
+        what += f" with the header {query['header'][:100]!r}"
     elif wanted.dedup_id is not None:
-        what += f" with the dedup id {request.query['dedup_id'][:100]!r}"
+        what += f" with the dedup id {query['dedup_id'][:100]!r}"
     else:
         assert wanted.key is not None
         what += f" with the key {wanted.key[:100]!r}"

@@ -7,130 +7,164 @@ A request goes to where it can be answered, once: what one node passes on to ano
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
-from typing import Protocol, cast
-
-import msgspec
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from goq import limits
 from goq.api.app import Api
+from goq.api.asking import Asking, Places, changed, document_of, merged_query
+from goq.api.in_turn import one_after_another
+from goq.api.members_everywhere import heartbeat, leave
 from goq.api.messages_out import json_response
 from goq.api.problems import problem_response
+from goq.api.receiving_everywhere import GiveBack, ReceivingEverywhere
 from goq.api.route import Route
-from goq.api.spread import AtLeaders, AtPartition
-from goq.cluster.relaying import LOCAL, Relay
-from goq.errors import GoqError, NotLeader, PartitionOffline
-from goq.http.message import Request, Response
+from goq.api.settling_everywhere import settle
+from goq.api.spread import (
+    AtLeaders,
+    AtPartition,
+    HereThenShown,
+    InTurn,
+    Special,
+    is_local,
+    named_topic,
+)
+from goq.cluster.relaying import Relay
+from goq.errors import GoqError, NotLeader
+from goq.http.message import LOCAL, Request, Response
 
-LEADER = "Goq-Leader"
-
-
-class Places(Protocol):
-    """Where the partitions of topics are led."""
-
-    def leader_url(self, topic: str, number: int) -> str | None:
-        """Return where a partition is led, None for this node.
-
-        Raises ``NotLeader`` while nobody does, ``NotFound`` where there is no such partition.
-        """
-
-    def leader_urls(self, topic: str | None) -> list[str | None]:
-        """Return who leads a partition of a topic, each once, None for this node.
-
-        Without a topic, all nodes that are up.
-        """
+_Answering = Callable[[Request, Sequence[str]], Awaitable[Response]]
 
 
 class Front:
     """Answers a request by itself, or has other nodes answer it."""
 
-    def __init__(self, api: Api, places: Places, relay: Relay) -> None:
+    def __init__(self, api: Api, places: Places, relay: Relay, give_back: GiveBack) -> None:
         self._api = api
         self._places = places
-        self._relay = relay
+        self._asking = Asking(api, places, relay)
+        self._special: dict[Special, _Answering] = {
+            Special.RECEIVE: ReceivingEverywhere(self._asking, give_back).receive,
+            Special.SETTLE: self._settle,
+            Special.DELETE_GROUP: self._delete_group,
+            Special.HEARTBEAT: partial(heartbeat, self._asking),
+            Special.LEAVE: partial(leave, self._asking),
+        }
 
     def handle(self, request: Request) -> Response | Awaitable[Response]:
         """Return the answer, or what to await for it."""
-        if LOCAL in request.headers:
+        if is_local(request):
             return self._api.handle(request)
         try:
             route, values = self._api.match(request)
-        except GoqError:
-            return self._api.handle(request)
-        if isinstance(route.spread, AtPartition):
-            return self._at_partition(request, route, route.spread, values)
-        if isinstance(route.spread, AtLeaders):
-            return self._at_leaders(request, route, route.spread, values)
-        return self._api.handle(request)
-
-    def _at_partition(
-        self, request: Request, route: Route, spread: AtPartition, values: Sequence[str]
-    ) -> Response | Awaitable[Response]:
-        try:
-            found = spread.find(request, values)
-            if found is None or self._places.leader_url(*found) is None:
+            if route.spread is None:
+                return self._api.handle(request)
+            if isinstance(route.spread, AtPartition):
+                return self._at_partition(request, route, route.spread, values)
+            topic = _topic_of(route, values)
+            if self._places.leader_urls(topic) == [None] and _is_led(self._places, topic):
                 return self._api.handle(request)
         except NotLeader:
             pass  # there will be one in a moment
         except GoqError:
             return self._api.handle(request)
         request.outlives_eof = not route.waits
-        assert found is not None
-        return self._relayed(request, *found)
+        answer = self._answered(request, route, values)
+        return self._api.interruptible(answer) if route.waits else answer
+
+    def _at_partition(
+        self, request: Request, route: Route, spread: AtPartition, values: Sequence[str]
+    ) -> Response | Awaitable[Response]:
+        found = spread.find(request, values)
+        if found is None:
+            return self._api.handle(request)
+        try:
+            if self._places.leader_url(*found) is None:
+                return self._api.handle(request)
+        except NotLeader:
+            pass
+        request.outlives_eof = not route.waits
+        answer = self._relayed(request, *found)
+        return self._api.interruptible(answer) if route.waits else answer
 
     async def _relayed(self, request: Request, topic: str, number: int) -> Response:
-        """Have a partition's leader answer, whoever becomes that while we wait."""
+        try:
+            return await self._asking.at_partition(topic, number, request)
+        except GoqError as error:
+            return problem_response(error)
+
+    async def _answered(self, request: Request, route: Route, values: Sequence[str]) -> Response:
+        spread = route.spread
+        try:
+            route.check_query(request)
+            if isinstance(spread, AtLeaders):
+                return await self._at_leaders(request, spread, values)
+            if isinstance(spread, HereThenShown):
+                return await self._here_then_shown(request, spread, values)
+            if isinstance(spread, InTurn):
+                return await one_after_another(self._asking, request, spread, values)
+            assert isinstance(spread, Special)
+            return await self._special[spread](request, values)
+        except GoqError as error:
+            return problem_response(error)
+
+    async def _at_leaders(
+        self, request: Request, spread: AtLeaders, values: Sequence[str]
+    ) -> Response:
+        number = spread.partition_of(request) if spread.partition_of is not None else None
+        if number is not None:
+            return await self._asking.at_partition(values[0], number, request)
+        if request.method == "HEAD":
+            request = changed(request, method="GET")
+        topic = spread.topic_of(values)
+        answers = await self._asking.ask_all(topic, request, needs_all=spread.needs_all)
+        if answers[0].status >= 300:
+            return answers[0]
+        documents = [document_of(answer) for answer in answers]
+        asked = merged_query(request, values, self._places)
+        return json_response(spread.merge(documents, asked), answers[0].status)
+
+    async def _here_then_shown(
+        self, request: Request, spread: HereThenShown, values: Sequence[str]
+    ) -> Response:
+        """Do it here, and show it as all leaders do, which may have to hear of it first."""
+        done = await self._asking.here(request)
+        if done.status >= 300:
+            return done
+        document = document_of(done)
+        path = request.path if spread.path is None else spread.path(document)
+        showing = changed(request, method="GET", path=path, query="", body=b"")
+        asked = merged_query(request, values, self._places)
         loop = asyncio.get_running_loop()
         until = loop.time() + limits.RELAY_PATIENCE_S
         while True:
-            try:
-                url = self._places.leader_url(topic, number)
-                response = await self._from(url, request)
-                if response.status != NotLeader.http_status:
-                    return response
-            except NotLeader:
-                pass
-            except GoqError as error:
-                return problem_response(error)
-            if loop.time() >= until:
-                return problem_response(
-                    PartitionOffline(
-                        f"partition {number} of {topic} has no leader now; goq cluster status says"
-                        " why",
-                        retry_after_ms=1000,
-                    )
-                )
+            answers = await self._asking.ask_all(document.get("name") or values[0], showing)
+            if answers[0].status >= 300:
+                return answers[0]
+            shown = spread.merge([document_of(answer) for answer in answers], asked)
+            if spread.is_whole(shown) or loop.time() >= until:
+                return json_response(shown, done.status)
             await asyncio.sleep(limits.RELAY_PAUSE_S)
 
-    async def _from(self, url: str | None, request: Request) -> Response:
-        """Return the answer of one node, this one for None."""
-        if url is not None:
-            return await self._relay.ask(url, request)
-        answer = self._api.handle(request)
-        return answer if isinstance(answer, Response) else await answer
+    async def _settle(self, request: Request, values: Sequence[str]) -> Response:
+        return await settle(self._asking, request, values[0])
 
-    def _at_leaders(
-        self, request: Request, route: Route, spread: AtLeaders, values: Sequence[str]
-    ) -> Response | Awaitable[Response]:
-        topic = values[0] if "{topic}" in route.path else None
-        try:
-            urls = self._places.leader_urls(topic)
-        except GoqError:
-            return self._api.handle(request)
-        if urls == [None]:
-            return self._api.handle(request)
-        request.outlives_eof = not route.waits
-        return self._gathered(request, spread, urls)
+    async def _delete_group(self, request: Request, values: Sequence[str]) -> Response:
+        """Let all leaders forget what they know of a group, and then all nodes the group."""
+        local = changed(request, headers={LOCAL: "true"})
+        answers = await self._asking.ask_all(values[0], local, needs_all=True)
+        if answers[0].status >= 300:
+            return answers[0]
+        return await self._asking.here(request)
 
-    async def _gathered(
-        self, request: Request, spread: AtLeaders, urls: Sequence[str | None]
-    ) -> Response:
-        try:
-            answers = await asyncio.gather(*(self._from(url, request) for url in urls))
-            for answer in answers:
-                if answer.status >= 300:
-                    return answer
-            documents = [msgspec.json.decode(cast(bytes, answer.body)) for answer in answers]
-            return json_response(spread.merge(documents, request.query), answers[0].status)
-        except GoqError as error:
-            return problem_response(error)
+
+def _topic_of(route: Route, values: Sequence[str]) -> str | None:
+    """Return whose leaders are to answer, None for all nodes."""
+    if isinstance(route.spread, AtLeaders | InTurn):
+        return route.spread.topic_of(values)
+    return named_topic(values)
+
+
+def _is_led(places: Places, topic: str | None) -> bool:
+    """Whether all partitions of a topic have a leader."""
+    return topic is not None and None not in places.leaders(topic)

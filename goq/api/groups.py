@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 from goq import limits
 from goq.api.bodies import (
@@ -16,6 +18,7 @@ from goq.api.bodies import (
     GroupsOut,
     MessagesOut,
     Nack,
+    ReadyOut,
     Receive,
     ReceivedOut,
     Reject,
@@ -24,6 +27,8 @@ from goq.api.bodies import (
     SettledOut,
 )
 from goq.api.group_views import GroupViews, reset_target
+from goq.api.merged_pages import by_offset
+from goq.api.merging import merge_group, merge_groups, merge_partitions
 from goq.api.messages_out import (
     JsonMessages,
     deliveries_frames,
@@ -42,12 +47,14 @@ from goq.api.reading import (
     wants_frames,
     wants_lines,
 )
-from goq.api.route import Parameter, Route
+from goq.api.receive_options import check_consumer, receive_options, visibility_ms
+from goq.api.route import Handler, Parameter, Route
+from goq.api.spread import BYTES_MAX, READY, AtLeaders, HereThenShown, Special, is_local
 from goq.api.streaming import StreamRoutes
 from goq.broker.broker import Broker
 from goq.broker.partition import Delivery, Partition
 from goq.broker.streams import Stream, StreamOptions
-from goq.broker.topic import ReceiveOptions, Topic
+from goq.broker.topic import Topic
 from goq.delivery.events import Span
 from goq.delivery.settling import Settled, acknowledge, extend, give_back, reject
 from goq.delivery.transitions import State
@@ -56,6 +63,8 @@ from goq.http.message import Request, Response
 from goq.model import Receipt, check_name
 
 _GROUP = "/v1/topics/{topic}/groups/{group}"
+_PEEKED = 10
+_merge_peeked = by_offset(_PEEKED)
 _MISSING = ("topic_not_found", "group_not_found")
 
 
@@ -84,12 +93,27 @@ class GroupRoutes:
                 gives_frames=True,
                 gives_lines=True,
                 waits=True,
+                spread=Special.RECEIVE,
+            ),
+            Route(
+                "GET",
+                f"{_GROUP}/ready",
+                self.ready,
+                "Wait until there may be something to receive from this node itself",
+                answer=ReadyOut,
+                parameters=(
+                    Parameter("seen", "the count to wait for a change of", "integer", True),
+                    Parameter("wait", "hold the answer so long"),
+                    Parameter("consumer", "who would receive"),
+                ),
+                errors=_MISSING,
+                waits=True,
             ),
             *self._streams.routes(),
-            Route("POST", f"{_GROUP}/ack", self.ack, "Mark as done", Settle, SettledOut),
-            Route("POST", f"{_GROUP}/nack", self.nack, "Give back", Nack, SettledOut),
-            Route("POST", f"{_GROUP}/reject", self.reject, "Give up", Reject, SettledOut),
-            Route("POST", f"{_GROUP}/extend", self.extend, "Keep longer", Extend, SettledOut),
+            _settling("ack", self.ack, "Mark as done", Settle),
+            _settling("nack", self.nack, "Give back", Nack),
+            _settling("reject", self.reject, "Give up", Reject),
+            _settling("extend", self.extend, "Keep longer", Extend),
             Route(
                 "GET",
                 "/v1/topics/{topic}/groups",
@@ -97,6 +121,7 @@ class GroupRoutes:
                 "List the groups of a topic",
                 answer=GroupsOut,
                 errors=("topic_not_found",),
+                spread=AtLeaders(merge_groups),
             ),
             Route(
                 "GET",
@@ -106,6 +131,7 @@ class GroupRoutes:
                 answer=GroupOut,
                 parameters=(Parameter("at", "as it was at this time"),),
                 errors=(*_MISSING, "past_not_kept"),
+                spread=AtLeaders(merge_group),
             ),
             Route(
                 "PUT",
@@ -115,8 +141,17 @@ class GroupRoutes:
                 body=GroupSettings,
                 answer=GroupOut,
                 errors=("topic_not_found",),
+                spread=HereThenShown(merge_group),
             ),
-            Route("DELETE", _GROUP, self.delete, "Delete a group", status=204, errors=_MISSING),
+            Route(
+                "DELETE",
+                _GROUP,
+                self.delete,
+                "Delete a group",
+                status=204,
+                errors=_MISSING,
+                spread=Special.DELETE_GROUP,
+            ),
             Route(
                 "POST",
                 f"{_GROUP}/reset",
@@ -125,6 +160,7 @@ class GroupRoutes:
                 body=GroupReset,
                 answer=ResetOut,
                 errors=_MISSING,
+                spread=AtLeaders(merge_partitions, needs_all=True, partition_of=_partition_of),
             ),
             Route(
                 "GET",
@@ -138,6 +174,7 @@ class GroupRoutes:
                     Parameter("after", "go on behind this message id"),
                 ),
                 errors=_MISSING,
+                spread=AtLeaders(_merge_peeked),
             ),
         ]
 
@@ -146,44 +183,45 @@ class GroupRoutes:
         asked = json_body(request, Receive)
         asked.consumer = asked.consumer or client_id_of(request) or ""
         topic = self._broker.topic(name)
-        if not 1 <= asked.max <= limits.RECEIVE_MESSAGES_MAX:
-            raise InvalidInput(
-                f"max is 1 to {limits.RECEIVE_MESSAGES_MAX}, not {asked.max}", field="max"
-            )
-        if len(asked.consumer) > limits.CONSUMER_NAME_CHARS_MAX:
-            raise TooLarge(
-                f"a consumer's name has at most {limits.CONSUMER_NAME_CHARS_MAX} characters",
-                field="consumer",
-            )
+        check_consumer(asked)
         if asked.stream or wants_lines(request):
             return await self._stream(request, topic, group, asked)
-        if asked.limit is not None:
-            raise InvalidInput("limit is of a stream; say max, or stream", field="limit")
-        options = ReceiveOptions(
-            consumer=asked.consumer,
-            messages_max=asked.max,
-            bytes_max=limits.RECEIVE_BYTES_MAX,
-            wait_ms=duration_ms(asked.wait, "wait", limits.WAIT_MS_MAX),
-            visibility_ms=_visibility_ms(asked.visibility),
-        )
+        options = receive_options(asked)
+        if is_local(request):
+            options = replace(options, bytes_max=_bytes_max(request))
         await self._broker.remember_group(topic, group)
+        headers = {READY: str(topic.readiness.count(group))} if is_local(request) else {}
         deliveries = await topic.receive(group, options)
         if wants_frames(request):
-            return deliveries_frames(topic, deliveries)
-        return json_response(self._received(topic, group, deliveries))
+            response = deliveries_frames(topic, deliveries)
+        else:
+            found = self._received(topic, group, deliveries, options.bytes_max)
+            response = json_response(found)
+        response.headers |= headers
+        return response
+
+    async def ready(self, request: Request, name: str, group: str) -> Response:
+        """Answer when there may be something to receive from this node."""
+        topic, query = self._known(name, group), request.query
+        wait_ms = duration_ms(query.get("wait", "0"), "wait", limits.WAIT_MS_MAX)
+        seen, consumer = query_int(request, "seen", -1, minimum=0), query.get("consumer", "")
+        count = await topic.wait_until_ready(group, consumer, seen, wait_ms)
+        return json_response(ReadyOut(count))
 
     async def _stream(self, request: Request, topic: Topic, group: str, asked: Receive) -> Response:
         if asked.limit is not None and asked.limit < 1:
             raise InvalidInput(f"limit is at least 1, not {asked.limit}", field="limit")
-        visibility_ms = _visibility_ms(asked.visibility)
+        chosen_ms = visibility_ms(asked.visibility)
         self._broker.streams.check_room(topic, group)
         await self._broker.remember_group(topic, group)
-        options = StreamOptions(asked.consumer, asked.max, asked.limit, visibility_ms)
+        options = StreamOptions(asked.consumer, asked.max, asked.limit, chosen_ms)
         return self._streams.answer(Stream(topic, group, options), frames=wants_frames(request))
 
-    def _received(self, topic: Topic, group: str, deliveries: Sequence[Delivery]) -> ReceivedOut:
+    def _received(
+        self, topic: Topic, group: str, deliveries: Sequence[Delivery], bytes_max: int
+    ) -> ReceivedOut:
         """Return deliveries as JSON; what an answer has no room for is ready again."""
-        found = JsonMessages(limits.RECEIVE_BYTES_MAX)
+        found = JsonMessages(bytes_max)
         is_full = False
         for delivery in deliveries:
             if is_full:
@@ -203,7 +241,7 @@ class GroupRoutes:
     ) -> None:
         """Give back messages that were leased and not handed over: it counts as no attempt."""
         with contextlib.suppress(GoqError):  # then the lease's end gives them back
-            topic.partitions[delivery.partition].undo_receive(group, delivery, spans)
+            topic.partitions[delivery.partition].undo_receive(group, delivery.token, spans)
 
     async def ack(self, request: Request, name: str, group: str) -> Response:
         """Mark leased messages as done."""
@@ -253,9 +291,8 @@ class GroupRoutes:
         asked = json_body(request, Extend)
         receipts = receipts_of(asked.receipts, limits.RECEIPTS_PER_REQUEST_MAX)
         topic = self._broker.topic(name)
-        visibility_ms = _visibility_ms(asked.visibility)
-        visibility_ms = visibility_ms or topic.settings_of(group).visibility_timeout_ms
-        deadline_ms = self._broker.clock.wall_ms() + visibility_ms
+        new_ms = visibility_ms(asked.visibility) or topic.settings_of(group).visibility_timeout_ms
+        deadline_ms = self._broker.clock.wall_ms() + new_ms
         answer = await _settle(
             topic, group, receipts, lambda p, some: extend(p.state, group, some, deadline_ms)
         )
@@ -275,7 +312,9 @@ class GroupRoutes:
         at = request.query.get("at")
         if at is not None:
             topic = self._broker.topic(name)
-            return json_response(await self._past.group(topic, check_name(group, "group"), at))
+            is_part = is_local(request)
+            name = check_name(group, "group")
+            return json_response(await self._past.group(topic, name, at, is_part=is_part))
         topic = self._known(name, group)
         return json_response(await self._views.group(topic, group))
 
@@ -286,8 +325,12 @@ class GroupRoutes:
         await self._broker.configure_group(topic, group, asked.settings)
         return json_response(await self._views.group(topic, group))
 
-    async def delete(self, _request: Request, name: str, group: str) -> Response:
-        """Delete a group and its progress."""
+    async def delete(self, request: Request, name: str, group: str) -> Response:
+        """Delete a group and its progress; for another node, only what is known of it here."""
+        if is_local(request):
+            for partition in self._broker.topic(name).partitions:
+                await partition.delete_group(group)
+            return Response(204)
         await self._broker.delete_group(self._known(name, group), group)
         return Response(204)
 
@@ -309,7 +352,7 @@ class GroupRoutes:
     async def peek(self, request: Request, name: str, group: str) -> Response:
         """Look at a group's messages in one state."""
         topic = self._known(name, group)
-        limit = query_int(request, "limit", 10, minimum=1, maximum=limits.READ_MESSAGES_MAX)
+        limit = query_int(request, "limit", _PEEKED, minimum=1, maximum=limits.READ_MESSAGES_MAX)
         state, after = state_of(request.query.get("state", "ready")), request.query.get("after")
         return json_response(await self._peek.page(topic, group, state, limit, after))
 
@@ -321,6 +364,15 @@ class GroupRoutes:
                 field="group",
             )
         return topic
+
+
+def _settling(name: str, handler: Handler, summary: str, body: type[Any]) -> Route:
+    path = f"{_GROUP}/{name}"
+    return Route("POST", path, handler, summary, body, SettledOut, spread=Special.SETTLE)
+
+
+def _partition_of(request: Request) -> int | None:
+    return json_body(request, GroupReset).partition
 
 
 def _rest(spans: Sequence[Span], offset: int) -> list[Span]:
@@ -346,10 +398,8 @@ def _reason(reason: str) -> str:
     return reason
 
 
-def _visibility_ms(asked: str | float | None) -> int | None:
-    if asked is None:
-        return None
-    visibility_ms = duration_ms(asked, "visibility", limits.VISIBILITY_MS_MAX)
-    if visibility_ms < 1:
-        raise InvalidInput("a visibility timeout is at least 1ms", field="visibility")
-    return visibility_ms
+def _bytes_max(request: Request) -> int:
+    """Return how many bytes to hand over to a node that puts several answers together."""
+    text = request.headers.get(BYTES_MAX, "")
+    is_number = text.isascii() and text.isdigit() and len(text) < 10
+    return min(int(text), limits.RECEIVE_BYTES_MAX) if is_number else limits.RECEIVE_BYTES_MAX

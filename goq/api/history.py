@@ -6,9 +6,11 @@ import asyncio
 from functools import partial
 
 from goq import limits
+from goq.api.merging import merge_history
 from goq.api.messages_out import json_response
 from goq.api.reading import query_int
 from goq.api.route import Parameter, Route
+from goq.api.spread import AtLeaders
 from goq.api.topic_bodies import DayOut, HistoryOut, RatesOut, WaitingOut
 from goq.broker.broker import Broker
 from goq.broker.history import bounds_us, by_day, day_starts
@@ -48,6 +50,7 @@ class HistoryRoutes:
                     ),
                 ),
                 errors=("topic_not_found",),
+                spread=AtLeaders(merge_history),
             )
         ]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from goq import limits
 from goq.api.member_bodies import (
     GroupMemberOut,
@@ -11,9 +13,11 @@ from goq.api.member_bodies import (
     RebalanceOut,
     StandingOut,
 )
+from goq.api.merging import merge_members, merge_standings
 from goq.api.messages_out import json_response
 from goq.api.reading import duration_ms, json_body
 from goq.api.route import Route
+from goq.api.spread import AtLeaders, Special
 from goq.broker.broker import Broker
 from goq.broker.coordinator import Coordinator, Standing
 from goq.broker.members import GroupMembers
@@ -44,6 +48,7 @@ class MemberRoutes:
                 "Show the members of a group and how its partitions were shared out",
                 answer=MembersOut,
                 errors=("topic_not_found", "group_not_found"),
+                spread=AtLeaders(merge_members),
             ),
             Route(
                 "POST",
@@ -53,6 +58,7 @@ class MemberRoutes:
                 body=Join,
                 answer=StandingOut,
                 errors=("topic_not_found", "conflict", "too_many_requests"),
+                spread=AtLeaders(merge_standings),
             ),
             Route(
                 "POST",
@@ -61,6 +67,7 @@ class MemberRoutes:
                 "Say that a member is alive",
                 answer=StandingOut,
                 errors=_NOT_ONE,
+                spread=Special.HEARTBEAT,
             ),
             Route(
                 "DELETE",
@@ -69,6 +76,7 @@ class MemberRoutes:
                 "Let a member leave its group",
                 status=204,
                 errors=_NOT_ONE,
+                spread=Special.LEAVE,
             ),
         ]
 
@@ -78,7 +86,9 @@ class MemberRoutes:
         if group not in topic.groups:
             raise GroupNotFound(f"topic {name} has no group {group[:200]!r}", field="group")
         members = topic.coordinator.members(group)
-        return json_response(MembersOut(0, [], [], []) if members is None else _shown(members))
+        if members is None:
+            return json_response(MembersOut(0, [], [], []))
+        return json_response(_shown(members, _here(topic)))
 
     async def join(self, request: Request, name: str, group: str) -> Response:
         """Let a consumer take part; for a member it counts as a heartbeat."""
@@ -90,12 +100,12 @@ class MemberRoutes:
             maximum_ms = limits.SESSION_TIMEOUT_MS_MAX
             timeout_ms = duration_ms(asked.session_timeout, "session_timeout", maximum_ms)
         await self._broker.remember_group(topic, group)
-        return _standing(coordinator.join(group, asked.consumer, timeout_ms))
+        return _standing(coordinator.join(group, asked.consumer, timeout_ms), topic)
 
     def heartbeat(self, _request: Request, name: str, group: str, consumer: str) -> Response:
         """Begin a member's session anew."""
-        _, coordinator = self._of(name)
-        return _standing(coordinator.heartbeat(group, consumer))
+        topic, coordinator = self._of(name)
+        return _standing(coordinator.heartbeat(group, consumer), topic)
 
     def leave(self, _request: Request, name: str, group: str, consumer: str) -> Response:
         """Let a member go; its partitions go on to others once its leases have ended."""
@@ -108,35 +118,48 @@ class MemberRoutes:
         return topic, topic.coordinator
 
 
-def _standing(standing: Standing) -> Response:
-    return json_response(
-        StandingOut(standing.generation, list(standing.partitions), list(standing.revoking))
-    )
+def _here(topic: Topic) -> set[int]:
+    """Return the partitions that this node has a say on: those that it leads."""
+    return {partition.identity.number for partition in topic.partitions}
 
 
-def _shown(members: GroupMembers) -> MembersOut:
+def _standing(standing: Standing, topic: Topic) -> Response:
+    here = _here(topic)
+    partitions = [number for number in standing.partitions if number in here]
+    revoking = [number for number in standing.revoking if number in here]
+    return json_response(StandingOut(standing.generation, partitions, revoking))
+
+
+def _shown(members: GroupMembers, here: set[int]) -> MembersOut:
     membership = members.membership
+
+    def of(numbers: Iterable[int]) -> list[int]:
+        return [number for number in numbers if number in here]
+
+    def moved(moves: Iterable[Move]) -> list[MoveOut]:
+        return [_move(move) for move in moves if move.partition in here]
+
     return MembersOut(
         generation=membership.generation,
         members=[
             GroupMemberOut(
                 consumer=member.consumer,
-                partitions=list(membership.partitions_of(member.consumer)),
-                revoking=list(membership.revoking_from(member.consumer)),
+                partitions=of(membership.partitions_of(member.consumer)),
+                revoking=of(membership.revoking_from(member.consumer)),
                 last_seen=format_time_us(members.wall_us(member.last_seen_ms)),
                 session_timeout_ms=member.session_timeout_ms,
                 open=member.open_count > 0,
             )
             for _, member in sorted(membership.members.items())
         ],
-        moving=[_move(move) for move in membership.moving()],
+        moving=moved(membership.moving()),
         history=[
             RebalanceOut(
                 time=format_time_us(time_us),
                 generation=rebalance.generation,
                 reason=rebalance.reason,
                 consumers=list(rebalance.consumers),
-                moves=[_move(move) for move in rebalance.moves],
+                moves=moved(rebalance.moves),
             )
             for time_us, rebalance in members.history
         ],

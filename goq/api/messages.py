@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from goq import limits
+from goq.api.acks import Acks, acks_of
 from goq.api.bodies import MessagesOut, Publish, PublishedOut, PublishOut
 from goq.api.log_reading import read_kept
 from goq.api.messages_in import frames_of, messages_of
@@ -54,8 +57,10 @@ _READ_PARAMETERS = (
 class MessageRoutes:
     """Publish, read the log."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, nodes_with: Callable[[str], int] | None = None) -> None:
+        """``nodes_with`` returns how many nodes of a cluster have what is safe in a topic."""
         self._broker = broker
+        self._nodes_with = nodes_with
         self._ranges = RangeReading(broker.background)
 
     def routes(self) -> list[Route]:
@@ -68,6 +73,7 @@ class MessageRoutes:
                 "Publish messages",
                 body=Publish,
                 answer=PublishOut,
+                parameters=(Parameter("acks", "quorum or leader, where the body does not say"),),
                 errors=(
                     "invalid_input",
                     "invalid_frame",
@@ -99,19 +105,32 @@ class MessageRoutes:
         now_us = self._broker.clock.wall_us()
         client_id = client_id_of(request)
         if media_type(request) == FRAMES:
+            acks = acks_of(request)
             frames = frames_of(request.body, settings, now_us // 1000)
             topic = await self._topic(name)
-            stored_frames = await topic.publishing.publish_frames(frames, client_id)
+            stored_frames = await topic.publishing.publish_frames(
+                frames, client_id, on_leader=acks is Acks.LEADER
+            )
             results = [_frame_result(stored) for stored in stored_frames]
         else:
-            placed = messages_of(request, settings, now_us)
+            placed, asked_acks = messages_of(request, settings, now_us)
+            acks = acks_of(request, asked_acks)
             topic = await self._topic(name)
-            stored_messages = await topic.publishing.publish_messages(placed, client_id)
+            stored_messages = await topic.publishing.publish_messages(
+                placed, client_id, on_leader=acks is Acks.LEADER
+            )
             results = [
                 _message_result(name, asked.content, stored)
                 for asked, stored in zip(placed, stored_messages, strict=True)
             ]
-        return json_response(PublishOut(results, topic.settings.fsync))
+        return json_response(self._published(topic, results, acks))
+
+    def _published(self, topic: Topic, results: list[PublishedOut], acks: Acks) -> PublishOut:
+        out = PublishOut(results, topic.settings.fsync)
+        if self._nodes_with is not None:
+            out.acks = acks
+            out.nodes = 1 if acks is Acks.LEADER else self._nodes_with(topic.name)
+        return out
 
     async def _topic(self, name: str) -> Topic:
         if name not in self._broker.topics:

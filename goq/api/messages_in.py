@@ -31,10 +31,13 @@ _HEADER_MARGIN_BYTES = 16
 _HEADERS_JSON_BYTES_MAX = 8 * limits.HEADERS_BYTES_MAX
 
 
-def messages_of(request: Request, settings: TopicSettings, now_us: int) -> list[Placed]:
-    """Return the messages of a JSON publish; raise ``InvalidInput`` naming the first bad one.
+def messages_of(
+    request: Request, settings: TopicSettings, now_us: int
+) -> tuple[list[Placed], str | None]:
+    """Return the messages of a JSON publish and what it says of ``acks``.
 
-    Delays and times to live count from ``now_us``.
+    Delays and times to live count from ``now_us``. Raises ``InvalidInput`` naming the first bad
+    message.
     """
     expect_messages()
     publish = json_body(request, Publish, bytes_max=limits.BODY_BYTES_MAX)
@@ -45,7 +48,7 @@ def messages_of(request: Request, settings: TopicSettings, now_us: int) -> list[
         for number, new in enumerate(publish.messages)
     ]
     _check_total(placed, publish)
-    return placed
+    return placed, publish.acks
 
 
 def _check_total(placed: list[Placed], publish: Publish) -> None:

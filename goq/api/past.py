@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from goq.api.bodies import GroupOut, GroupPartitionOut, IncompleteOut, MemberOut
 from goq.api.group_views import or_unset
+from goq.api.merging import unknown_then
 from goq.api.reading import time_us
 from goq.broker.archive import Archive
+from goq.broker.partition import Partition
 from goq.broker.past import GroupPast, earliest_us, group_at, not_kept
 from goq.broker.topic import Topic
 from goq.broker.wholelog import whole_logs
 from goq.clock import Clock
-from goq.errors import DamagedData, GroupNotFound, InvalidInput
+from goq.errors import DamagedData, InvalidInput
 from goq.storage.reader import LogReader
 from goq.units import format_time_us
 
@@ -27,8 +29,10 @@ class PastViews:
         self._archive = archive
         self._rebuilding = asyncio.Lock()
 
-    async def group(self, topic: Topic, name: str, at: str) -> GroupOut:
+    async def group(self, topic: Topic, name: str, at: str, *, is_part: bool = False) -> GroupOut:
         """Return a group's progress at the time that ``at`` says, in total and by partition.
+
+        For another node (``is_part``) it says whether it is known of a group.
 
         Raises ``InvalidInput`` for a time in the future, ``PastNotKept`` for one before what is
         kept, and ``GroupNotFound`` where nothing tells of the group by then.
@@ -40,35 +44,40 @@ class PastViews:
                 f"{at!r} is in the future; it is {format_time_us(now_us)} now", field="at"
             )
         async with self._rebuilding:
-            found = await self._found(topic, name, at_us)
-        if not any(past.is_known for past in found):
-            raise GroupNotFound(
-                f"nothing tells of a group {name[:200]!r} of topic {topic.name} at"
-                f" {format_time_us(at_us)}; a group begins with its first receive",
-                field="group",
-            )
-        return _out(name, at_us, found)
+            partitions = topic.partitions.here()
+            found = await self._found(partitions, name, at_us)
+        is_known = any(past.is_known for past in found)
+        if not is_known and not is_part:
+            raise unknown_then(topic.name, name, format_time_us(at_us))
+        numbers = [partition.identity.number for partition in partitions]
+        out = _out(name, at_us, dict(zip(numbers, found, strict=True)))
+        if is_part:
+            out.known = is_known
+        return out
 
-    async def _found(self, topic: Topic, name: str, at_us: int) -> list[GroupPast]:
+    async def _found(
+        self, partitions: Sequence[Partition], name: str, at_us: int
+    ) -> list[GroupPast]:
         """Return the group in each partition; what is archived without a gap tells too."""
-        whole = [whole_logs(self._archive, each, is_unbroken=True) for each in topic.partitions]
+        whole = [whole_logs(self._archive, each, is_unbroken=True) for each in partitions]
         try:
             return await self._told_by(whole, name, at_us)
         except (DamagedData, OSError):  # an archive that cannot be read hides nothing that is live
-            live = [(each.messages.reader, each.events.reader) for each in topic.partitions]
+            live = [(each.messages.reader, each.events.reader) for each in partitions]
             return await self._told_by(live, name, at_us)
 
     async def _told_by(
         self, logs: Sequence[tuple[LogReader, LogReader]], name: str, at_us: int
     ) -> list[GroupPast]:
         in_thread = self._archive.in_thread
-        kept_us = await in_thread(lambda: max(earliest_us(*each) for each in logs))
+        kept_us = await in_thread(lambda: max((earliest_us(*each) for each in logs), default=0))
         if at_us < kept_us:
             raise not_kept(kept_us)
         return [await in_thread(partial(group_at, *each, name, at_us)) for each in logs]
 
 
-def _out(name: str, at_us: int, found: list[GroupPast]) -> GroupOut:
+def _out(name: str, at_us: int, by_number: Mapping[int, GroupPast]) -> GroupOut:
+    found = by_number.values()
     partitions = [
         GroupPartitionOut(
             partition=number,
@@ -76,7 +85,7 @@ def _out(name: str, at_us: int, found: list[GroupPast]) -> GroupOut:
             end=or_unset(past.end),
             **{**past.counts._asdict(), "blocked": None},
         )
-        for number, past in enumerate(found)
+        for number, past in by_number.items()
     ]
     held: dict[str, int] = {}
     for past in found:
@@ -100,7 +109,7 @@ def _out(name: str, at_us: int, found: list[GroupPast]) -> GroupOut:
         at=format_time_us(at_us),
         incomplete=[
             IncompleteOut(number, each.reason, *map(_time, each[1:]))
-            for number, past in enumerate(found)
+            for number, past in by_number.items()
             for each in past.incomplete
         ],
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from goq.api.bodies import ProducerOut, ProducerPartitionOut
+from goq.api.merging import merge_partitions
 from goq.api.messages_out import json_response
 from goq.api.route import Route
+from goq.api.spread import AtLeaders
 from goq.broker.broker import Broker
 from goq.broker.partition import Partition
 from goq.errors import InvalidInput
@@ -30,6 +32,7 @@ class ProducerRoutes:
                 "Show how far a producer got in each partition",
                 answer=ProducerOut,
                 errors=("topic_not_found", "partition_offline"),
+                spread=AtLeaders(merge_partitions, needs_all=True),
             )
         ]
 

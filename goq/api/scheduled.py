@@ -9,11 +9,13 @@ from typing import NamedTuple
 from goq import limits
 from goq.api.bodies import MessageOut
 from goq.api.log_reading import read_log
+from goq.api.merged_pages import PAGE_MESSAGES, by_due
 from goq.api.messages_out import JsonMessages, json_response, messages_json
 from goq.api.reading import query_int, time_us
 from goq.api.route import Parameter, Route
 from goq.api.single import put_lane_in_force
 from goq.api.single_bodies import ScheduledOut
+from goq.api.spread import AtLeaders
 from goq.broker.broker import Broker
 from goq.broker.topic import Topic
 from goq.broker.waiting import Pending, Waiting
@@ -81,13 +83,16 @@ class ScheduledRoutes:
                     Parameter("until", "no message that is due at or after this time"),
                 ),
                 errors=("topic_not_found",),
+                spread=AtLeaders(by_due),
             )
         ]
 
     async def page(self, request: Request, name: str) -> Response:
         """List messages in the order of due time, partition and offset."""
         topic, query = self._broker.topic(name), request.query
-        limit = query_int(request, "limit", 100, minimum=1, maximum=limits.SCHEDULED_MESSAGES_MAX)
+        limit = query_int(
+            request, "limit", PAGE_MESSAGES, minimum=1, maximum=limits.SCHEDULED_MESSAGES_MAX
+        )
         after = Due.parse(query["after"]) if "after" in query else Due(0, 0, -1)
         until_ms = _FOREVER_MS
         if "until" in query:

@@ -9,15 +9,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from enum import Enum, auto
+from typing import Any, Final
 
 from goq.errors import GoqError
-from goq.http.message import Request
-from goq.model import MessageId
+from goq.http.message import LOCAL, Request
+from goq.model import DEAD_LETTERS_SUFFIX, MessageId
 
+READY: Final = "goq-ready"
+"""The header with the count of readiness from before a node looked for messages."""
+BYTES_MAX: Final = "goq-bytes-max"
+"""The header with how many bytes a node may hand over to the one that asks it."""
 Document = dict[str, Any]
-Merge = Callable[[Sequence[Document], Mapping[str, str]], Document]
-"""Makes one answer of several, given the request's query."""
+TopicOf = Callable[[Sequence[str]], str | None]
+"""Returns whose leaders are to answer, given the parameters of the path; None for all nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a merge may have to know of a request."""
+
+    path: Sequence[str]
+    """The parameters of the path."""
+    query: Mapping[str, str]
+    leaders: Callable[[str], Sequence[str | None]]
+    """Returns the names of the nodes that lead a topic's partitions, None where nobody does."""
+
+
+Merge = Callable[[Sequence[Document], Asked], Document]
+"""Makes one answer of several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +47,69 @@ class AtPartition:
     find: Callable[[Request, Sequence[str]], tuple[str, int] | None]
 
 
+def named_topic(values: Sequence[str]) -> str | None:
+    """Return the topic that the path names."""
+    return values[0] if values else None
+
+
+def dead_letters_topic(values: Sequence[str]) -> str | None:
+    """Return the topic that holds the dead letters of the one in the path."""
+    return values[0].removesuffix(DEAD_LETTERS_SUFFIX) + DEAD_LETTERS_SUFFIX
+
+
 @dataclass(frozen=True, slots=True)
 class AtLeaders:
     """All nodes that lead a partition of the topic answer, and ``merge`` makes one of it.
 
-    Without a topic in the path, all nodes of the cluster do.
+    Where ``needs_all``, there is no answer while a partition has no leader. ``partition_of`` tells
+    of a request that is about one partition alone.
     """
 
     merge: Merge
+    topic_of: TopicOf = named_topic
+    needs_all: bool = False
+    partition_of: Callable[[Request], int | None] | None = None
 
 
-Spread = AtPartition | AtLeaders | None
+@dataclass(frozen=True, slots=True)
+class HereThenShown:
+    """Any node does it; what it answers is then made whole by what all leaders show.
+
+    They do so at ``path``, given the document that the node answered; at the request's own if there
+    is none. ``is_whole`` tells whether all have heard of it.
+    """
+
+    merge: Merge
+    path: Callable[[Document], str] | None = None
+    is_whole: Callable[[Document], bool] = lambda _shown: True
+
+
+@dataclass(frozen=True, slots=True)
+class InTurn:
+    """The leaders of the partitions answer one after another, each for a partition, in order.
+
+    Each is asked for what is left of ``max``, so many if the request does not say. ``sums`` are the
+    numbers to add up; ``counts`` is the one of them that ``max`` bounds.
+    """
+
+    sums: Sequence[str]
+    counts: str
+    max_default: int
+    topic_of: TopicOf = dead_letters_topic
+
+
+class Special(Enum):
+    """Routes that have their own way to be answered by several nodes."""
+
+    RECEIVE = auto()
+    SETTLE = auto()
+    STREAM = auto()
+    DELETE_GROUP = auto()
+    HEARTBEAT = auto()
+    LEAVE = auto()
+
+
+Spread = AtPartition | AtLeaders | HereThenShown | InTurn | Special | None
 
 
 def by_query(request: Request, values: Sequence[str]) -> tuple[str, int] | None:
@@ -55,3 +127,8 @@ def by_message(_request: Request, values: Sequence[str]) -> tuple[str, int] | No
     except GoqError:
         return None
     return topic, partition
+
+
+def is_local(request: Request) -> bool:
+    """Whether only the node itself is to answer, of what it leads."""
+    return LOCAL in request.headers

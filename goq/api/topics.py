@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from goq.api.bodies import ArchivedOut, NewTopic, PartitionOut, TopicChange, TopicOut, TopicsOut
+from goq.api.merging import is_whole, merge_topic, merge_topics
 from goq.api.messages_out import json_response
 from goq.api.reading import json_body, settings_of
 from goq.api.route import Route
+from goq.api.spread import AtLeaders, Document, HereThenShown
 from goq.broker.broker import Broker
 from goq.broker.partition import Partition
 from goq.broker.topic import Topic
 from goq.http.message import Request, Response
 from goq.model import check_name
 from goq.units import format_time_us
+
+
+def _path(topic: Document) -> str:
+    return f"/v1/topics/{topic['name']}"
 
 
 class TopicRoutes:
@@ -34,8 +40,16 @@ class TopicRoutes:
                 answer=TopicOut,
                 status=201,
                 errors=("topic_exists",),
+                spread=HereThenShown(merge_topic, _path, is_whole),
             ),
-            Route("GET", "/v1/topics", self.list, "List topics", answer=TopicsOut),
+            Route(
+                "GET",
+                "/v1/topics",
+                self.list,
+                "List topics",
+                answer=TopicsOut,
+                spread=AtLeaders(merge_topics),
+            ),
             Route(
                 "GET",
                 "/v1/topics/{topic}",
@@ -43,6 +57,7 @@ class TopicRoutes:
                 "Show a topic",
                 answer=TopicOut,
                 errors=missing,
+                spread=AtLeaders(merge_topic),
             ),
             Route(
                 "PUT",
@@ -51,6 +66,7 @@ class TopicRoutes:
                 "Show a topic, created first if there is none and the node is set to do so",
                 answer=TopicOut,
                 errors=missing,
+                spread=HereThenShown(merge_topic, _path, is_whole),
             ),
             Route(
                 "PATCH",
@@ -60,6 +76,7 @@ class TopicRoutes:
                 body=TopicChange,
                 answer=TopicOut,
                 errors=missing,
+                spread=HereThenShown(merge_topic, _path, is_whole),
             ),
             Route(
                 "DELETE",
@@ -117,7 +134,8 @@ class TopicRoutes:
             partitions=[self._partition(partition) for partition in topic.partitions],
             settings=topic.settings.written(),
         )
-        archived = self._broker.archive.of_topic(topic.name)
+        here = {partition.identity.number for partition in topic.partitions}
+        archived = self._broker.archive.of_topic(topic.name, here)
         if archived is not None:
             first_us = archived.first_time_us
             out.archived = ArchivedOut(

@@ -109,9 +109,14 @@ class Archive:
         """Return the damage that was met in a log's archived segments; readers add to it."""
         return self._damage.setdefault((identity, log), [])
 
-    def of_topic(self, topic: str) -> Archived | None:
-        """Return what a topic has in the archive, None if nothing."""
-        found = [row for rows in self._rows.get(topic, _NOTHING).values() for row in rows]
+    def of_topic(self, topic: str, partitions: Collection[int] | None = None) -> Archived | None:
+        """Return what a topic, or some of its partitions, has in the archive, None if nothing."""
+        found = [
+            row
+            for (identity, _), rows in self._rows.get(topic, _NOTHING).items()
+            if partitions is None or identity.number in partitions
+            for row in rows
+        ]
         if not found:
             return None
         messages = [row for row in found if row.log == "messages"]

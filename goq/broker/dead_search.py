@@ -36,6 +36,7 @@ class Wanted:
     from_us: int | None = None
     to_us: int | None = None
     ids: frozenset[str] = frozenset()
+    partition: int | None = None
 
     def takes(self, message_id: str, key: bytes | None, letter: DeadLetter) -> bool:
         """Return whether a dead letter is among them."""
@@ -98,7 +99,7 @@ class DeadLetterSearch:
         first, behind = reached = self._after
         for partition in self._topic.partitions:
             number = partition.identity.number
-            if number < first:
+            if number < first or self._wanted.partition not in (None, number):
                 continue
             at = behind + 1 if number == first else 0
             while (run := self._run(partition, at)) is not None:

@@ -420,11 +420,11 @@ class Partition:
         now_ms = self._machinery.clock.wall_ms()
         return self._failing(group, now_ms)._replace(delay_ms=delay_ms, reason=reason)
 
-    def undo_receive(self, group: str, delivery: Delivery, spans: Sequence[Span]) -> None:
+    def undo_receive(self, group: str, token: int, spans: Sequence[Span]) -> None:
         """Give back what was leased and never left the node: it counts as no attempt."""
         if group in self.state.groups and self.is_online:
             now_ms = self._machinery.clock.wall_ms()
-            event = undo(self.state, group, delivery.token, spans, now_ms)
+            event = undo(self.state, group, token, spans, now_ms)
             if event is not None:
                 self._record([event])
                 self._callbacks.on_ready(group)

@@ -82,15 +82,19 @@ class Publishing:
         return self._partitions[number]
 
     async def publish_messages(
-        self, placed: Sequence[Placed], client_id: str | None = None
+        self, placed: Sequence[Placed], client_id: str | None = None, *, on_leader: bool = False
     ) -> list[Stored]:
         """Store messages, those of a partition in one frame; return where each lies.
 
-        ``client_id`` is what their producer calls itself.
+        ``client_id`` is what their producer calls itself. With ``on_leader`` nobody waits for
+        other nodes to have them.
         """
         producer = NO_PRODUCER if client_id is None else named_producer(client_id)
         if len(placed) == 1:  # the common request of a service deserves the short way
-            return [await self._publish_one(*placed[0], producer, client_id)]
+            view = self._frame([placed[0].content], producer)
+            number = self._place(*placed[0])
+            (appended,) = await wait_for_all(self._publish([(number, view)], client_id, on_leader))
+            return [_each(number, appended, 1)[0]]
         chosen: dict[int, list[int]] = {}
         for number, (partition, message) in enumerate(placed):
             chosen.setdefault(self._place(partition, message), []).append(number)
@@ -98,20 +102,12 @@ class Publishing:
             (partition, self._frame([placed[number].content for number in some], producer))
             for partition, some in chosen.items()
         ]
-        pending = self._publish(frames, client_id)
+        pending = self._publish(frames, client_id, on_leader)
         results: dict[int, Stored] = {}
         appends = await wait_for_all(pending)
         for (partition, numbers), appended in zip(chosen.items(), appends, strict=True):
             results.update(zip(numbers, _each(partition, appended, len(numbers)), strict=True))
         return [results[number] for number in range(len(placed))]
-
-    async def _publish_one(
-        self, asked: int | None, message: Message, producer: ProducerMark, client_id: str | None
-    ) -> Stored:
-        number = self._place(asked, message)
-        view = self._frame([message], producer)
-        self._target(number).check_publish(len(view.buffer))
-        return _each(number, await self._publish_to(number, view, client_id), 1)[0]
 
     def _frame(self, messages: Sequence[Message], producer: ProducerMark) -> FrameView:
         """Return messages as a frame; one that is only a value sooner."""
@@ -122,14 +118,18 @@ class Publishing:
         return FrameView.parse(encode_frame(columns, producer=producer))
 
     async def publish_frames(
-        self, frames: Sequence[tuple[int, FrameView]], client_id: str | None = None
+        self,
+        frames: Sequence[tuple[int, FrameView]],
+        client_id: str | None = None,
+        *,
+        on_leader: bool = False,
     ) -> list[StoredFrame]:
         """Store checked frames; return where each lies. ``client_id`` names their producer."""
         if client_id is not None:
             frames = [(partition, _named(view, client_id)) for partition, view in frames]
         targets = [self._place_frame(partition, view) for partition, view in frames]
         placed = [(n, view) for n, (_, view) in zip(targets, frames, strict=True)]
-        pending = self._publish(placed, client_id)
+        pending = self._publish(placed, client_id, on_leader)
         appends = await wait_for_all(pending)
         return [
             StoredFrame(
@@ -144,19 +144,17 @@ class Publishing:
         ]
 
     def _publish(
-        self, frames: Sequence[tuple[int, FrameView]], client_id: str | None
+        self, frames: Sequence[tuple[int, FrameView]], client_id: str | None, on_leader: bool
     ) -> list[asyncio.Future[Appended]]:
         """Queue all frames, or raise before any of them is."""
         for number, view in frames:
             self._target(number).check_publish(len(view.buffer))
-        return [self._publish_to(number, view, client_id) for number, view in frames]
-
-    def _publish_to(
-        self, number: int, view: FrameView, client_id: str | None
-    ) -> asyncio.Future[Appended]:
-        if number == self._sticky:
-            self._sticky_bytes += len(view.buffer)
-        return self._target(number).publish(view, client_id)
+        pending = []
+        for number, view in frames:
+            if number == self._sticky:
+                self._sticky_bytes += len(view.buffer)
+            pending.append(self._target(number).publish(view, client_id, on_leader=on_leader))
+        return pending
 
     def _place(self, partition: int | None, message: Message) -> int:
         if partition is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,17 +26,19 @@ from goq.broker.opening import (
 from goq.broker.partition import Callbacks, ColdMessages, Delivery, OnlySkipped, Partition
 from goq.broker.partitions import Partitions
 from goq.broker.publishing import Publishing, wait_for_all
+from goq.broker.readiness import Readiness
 from goq.broker.stats import TopicStats
 from goq.broker.targets import Elsewhere, Target
 from goq.broker.tasks import Tasks
 from goq.broker.waiters import Waiters
 from goq.delivery.settling import Settled
-from goq.errors import GoqError
+from goq.errors import GoqError, NotLeader
 from goq.model import Receipt
 from goq.settings import Ordering, TopicSettings
 
 _log = logging.getLogger("goq.broker")
 _REOPEN_DELAY_S = 1.0
+_PASS_ON_S = 0.2
 _GENERATIONS_PER_START = 1_000_000
 _LINE = "/"  # no name of a group has it
 
@@ -81,6 +84,7 @@ class Topic:
         self.groups: dict[str, dict[str, str]] = {}
         self.waiters = Waiters()
         self.readers = Waiters()  # of the log, by partition
+        self.readiness = Readiness()
         self.credits = Credits(self._count_held)
         self.stats = TopicStats()
         self.coordinator = Coordinator(
@@ -118,6 +122,7 @@ class Topic:
         opened = await self._in_thread(restore, logs, machinery, self.settings)
         self.partitions.put(self._partition(number, opened, machinery, leadership))
         self.coordinator.partitions_added()
+        self.coordinator.reopened(number)
         self.wake()
 
     async def resign(self, number: int, reason: GoqError) -> None:
@@ -329,7 +334,9 @@ class Topic:
             results = await asyncio.gather(*(done for _, done in leased), return_exceptions=True)
         except asyncio.CancelledError:
             for delivery, _ in leased:
-                self.partitions[delivery.partition].undo_receive(group, delivery, delivery.spans)
+                with suppress(NotLeader):  # then who leads it now lets the lease end
+                    partition = self.partitions[delivery.partition]
+                    partition.undo_receive(group, delivery.token, delivery.spans)
             raise
         durable = []
         self.stats.begin(asyncio.get_running_loop().time())
@@ -340,6 +347,26 @@ class Topic:
         if not durable and isinstance(results[0], BaseException):
             raise results[0]
         return durable
+
+    async def wait_until_ready(self, group: str, consumer: str, seen: int, wait_ms: int) -> int:
+        """Return the count of readiness once it is not ``seen``, or after ``wait_ms``.
+
+        For a consumer that takes through another node: nothing is leased to it. What wakes it is
+        soon for the next too, as nobody knows here whether it still comes to take it.
+        """
+        if not self.shares_partitions(group):
+            return await self._until_ready(group, group, seen, wait_ms)
+        with self.coordinator.present(group, consumer):
+            return await self._until_ready(group, _line_of(group, consumer), seen, wait_ms)
+
+    async def _until_ready(self, group: str, line: str, seen: int, wait_ms: int) -> int:
+        if self.readiness.count(group) == seen and self._closed is None:
+            await self.waiters.wait(line, wait_ms / 1000)
+            if self.readiness.count(group) != seen:
+                asyncio.get_running_loop().call_later(_PASS_ON_S, self.waiters.wake, line)
+        if self._closed is not None:
+            raise self._closed
+        return self.readiness.count(group)
 
     async def wait_for_append(self, number: int, offset: int, wait_ms: int) -> None:
         """Return when a partition holds a message at ``offset``, or after ``wait_ms``."""
@@ -387,10 +414,12 @@ class Topic:
 
     def wake(self) -> None:
         """Wake one waiting consumer of each group: something may have become ready."""
+        self.readiness.note(None)
         for line in self.waiters.groups:
             self.waiters.wake(line)
 
     def _wake_group(self, group: str) -> None:
+        self.readiness.note(group)
         for line in self.waiters.groups:
             if line.partition(_LINE)[0] == group:
                 self.waiters.wake(line)
@@ -412,6 +441,7 @@ class Topic:
 
     def _ready(self, number: int, group: str | None) -> None:
         """Wake whoever may take from a partition, one of each group, or of one group."""
+        self.readiness.note(group)
         for line in self.waiters.groups:
             name, _, consumer = line.partition(_LINE)
             if group in (None, name) and (
@@ -432,12 +462,16 @@ class Topic:
         return self.settings_of(group).ordering is Ordering.PARTITION
 
     def holder(self, group: str, partition: int, other_than: str | None) -> str | None:
-        """Return a consumer, other than that one, that has a lease in a partition."""
-        leases = self.partitions[partition].state.group(group).leases.values()
+        """Return a consumer, other than that one, that has a lease in a partition open here."""
+        opened = self.partitions.get(partition)
+        if opened is None:
+            return None
+        leases = opened.state.group(group).leases.values()
         return next((le.consumer for le in leases if le.consumer != other_than), None)
 
     def wake_consumers(self, group: str, consumers: Collection[str]) -> None:
         """Let these consumers look again if they wait."""
+        self.readiness.note(group)
         for consumer in consumers:
             self.waiters.wake_group(_line_of(group, consumer))
 

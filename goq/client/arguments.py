@@ -84,6 +84,13 @@ def wait_ms(wait: Duration | None) -> int:
     return 0 if wait is None else min(parse_duration_ms(wait, field="wait"), limits.WAIT_MS_MAX)
 
 
+def check_acks(acks: str | None) -> str | None:
+    """Return ``acks`` if it is one of those there are, or None; raise ``InvalidInput``."""
+    if acks not in (None, "quorum", "leader"):
+        raise InvalidInput(f"acks is quorum or leader, not {acks!r:.100}", field="acks")
+    return acks
+
+
 def _checked(message: Message) -> Message:
     if type(message.value) is bytes and type(message.key) is bytes and not message.headers:
         check_message(message, field="message")

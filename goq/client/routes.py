@@ -10,6 +10,7 @@ JSON = b"application/json"
 FRAMES = b"application/vnd.goq.frames"
 
 TOPICS = "/v1/topics"
+CLUSTER = "/v1/cluster"
 
 
 def topic(name: str) -> str:
@@ -86,6 +87,16 @@ def trace(message_id: str | MessageId) -> str:
 def traces(name: str) -> str:
     """Return the path that finds messages of a topic and tells their lives."""
     return f"{topic(name)}/trace"
+
+
+def node(name: str) -> str:
+    """Return the path of a node of the cluster."""
+    return f"{CLUSTER}/nodes/{check_name(name, 'node')}"
+
+
+def move(name: str, partition: int) -> str:
+    """Return the path of a partition's move."""
+    return f"{CLUSTER}/moves/{check_name(name, 'topic')}/{partition}"
 
 
 def query(path: str, **parameters: str | int | None) -> str:

@@ -8,21 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 
 from goq import limits
+from goq.cluster.metadata.commands import AnyCommand, RemoveNode
 from goq.cluster.metadata.controller import decide
+from goq.cluster.metadata.results import Accepted
 from goq.cluster.metadata.watch import Heartbeat, Watch
 from goq.cluster.proposing import Proposing
-from goq.errors import GoqError, NotLeader
+from goq.errors import GoqError, NodeNotFound, NotLeader
 
 _log = logging.getLogger("goq.cluster")
 
 
 class Controlling:
-    """Hears heartbeats and decides, while this node is the one to."""
+    """Hears heartbeats and decides, while this node is the one to.
 
-    def __init__(self, proposing: Proposing) -> None:
+    ``take_out`` takes a node out of the Raft group; it raises ``GoqError`` if that is not to be
+    now.
+    """
+
+    def __init__(self, proposing: Proposing, take_out: Callable[[str], Awaitable[None]]) -> None:
         self._proposing = proposing
+        self._take_out = take_out
         self._watch: Watch | None = None
         self._changed = asyncio.Event()
 
@@ -37,9 +45,14 @@ class Controlling:
         self._changed.set()
 
     def hear(self, node: str, heartbeat: Heartbeat) -> None:
-        """Take a node's heartbeat; raise ``NotLeader`` where another node is to hear it."""
+        """Take a node's heartbeat; raise ``NotLeader`` where another node is to hear it.
+
+        Raises ``NodeNotFound`` if there is no such node: it has not come yet, or it has left.
+        """
         if self._watch is None:
             raise NotLeader("another node runs the controller now")
+        if node not in self._proposing.state.nodes:
+            raise NodeNotFound(f"there is no node {node} in the cluster")
         before = self._watch.heard.get(node)
         self._watch = self._watch.hear(node, heartbeat, _now_ms())
         if before is None or before.heartbeat != heartbeat:
@@ -63,11 +76,21 @@ class Controlling:
         self._watch = self._watch.look(_now_ms())
         for command in decide(self._proposing.state, self._watch):
             try:
-                result = await self._proposing.propose(command)
+                result = await self._do(command)
             except GoqError as error:
                 _log.info("the controller's %s was not done: %s", type(command).__name__, error)
                 return
             _log.info("%s", result.done)
+
+    async def _do(self, command: AnyCommand) -> Accepted:
+        """Propose a command; a node goes out of the Raft group before it is forgotten.
+
+        In this order whoever takes over finds what is still to do in the state, and the node never
+        hears that it is gone, upon which it would come back.
+        """
+        if isinstance(command, RemoveNode):
+            await self._take_out(command.node)
+        return await self._proposing.propose(command)
 
 
 def _now_ms() -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from goq import limits
@@ -19,7 +20,7 @@ from goq.cluster.controlling import Controlling
 from goq.cluster.heartbeats import decode_heartbeat, encode_heartbeat
 from goq.cluster.local_topics import LocalTopics
 from goq.cluster.metadata.commands import AlterInSync, ChangeSettings, RegisterNode
-from goq.cluster.metadata.state import Partition, State, Topic
+from goq.cluster.metadata.state import Partition, State, Topic, places
 from goq.cluster.metadata.watch import Heartbeat
 from goq.cluster.proposing import Proposing
 from goq.cluster.raft.driver import View
@@ -33,11 +34,13 @@ from goq.cluster.replication.messages import (
 )
 from goq.cluster.replication.replica import Part
 from goq.cluster.replication.replicas import Replicas
+from goq.cluster.reporting import Reporting
 from goq.cluster.shared_metadata import group_settings, topic_rows
 from goq.errors import (
     Conflict,
     GoqError,
     InvalidFrame,
+    NodeNotFound,
     NotLeader,
     PartitionNotFound,
     TopicNotFound,
@@ -62,10 +65,11 @@ class Member:
         disk: Disk,
         proposing: Proposing,
         calling: Calling,
+        take_out: Callable[[str], Awaitable[None]],
     ) -> None:
         self.name = name
         self.incarnation = incarnation
-        self.controlling = Controlling(proposing)
+        self.controlling = Controlling(proposing, take_out)
         self.replicas = Replicas(
             name,
             LocalTopics(broker),
@@ -75,6 +79,7 @@ class Member:
             self._propose_in_sync,
             on_failure=self._failed,
         )
+        self.reporting = Reporting(self.replicas, lambda: self.state, self._call)
         self._broker = broker
         self._proposing = proposing
         self._calling = calling
@@ -84,7 +89,9 @@ class Member:
         self._taken_up: dict[str, object] = {}
         self._unfit_reason = ""
         self._min_insync = 0
+        self.has_left = False
         self._changed = asyncio.Event()
+        self._next_change: asyncio.Future[None] | None = None
         self._tasks = Tasks()
         self._running: list[asyncio.Task[None]] = []
 
@@ -124,6 +131,9 @@ class Member:
         """Hear that the state of the cluster has changed."""
         self._changed.set()
         self.controlling.changed()
+        if self._next_change is not None:
+            self._next_change.set_result(None)
+            self._next_change = None
 
     # What other nodes ask
 
@@ -180,6 +190,7 @@ class Member:
             for number, partition in enumerate(topic.partitions)
             if self.name in partition.holders
         }
+        self.replicas.server.pace(state.settings.move_bytes_per_s, _in_the_making(state, self.name))
         self.replicas.agree(parts)
         for key in [r.key for r in self.replicas if r.key not in parts and r.key.topic in rows]:
             await self._give_up(key)
@@ -210,6 +221,13 @@ class Member:
             await asyncio.sleep(limits.NODE_HEARTBEAT_MS / 1000)
             try:
                 await self._say_alive()
+            except NodeNotFound:
+                if self.name in self.state.nodes and not self.has_left:
+                    self.has_left = True
+                    _log.warning(
+                        "this node has left the cluster; stop it. To take part again it needs a new"
+                        " id and an empty folder"
+                    )
             except GoqError as error:
                 _log.debug("no heartbeat: %s", error)
 
@@ -264,6 +282,19 @@ class Member:
             names = {name for name in leaders if name is not None}
         return [self._url_of(name, "this") for name in sorted(names | {self.name})]
 
+    def leaders(self, topic: str) -> list[str | None]:
+        """Return the names of the nodes that lead its partitions, None where nobody does.
+
+        Raises ``TopicNotFound``.
+        """
+        return [partition.leader for partition in self._topic(topic).partitions]
+
+    def next_change(self) -> asyncio.Future[None]:
+        """Return what is done when what is agreed on has changed."""
+        if self._next_change is None:
+            self._next_change = asyncio.get_running_loop().create_future()
+        return self._next_change
+
     def _url_of(self, node: str | None, what: str) -> str | None:
         if node == self.name:
             return None
@@ -314,6 +345,17 @@ class Member:
 
     def _failed(self, key: PartitionKey, error: Exception) -> None:
         _log.error("partition %d of %s: %s", key.number, key.topic, error)
+
+
+def _in_the_making(state: State, leader: str) -> dict[PartitionKey, frozenset[str]]:
+    """Return who copies partitions that a node leads because a move has begun."""
+    return {
+        PartitionKey(place.topic, topic.topic_id, place.partition): frozenset(copying)
+        for place, topic, partition in places(state)
+        if partition.moving
+        and partition.leader == leader
+        and (copying := set(partition.adding) - set(partition.in_sync))
+    }
 
 
 def _part(state: State, partition: Partition) -> Part:

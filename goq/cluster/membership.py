@@ -10,6 +10,7 @@ import msgspec
 
 from goq.broker.broker import Broker
 from goq.broker.metadata import LocalMetadata
+from goq.cluster.administering import Administering
 from goq.cluster.calls.answering import Answering
 from goq.cluster.calls.calling import Calling
 from goq.cluster.elsewhere import (
@@ -18,6 +19,7 @@ from goq.cluster.elsewhere import (
     PublishingForOthers,
     RemotePartition,
 )
+from goq.cluster.giving_back import GIVE_BACK, GivingBack
 from goq.cluster.member import FETCH, HEARTBEAT, Member
 from goq.cluster.metadata.store import MetadataMachine
 from goq.cluster.proposing import Proposing
@@ -27,9 +29,11 @@ from goq.cluster.raft.link import Credentials
 from goq.cluster.raft.node import RaftNode
 from goq.cluster.raft.watched import Applied
 from goq.cluster.relaying import Relay
+from goq.cluster.reporting import REPORTS
+from goq.cluster.seat import MemberSeat
 from goq.cluster.shared_metadata import SharedMetadata
 from goq.config import Config
-from goq.errors import GoqError, InvalidInput, UsageError
+from goq.errors import Conflict, GoqError, InvalidInput, NotLeader, UsageError
 from goq.storage.files import Disk
 
 _log = logging.getLogger("goq.cluster")
@@ -55,6 +59,8 @@ class Membership:
         self._joining: asyncio.Task[None] | None = None
         self.member: Member | None = None
         self.answering: Answering
+        self.seat: MemberSeat | None = None
+        self.giving_back: GivingBack
 
     async def open(self, local: LocalMetadata) -> SharedMetadata:
         """Take part in what is agreed on, though nothing may be known yet.
@@ -116,15 +122,34 @@ class Membership:
         assert self._raft is not None
         assert self._machine is not None
         proposing = Proposing(self._raft, self._machine)
-        self.member = Member(self._name, broker.epoch, broker, self._disk, proposing, self._calling)
+        self.member = Member(
+            self._name,
+            broker.epoch,
+            broker,
+            self._disk,
+            proposing,
+            self._calling,
+            self._take_out,
+        )
+        raft = self._raft
+        self.seat = MemberSeat(
+            self._name,
+            lambda: proposing.state,
+            lambda: raft.view,
+            self.member.reporting,
+            Administering(proposing, self.member.reporting, raft.add_member),
+        )
         for_others = PublishingForOthers(broker)
+        self.giving_back = GivingBack(broker, self.member.call_leader)
         self.answering = Answering(
             self._secret,
             {
                 PUBLISH: for_others.answer_publish,
                 PRODUCERS: for_others.answer_producers,
+                GIVE_BACK: self.giving_back.answer,
                 FETCH: self.member.answer_fetch,
                 HEARTBEAT: self.member.answer_heartbeat,
+                REPORTS: self.member.reporting.answer,
                 _MEMBERS: self._answer_members,
                 _JOIN: self._answer_join,
             },
@@ -140,11 +165,24 @@ class Membership:
         if cluster.join is not None:
             self._joining = asyncio.ensure_future(self._join(cluster.join))
 
-    async def _join(self, url: str) -> None:
-        """Ask to be let in until that has happened."""
+    async def _take_out(self, node: str) -> None:
+        """Take a node that leaves out of the Raft group; one that leads it hands that over first.
+
+        Then this node decides nothing any more: the next one goes on.
+        """
         assert self._raft is not None
+        if node == self._name:
+            await self._raft.transfer_leadership()
+            raise NotLeader("another node runs the controller now")
+        await self._raft.remove_member(node)
+
+    async def _join(self, url: str) -> None:
+        """Ask to be let in until something is heard from the cluster, which tells members alone.
+
+        So a node that has heard anything once never asks again, least of all one that has left.
+        """
         spec = f"{self._name}={self._address}".encode()
-        while not self._raft.view.has_quorum or self._name not in self._state_nodes():
+        while not self._state_nodes():
             try:
                 await self._calling.call(url, _JOIN, spec, _JOIN_TIMEOUT_S)
                 return
@@ -176,6 +214,8 @@ class Membership:
     def _applied(self, _applied: list[Applied]) -> None:
         if self.member is not None:
             self.member.agreed()
+        if self.seat is not None:
+            self.seat.agreed()
 
     async def _answer_members(self, _node: str, _body: bytes) -> list[bytes | memoryview]:
         assert self._raft is not None
@@ -186,6 +226,11 @@ class Membership:
         spec = body.decode(errors="replace")
         if spec.partition("=")[0] != node:
             raise InvalidInput(f"{node} asks to be let in as {spec[:100]!r}")
+        if node in self._state_nodes():
+            raise Conflict(
+                f"there is a node {node} already, which has another folder: take another id, and"
+                f" if that node is lost: goq cluster leave {node}"
+            )
         await self._raft.add_member(spec)
         return []
 

@@ -9,10 +9,9 @@ import httpx
 
 from goq import limits
 from goq.client._async.transport import open_transport
-from goq.errors import Unavailable
-from goq.http.message import Request, Response
+from goq.errors import NotLeader, Unavailable
+from goq.http.message import LOCAL, Request, Response
 
-LOCAL = "goq-local"
 _NOT_PASSED_ON = frozenset(
     {
         "host",
@@ -37,7 +36,8 @@ class Relay:
     async def ask(self, url: str, request: Request) -> Response:
         """Return the answer of the node at ``url``, which is to answer by itself.
 
-        Raises ``Unavailable`` where there is none; it may have done what it was asked.
+        Raises ``NotLeader`` where nobody listens there, and ``Unavailable`` where no answer came:
+        it may have done what it was asked.
         """
         target = quote(request.path, safe="/:")
         if request.query_string:
@@ -60,6 +60,10 @@ class Relay:
         try:
             answer = await self._transport(url).handle_async_request(passed_on)
             return await _response(answer)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise NotLeader(
+                f"the node at {url} cannot be reached ({error})", retry_after_ms=500
+            ) from None
         except httpx.HTTPError as error:
             raise Unavailable(
                 f"the node that leads this, at {url}, does not answer ({error}); whether it did"
@@ -88,7 +92,7 @@ async def _response(answer: httpx.Response) -> Response:
         if name.lower() not in _NOT_PASSED_ON and name.lower() not in ("content-type", "date")
     }
     content_type = answer.headers.get("content-type")
-    if "content-length" in answer.headers:
+    if "content-length" in answer.headers or answer.status_code == 204:
         return Response(answer.status_code, await answer.aread(), content_type, headers)
     return Response(answer.status_code, _streamed(answer), content_type, headers)
 

@@ -5,6 +5,7 @@ What is true of this node alone, as its segments and its starts, stays in its ow
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 
 from goq.broker.metadata import LocalMetadata, SegmentKey
@@ -12,8 +13,11 @@ from goq.cluster.metadata import commands
 from goq.cluster.metadata.results import Accepted
 from goq.cluster.metadata.state import Group, State, Topic
 from goq.cluster.proposing import Proposing
-from goq.errors import TopicExists, TopicNotFound
+from goq.errors import Conflict, TopicExists, TopicNotFound
 from goq.storage.nodedb import ArchiveRow, SegmentRow, TopicRow
+
+_PATIENCE_S = 3.0
+_PAUSE_S = 0.02
 
 
 class SharedMetadata:
@@ -73,11 +77,24 @@ class SharedMetadata:
         return group_settings(self._state, topic)
 
     async def put_group(self, topic: str, name: str, settings: Mapping[str, str]) -> None:
-        """Make a group, or give it other settings."""
-        topic_id, group = self._group(topic, name)
-        if group is None or dict(group.settings) != dict(settings):
+        """Make a group, or give it other settings; one that there is keeps those it has for none.
+
+        Several nodes may do so at once, as when their consumers come for the first time.
+        """
+        until = asyncio.get_running_loop().time() + _PATIENCE_S
+        while True:
+            topic_id, group = self._group(topic, name)
+            if group is not None and (not settings or dict(group.settings) == dict(settings)):
+                return
             version = 0 if group is None else group.version
-            await self._propose(commands.PutGroup(topic, topic_id, name, version, dict(settings)))
+            command = commands.PutGroup(topic, topic_id, name, version, dict(settings))
+            try:
+                await self._propose(command)
+                return
+            except Conflict:  # decided on what was so before: look again once it is known here
+                if asyncio.get_running_loop().time() >= until:
+                    raise
+            await asyncio.sleep(_PAUSE_S)
 
     async def delete_group(self, topic: str, name: str) -> None:
         """Forget a group."""

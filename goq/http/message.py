@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from goq.http.target import parse_query
 
@@ -11,6 +11,10 @@ BytesLike: TypeAlias = bytes | bytearray | memoryview
 Item: TypeAlias = BytesLike | Sequence[BytesLike]
 """What a stream yields: one chunk, in parts if it lies in several places."""
 Body: TypeAlias = bytes | Sequence[BytesLike] | AsyncIterator[Item]
+
+
+LOCAL: Final = "goq-local"
+"""The header by which a node of several is asked to answer by itself, of what it leads."""
 
 
 class LiveStream(AsyncIterator[Item]):

@@ -93,6 +93,13 @@ def command(
         str | None, typer.Option(metavar="T", help="Whose messages these are.")
     ] = None,
     partition: Annotated[int | None, typer.Option(metavar="N", help="Default: by key.")] = None,
+    acks: Annotated[
+        str | None,
+        typer.Option(
+            metavar="quorum|leader",
+            help="In a cluster: wait until enough nodes have a message, or one. Default quorum.",
+        ),
+    ] = None,
     batch: Annotated[int, typer.Option(metavar="N", help="Messages a request at most.")] = 10_000,
     linger: Annotated[
         str, typer.Option(metavar="D", help="How long a batch waits for more.")
@@ -111,6 +118,8 @@ def command(
         raise UsageError("--jsonl, --whole and --key-sep or --null exclude each other")
     if compress not in (None, "zstd"):
         raise UsageError(f"--compress is zstd, not {compress!r}")
+    if acks not in (None, "quorum", "leader"):
+        raise UsageError(f"--acks is quorum or leader, not {acks!r}")
     if key is not None and key_sep is not None:
         raise UsageError("give --key or --key-sep, not both")
     if delay is not None and at is not None:
@@ -136,6 +145,7 @@ def command(
             linger=linger,
             compress=compress is not None,
             partition=partition,
+            acks=acks,
             on_published=report.published,
         ) as producer,
     ):

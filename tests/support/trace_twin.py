@@ -168,7 +168,7 @@ class TraceTwin:
                     consumer, attempt, delivery.deadline_ms, delivery.token, told
                 )
             if returns:
-                partition.undo_receive(group, delivery, delivery.spans)
+                partition.undo_receive(group, delivery.token, delivery.spans)
                 for start, end, attempt in delivery.spans:
                     for offset in range(start, end):
                         self._ends(standing, topic.name, offset, "RETURNED", group, waits=attempt)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from goq.client import routes
+from goq.client._async.clustering import AsyncClusterAdmin
 from goq.client._async.dead import AsyncDeadLetters
 from goq.client._async.http import Http
 from goq.model import MessageId
@@ -13,7 +14,7 @@ from goq.model import MessageId
 Json = dict[str, Any]
 
 
-class AsyncAdmin(AsyncDeadLetters):
+class AsyncAdmin(AsyncDeadLetters, AsyncClusterAdmin):
     """What a client can ask about topics, groups, messages and the node itself."""
 
     _http: Http

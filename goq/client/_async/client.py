@@ -42,6 +42,7 @@ from goq.client.arguments import (
     Time,
     as_message,
     as_messages,
+    check_acks,
     wait_ms,
 )
 from goq.client.delivery import DeliveryOptions
@@ -99,7 +100,7 @@ class AsyncClient(AsyncAdmin, AsyncFrames, AsyncReplays, AsyncTracing):
         )
         self._clock = clock or SystemClock()
         self._settler = Settler(self._http)
-        self._direct: dict[str, DirectPublisher] = {}
+        self._direct: dict[tuple[str, str | None], DirectPublisher] = {}
         self._consumptions: set[Consumption] = set()
 
     async def __aenter__(self) -> AsyncClient:
@@ -133,6 +134,7 @@ class AsyncClient(AsyncAdmin, AsyncFrames, AsyncReplays, AsyncTracing):
         tenant: str | None = None,
         dedup_id: str | None = None,
         partition: int | None = None,
+        acks: str | None = None,
     ) -> Published:
         """Publish one message; return once the node has stored it.
 
@@ -143,21 +145,30 @@ class AsyncClient(AsyncAdmin, AsyncFrames, AsyncReplays, AsyncTracing):
         is whose turn it takes. A second message with the same ``dedup_id`` within the topic's
         window is not stored: the answer names the first.
 
+        In a cluster enough nodes have the message then that any one may be lost: ``acks`` is
+        ``quorum``. With ``leader`` one node has it, and it is lost with that one.
+
         Where an OpenTelemetry span is active and ``headers`` have no ``traceparent``, the message
         carries that span's.
         """
         message = with_current_span(as_message(value, key, headers))
         options = DeliveryOptions(priority, delay, deliver_at, ttl, tenant, dedup_id)
-        return await self._direct_to(topic).publish(message, partition, options)
+        return await self._direct_to(topic, acks).publish(message, partition, options)
 
     async def publish_many(
-        self, topic: str, messages: Iterable[MessageLike], *, compress: bool = False
+        self,
+        topic: str,
+        messages: Iterable[MessageLike],
+        *,
+        compress: bool = False,
+        acks: str | None = None,
     ) -> PublishedBatch:
         """Publish messages in their order; return once the node has stored them all.
 
         When it raises, the error's note says how many were stored: the first ones.
         """
-        return await self._direct_to(topic).publish_many(as_messages(messages), compress=compress)
+        direct = self._direct_to(topic, acks)
+        return await direct.publish_many(as_messages(messages), compress=compress)
 
     def producer(
         self,
@@ -168,6 +179,7 @@ class AsyncClient(AsyncAdmin, AsyncFrames, AsyncReplays, AsyncTracing):
         linger: Duration = "5ms",
         compress: bool = False,
         partition: int | None = None,
+        acks: str | None = None,
         on_published: Callable[[PublishedBatch], None] | None = None,
     ) -> AsyncProducer:
         """Return a producer: the fast way to publish much. Close it, or use it in ``with``."""
@@ -177,7 +189,7 @@ class AsyncClient(AsyncAdmin, AsyncFrames, AsyncReplays, AsyncTracing):
             parse_duration_ms(linger, field="linger"),
             compress,
         )
-        publisher = Publisher(self._http, topic, partition=partition)
+        publisher = Publisher(self._http, topic, partition=partition, acks=check_acks(acks))
         return AsyncProducer(publisher, options, on_published)
 
     async def read(
@@ -382,10 +394,12 @@ class AsyncClient(AsyncAdmin, AsyncFrames, AsyncReplays, AsyncTracing):
             failed.extend(settled.failed)
         return Settled(done, failed)
 
-    def _direct_to(self, topic: str) -> DirectPublisher:
-        if topic not in self._direct:
-            self._direct.setdefault(topic, DirectPublisher(Publisher(self._http, topic)))
-        return self._direct[topic]
+    def _direct_to(self, topic: str, acks: str | None) -> DirectPublisher:
+        found = self._direct.get((topic, acks))
+        if found is None:
+            publisher = Publisher(self._http, topic, acks=check_acks(acks))
+            found = self._direct.setdefault((topic, acks), DirectPublisher(publisher))
+        return found
 
     def _receive_options(
         self,

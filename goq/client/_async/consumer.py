@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Final
 
+from goq import limits
 from goq.client._async.backend import Lock, Worker, sleep
 from goq.client._async.channel import Channel
 from goq.client._async.extender import Extender
@@ -27,6 +30,8 @@ from goq.errors import GoqError
 _LAST_ANSWER_S_MAX: Final = 1.0
 _EXHAUSTED_S: Final = 1.0
 _SOUND_STREAM_S: Final = 1.0
+_WATCH_MS: Final = 20_000
+_WATCH_PAUSE_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +65,12 @@ class Consumption:
     all credit is with the user, who wants to go on before settling, the node is asked for more.
 
     A loop that is to end when nothing is ready asks for messages instead, as a stream never says
-    that there are none; so does one over several topics that is to end after ``max`` messages,
-    as the streams would each bring so many.
+    that there are none; so does one over several topics or several nodes that is to end after
+    ``max`` messages, as the streams would each bring so many.
+
+    Where several nodes lead partitions of a topic, each of them has a stream, and what comes is
+    passed on as it came: none has more than its credit in the queue. A worker waits for others to
+    lead; then streams begin with these, and end with those that lead no more.
     """
 
     def __init__(
@@ -114,10 +123,9 @@ class Consumption:
         async with self._closing:
             self._channel.close()
             if self._receiving is not None:
-                for feed in self._feeds:
+                for feed in list(self._feeds):
                     await feed.end()
-                    self._settler.listeners.remove(feed.settled)
-                self._feeds = []
+                    self._forget(feed)
                 self._receiving.finish()
                 give_up_at_s = time.monotonic() + _LAST_ANSWER_S_MAX
                 for worker in self._workers:
@@ -125,6 +133,8 @@ class Consumption:
                 await self._receiving.aclose()
             for worker in self._workers:
                 await worker.stop()
+            for feed in list(self._feeds):  # that began meanwhile
+                self._forget(feed)
             await self._extender.stop()
             await self._give_back(list(self._held))
             self._held.clear()
@@ -183,20 +193,30 @@ class Consumption:
     def _start_workers(self) -> None:
         self._running = len(self._topics)
         if self._streams:
-            # one more to ask for credit, and to say that enough has come
-            self._receiving = http = self._http.fork(len(self._topics) + 1)
-            self._feeds = [
-                Feed(http, topic, self._group, self._options.receive) for topic in self._topics
-            ]
-            self._settler.listeners.extend([feed.settled for feed in self._feeds])
-            self._workers = [Worker(self._follow, http, feed) for feed in self._feeds]
+            # more for the other nodes, to ask for credit, and to say that enough has come
+            self._receiving = http = self._http.fork(
+                len(self._topics) * limits.CLUSTER_NODES_MAX + 1
+            )
+            for topic in self._topics:
+                self._start_feed(http, topic)
         else:
             self._receiving = http = self._http.fork(len(self._topics))
             self._workers = [Worker(self._fetch, http, topic) for topic in self._topics]
 
+    def _start_feed(self, http: Http, topic: str, server: str | None = None) -> None:
+        feed = Feed(http, topic, self._group, self._options.receive, server)
+        self._feeds.append(feed)
+        self._settler.listeners.append(feed.settled)
+        self._workers.append(Worker(self._follow, http, feed))
+
+    def _forget(self, feed: Feed) -> None:
+        with contextlib.suppress(ValueError):  # whoever is second has nothing to do
+            self._feeds.remove(feed)
+            self._settler.listeners.remove(feed.settled)
+
     async def _grant(self, wait_s: float) -> float:
         """Grant more where all credit is with the user; return how long to wait for messages."""
-        for feed in self._feeds:
+        for feed in list(self._feeds):
             if feed.is_exhausted or (self._was_silent and feed.may_be_exhausted):
                 await feed.more()
         if any(feed.may_be_exhausted for feed in self._feeds):
@@ -204,35 +224,73 @@ class Consumption:
         return wait_s
 
     async def _follow(self, http: Http, feed: Feed) -> None:
-        """Take what is pushed from one topic until the loop ends, over one stream after another."""
+        """Take what is pushed from one topic, over one stream after another.
+
+        Until the loop ends, or the node is no longer one to be asked.
+        """
         attempts = http.attempts()
         try:
-            while not self._channel.closed:
+            while feed.is_wanted and not self._channel.closed:
                 left = None if self._options.max is None else self._options.max - self._passed_on
                 if left == 0:
                     return
-                await feed.open(left)
-                opened_s = time.monotonic()
+                opened_s, is_first = inf, feed.server is None
                 try:
-                    async for deliveries in feed.deliveries():
-                        self._admit(
-                            AsyncDeliveryBatch(self._settler, feed.topic, self._group, deliveries)
-                        )
-                        self._channel.offer(True)
+                    await feed.open(left)
+                    opened_s = time.monotonic()
+                    if feed.is_of_cluster and left is not None:
+                        await feed.abandon()
+                        self._forget(feed)
+                        await self._fetch(http, feed.topic)
+                        return
+                    if feed.is_of_cluster and is_first:
+                        self._workers.append(Worker(self._watch, http, feed.topic))
+                    await self._pass_on(feed)
                 except GoqError as error:
                     if self._channel.closed:
                         return
+                    if is_first and opened_s == inf:
+                        raise  # it was tried for as long as it may be
                     if time.monotonic() - opened_s > _SOUND_STREAM_S:
                         attempts = http.attempts()
                     pause_s = attempts.pause_s(Failure(error, maybe_done=True), repeatable=True)
-                    await self._withdraw(feed.topic)
-                    if pause_s is None:
+                    if feed.is_wanted:
+                        await self._withdraw(feed)
+                    if pause_s is None and feed.is_wanted:
                         raise
-                    await sleep(pause_s)
+                    await sleep(pause_s or 0)
+        except Exception as error:
+            self._channel.fail(error)
+        finally:
+            if not feed.is_wanted:
+                self._forget(feed)
+
+    async def _pass_on(self, feed: Feed) -> None:
+        """Take what comes over a stream, until it breaks or ends."""
+        async for deliveries in feed.deliveries():
+            self._admit(AsyncDeliveryBatch(self._settler, feed.topic, self._group, deliveries))
+            self._channel.offer(True)
+
+    async def _watch(self, http: Http, topic: str) -> None:
+        """Have a stream with each node that leads partitions of a topic, until the loop ends."""
+        try:
+            await http.learn(topic)
+            while not self._channel.closed:
+                leaders = http.places.leaders(topic)
+                followed = {f.server: f for f in self._feeds if f.topic == topic and f.is_wanted}
+                for server in leaders:
+                    if server not in followed:
+                        self._start_feed(http, topic, server)
+                for feed in followed.values():
+                    if feed.server not in leaders and leaders:
+                        feed.is_wanted = False
+                        await feed.end()
+                await http.learn(topic, wait_ms=_WATCH_MS)
+                await sleep(_WATCH_PAUSE_S)
         except Exception as error:
             self._channel.fail(error)
 
-    async def _withdraw(self, topic: str) -> None:
+    async def _withdraw(self, feed: Feed) -> None:
         """Drop what came over a stream that broke and was not passed on.
 
         The node has given it back already if it noticed; a node that was started anew has not.
@@ -240,8 +298,10 @@ class Consumption:
         taken: list[AsyncReceivedMessage] = []
         while (message := self._take()) is not None:
             taken.append(message)
-        dropped = [message for message in taken if message.topic == topic]
-        self._held.extend([message for message in taken if message.topic != topic])
+        dropped: list[AsyncReceivedMessage] = []
+        for message in taken:
+            is_of_feed = feed.brought(message.topic, message.partition)
+            (dropped if is_of_feed else self._held).append(message)
         self._channel.offer(True)
         for message in dropped:
             message.settled = True

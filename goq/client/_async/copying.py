@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 
 from goq import limits
 from goq.client import routes
-from goq.client._async.frames import send_frames
 from goq.client._async.http import Http
 from goq.client._async.log import OnDamage, Span, read
+from goq.client._async.posting import post_frames
 from goq.client._async.replaying import replayed
 from goq.client.arguments import message_bytes
 from goq.client.batch import Batch
@@ -194,7 +194,7 @@ class Copying:
         if self._options.before_send is not None:
             await self._options.before_send(self._count)
         places = list(self._batches)
-        results = await send_frames(
+        results = await post_frames(
             self._http, self._target, [self._frame(place) for place in places]
         )
         stored = 0

@@ -1,4 +1,4 @@
-"""What the node pushes from one topic: one stream after the other."""
+"""What a node pushes from one topic: one stream after the other."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import msgspec
 from goq import limits
 from goq.client import routes, wire
 from goq.client._async.http import Http, Streaming
-from goq.client._async.receive import ReceiveOptions
+from goq.client._async.receive import OWN_ALONE, ReceiveOptions
 from goq.client.http1 import ANSWER_BYTES_MAX
+from goq.client.places import VERSION_HEADER
 from goq.client.problems import unreadable
 from goq.client.wire import Delivery
 from goq.errors import GoqError, InvalidFrame, Unavailable
@@ -26,11 +27,26 @@ class Feed:
 
     ``in_flight`` is what this client knows of: messages that came, less those settled here. The
     node knows better, as leases also end by themselves; :meth:`more` takes over what it says.
+
+    ``server`` is the one node to ask, None for any. Whichever answers then says whether it is one
+    of several (``is_of_cluster``): what comes is of that one alone.
     """
 
-    def __init__(self, http: Http, topic: str, group: str, options: ReceiveOptions) -> None:
+    def __init__(
+        self,
+        http: Http,
+        topic: str,
+        group: str,
+        options: ReceiveOptions,
+        server: str | None = None,
+    ) -> None:
         self.topic = topic
         self.group = group
+        self.server = server
+        self.is_of_cluster = False
+        self.is_wanted = True
+        self.partitions: set[int] = set()
+        """From where something came."""
         self.in_flight = 0
         self._http = http
         self._options = options
@@ -48,7 +64,12 @@ class Feed:
             self._options.stream_body(limit),
             accept=routes.FRAMES,
             wait_ms=_SILENCE_MS_MAX,
+            extra=[OWN_ALONE],
+            server=self.server,
         )
+        self.is_of_cluster = VERSION_HEADER in self._stream.headers
+        if self.is_of_cluster:
+            self.server = self._stream.server
 
     async def deliveries(self) -> AsyncIterator[list[Delivery]]:
         """Yield what comes; raise when the stream ends, in whatever way."""
@@ -62,6 +83,7 @@ class Feed:
                     if count:
                         self._arrived += count
                         self.in_flight += count
+                        self.partitions.update(delivery.partition for delivery in deliveries)
                         yield deliveries
         except (msgspec.DecodeError, InvalidFrame) as error:
             raise unreadable(f"a stream of {self.topic}", error) from None
@@ -69,9 +91,13 @@ class Feed:
             self._stream = None
         raise Unavailable("the node ended the stream; it is stopping, or the topic is gone")
 
-    def settled(self, topic: str, group: str, count: int) -> None:
+    def brought(self, topic: str, partition: int) -> bool:
+        """Return whether messages of a partition came over this feed."""
+        return topic == self.topic and partition in self.partitions
+
+    def settled(self, topic: str, group: str, partition: int, count: int) -> None:
         """Note that messages were settled, if they are of this feed."""
-        if topic == self.topic and group == self.group:
+        if group == self.group and self.brought(topic, partition):
             self.in_flight = max(0, self.in_flight - count)
 
     @property
@@ -93,6 +119,12 @@ class Feed:
             if stream is not None:
                 answer = await stream.ask("PATCH", self._path(stream), asked)
                 self._credit, self.in_flight = answer["max"], answer["in_flight"]
+
+    async def abandon(self) -> None:
+        """Break the stream: the node gives back at once what it handed over."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            await stream.aclose()
 
     async def end(self) -> None:
         """Tell the node to end the stream and to leave its leases as they are."""

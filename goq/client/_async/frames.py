@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from goq.client import routes, wire
 from goq.client._async.http import Http
-from goq.client.problems import unreadable
-from goq.errors import InvalidFrame, TopicExists
+from goq.client._async.posting import post_frames
+from goq.errors import TopicExists
 
 
 class AsyncFrames:
@@ -31,7 +29,7 @@ class AsyncFrames:
         stored once. Raises ``SequenceGap`` where a frame neither follows its producer's last one
         nor is one of the last few.
         """
-        return await send_frames(self._http, topic, frames)
+        return await post_frames(self._http, topic, frames)
 
     async def topic_for_publish(self, name: str) -> dict[str, Any]:
         """Return a topic that is about to be published to.
@@ -56,17 +54,3 @@ class AsyncFrames:
         """Return by partition the number with which a producer goes on, where it is known."""
         found = await self._http.call("GET", routes.producer(topic, producer_id))
         return {each["partition"]: each["next_sequence"] for each in found["partitions"]}
-
-
-async def send_frames(
-    http: Http, topic: str, frames: Sequence[tuple[int, bytes]]
-) -> list[wire.StoredFrame]:
-    """Store frames in their partitions in one request; return where each lies."""
-    body = b"".join([piece for placed in frames for piece in wire.place(*placed)])
-    answer = await http.request(
-        "POST", routes.messages(topic), body, content_type=routes.FRAMES, repeatable=True
-    )
-    try:
-        return wire.decode_published(answer.body, len(frames))
-    except (msgspec.DecodeError, InvalidFrame) as error:
-        raise unreadable(topic, error) from None

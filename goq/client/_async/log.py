@@ -23,6 +23,7 @@ from goq.client._async.channel import Channel
 from goq.client._async.http import Http
 from goq.client.lanes import DEFAULT_LANES
 from goq.client.messages import DamagedRange, LogMessage, ReadBatch, messages_of
+from goq.client.places import Place
 from goq.client.problems import unreadable
 from goq.errors import DamagedData, InvalidFrame, InvalidInput, PartitionNotFound
 from goq.frame.view import FrameView
@@ -77,7 +78,12 @@ async def read(
         wait=format_duration_ms(wait_ms) if wait_ms else None,
     )
     answer = await http.request(
-        "GET", target, accept=routes.FRAMES, repeatable=True, wait_ms=wait_ms
+        "GET",
+        target,
+        accept=routes.FRAMES,
+        repeatable=True,
+        wait_ms=wait_ms,
+        place=Place(topic, partition),
     )
     try:
         return wire.decode_read(answer.body, topic, partition)
@@ -94,7 +100,9 @@ async def read_events(http: Http, topic: str, partition: int, span: Span) -> Rea
         background="true" if span.background else None,
         include_deleted="true" if span.include_deleted else None,
     )
-    answer = await http.request("GET", target, accept=routes.FRAMES, repeatable=True)
+    answer = await http.request(
+        "GET", target, accept=routes.FRAMES, repeatable=True, place=Place(topic, partition)
+    )
     try:
         return wire.decode_read(answer.body, topic, partition)
     except (msgspec.DecodeError, InvalidFrame) as error:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
+from typing import Final
 
 import msgspec
 
@@ -20,10 +21,13 @@ from goq.client._async.settle import (
 from goq.client.arguments import Duration
 from goq.client.lanes import delivery_fields
 from goq.client.messages import Settled
-from goq.client.problems import unreadable
+from goq.client.problems import Answer, unreadable
 from goq.client.wire import Delivery
-from goq.errors import InvalidFrame
+from goq.errors import GoqError, InvalidFrame
 from goq.units import format_duration_ms
+
+OWN_ALONE: Final = (b"Goq-Local", b"true")
+"""Asks a node of a cluster for what it leads alone, as the others are asked, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +120,25 @@ class AsyncDeliveryBatch:
 async def receive(
     http: Http, settler: Settler, topic: str, group: str, options: ReceiveOptions
 ) -> AsyncDeliveryBatch:
-    """Ask a group for messages.
+    """Ask a group for messages: of several nodes each for its own, then any for those of all.
 
     Repeated when its answer is lost: what the lost one handed over comes again after its
     visibility timeout.
     """
     path = f"{routes.group(topic, group)}/receive"
+    body = replace(options, wait_ms=0).body()
+    await http.find_leaders(topic)
+    for server in http.places.leaders_in_turn(topic):
+        try:
+            answer = await http.request_at(
+                server, path, body, accept=routes.FRAMES, extra=[OWN_ALONE]
+            )
+        except GoqError as error:
+            if not error.retryable:
+                raise
+            continue  # who leads next is asked by the node that is asked last
+        if deliveries := _decoded(path, answer):
+            return AsyncDeliveryBatch(settler, topic, group, deliveries)
     answer = await http.request(
         "POST",
         path,
@@ -130,8 +147,11 @@ async def receive(
         repeatable=True,
         wait_ms=options.wait_ms,
     )
+    return AsyncDeliveryBatch(settler, topic, group, _decoded(path, answer))
+
+
+def _decoded(path: str, answer: Answer) -> list[Delivery]:
     try:
-        deliveries = wire.decode_deliveries(answer.body)
+        return wire.decode_deliveries(answer.body)
     except (msgspec.DecodeError, InvalidFrame) as error:
         raise unreadable(path, error) from None
-    return AsyncDeliveryBatch(settler, topic, group, deliveries)

@@ -2,54 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from goq import limits
 from goq.client import routes, wire
+from goq.client._async.backend import sleep
 from goq.client._async.http import Http
 from goq.client.arguments import Duration, wire_duration
 from goq.client.messages import FailedReceipt, Settled
+from goq.client.places import Place
 from goq.client.problems import unreadable
+from goq.client.retry import Failure
 from goq.client.tracecontext import traceparent_of
 from goq.errors import BY_CODE, Conflict
 from goq.model import Header, MessageId, Receipt
 
 
 class Settler:
-    """Sends receipts to the groups of topics.
+    """Sends receipts to the groups of topics: those of a partition to who leads it.
 
     A settlement whose answer was lost is sent again. If the lost one had been carried out, the
-    node no longer knows the lease: the receipts then come back as ``lease_lost``.
+    node no longer knows the lease: the receipts then come back as ``lease_lost``. Leases outlive
+    who leads; where nobody does for a moment, receipts are sent again.
     """
 
     def __init__(self, http: Http) -> None:
         self._http = http
-        self.listeners: list[Callable[[str, str, int], None]] = []
-        """Called with topic, group and how many of their messages were let go of."""
+        self.listeners: list[Callable[[str, str, int, int], None]] = []
+        """Called with topic, group, a partition and how many messages were let go of, from it and
+        others with the same leader."""
 
     async def settle(
         self, verb: str, topic: str, group: str, receipts: Sequence[str], **details: object
     ) -> Settled:
-        """Settle receipts, in as few requests as the limit of one allows."""
+        """Settle receipts, in as few requests as their leaders and the limit of one allow."""
         done, failed = 0, list[FailedReceipt]()
-        path = f"{routes.group(topic, group)}/{verb}"
-        for start in range(0, len(receipts), limits.RECEIPTS_PER_REQUEST_MAX):
-            piece = receipts[start : start + limits.RECEIPTS_PER_REQUEST_MAX]
-            body = msgspec.json.encode({"receipts": piece, **details})
-            answer = await self._http.request("POST", path, body, repeatable=True)
+        if self._http.places.is_cluster:
+            await self._http.find_leaders(topic)
+        for place, some in self._by_leader(topic, receipts):
+            for start in range(0, len(some), limits.RECEIPTS_PER_REQUEST_MAX):
+                piece = some[start : start + limits.RECEIPTS_PER_REQUEST_MAX]
+                settled = await self._settle(verb, place, group, piece, details)
+                done += settled.done
+                failed.extend(settled.failed)
+                if verb != "extend":
+                    for listener in list(self.listeners):
+                        listener(topic, group, place.partition, settled.done)
+        return Settled(done, failed)
+
+    async def _settle(
+        self,
+        verb: str,
+        place: Place,
+        group: str,
+        receipts: Sequence[str],
+        details: Mapping[str, object],
+    ) -> Settled:
+        """Settle receipts with one leader; again for a while those that found none."""
+        path = f"{routes.group(place.topic, group)}/{verb}"
+        attempts = self._http.attempts()
+        done, failed = 0, list[FailedReceipt]()
+        while True:
+            body = msgspec.json.encode({"receipts": receipts, **details})
+            answer = await self._http.request("POST", path, body, repeatable=True, place=place)
             try:
                 settled = wire.decode_settled(answer.body)
             except msgspec.DecodeError as error:
                 raise unreadable(path, error) from None
             done += settled.done
-            failed.extend(settled.failed)
-        if verb != "extend":
-            for listener in list(self.listeners):
-                listener(topic, group, done)
-        return Settled(done, failed)
+            waiting = [each for each in settled.failed if _is_to_come(each)]
+            failed.extend(each for each in settled.failed if each not in waiting)
+            pause_s = None
+            if waiting:
+                leaderless = BY_CODE[waiting[0].code](f"{path} found no leader")
+                pause_s = attempts.pause_s(Failure(leaderless, maybe_done=True), repeatable=True)
+            if pause_s is None:
+                return Settled(done, [*failed, *waiting])
+            receipts = [each.receipt for each in waiting]
+            await sleep(pause_s)
+
+    def _by_leader(self, topic: str, receipts: Sequence[str]) -> list[tuple[Place, Sequence[str]]]:
+        """Return receipts by who leads their partitions, each with one of these."""
+        if not receipts:
+            return []
+        if not self._http.places.is_cluster:
+            return [(Place(topic, _partition_of(receipts[0])), receipts)]
+        found: dict[str | None, tuple[Place, list[str]]] = {}
+        for receipt in receipts:
+            place = Place(topic, _partition_of(receipt))
+            found.setdefault(self._http.places.leader(place), (place, []))[1].append(receipt)
+        return list(found.values())
 
     async def settle_one(
         self, verb: str, topic: str, group: str, receipt: Receipt, **details: object
@@ -62,6 +107,17 @@ class Settler:
                 f" ({failed.code}): its lease ended before, and the message was or will be given"
                 " to another consumer; use a longer visibility, or extend it while you work"
             )
+
+
+def _partition_of(receipt: str) -> int:
+    """Return a receipt's partition; what is none is for the node to refuse."""
+    text = receipt.partition(":")[0]
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+
+def _is_to_come(failed: FailedReceipt) -> bool:
+    kind = BY_CODE.get(failed.code)
+    return kind is not None and kind.retryable
 
 
 def nack_details(delay: Duration | None, reason: str | None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from goq.client import routes
+from goq.client._sync.clustering import ClusterAdmin
 from goq.client._sync.dead import DeadLetters
 from goq.client._sync.http import Http
 from goq.model import MessageId
@@ -14,7 +15,7 @@ from goq.model import MessageId
 Json = dict[str, Any]
 
 
-class Admin(DeadLetters):
+class Admin(DeadLetters, ClusterAdmin):
     """What a client can ask about topics, groups, messages and the node itself."""
 
     _http: Http

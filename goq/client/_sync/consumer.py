@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Generator, Callable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Final
 
+from goq import limits
 from goq.client._sync.backend import Lock, Worker, sleep
 from goq.client._sync.channel import Channel
 from goq.client._sync.extender import Extender
@@ -28,6 +31,8 @@ from goq.errors import GoqError
 _LAST_ANSWER_S_MAX: Final = 1.0
 _EXHAUSTED_S: Final = 1.0
 _SOUND_STREAM_S: Final = 1.0
+_WATCH_MS: Final = 20_000
+_WATCH_PAUSE_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +66,12 @@ class Consumption:
     all credit is with the user, who wants to go on before settling, the node is asked for more.
 
     A loop that is to end when nothing is ready asks for messages instead, as a stream never says
-    that there are none; so does one over several topics that is to end after ``max`` messages,
-    as the streams would each bring so many.
+    that there are none; so does one over several topics or several nodes that is to end after
+    ``max`` messages, as the streams would each bring so many.
+
+    Where several nodes lead partitions of a topic, each of them has a stream, and what comes is
+    passed on as it came: none has more than its credit in the queue. A worker waits for others to
+    lead; then streams begin with these, and end with those that lead no more.
     """
 
     def __init__(
@@ -115,10 +124,9 @@ class Consumption:
         with self._closing:
             self._channel.close()
             if self._receiving is not None:
-                for feed in self._feeds:
+                for feed in list(self._feeds):
                     feed.end()
-                    self._settler.listeners.remove(feed.settled)
-                self._feeds = []
+                    self._forget(feed)
                 self._receiving.finish()
                 give_up_at_s = time.monotonic() + _LAST_ANSWER_S_MAX
                 for worker in self._workers:
@@ -126,6 +134,8 @@ class Consumption:
                 self._receiving.close()
             for worker in self._workers:
                 worker.stop()
+            for feed in list(self._feeds):  # that began meanwhile
+                self._forget(feed)
             self._extender.stop()
             self._give_back(list(self._held))
             self._held.clear()
@@ -184,20 +194,30 @@ class Consumption:
     def _start_workers(self) -> None:
         self._running = len(self._topics)
         if self._streams:
-            # one more to ask for credit, and to say that enough has come
-            self._receiving = http = self._http.fork(len(self._topics) + 1)
-            self._feeds = [
-                Feed(http, topic, self._group, self._options.receive) for topic in self._topics
-            ]
-            self._settler.listeners.extend([feed.settled for feed in self._feeds])
-            self._workers = [Worker(self._follow, http, feed) for feed in self._feeds]
+            # more for the other nodes, to ask for credit, and to say that enough has come
+            self._receiving = http = self._http.fork(
+                len(self._topics) * limits.CLUSTER_NODES_MAX + 1
+            )
+            for topic in self._topics:
+                self._start_feed(http, topic)
         else:
             self._receiving = http = self._http.fork(len(self._topics))
             self._workers = [Worker(self._fetch, http, topic) for topic in self._topics]
 
+    def _start_feed(self, http: Http, topic: str, server: str | None = None) -> None:
+        feed = Feed(http, topic, self._group, self._options.receive, server)
+        self._feeds.append(feed)
+        self._settler.listeners.append(feed.settled)
+        self._workers.append(Worker(self._follow, http, feed))
+
+    def _forget(self, feed: Feed) -> None:
+        with contextlib.suppress(ValueError):  # whoever is second has nothing to do
+            self._feeds.remove(feed)
+            self._settler.listeners.remove(feed.settled)
+
     def _grant(self, wait_s: float) -> float:
         """Grant more where all credit is with the user; return how long to wait for messages."""
-        for feed in self._feeds:
+        for feed in list(self._feeds):
             if feed.is_exhausted or (self._was_silent and feed.may_be_exhausted):
                 feed.more()
         if any(feed.may_be_exhausted for feed in self._feeds):
@@ -205,35 +225,73 @@ class Consumption:
         return wait_s
 
     def _follow(self, http: Http, feed: Feed) -> None:
-        """Take what is pushed from one topic until the loop ends, over one stream after another."""
+        """Take what is pushed from one topic, over one stream after another.
+
+        Until the loop ends, or the node is no longer one to be asked.
+        """
         attempts = http.attempts()
         try:
-            while not self._channel.closed:
+            while feed.is_wanted and not self._channel.closed:
                 left = None if self._options.max is None else self._options.max - self._passed_on
                 if left == 0:
                     return
-                feed.open(left)
-                opened_s = time.monotonic()
+                opened_s, is_first = inf, feed.server is None
                 try:
-                    for deliveries in feed.deliveries():
-                        self._admit(
-                            DeliveryBatch(self._settler, feed.topic, self._group, deliveries)
-                        )
-                        self._channel.offer(True)
+                    feed.open(left)
+                    opened_s = time.monotonic()
+                    if feed.is_of_cluster and left is not None:
+                        feed.abandon()
+                        self._forget(feed)
+                        self._fetch(http, feed.topic)
+                        return
+                    if feed.is_of_cluster and is_first:
+                        self._workers.append(Worker(self._watch, http, feed.topic))
+                    self._pass_on(feed)
                 except GoqError as error:
                     if self._channel.closed:
                         return
+                    if is_first and opened_s == inf:
+                        raise  # it was tried for as long as it may be
                     if time.monotonic() - opened_s > _SOUND_STREAM_S:
                         attempts = http.attempts()
                     pause_s = attempts.pause_s(Failure(error, maybe_done=True), repeatable=True)
-                    self._withdraw(feed.topic)
-                    if pause_s is None:
+                    if feed.is_wanted:
+                        self._withdraw(feed)
+                    if pause_s is None and feed.is_wanted:
                         raise
-                    sleep(pause_s)
+                    sleep(pause_s or 0)
+        except Exception as error:
+            self._channel.fail(error)
+        finally:
+            if not feed.is_wanted:
+                self._forget(feed)
+
+    def _pass_on(self, feed: Feed) -> None:
+        """Take what comes over a stream, until it breaks or ends."""
+        for deliveries in feed.deliveries():
+            self._admit(DeliveryBatch(self._settler, feed.topic, self._group, deliveries))
+            self._channel.offer(True)
+
+    def _watch(self, http: Http, topic: str) -> None:
+        """Have a stream with each node that leads partitions of a topic, until the loop ends."""
+        try:
+            http.learn(topic)
+            while not self._channel.closed:
+                leaders = http.places.leaders(topic)
+                followed = {f.server: f for f in self._feeds if f.topic == topic and f.is_wanted}
+                for server in leaders:
+                    if server not in followed:
+                        self._start_feed(http, topic, server)
+                for feed in followed.values():
+                    if feed.server not in leaders and leaders:
+                        feed.is_wanted = False
+                        feed.end()
+                http.learn(topic, wait_ms=_WATCH_MS)
+                sleep(_WATCH_PAUSE_S)
         except Exception as error:
             self._channel.fail(error)
 
-    def _withdraw(self, topic: str) -> None:
+    def _withdraw(self, feed: Feed) -> None:
         """Drop what came over a stream that broke and was not passed on.
 
         The node has given it back already if it noticed; a node that was started anew has not.
@@ -241,8 +299,10 @@ class Consumption:
         taken: list[ReceivedMessage] = []
         while (message := self._take()) is not None:
             taken.append(message)
-        dropped = [message for message in taken if message.topic == topic]
-        self._held.extend([message for message in taken if message.topic != topic])
+        dropped: list[ReceivedMessage] = []
+        for message in taken:
+            is_of_feed = feed.brought(message.topic, message.partition)
+            (dropped if is_of_feed else self._held).append(message)
         self._channel.offer(True)
         for message in dropped:
             message.settled = True

@@ -16,9 +16,9 @@ from typing import Final, NamedTuple
 
 from goq import limits
 from goq.client import routes
-from goq.client._sync.frames import send_frames
 from goq.client._sync.http import Http
 from goq.client._sync.log import OnDamage, Span, read
+from goq.client._sync.posting import post_frames
 from goq.client._sync.replaying import replayed
 from goq.client.arguments import message_bytes
 from goq.client.batch import Batch
@@ -195,7 +195,7 @@ class Copying:
         if self._options.before_send is not None:
             self._options.before_send(self._count)
         places = list(self._batches)
-        results = send_frames(
+        results = post_frames(
             self._http, self._target, [self._frame(place) for place in places]
         )
         stored = 0

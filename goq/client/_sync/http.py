@@ -18,9 +18,10 @@ from goq.client import routes
 from goq.client._sync.backend import sleep
 from goq.client._sync.transport import finish, open_transport
 from goq.client.http1 import ANSWER_BYTES_MAX, CONNECTIONS_MAX
+from goq.client.places import LEADER_HEADER, VERSION_HEADER, Place, Places, decode_map
 from goq.client.problems import Answer, error_of_answer, failure_of_transport, unreadable
 from goq.client.retry import Attempts, Failure, RetryPolicy, answered
-from goq.errors import InvalidInput, TooLarge
+from goq.errors import InvalidInput, NotLeader, TooLarge
 
 Outcome = TypeVar("Outcome")
 Headers = list[tuple[bytes, bytes]]
@@ -47,12 +48,17 @@ class Http:
     out; others only when it certainly was not. ``close`` breaks what is under way.
     """
 
-    def __init__(self, options: HttpOptions, connections_max: int = CONNECTIONS_MAX) -> None:
+    def __init__(
+        self,
+        options: HttpOptions,
+        connections_max: int = CONNECTIONS_MAX,
+        places: Places | None = None,
+    ) -> None:
         self._options = options
-        self._servers = [_server_of(text) for text in options.servers]
-        schemes = {server.scheme for server in self._servers}
+        self._servers = {text: _server_of(text) for text in options.servers}
+        self.places = places or Places(options.servers, time.monotonic)
+        schemes = {server.scheme for server in self._servers.values()}
         self._transports = {scheme: open_transport(scheme, connections_max) for scheme in schemes}
-        self._current = 0
         self._closed = False
         self._headers = [
             (b"User-Agent", b"goq/" + __version__.encode()),
@@ -65,7 +71,7 @@ class Http:
 
     def fork(self, connections_max: int) -> Http:
         """Return another one for the same servers, with connections of its own."""
-        return Http(self._options, connections_max)
+        return Http(self._options, connections_max, self.places)
 
     def finish(self) -> None:
         """Ask no more, but hear what is under way to its end: a node then ends its waiting."""
@@ -96,7 +102,7 @@ class Http:
         try:
             return msgspec.json.decode(answer.body) if answer.body else None
         except msgspec.DecodeError as error:
-            raise unreadable(self._options.servers[self._current], error) from None
+            raise unreadable(self.places.current, error) from None
 
     def request(
         self,
@@ -108,50 +114,129 @@ class Http:
         accept: bytes = routes.JSON,
         repeatable: bool,
         wait_ms: int = 0,
+        place: Place | None = None,
     ) -> Answer:
-        """Return the answer, if it is a good one. ``wait_ms`` is how long the node may hold it."""
+        """Return the answer, if it is a good one. ``wait_ms`` is how long the node may hold it.
+
+        Who leads the ``place`` is asked, as far as that is known; else any node.
+        """
         headers = [(b"Accept", accept)]
         if body:
             headers.append((b"Content-Type", content_type))
         return self._persist(
-            lambda chosen: self._attempt(chosen, method, target, headers, body, wait_ms), repeatable
+            lambda server: self._attempt(server, method, target, headers, body, wait_ms),
+            repeatable,
+            place,
         )
 
-    def stream(self, target: str, body: bytes, *, accept: bytes, wait_ms: int) -> Streaming:
+    def request_at(
+        self,
+        server: str,
+        target: str,
+        body: bytes,
+        *,
+        accept: bytes,
+        extra: Sequence[tuple[bytes, bytes]],
+    ) -> Answer:
+        """Send JSON to one node, once; return the answer, if it is a good one."""
+        headers = [(b"Accept", accept), (b"Content-Type", routes.JSON), *extra]
+        return self._once(
+            server, lambda: self._attempt(server, "POST", target, headers, body, 0)
+        )
+
+    def stream(
+        self,
+        target: str,
+        body: bytes,
+        *,
+        accept: bytes,
+        wait_ms: int,
+        extra: Sequence[tuple[bytes, bytes]] = (),
+        server: str | None = None,
+    ) -> Streaming:
         """Begin an answer to a POST that goes on; ``wait_ms`` may pass between two pieces.
 
-        Beginning is tried again like any request, a stream that broke is not: only the caller
-        knows where to go on.
+        Beginning is tried again like any request, unless at one ``server``; a stream that broke is
+        not: only the caller knows where to go on.
         """
-        headers = [(b"Accept", accept), (b"Content-Type", routes.JSON)]
+        headers = [(b"Accept", accept), (b"Content-Type", routes.JSON), *extra]
+        if server is not None:
+            return self._once(
+                server, lambda: self._begin(server, target, headers, body, wait_ms)
+            )
         return self._persist(
             lambda chosen: self._begin(chosen, target, headers, body, wait_ms), repeatable=True
         )
+
+    def learn(self, topic: str, *, wait_ms: int = 0) -> None:
+        """Learn who leads what of a topic; with ``wait_ms``, when that is not as it was."""
+        version = self.places.version(topic) if wait_ms else None
+        wait = f"{wait_ms}ms" if version is not None else None
+        target = routes.query(routes.CLUSTER, topic=topic, version=version, wait=wait)
+        answer = self.request(
+            "GET", target, repeatable=True, wait_ms=wait_ms if wait is not None else 0
+        )
+        try:
+            self.places.take(topic, decode_map(answer.body))
+        except msgspec.DecodeError as error:
+            raise unreadable(self.places.current, error) from None
+
+    def find_leaders(self, topic: str) -> None:
+        """Learn who leads what of a topic where that may have changed.
+
+        Nothing depends on it, so failing to is no error.
+        """
+        if self.places.wants(topic):
+            target = routes.query(routes.CLUSTER, topic=topic)
+            server, accept = self.places.current, [(b"Accept", routes.JSON)]
+            try:
+                answer = self._attempt(server, "GET", target, accept, b"", 0, ASK_MS_MAX)
+                self.places.take(topic, decode_map(answer.body))
+            except _Failed as failed:
+                if not failed.has_answer:
+                    self.places.failed(server, answered=False)
+            except msgspec.DecodeError:
+                pass
 
     def attempts(self) -> Attempts:
         """Return a fresh count of attempts, as patient as this client is to be."""
         return Attempts(self._options.retry, draw=random.random, now_s=time.monotonic)
 
     def _persist(
-        self, attempt: Callable[[int], Outcome], repeatable: bool
+        self,
+        attempt: Callable[[str], Outcome],
+        repeatable: bool,
+        place: Place | None = None,
     ) -> Outcome:
         attempts = self.attempts()
         while True:
-            chosen = self._current
+            if place is not None:
+                self.find_leaders(place.topic)
+            server = self.places.url_for(place)
             try:
-                return attempt(chosen)
+                return attempt(server)
             except _Failed as failed:
-                failure = failed.failure
+                failure, has_answer, leader = failed.failure, failed.has_answer, failed.leader
             pause_s = attempts.pause_s(failure, repeatable=repeatable)
             if pause_s is None or self._closed:
                 raise failure.error
-            if self._current == chosen:
-                self._current = (chosen + 1) % len(self._servers)
+            if isinstance(failure.error, NotLeader):
+                self.places.moved(place, leader)
+            else:
+                self.places.failed(server, answered=has_answer)
             sleep(pause_s)
+
+    def _once(self, server: str, attempt: Callable[[], Outcome]) -> Outcome:
+        try:
+            return attempt()
+        except _Failed as failed:
+            if not failed.has_answer:
+                self.places.failed(server, answered=False)
+            raise failed.failure.error from failed
 
     def _attempt(
         self,
-        chosen: int,
+        server: str,
         method: str,
         target: str,
         headers: Headers,
@@ -159,37 +244,36 @@ class Http:
         wait_ms: int,
         timeout_ms: int | None = None,
     ) -> Answer:
-        request = self._build(chosen, method, target, headers, body, wait_ms, timeout_ms)
-        server = self._options.servers[chosen]
+        request = self._build(server, method, target, headers, body, wait_ms, timeout_ms)
         try:
-            response = self._transport_of(chosen).handle_request(request)
+            response = self._transport_of(server).handle_request(request)
             assert isinstance(response.stream, httpx.SyncByteStream)
             answer = Answer(response.status_code, response.headers, _body_of(response.stream))
         except httpx.TransportError as error:
             raise _Failed(failure_of_transport(error, server)) from error
+        self.places.hear(answer.headers.get(VERSION_HEADER))
         if 200 <= answer.status < 300:
             return answer
-        raise _Failed(answered(error_of_answer(answer, server)))
+        raise _answered(answer, server)
 
     def _begin(
-        self, chosen: int, target: str, headers: Headers, body: bytes, wait_ms: int
+        self, server: str, target: str, headers: Headers, body: bytes, wait_ms: int
     ) -> Streaming:
-        request = self._build(chosen, "POST", target, headers, body, wait_ms)
-        server = self._options.servers[chosen]
+        request = self._build(server, "POST", target, headers, body, wait_ms)
         try:
-            response = self._transport_of(chosen).handle_request(request)
+            response = self._transport_of(server).handle_request(request)
             assert isinstance(response.stream, httpx.SyncByteStream)
+            self.places.hear(response.headers.get(VERSION_HEADER))
             if response.status_code < 300:
-                return Streaming(self, chosen, server, response)
+                return Streaming(self, server, response)
             text = _body_of(response.stream)
         except httpx.TransportError as error:
             raise _Failed(failure_of_transport(error, server)) from error
-        answer = Answer(response.status_code, response.headers, text)
-        raise _Failed(answered(error_of_answer(answer, server)))
+        raise _answered(Answer(response.status_code, response.headers, text), server)
 
     def _build(
         self,
-        chosen: int,
+        text: str,
         method: str,
         target: str,
         headers: Headers,
@@ -197,7 +281,7 @@ class Http:
         wait_ms: int,
         timeout_ms: int | None = None,
     ) -> httpx.Request:
-        server = self._servers[chosen]
+        server = self._server(text)
         timeout_s = min(self._options.timeout_ms, timeout_ms or inf) / 1000
         every = [(b"Host", server.netloc), *self._headers, *headers]
         if body or method in ("POST", "PUT", "PATCH"):
@@ -218,19 +302,29 @@ class Http:
             },
         )
 
-    def _transport_of(self, chosen: int) -> httpx.BaseTransport:
-        return self._transports[self._servers[chosen].scheme]
+    def _server(self, text: str) -> httpx.URL:
+        found = self._servers.get(text)
+        if found is None:
+            found = self._servers[text] = _server_of(text)
+        return found
+
+    def _transport_of(self, text: str) -> httpx.BaseTransport:
+        return self._transports[self._server(text).scheme]
 
 
 class Streaming:
     """An answer that goes on. What is asked about it is asked of the node that gives it."""
 
-    def __init__(self, http: Http, chosen: int, server: str, response: httpx.Response) -> None:
+    def __init__(self, http: Http, server: str, response: httpx.Response) -> None:
         self.headers = response.headers
+        self.server = server
         self._http = http
-        self._chosen = chosen
-        self._server = server
         self._body = response.stream
+
+    def close(self) -> None:
+        """Break the connection."""
+        assert isinstance(self._body, httpx.SyncByteStream)
+        self._body.close()
 
     def pieces(self) -> Iterator[bytes]:
         """Yield what comes, as it comes; raise when the connection breaks before the end."""
@@ -239,7 +333,7 @@ class Streaming:
             for piece in self._body:
                 yield piece
         except httpx.TransportError as error:
-            raise failure_of_transport(error, self._server).error from error
+            raise failure_of_transport(error, self.server).error from error
         finally:
             self._body.close()
 
@@ -249,7 +343,7 @@ class Streaming:
         headers = [(b"Accept", routes.JSON), (b"Content-Type", routes.JSON)]
         try:
             answer = self._http._attempt(
-                self._chosen, method, target, headers, body, 0, ASK_MS_MAX
+                self.server, method, target, headers, body, 0, ASK_MS_MAX
             )
         except _Failed as failed:
             raise failed.failure.error from failed
@@ -257,11 +351,23 @@ class Streaming:
 
 
 class _Failed(Exception):
-    """An attempt came to nothing."""
+    """An attempt came to nothing; ``leader`` is who the node says is to be asked instead."""
 
-    def __init__(self, failure: Failure) -> None:
+    def __init__(
+        self, failure: Failure, *, has_answer: bool = False, leader: str | None = None
+    ) -> None:
         super().__init__(failure.error)
         self.failure = failure
+        self.has_answer = has_answer
+        self.leader = leader
+
+
+def _answered(answer: Answer, server: str) -> _Failed:
+    return _Failed(
+        answered(error_of_answer(answer, server)),
+        has_answer=True,
+        leader=answer.headers.get(LEADER_HEADER),
+    )
 
 
 def _body_of(stream: httpx.SyncByteStream) -> bytes:

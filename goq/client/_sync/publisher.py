@@ -12,15 +12,13 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from goq.client import routes, wire
 from goq.client._sync.http import Http
+from goq.client._sync.posting import post_frames
 from goq.client.batch import Batch, Share
 from goq.client.delivery import PLAIN, DeliveryOptions, NodeClock, Target
 from goq.client.messages import PublishedBatch, PublishedRun
-from goq.client.problems import unreadable
-from goq.errors import InvalidFrame, InvalidInput, PartitionNotFound
+from goq.errors import InvalidInput, PartitionNotFound
 from goq.frame.encode import ProducerMark, encode_frame
 from goq.model import Message
 from goq.units import parse_duration_ms, parse_time_us
@@ -32,18 +30,22 @@ class Job:
 
     batch: Batch
     shares: Sequence[Share]
-    body: bytes
+    frames: Sequence[tuple[int, bytes]]
 
 
 class Publisher:
     """Sends batches to one topic, one at a time: its caller sees to that.
 
     ``partition`` sends every message there. Otherwise keys decide, and what has no key goes to
-    one partition a batch, the next one each time, from a random first one.
+    one partition a batch, the next one each time, from a random first one. With ``acks`` of
+    ``leader`` a message counts as stored before other nodes of a cluster have it.
     """
 
-    def __init__(self, http: Http, topic: str, *, partition: int | None = None) -> None:
+    def __init__(
+        self, http: Http, topic: str, *, partition: int | None = None, acks: str | None = None
+    ) -> None:
         self.topic = topic
+        self._acks = acks
         self._http = http
         self._partition = partition
         self._count: int | None = None
@@ -99,17 +101,17 @@ class Publisher:
             count = self.partitions()
             self._turn = (self._turn + 1) % count
             shares = batch.divide(count, keyless_to=self._turn, default_lane=lane)
-        pieces: list[bytes] = []
+        frames: list[tuple[int, bytes]] = []
         for share in shares:
             sequence = self._sequences.get(share.partition, 0)
             mark = ProducerMark(self._producer_id, 0, sequence)
             frame = encode_frame(share.columns, producer=mark, compress=compress)
-            pieces.extend(wire.place(share.partition, frame))
+            frames.append((share.partition, frame))
         for share in shares:
             self._sequences[share.partition] = self._sequences.get(share.partition, 0) + len(
                 share.positions
             )
-        return Job(batch, shares, b"".join(pieces))
+        return Job(batch, shares, frames)
 
     def send(self, job: Job) -> PublishedBatch:
         """Send a job, again if need be, and return where its messages are.
@@ -124,22 +126,12 @@ class Publisher:
         self.partitions(anew=True)
         self.renew()
         divided = self.prepare(job.batch)
-        job.shares, job.body = divided.shares, divided.body
+        job.shares, job.frames = divided.shares, divided.frames
         return self._post(job)
 
     def _post(self, job: Job) -> PublishedBatch:
         asked_us = self._clock.monotonic_us()
-        answer = self._http.request(
-            "POST",
-            routes.messages(self.topic),
-            job.body,
-            content_type=routes.FRAMES,
-            repeatable=True,
-        )
-        try:
-            stored = wire.decode_published(answer.body, len(job.shares))
-        except (msgspec.DecodeError, InvalidFrame) as error:
-            raise unreadable(self.topic, error) from None
+        stored = post_frames(self._http, self.topic, job.frames, self._acks)
         runs: list[PublishedRun] = []
         for share, result in zip(job.shares, stored, strict=True):
             time_us = parse_time_us(result.timestamp, now_us=0)

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
+from typing import Final
 
 import msgspec
 
@@ -21,10 +22,13 @@ from goq.client._sync.settle import (
 from goq.client.arguments import Duration
 from goq.client.lanes import delivery_fields
 from goq.client.messages import Settled
-from goq.client.problems import unreadable
+from goq.client.problems import Answer, unreadable
 from goq.client.wire import Delivery
-from goq.errors import InvalidFrame
+from goq.errors import GoqError, InvalidFrame
 from goq.units import format_duration_ms
+
+OWN_ALONE: Final = (b"Goq-Local", b"true")
+"""Asks a node of a cluster for what it leads alone, as the others are asked, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +121,25 @@ class DeliveryBatch:
 def receive(
     http: Http, settler: Settler, topic: str, group: str, options: ReceiveOptions
 ) -> DeliveryBatch:
-    """Ask a group for messages.
+    """Ask a group for messages: of several nodes each for its own, then any for those of all.
 
     Repeated when its answer is lost: what the lost one handed over comes again after its
     visibility timeout.
     """
     path = f"{routes.group(topic, group)}/receive"
+    body = replace(options, wait_ms=0).body()
+    http.find_leaders(topic)
+    for server in http.places.leaders_in_turn(topic):
+        try:
+            answer = http.request_at(
+                server, path, body, accept=routes.FRAMES, extra=[OWN_ALONE]
+            )
+        except GoqError as error:
+            if not error.retryable:
+                raise
+            continue  # who leads next is asked by the node that is asked last
+        if deliveries := _decoded(path, answer):
+            return DeliveryBatch(settler, topic, group, deliveries)
     answer = http.request(
         "POST",
         path,
@@ -131,8 +148,11 @@ def receive(
         repeatable=True,
         wait_ms=options.wait_ms,
     )
+    return DeliveryBatch(settler, topic, group, _decoded(path, answer))
+
+
+def _decoded(path: str, answer: Answer) -> list[Delivery]:
     try:
-        deliveries = wire.decode_deliveries(answer.body)
+        return wire.decode_deliveries(answer.body)
     except (msgspec.DecodeError, InvalidFrame) as error:
         raise unreadable(path, error) from None
-    return DeliveryBatch(settler, topic, group, deliveries)

@@ -26,7 +26,7 @@ from goq.cluster.raft.snapshots import Snapshots
 from goq.errors import DamagedData, GoqError, LogFailed, StorageFull
 
 if VERSION != "0.3.17":
-    raise ImportError(f"goq needs pysyncobj 0.3.17, not {VERSION}: pip install 'goq[cluster]'")
+    raise ImportError(f"goq needs pysyncobj 0.3.17, not {VERSION}: pip install pysyncobj==0.3.17")
 
 FATAL = (LogFailed, DamagedData, MachineFailed, OSError, MemoryError)
 """After these a node does nothing any more: what it has in memory may not be on its disk."""

@@ -80,6 +80,10 @@ class Replicas:
         """Return a replica if the node has one."""
         return self._replicas.get(key)
 
+    def directory(self, topic: str) -> Path:
+        """Return where the replicas of a topic lie."""
+        return self._topics.directory(topic)
+
     def agree(self, parts: Mapping[PartitionKey, Part]) -> None:
         """Let every replica become what all nodes have agreed on; those not named are let go."""
         for key in self._replicas.keys() - parts.keys():
@@ -87,7 +91,7 @@ class Replicas:
         for key, part in parts.items():
             replica = self._replicas.get(key)
             if replica is None:
-                directory = self._topics.directory(key.topic) / str(key.number)
+                directory = self.directory(key.topic) / str(key.number)
                 replica = self._replicas[key] = Replica(key, directory, self)
             replica.become(part)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from functools import partial
 from itertools import islice
@@ -11,13 +12,15 @@ from itertools import islice
 from goq import limits
 from goq.cluster.replication.leading import Leading, News, refused
 from goq.cluster.replication.messages import FetchAnswer, FetchRequest, PartitionKey, Position
+from goq.cluster.replication.pacing import Pacer
 from goq.cluster.replication.progress import Ends
 
 
 class _Session:
     """What a follower asked for last: where it is, and where the answer will have led it."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, node: str, number: int) -> None:
+        self.node = node
         self.number = number
         self.positions: dict[PartitionKey, Position] = {}
         self.expected: dict[PartitionKey, Ends] = {}
@@ -52,6 +55,16 @@ class FetchServer:
         self._executor = executor
         self._leading: dict[PartitionKey, Leading] = {}
         self._sessions: dict[str, _Session] = {}
+        self._pacer = Pacer()
+        self._in_the_making: Mapping[PartitionKey, frozenset[str]] = {}
+
+    def pace(self, bytes_per_s: int, in_the_making: Mapping[PartitionKey, frozenset[str]]) -> None:
+        """Say which nodes copy which partitions because of moves, and how fast all may together."""
+        self._in_the_making = in_the_making
+        if bytes_per_s != self._pacer.bytes_per_s:
+            self._pacer = Pacer(bytes_per_s)
+            for session in self._sessions.values():
+                session.news.set()
 
     def lead(self, leading: Leading) -> None:
         """Take up a partition, or a new leadership of one; followers may have come before."""
@@ -98,7 +111,7 @@ class FetchServer:
         if request.is_new:
             if session is not None:
                 session.news.set()
-            session = self._sessions[request.node] = _Session(request.session)
+            session = self._sessions[request.node] = _Session(request.node, request.session)
         return session if session is not None and session.number == request.session else None
 
     def _still_there(self, request: FetchRequest, session: _Session, now_ms: int) -> None:
@@ -117,23 +130,34 @@ class FetchServer:
         loop = asyncio.get_running_loop()
         until = loop.time() + min(wait_ms, limits.FETCH_WAIT_MS) / 1000
         while not any(map(partial(self._has_news, session), session.todo)):
-            session.todo.clear()
+            session.todo = {key: None for key in session.todo if self._is_held(session, key)}
             session.news.clear()
             left_s = until - loop.time()
             if left_s <= 0:
                 return
-            try:
+            if session.todo:
+                left_s = min(left_s, self._pacer.wait_ms(_now_ms()) / 1000)
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(session.news.wait(), left_s)
-            except TimeoutError:
-                return
 
     def _has_news(self, session: _Session, key: PartitionKey) -> bool:
+        """Whether there is anything to tell a follower now."""
         leading = self._leading.get(key)
-        return leading is None or leading.has_news(session.positions[key])
+        if leading is None:
+            return True
+        return leading.has_news(session.positions[key]) and not self._is_held(session, key)
+
+    def _is_paced(self, session: _Session, key: PartitionKey) -> bool:
+        return session.node in self._in_the_making.get(key, ())
+
+    def _is_held(self, session: _Session, key: PartitionKey) -> bool:
+        """Whether a replica in the making must wait, so that moves keep to their rate."""
+        return self._is_paced(session, key) and self._pacer.wait_ms(_now_ms()) > 0
 
     async def _answer(self, session: _Session) -> tuple[FetchAnswer, list[memoryview]]:
         todo = [key for key in session.todo if self._has_news(session, key)]
-        session.todo = dict.fromkeys(todo)
+        held = [key for key in session.todo if self._is_held(session, key)]
+        session.todo = dict.fromkeys([*todo, *held])
         works: list[Callable[[int], News]] = []
         for key in islice(todo, limits.FETCH_PARTITIONS_MAX):
             position, leading = session.positions[key], self._leading.get(key)
@@ -141,9 +165,12 @@ class FetchServer:
                 works.append(partial(_refuse, key))
                 continue
             is_checked = session.expected.get(key) == position.ends
-            works.append(partial(_read, leading, position, is_checked))
+            most = self._pacer.piece_bytes if self._is_paced(session, key) else None
+            works.append(partial(_read, leading, position, is_checked, most))
         found = await asyncio.get_running_loop().run_in_executor(self._executor, _all, works)
         for key, news in zip(todo, found, strict=False):
+            if self._is_paced(session, key):
+                self._pacer.sent(sum(map(len, news.buffers)), _now_ms())
             session.todo.pop(key, None)
             session.expect(key, news.leads_to)
         return FetchAnswer([n.head for n in found]), [b for n in found for b in n.buffers]
@@ -157,7 +184,11 @@ def _refuse(key: PartitionKey, _bytes_max: int) -> News:
     return News(refused(key, "this node does not lead the partition"), [])
 
 
-def _read(leading: Leading, position: Position, is_checked: bool, bytes_max: int) -> News:
+def _read(
+    leading: Leading, position: Position, is_checked: bool, most: int | None, bytes_max: int
+) -> News:
+    if most is not None:
+        bytes_max = min(bytes_max, most)
     return leading.news(position, is_checked=is_checked, bytes_max=bytes_max)
 
 

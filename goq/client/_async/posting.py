@@ -1,0 +1,94 @@
+"""Sending placed frames: each to who leads its partition, where several nodes do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from goq.client import routes, wire
+from goq.client._async.backend import Worker
+from goq.client._async.http import Http
+from goq.client.places import Place
+from goq.client.problems import unreadable
+from goq.errors import InvalidFrame
+
+
+async def post_frames(
+    http: Http, topic: str, frames: Sequence[tuple[int, bytes]], acks: str | None = None
+) -> list[wire.StoredFrame]:
+    """Store frames, each in the partition before it; return where each lies.
+
+    One request brings those of one leader. When it raises, some may be stored and others not: to
+    be sent again they must carry a producer's numbers.
+    """
+    parts = await _by_leader(http, topic, frames)
+    posts = [_Post(http, topic, [frames[n] for n in numbers], acks) for numbers in parts]
+    if len(posts) == 1:
+        return await posts[0].send()
+    workers = [Worker(post.run) for post in posts[1:]]
+    try:
+        await posts[0].run()
+        for worker in workers:
+            await worker.join()
+    finally:
+        for worker in workers:
+            await worker.stop()
+    for post in posts:
+        if post.error is not None:
+            raise post.error
+    found = {
+        number: stored
+        for numbers, post in zip(parts, posts, strict=True)
+        for number, stored in zip(numbers, post.stored, strict=True)
+    }
+    return [found[number] for number in range(len(frames))]
+
+
+async def _by_leader(
+    http: Http, topic: str, frames: Sequence[tuple[int, bytes]]
+) -> list[list[int]]:
+    """Return the numbers of the frames that go out in a request together."""
+    if not http.places.is_cluster or len(frames) == 1:
+        return [list(range(len(frames)))]
+    await http.find_leaders(topic)
+    found: dict[str | None, list[int]] = {}
+    for number, (partition, _) in enumerate(frames):
+        found.setdefault(http.places.leader(Place(topic, partition)), []).append(number)
+    return list(found.values())
+
+
+class _Post:
+    """One request, and what became of it."""
+
+    def __init__(
+        self, http: Http, topic: str, frames: Sequence[tuple[int, bytes]], acks: str | None
+    ) -> None:
+        self.stored: list[wire.StoredFrame] = []
+        self.error: Exception | None = None
+        self._http = http
+        self._topic = topic
+        self._frames = frames
+        self._acks = acks
+
+    async def run(self) -> None:
+        """Send; keep what came of it."""
+        try:
+            self.stored = await self.send()
+        except Exception as error:
+            self.error = error
+
+    async def send(self) -> list[wire.StoredFrame]:
+        """Send; return where each frame lies."""
+        answer = await self._http.request(
+            "POST",
+            routes.query(routes.messages(self._topic), acks=self._acks),
+            b"".join([piece for placed in self._frames for piece in wire.place(*placed)]),
+            content_type=routes.FRAMES,
+            repeatable=True,
+            place=Place(self._topic, self._frames[0][0]) if self._frames else None,
+        )
+        try:
+            return wire.decode_published(answer.body, len(self._frames))
+        except (msgspec.DecodeError, InvalidFrame) as error:
+            raise unreadable(self._topic, error) from None

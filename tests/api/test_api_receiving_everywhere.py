@@ -1,0 +1,143 @@
+"""No lease is lost where the consumer is gone, or a leader is, before all have answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+import msgspec
+import pytest
+
+from goq.api.asking import Asking
+from goq.api.receiving_everywhere import ReceivingEverywhere
+from goq.api.spread import READY
+from goq.errors import Unavailable
+from goq.http.message import Request, Response
+from goq.model import Receipt
+
+_HEADERS = {"content-type": "application/json"}
+
+
+class _Nodes:
+    """Three nodes of which each answers when the test says so."""
+
+    def __init__(self) -> None:
+        self.places = self
+        self.urls: list[str | None] = [None, "http://b", "http://c"]
+        self.asked: dict[str | None, asyncio.Future[Response]] = {}
+        self.bodies: dict[str | None, object] = {}
+        self.change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.given_back: list[str] = []
+
+    def leader_urls(self, _topic: str | None) -> list[str | None]:
+        return self.urls
+
+    def next_change(self) -> asyncio.Future[None]:
+        return self.change
+
+    def lose(self, url: str) -> None:
+        self.urls = [each for each in self.urls if each != url]
+        self.change.set_result(None)
+        self.change = asyncio.get_running_loop().create_future()
+
+    async def ask(self, url: str | None, request: Request) -> Response:
+        self.bodies[url] = msgspec.json.decode(request.body or b"null")
+        self.asked[url] = asyncio.get_running_loop().create_future()
+        return await self.asked[url]
+
+    async def wait_for(self, url: str | None) -> asyncio.Future[Response]:
+        while url not in self.asked or self.asked[url].done():
+            await asyncio.sleep(0)
+        return self.asked[url]
+
+    async def give_back(self, topic: str, group: str, receipts: Iterable[Receipt]) -> None:
+        assert (topic, group) == ("t", "g")
+        self.given_back += map(str, receipts)
+
+
+def test_what_one_leader_gave_goes_back_when_the_client_goes_while_another_is_asked() -> None:
+    async def run() -> list[str]:
+        nodes, running = _begun(max=10)
+        (await nodes.wait_for("http://b")).set_result(_leased("1:7:0", "1:7:1"))
+        late = await nodes.wait_for("http://c")
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        late.set_result(_leased("2:8:5"))
+        await _settled(lambda: len(nodes.given_back) == 3)
+        return nodes.given_back
+
+    assert sorted(asyncio.run(run())) == ["1:7:0", "1:7:1", "2:8:5"]
+
+
+def test_a_leader_that_is_replaced_is_waited_for_no_more_and_gets_back_what_it_leased() -> None:
+    async def run() -> tuple[Response, list[str]]:
+        nodes, running = _begun(max=10)
+        hung = await nodes.wait_for("http://b")
+        nodes.lose("http://b")
+        (await nodes.wait_for("http://c")).set_result(_leased("2:8:5"))
+        (await nodes.wait_for(None)).set_result(_leased())
+        answer = await running
+        hung.set_result(_leased("1:7:0"))
+        await _settled(lambda: nodes.given_back != [])
+        return answer, nodes.given_back
+
+    answer, given_back = asyncio.run(run())
+    assert b"2:8:5" in bytes(answer.body)  # type: ignore[arg-type]
+    assert given_back == ["1:7:0"]
+
+
+def test_each_leader_is_asked_for_what_is_left_and_none_that_needs_not() -> None:
+    async def run() -> dict[str | None, object]:
+        nodes, running = _begun(max=3)
+        (await nodes.wait_for("http://b")).set_result(_leased("1:7:0", "1:7:1"))
+        (await nodes.wait_for("http://c")).set_result(_leased("2:8:5"))
+        await running
+        return nodes.bodies
+
+    bodies = asyncio.run(run())
+    assert {url: body["max"] for url, body in bodies.items() if isinstance(body, dict)} == {
+        "http://b": 3,
+        "http://c": 1,
+    }
+
+
+def test_a_leader_that_fails_keeps_nothing_of_the_others_back() -> None:
+    async def run() -> Response:
+        nodes, running = _begun(max=3)
+        (await nodes.wait_for("http://b")).set_exception(Unavailable("broken"))
+        (await nodes.wait_for("http://c")).set_result(_leased("2:8:5"))
+        (await nodes.wait_for(None)).set_result(Response(507, b"{}"))
+        return await running
+
+    assert asyncio.run(run()).status == 200
+
+
+def test_the_error_is_told_where_no_leader_could_be_asked() -> None:
+    async def run() -> None:
+        nodes, running = _begun(max=3)
+        for url in ("http://b", "http://c", None):
+            (await nodes.wait_for(url)).set_exception(Unavailable("broken"))
+        await running
+
+    with pytest.raises(Unavailable, match="broken"):
+        asyncio.run(run())
+
+
+def _begun(**asked: object) -> tuple[_Nodes, asyncio.Task[Response]]:
+    nodes = _Nodes()
+    asking: Asking = nodes  # type: ignore[assignment]
+    receiving = ReceivingEverywhere(asking, nodes.give_back)
+    request = Request("POST", "/", "", _HEADERS, msgspec.json.encode(asked))
+    return nodes, asyncio.ensure_future(receiving.receive(request, ["t", "g"]))
+
+
+def _leased(*receipts: str) -> Response:
+    body = msgspec.json.encode({"messages": [{"receipt": text} for text in receipts]})
+    return Response(200, body, "application/json", {READY: "1"})
+
+
+async def _settled(condition: object) -> None:
+    assert callable(condition)
+    while not condition():
+        await asyncio.sleep(0)
