@@ -23,6 +23,7 @@ from goq.cluster.metadata.state import Partition, State, Topic
 from goq.cluster.metadata.watch import Heartbeat
 from goq.cluster.proposing import Proposing
 from goq.cluster.raft.driver import View
+from goq.cluster.readiness import still_to_come
 from goq.cluster.replication.messages import (
     FetchAnswer,
     FetchRequest,
@@ -84,6 +85,7 @@ class Member:
         self._taken_up: dict[str, object] = {}
         self._unfit_reason = ""
         self._min_insync = 0
+        self._has_started = False
         self._changed = asyncio.Event()
         self._tasks = Tasks()
         self._running: list[asyncio.Task[None]] = []
@@ -124,6 +126,17 @@ class Member:
         """Hear that the state of the cluster has changed."""
         self._changed.set()
         self.controlling.changed()
+
+    def waits_for(self) -> list[str]:
+        """Return what has yet to come until this node has started; nothing ever after.
+
+        A node that falls behind later is of use all the same, as a way to the others.
+        """
+        if self._has_started:
+            return []
+        found = still_to_come(self.state, self.name, self.incarnation)
+        self._has_started = not found
+        return found
 
     # What other nodes ask
 
