@@ -140,8 +140,13 @@ class Node:
             *ClusterRoutes(self._seat(broker)).routes(),
         ]
         server = HttpServer(lambda request: handle(request), problem_response)
+        member = None if self._membership is None else self._membership.member
         operations = OperationRoutes(
-            broker, node_id, Metrics(broker, stats, server), lambda: self._draining
+            broker,
+            node_id,
+            Metrics(broker, stats, server),
+            lambda: self._draining,
+            list if member is None else member.waits_for,
         )
         routes += operations.routes()
         operations.describe(routes)

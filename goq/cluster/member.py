@@ -24,6 +24,7 @@ from goq.cluster.metadata.state import Partition, State, Topic, places
 from goq.cluster.metadata.watch import Heartbeat
 from goq.cluster.proposing import Proposing
 from goq.cluster.raft.driver import View
+from goq.cluster.readiness import still_to_come
 from goq.cluster.replication.messages import (
     FetchAnswer,
     FetchRequest,
@@ -90,6 +91,7 @@ class Member:
         self._unfit_reason = ""
         self._min_insync = 0
         self.has_left = False
+        self._has_started = False
         self._changed = asyncio.Event()
         self._next_change: asyncio.Future[None] | None = None
         self._tasks = Tasks()
@@ -134,6 +136,17 @@ class Member:
         if self._next_change is not None:
             self._next_change.set_result(None)
             self._next_change = None
+
+    def waits_for(self) -> list[str]:
+        """Return what has yet to come until this node has started; nothing ever after.
+
+        A node that falls behind later is of use all the same, as a way to the others.
+        """
+        if self._has_started:
+            return []
+        found = still_to_come(self.state, self.name, self.incarnation)
+        self._has_started = not found
+        return found
 
     # What other nodes ask
 

@@ -96,19 +96,23 @@ class Membership:
 
     @property
     def _address(self) -> str:
-        cluster = self._config.cluster
-        assert cluster.listen is not None
-        return cluster.peers.get(self._name, cluster.listen)
+        address = self._config.cluster.address_of(self._name)
+        assert address is not None  # the configuration has been checked
+        return address
+
+    @property
+    def _joins(self) -> str | None:
+        return self._config.cluster.joins(self._name)
 
     async def _others(self, folder: Path) -> tuple[str, ...]:
         """Return the members to begin with; they count in a new folder only."""
-        cluster = self._config.cluster
-        if cluster.join is None or (folder / FILE_NAME).exists():
-            return tuple(f"{n}={a}" for n, a in cluster.peers.items() if n != self._name)
+        peers, join = self._config.cluster.peers, self._joins
+        if join is None or (folder / FILE_NAME).exists():
+            return tuple(f"{n}={a}" for n, a in peers.items() if n != self._name)
         try:
-            answer = await self._calling.call(cluster.join, _MEMBERS, b"", _JOIN_TIMEOUT_S)
+            answer = await self._calling.call(join, _MEMBERS, b"", _JOIN_TIMEOUT_S)
         except GoqError as error:
-            raise UsageError(f"cannot join {cluster.join}: {error}", field="cluster.join") from None
+            raise UsageError(f"cannot join {join}: {error}", field="cluster.join") from None
         members: list[str] = msgspec.json.decode(answer, type=list[str])
         return tuple(spec for spec in members if spec.partition("=")[0] != self._name)
 
@@ -162,8 +166,8 @@ class Membership:
         cluster = self._config.cluster
         url = cluster.advertise or _reachable(http_url, self._address)
         self.member.start(url, self._address, cluster.rack, cluster.min_insync)
-        if cluster.join is not None:
-            self._joining = asyncio.ensure_future(self._join(cluster.join))
+        if self._joins is not None:
+            self._joining = asyncio.ensure_future(self._join(self._joins))
 
     async def _take_out(self, node: str) -> None:
         """Take a node that leaves out of the Raft group; one that leads it hands that over first.
