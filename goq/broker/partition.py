@@ -122,6 +122,8 @@ class Callbacks:
     a token, any of any lease; without a group, of any group."""
     settings_of: Callable[[str], TopicSettings]
     """The settings that hold for a group."""
+    may_be_repaired: Callable[[Damage], bool]
+    """Whether another replica may have what is damaged; if so, it is going to lead."""
 
 
 class Partition:
@@ -390,7 +392,18 @@ class Partition:
         )
 
     def note_damage(self, damage: Damage) -> None:
-        """Record, as an event, damage that somebody met in reading."""
+        """Record, as an event, damage that somebody met in reading.
+
+        Where another replica may have the messages they are not lost: nothing is recorded, and
+        this raises ``PartitionOffline`` until that one leads.
+        """
+        if self._callbacks.may_be_repaired(damage):
+            topic, number = self.identity
+            self._offline = self._offline or PartitionOffline(
+                f"partition {number} of {topic} is damaged on this node; another is to lead it",
+                retry_after_ms=1000,
+            )
+            raise self._offline
         self._record_corruption(damage.start_offset, damage.end_offset, damage.reason)
 
     def _skip(

@@ -33,6 +33,7 @@ from goq.delivery.settling import Settled
 from goq.errors import GoqError
 from goq.model import Receipt
 from goq.settings import Ordering, TopicSettings
+from goq.storage.damage import Damage
 
 _log = logging.getLogger("goq.broker")
 _REOPEN_DELAY_S = 1.0
@@ -59,6 +60,8 @@ class Leadership:
     quorums: Quorums
     on_failure: Callable[[], None]
     """Hears that the partition went offline: what it decided last was lost to the disk."""
+    may_be_repaired: Callable[[Damage], bool]
+    """Whether another replica may have what is damaged; if so, it is going to lead."""
 
 
 class Topic:
@@ -152,6 +155,9 @@ class Topic:
             on_departing=lambda: self._departures[number].wake(),
             on_settled=lambda group, token, count: self._settled(number, group, token, count),
             settings_of=self.settings_of,
+            may_be_repaired=(
+                leadership.may_be_repaired if leadership is not None else lambda _damage: False
+            ),
         )
         identity = PartitionId(self.name, number)
         quorums = leadership.quorums if leadership is not None else None

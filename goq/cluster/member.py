@@ -23,6 +23,13 @@ from goq.cluster.metadata.state import Partition, State, Topic
 from goq.cluster.metadata.watch import Heartbeat
 from goq.cluster.proposing import Proposing
 from goq.cluster.raft.driver import View
+from goq.cluster.replication.mending import (
+    MendAnswer,
+    MendRequest,
+    decode_mend_answer,
+    decode_mend_request,
+)
+from goq.cluster.replication.mending import encode as encode_mend
 from goq.cluster.replication.messages import (
     FetchAnswer,
     FetchRequest,
@@ -31,6 +38,7 @@ from goq.cluster.replication.messages import (
     decode_request,
     encode,
 )
+from goq.cluster.replication.repairs import Repairs
 from goq.cluster.replication.replica import Part
 from goq.cluster.replication.replicas import Replicas
 from goq.cluster.shared_metadata import group_settings, topic_rows
@@ -46,7 +54,7 @@ from goq.errors import (
 from goq.storage.files import Disk
 
 _log = logging.getLogger("goq.cluster")
-FETCH, HEARTBEAT = "/cluster/fetch", "/cluster/heartbeat"
+FETCH, HEARTBEAT, MEND = "/cluster/fetch", "/cluster/heartbeat", "/cluster/mend"
 _HEAD_BYTES = 4
 _AGAIN_S = 0.2
 
@@ -75,6 +83,7 @@ class Member:
             self._propose_in_sync,
             on_failure=self._failed,
         )
+        self.repairs = Repairs(self.replicas, self._ask_for_frames)
         self._broker = broker
         self._proposing = proposing
         self._calling = calling
@@ -102,7 +111,13 @@ class Member:
         self._registration = RegisterNode(
             self.name, self.incarnation, http_url, cluster_address, rack
         )
-        works = (self._follow(), self._beat(), self._look_at_in_sync(), self.controlling.run())
+        works = (
+            self._follow(),
+            self._beat(),
+            self._look_at_replicas(),
+            self.repairs.scrub(),
+            self.controlling.run(),
+        )
         self._running = [self._tasks.start(work) for work in works]
         self._changed.set()
 
@@ -112,6 +127,7 @@ class Member:
             task.cancel()
         if self._running:
             await asyncio.wait(self._running)
+        await self.repairs.close()
         await self.replicas.close()
         await self._calling.close()
 
@@ -140,6 +156,12 @@ class Member:
         """Hear that a node is alive."""
         self.controlling.hear(node, decode_heartbeat(body))
         return []
+
+    async def answer_mend(self, _node: str, body: bytes) -> list[bytes | memoryview]:
+        """Answer a node whose replica is damaged: a head behind its length, then frames."""
+        answer, buffers = await self.repairs.answer(decode_mend_request(body))
+        head = encode_mend(answer)
+        return [len(head).to_bytes(_HEAD_BYTES, "little"), head, *buffers]
 
     # Following what is agreed on
 
@@ -218,6 +240,8 @@ class Member:
             self.incarnation,
             self._unfit_reason,
             frozenset(self._deleted & {t.topic_id for t in self.state.topics.values()}),
+            self.repairs.damaged,
+            self.repairs.repaired,
         )
         leader = self._leader
         if leader == self.name:
@@ -230,10 +254,15 @@ class Member:
     async def _fetch_from(
         self, leader: str, request: FetchRequest
     ) -> tuple[FetchAnswer, memoryview]:
-        answer = memoryview(await self._call(leader, FETCH, encode(request), request.wait_ms))
-        head_bytes = int.from_bytes(answer[:_HEAD_BYTES], "little")
-        frames = answer[_HEAD_BYTES + head_bytes :]
-        return decode_answer(answer[_HEAD_BYTES : _HEAD_BYTES + head_bytes]), frames
+        answer = await self._call(leader, FETCH, encode(request), request.wait_ms)
+        head, frames = _parted(answer)
+        return decode_answer(head), frames
+
+    async def _ask_for_frames(
+        self, node: str, request: MendRequest
+    ) -> tuple[MendAnswer, memoryview]:
+        head, frames = _parted(await self._call(node, MEND, encode_mend(request)))
+        return decode_mend_answer(head), frames
 
     async def _call(self, node: str, path: str, body: bytes, wait_ms: int = 0) -> bytes:
         known = self.state.nodes.get(node)
@@ -288,10 +317,11 @@ class Member:
             raise NotLeader(f"nobody leads partition {number} of {topic} now")
         return await self._call(leader, path, body, limits.ELSEWHERE_WAIT_MS)
 
-    async def _look_at_in_sync(self) -> None:
+    async def _look_at_replicas(self) -> None:
         while True:
             await asyncio.sleep(limits.IN_SYNC_LOOK_MS / 1000)
             self.replicas.check_in_sync()
+            self.repairs.look()
 
     async def _propose_in_sync(self, key: PartitionKey, part: Part, wanted: frozenset[str]) -> Part:
         nodes = self.state.nodes
@@ -316,6 +346,13 @@ class Member:
         _log.error("partition %d of %s: %s", key.number, key.topic, error)
 
 
+def _parted(answer: bytes) -> tuple[memoryview, memoryview]:
+    """Return the head of an answer and what comes behind it."""
+    whole = memoryview(answer)
+    head_bytes = int.from_bytes(whole[:_HEAD_BYTES], "little")
+    return whole[_HEAD_BYTES : _HEAD_BYTES + head_bytes], whole[_HEAD_BYTES + head_bytes :]
+
+
 def _part(state: State, partition: Partition) -> Part:
     return Part(
         partition.leader,
@@ -324,4 +361,5 @@ def _part(state: State, partition: Partition) -> Part:
         partition.holders,
         min(state.settings.min_insync, len(partition.replicas)),
         partition.version,
+        partition.damaged,
     )

@@ -18,7 +18,7 @@ from goq.cluster.elsewhere import (
     PublishingForOthers,
     RemotePartition,
 )
-from goq.cluster.member import FETCH, HEARTBEAT, Member
+from goq.cluster.member import FETCH, HEARTBEAT, MEND, Member
 from goq.cluster.metadata.store import MetadataMachine
 from goq.cluster.proposing import Proposing
 from goq.cluster.raft.driver import RaftSettings, View
@@ -125,6 +125,7 @@ class Membership:
                 PRODUCERS: for_others.answer_producers,
                 FETCH: self.member.answer_fetch,
                 HEARTBEAT: self.member.answer_heartbeat,
+                MEND: self.member.answer_mend,
                 _MEMBERS: self._answer_members,
                 _JOIN: self._answer_join,
             },

@@ -65,7 +65,7 @@ class Replicas:
         self.disk = disk
         self.server = FetchServer(executor)
         self._topics = topics
-        self._executor = executor
+        self.executor = executor
         self._fetch_from = fetch_from
         self._propose_in_sync = propose_in_sync
         self._on_failure = on_failure
@@ -133,7 +133,7 @@ class Replicas:
 
     async def in_thread(self, work: Callable[[], object]) -> object:
         """Run what blocks on the disk."""
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+        return await asyncio.get_running_loop().run_in_executor(self.executor, work)
 
     def settings(self, topic: str) -> TopicSettings:
         """Return a topic's settings."""
@@ -152,7 +152,7 @@ class Replicas:
                 return await self._fetch_from(leader, request)
 
             fetcher = self._fetchers[leader] = Fetcher(
-                self.name, leader, fetch, self._executor, on_failure=self._storing_failed
+                self.name, leader, fetch, self.executor, on_failure=self._storing_failed
             )
         fetcher.follow(following)
 
