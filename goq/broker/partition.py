@@ -122,6 +122,8 @@ class Callbacks:
     a token, any of any lease; without a group, of any group."""
     settings_of: Callable[[str], TopicSettings]
     """The settings that hold for a group."""
+    on_disk_failure: Callable[[GoqError], None]
+    """Hears that the disk is full, or has failed."""
     may_be_repaired: Callable[[Damage], bool]
     """Whether another replica may have what is damaged; if so, it is going to lead."""
 
@@ -259,6 +261,7 @@ class Partition:
         return rows_of(FrameView(header, view.buffer))
 
     def _publishing_failed(self, error: GoqError) -> None:
+        self._callbacks.on_disk_failure(error)
         if self.messages.failed:
             self._go_offline(error)
 
@@ -554,6 +557,7 @@ class Partition:
 
     def _recording_failed(self, error: GoqError) -> None:
         """The state is ahead of its log: it must be built anew before it is used again."""
+        self._callbacks.on_disk_failure(error)
         self._go_offline(error)
 
     # Timers

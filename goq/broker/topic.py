@@ -60,6 +60,8 @@ class Leadership:
     quorums: Quorums
     on_failure: Callable[[], None]
     """Hears that the partition went offline: what it decided last was lost to the disk."""
+    on_disk_failure: Callable[[GoqError], None]
+    """Hears that the disk is full, or has failed."""
     may_be_repaired: Callable[[Damage], bool]
     """Whether another replica may have what is damaged; if so, it is going to lead."""
 
@@ -155,6 +157,9 @@ class Topic:
             on_departing=lambda: self._departures[number].wake(),
             on_settled=lambda group, token, count: self._settled(number, group, token, count),
             settings_of=self.settings_of,
+            on_disk_failure=(
+                leadership.on_disk_failure if leadership is not None else lambda _error: None
+            ),
             may_be_repaired=(
                 leadership.may_be_repaired if leadership is not None else lambda _damage: False
             ),

@@ -16,6 +16,7 @@ from goq.broker.broker import Broker
 from goq.broker.tasks import Tasks
 from goq.cluster.calls.calling import Calling
 from goq.cluster.controlling import Controlling
+from goq.cluster.fitness import Fitness
 from goq.cluster.heartbeats import decode_heartbeat, encode_heartbeat
 from goq.cluster.local_topics import LocalTopics
 from goq.cluster.metadata.commands import AlterInSync, ChangeSettings, RegisterNode
@@ -83,6 +84,7 @@ class Member:
             self._propose_in_sync,
             on_failure=self._failed,
         )
+        self.fitness = Fitness(disk, broker.topics_dir.parent, self.replicas.in_thread)
         self.repairs = Repairs(self.replicas, self._ask_for_frames)
         self._broker = broker
         self._proposing = proposing
@@ -91,7 +93,6 @@ class Member:
         self._registration: RegisterNode | None = None
         self._deleted: set[int] = set()
         self._taken_up: dict[str, object] = {}
-        self._unfit_reason = ""
         self._min_insync = 0
         self._changed = asyncio.Event()
         self._tasks = Tasks()
@@ -116,6 +117,7 @@ class Member:
             self._beat(),
             self._look_at_replicas(),
             self.repairs.scrub(),
+            self.fitness.watch(),
             self.controlling.run(),
         )
         self._running = [self._tasks.start(work) for work in works]
@@ -238,7 +240,7 @@ class Member:
     async def _say_alive(self) -> None:
         heartbeat = Heartbeat(
             self.incarnation,
-            self._unfit_reason,
+            self.fitness.reason,
             frozenset(self._deleted & {t.topic_id for t in self.state.topics.values()}),
             self.repairs.damaged,
             self.repairs.repaired,
@@ -344,6 +346,11 @@ class Member:
 
     def _failed(self, key: PartitionKey, error: Exception) -> None:
         _log.error("partition %d of %s: %s", key.number, key.topic, error)
+        self.fitness.failed(error)
+
+    def kept_for_replicas(self, topic: str, number: int) -> int | None:
+        """Return the first message of a partition led here that a replica in sync has not got."""
+        return self.replicas.needed_from(topic, number)
 
 
 def _parted(answer: bytes) -> tuple[memoryview, memoryview]:

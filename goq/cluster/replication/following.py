@@ -80,6 +80,14 @@ class Following:
             log = self._logs[which]
         if frames:
             views = checked(frames)
+            first = views[0].header.base_offset
+            if first < log.end_offset < views[0].header.end_offset:
+                # Compaction has joined frames over there, of which this log has only some. All of
+                # them are older than what is safe, so this replica is not in sync and may cut them.
+                log.truncate(first)
+                self._epochs[which] = last_epoch(log.reader, log.end_offset)
+                if log.end_offset < first:
+                    return
             store(log, views, news.segment_base)
             self._epochs[which] = views[-1].header.leader_epoch
         if news.start_offset > log.start_offset:

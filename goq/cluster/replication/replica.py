@@ -159,6 +159,10 @@ class Replica:
             wanted = self._wanted
             if self._begins_again:
                 self._begins_again, self.part = False, None
+                if self.failure is not None:
+                    await self._let_go(_offline(self.failure))
+                    await self._pause()
+                    wanted = self._wanted
             try:
                 await self._change(wanted)
             except (GoqError, OSError) as error:
@@ -232,6 +236,7 @@ class Replica:
             part.leader_epoch,
             leading.quorums,
             self.begin_again,
+            lambda error: self._host.failed(self.key, error),
             lambda damage: self.may_be_repaired(0, damage),
         )
         await self._host.open(self.key, leading.logs, leadership)
@@ -250,9 +255,12 @@ class Replica:
             leading.progress.begin(part.replicas, self._host.now_ms())
             leading.decided(part.in_sync, part.min_insync)
 
-    def begin_again(self) -> None:
-        """Open everything anew: what was written last was lost to the disk."""
-        self._begins_again = True
+    def begin_again(self, failure: Exception | None = None) -> None:
+        """Open everything anew: what was written last was lost to the disk.
+
+        With a failure that is likely to be there still, a while later.
+        """
+        self._begins_again, self.failure = True, failure
         self.become(self._wanted)
 
     async def _let_go(self, reason: GoqError) -> None:

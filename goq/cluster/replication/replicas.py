@@ -91,6 +91,16 @@ class Replicas:
                 replica = self._replicas[key] = Replica(key, directory, self)
             replica.become(part)
 
+    def needed_from(self, topic: str, number: int) -> int | None:
+        """Return the first message of a partition led here that a replica in sync has not got.
+
+        None where it is not led here.
+        """
+        for key, replica in self._replicas.items():
+            if (key.topic, key.number) == (topic, number) and replica.leading is not None:
+                return replica.leading.progress.in_sync_to.messages
+        return None
+
     async def drop(self, key: PartitionKey) -> None:
         """Let go of a replica for good; its logs are closed on return."""
         replica = self._replicas.pop(key, None)
@@ -160,7 +170,7 @@ class Replicas:
         self.failed(key, error)
         replica = self._replicas.get(key)
         if replica is not None:
-            replica.begin_again()
+            replica.begin_again(error)
 
     async def forget(self, key: PartitionKey) -> None:
         """Have it fetched no more; nothing more is stored on return."""
