@@ -30,6 +30,7 @@ from goq.api.topics import TopicRoutes
 from goq.api.tracing import TraceRoutes
 from goq.broker.broker import Broker
 from goq.broker.metadata import LocalMetadata, MetadataStore
+from goq.broker.partition import Partition
 from goq.clock import SystemClock
 from goq.cluster.alone import AloneSeat
 from goq.config import Config
@@ -103,6 +104,7 @@ class Node:
             partitions=defaults.partitions,
             auto_create=config.auto_create_topics,
             is_member=self._membership is not None,
+            kept_for_replicas=self._kept_for_replicas,
             elsewhere=None if self._membership is None else self._membership.elsewhere,
         )
         await self.broker.start()
@@ -119,6 +121,10 @@ class Node:
         self._server = server
         if self._membership is not None:
             self._membership.start(self.url)
+
+    def _kept_for_replicas(self, partition: Partition) -> int | None:
+        member = None if self._membership is None else self._membership.member
+        return None if member is None else member.kept_for_replicas(*partition.identity)
 
     def _assemble(self, broker: Broker) -> HttpServer:
         stats = HttpStats()

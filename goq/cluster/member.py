@@ -17,6 +17,7 @@ from goq.broker.broker import Broker
 from goq.broker.tasks import Tasks
 from goq.cluster.calls.calling import Calling
 from goq.cluster.controlling import Controlling
+from goq.cluster.fitness import Fitness
 from goq.cluster.heartbeats import decode_heartbeat, encode_heartbeat
 from goq.cluster.local_topics import LocalTopics
 from goq.cluster.metadata.commands import AlterInSync, ChangeSettings, RegisterNode
@@ -25,6 +26,13 @@ from goq.cluster.metadata.watch import Heartbeat
 from goq.cluster.proposing import Proposing
 from goq.cluster.raft.driver import View
 from goq.cluster.readiness import still_to_come
+from goq.cluster.replication.mending import (
+    MendAnswer,
+    MendRequest,
+    decode_mend_answer,
+    decode_mend_request,
+)
+from goq.cluster.replication.mending import encode as encode_mend
 from goq.cluster.replication.messages import (
     FetchAnswer,
     FetchRequest,
@@ -33,6 +41,7 @@ from goq.cluster.replication.messages import (
     decode_request,
     encode,
 )
+from goq.cluster.replication.repairs import Repairs
 from goq.cluster.replication.replica import Part
 from goq.cluster.replication.replicas import Replicas
 from goq.cluster.reporting import Reporting
@@ -50,7 +59,7 @@ from goq.errors import (
 from goq.storage.files import Disk
 
 _log = logging.getLogger("goq.cluster")
-FETCH, HEARTBEAT = "/cluster/fetch", "/cluster/heartbeat"
+FETCH, HEARTBEAT, MEND = "/cluster/fetch", "/cluster/heartbeat", "/cluster/mend"
 _HEAD_BYTES = 4
 _AGAIN_S = 0.2
 
@@ -81,6 +90,8 @@ class Member:
             on_failure=self._failed,
         )
         self.reporting = Reporting(self.replicas, lambda: self.state, self._call)
+        self.fitness = Fitness(disk, broker.topics_dir.parent, self.replicas.in_thread)
+        self.repairs = Repairs(self.replicas, self._ask_for_frames)
         self._broker = broker
         self._proposing = proposing
         self._calling = calling
@@ -88,7 +99,6 @@ class Member:
         self._registration: RegisterNode | None = None
         self._deleted: set[int] = set()
         self._taken_up: dict[str, object] = {}
-        self._unfit_reason = ""
         self._min_insync = 0
         self.has_left = False
         self._has_started = False
@@ -111,7 +121,14 @@ class Member:
         self._registration = RegisterNode(
             self.name, self.incarnation, http_url, cluster_address, rack
         )
-        works = (self._follow(), self._beat(), self._look_at_in_sync(), self.controlling.run())
+        works = (
+            self._follow(),
+            self._beat(),
+            self._look_at_replicas(),
+            self.repairs.scrub(),
+            self.fitness.watch(),
+            self.controlling.run(),
+        )
         self._running = [self._tasks.start(work) for work in works]
         self._changed.set()
 
@@ -121,6 +138,7 @@ class Member:
             task.cancel()
         if self._running:
             await asyncio.wait(self._running)
+        await self.repairs.close()
         await self.replicas.close()
         await self._calling.close()
 
@@ -163,6 +181,12 @@ class Member:
         """Hear that a node is alive."""
         self.controlling.hear(node, decode_heartbeat(body))
         return []
+
+    async def answer_mend(self, _node: str, body: bytes) -> list[bytes | memoryview]:
+        """Answer a node whose replica is damaged: a head behind its length, then frames."""
+        answer, buffers = await self.repairs.answer(decode_mend_request(body))
+        head = encode_mend(answer)
+        return [len(head).to_bytes(_HEAD_BYTES, "little"), head, *buffers]
 
     # Following what is agreed on
 
@@ -247,8 +271,10 @@ class Member:
     async def _say_alive(self) -> None:
         heartbeat = Heartbeat(
             self.incarnation,
-            self._unfit_reason,
+            self.fitness.reason,
             frozenset(self._deleted & {t.topic_id for t in self.state.topics.values()}),
+            self.repairs.damaged,
+            self.repairs.repaired,
         )
         leader = self._leader
         if leader == self.name:
@@ -261,10 +287,15 @@ class Member:
     async def _fetch_from(
         self, leader: str, request: FetchRequest
     ) -> tuple[FetchAnswer, memoryview]:
-        answer = memoryview(await self._call(leader, FETCH, encode(request), request.wait_ms))
-        head_bytes = int.from_bytes(answer[:_HEAD_BYTES], "little")
-        frames = answer[_HEAD_BYTES + head_bytes :]
-        return decode_answer(answer[_HEAD_BYTES : _HEAD_BYTES + head_bytes]), frames
+        answer = await self._call(leader, FETCH, encode(request), request.wait_ms)
+        head, frames = _parted(answer)
+        return decode_answer(head), frames
+
+    async def _ask_for_frames(
+        self, node: str, request: MendRequest
+    ) -> tuple[MendAnswer, memoryview]:
+        head, frames = _parted(await self._call(node, MEND, encode_mend(request)))
+        return decode_mend_answer(head), frames
 
     async def _call(self, node: str, path: str, body: bytes, wait_ms: int = 0) -> bytes:
         known = self.state.nodes.get(node)
@@ -332,10 +363,11 @@ class Member:
             raise NotLeader(f"nobody leads partition {number} of {topic} now")
         return await self._call(leader, path, body, limits.ELSEWHERE_WAIT_MS)
 
-    async def _look_at_in_sync(self) -> None:
+    async def _look_at_replicas(self) -> None:
         while True:
             await asyncio.sleep(limits.IN_SYNC_LOOK_MS / 1000)
             self.replicas.check_in_sync()
+            self.repairs.look()
 
     async def _propose_in_sync(self, key: PartitionKey, part: Part, wanted: frozenset[str]) -> Part:
         nodes = self.state.nodes
@@ -358,6 +390,18 @@ class Member:
 
     def _failed(self, key: PartitionKey, error: Exception) -> None:
         _log.error("partition %d of %s: %s", key.number, key.topic, error)
+        self.fitness.failed(error)
+
+    def kept_for_replicas(self, topic: str, number: int) -> int | None:
+        """Return the first message of a partition led here that a replica in sync has not got."""
+        return self.replicas.needed_from(topic, number)
+
+
+def _parted(answer: bytes) -> tuple[memoryview, memoryview]:
+    """Return the head of an answer and what comes behind it."""
+    whole = memoryview(answer)
+    head_bytes = int.from_bytes(whole[:_HEAD_BYTES], "little")
+    return whole[_HEAD_BYTES : _HEAD_BYTES + head_bytes], whole[_HEAD_BYTES + head_bytes :]
 
 
 def _in_the_making(state: State, leader: str) -> dict[PartitionKey, frozenset[str]]:
@@ -379,4 +423,5 @@ def _part(state: State, partition: Partition) -> Part:
         partition.holders,
         min(state.settings.min_insync, len(partition.replicas)),
         partition.version,
+        partition.damaged,
     )

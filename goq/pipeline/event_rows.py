@@ -33,6 +33,7 @@ from goq.delivery.events import (
     Leased,
     Moved,
     Nacked,
+    Repaired,
     Rescheduled,
     Reset,
     Skipped,
@@ -178,6 +179,10 @@ def _corrupted(event: Corrupted, _: int) -> Iterable[_Rows]:
     yield _Rows(event.start, event.end, "CORRUPTED", reason=event.reason or None)
 
 
+def _repaired(event: Repaired, _: int) -> Iterable[_Rows]:
+    yield _Rows(event.start, event.end, "REPAIRED")
+
+
 def _compacted(event: Compacted, _: int) -> Iterable[_Rows]:
     yield _Rows(event.start, event.start + 1, "COMPACTED", reason=str(event.end))
 
@@ -208,6 +213,7 @@ _ROWS: dict[type[Event], Callable[[Any, int], Iterable[_Rows]]] = {
     Rescheduled: _rescheduled,
     Compacted: _compacted,
     Corrupted: _corrupted,
+    Repaired: _repaired,
     Reset: _reset,
     GroupDeleted: _group_deleted,
     Trimmed: _trimmed,

@@ -324,6 +324,25 @@ class LogReader:
             self.damage.append(damage)
         return damage
 
+    def is_sound(self, start_offset: int, end_offset: int) -> bool:
+        """Whether everything between two offsets can be read; reads it, and blocks on the disk."""
+        reached = start_offset
+        while reached < end_offset:
+            reading = self.read(reached, end_offset, messages_max=2**62, bytes_max=limits.MIB)
+            if reading.damage or reading.next_offset <= reached:
+                return False
+            reached = reading.next_offset
+        return True
+
+    def forget_damage(self, start_offset: int, end_offset: int) -> None:
+        """Hear that what was damaged between two offsets is whole again."""
+        with self._noting:
+            self.damage[:] = [
+                damage
+                for damage in self.damage
+                if damage.end_offset <= start_offset or end_offset <= damage.start_offset
+            ]
+
 
 def number_of(segments: Sequence[Segment], offset: int) -> int:
     """Return which segment holds ``offset``: the last that begins at or before it."""

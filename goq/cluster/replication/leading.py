@@ -174,7 +174,7 @@ def _log_news(
     reading = log.reader.read(end, min(own_end, segment.end_offset), bytes_max=bytes_max)
     buffers: list[memoryview] = []
     for view in reading.frames:
-        if view.header.base_offset != end:
+        if view.header.base_offset > end or (buffers and view.header.base_offset < end):
             break  # what lies between is damaged: no follower can go on from here
         buffers.append(view.buffer)
         end = view.header.end_offset
