@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from goq.cluster.metadata.commands import AnyCommand, encode_command
-from goq.cluster.metadata.results import Accepted
+from goq.cluster.metadata.results import Accepted, Refused
 from goq.cluster.metadata.state import State
 from goq.cluster.metadata.store import MetadataMachine, result_of
 from goq.cluster.raft.node import RaftNode
-from goq.errors import Conflict, GoqError, TimedOut
+from goq.errors import BY_CODE, Conflict, GoqError, TimedOut
 
 
 class Proposing:
@@ -44,12 +44,8 @@ class Proposing:
     async def _propose(
         self, command: AnyCommand, timeout_s: float, request: tuple[int, int]
     ) -> Accepted:
-        try:
-            answer = await self._raft.propose(encode_command(command), timeout_s, request)
-        except GoqError as error:
-            if type(error) is GoqError:  # the metadata's own codes, all of the same kind
-                raise Conflict(error.detail) from None
-            raise
+        answer = await self._raft.propose(encode_command(command), timeout_s, request)
         result = result_of(answer)
-        assert isinstance(result, Accepted)
+        if isinstance(result, Refused):  # most of the metadata's own codes are of one kind
+            raise BY_CODE.get(result.code, Conflict)(result.detail)
         return result
