@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from goq import limits
 from goq.api.app import Api
-from goq.api.cluster import ClusterRoutes, Seat
+from goq.api.cluster import ClusterRoutes
 from goq.api.dead import DeadLetterRoutes
 from goq.api.event_log import EventRoutes
 from goq.api.finding import FindingRoutes
@@ -41,6 +41,7 @@ from goq.storage.lock import DataDirLock
 
 if TYPE_CHECKING:
     from goq.cluster.membership import Membership
+    from goq.cluster.seat import MemberSeat
 
 
 class Node:
@@ -124,6 +125,7 @@ class Node:
         stats = HttpStats()
         node_id = self.config.broker.node_id
         traces = TraceRoutes(broker, node_id)
+        seat = self._seat(broker)
         routes = [
             *TopicRoutes(broker, node_id).routes(),
             *MessageRoutes(broker).routes(),
@@ -137,11 +139,11 @@ class Node:
             *MemberRoutes(broker).routes(),
             *DeadLetterRoutes(broker).routes(),
             *FindingRoutes(broker, traces.traced).routes(),
-            *ClusterRoutes(self._seat(broker)).routes(),
+            *ClusterRoutes(seat).routes(),
         ]
         server = HttpServer(lambda request: handle(request), problem_response)
         operations = OperationRoutes(
-            broker, node_id, Metrics(broker, stats, server), lambda: self._draining
+            broker, node_id, Metrics(broker, stats, server, seat), lambda: self._draining
         )
         routes += operations.routes()
         operations.describe(routes)
@@ -156,7 +158,7 @@ class Node:
             handle = Front(api, self._membership.member, self._membership.relay).handle
         return server
 
-    def _seat(self, broker: Broker) -> Seat:
+    def _seat(self, broker: Broker) -> AloneSeat | MemberSeat:
         if self._membership is None:
             return AloneSeat(broker, self.config.broker.node_id, lambda: self.url)
         assert self._membership.seat is not None
