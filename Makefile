@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-long check bench docs clean
+.PHONY: demo cluster test test-long check bench docs clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -17,6 +17,10 @@ $(VENV)/installed-dev: $(VENV)/installed
 
 demo: $(VENV)/installed            ## run a node, publish, consume, kill it, show nothing is lost
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash tools/demo.sh
+
+cluster: $(VENV)/installed         ## run three nodes on this machine until Ctrl-C
+	$(BIN)/pip install --quiet --editable '.[cluster]'
+	$(BIN)/python tools/cluster.py
 
 test: $(VENV)/installed-dev        ## every test but the long ones
 	$(BIN)/python -m pytest -m "not long"

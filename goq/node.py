@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from goq import limits
 from goq.api.app import Api
-from goq.api.cluster import ClusterRoutes, Seat
+from goq.api.cluster import ClusterRoutes
 from goq.api.dead import DeadLetterRoutes
 from goq.api.event_log import EventRoutes
 from goq.api.finding import FindingRoutes
@@ -42,6 +42,7 @@ from goq.storage.lock import DataDirLock
 
 if TYPE_CHECKING:
     from goq.cluster.membership import Membership
+    from goq.cluster.seat import MemberSeat
 
 
 class Node:
@@ -130,6 +131,7 @@ class Node:
         stats = HttpStats()
         node_id = self.config.broker.node_id
         traces = TraceRoutes(broker, node_id)
+        seat = self._seat(broker)
         routes = [
             *TopicRoutes(broker, node_id).routes(),
             *MessageRoutes(broker, self._nodes_with()).routes(),
@@ -143,14 +145,14 @@ class Node:
             *MemberRoutes(broker).routes(),
             *DeadLetterRoutes(broker).routes(),
             *FindingRoutes(broker, traces.traced).routes(),
-            *ClusterRoutes(self._seat(broker)).routes(),
+            *ClusterRoutes(seat).routes(),
         ]
         server = HttpServer(lambda request: handle(request), problem_response)
         member = None if self._membership is None else self._membership.member
         operations = OperationRoutes(
             broker,
             node_id,
-            Metrics(broker, stats, server),
+            Metrics(broker, stats, server, seat),
             lambda: self._draining,
             list if member is None else member.waits_for,
         )
@@ -180,7 +182,7 @@ class Node:
         assert member is not None
         return lambda topic: nodes_with(member.state, topic)
 
-    def _seat(self, broker: Broker) -> Seat:
+    def _seat(self, broker: Broker) -> AloneSeat | MemberSeat:
         if self._membership is None:
             return AloneSeat(broker, self.config.broker.node_id, lambda: self.url)
         assert self._membership.seat is not None

@@ -32,6 +32,7 @@ COMMANDS = {
     "topic": "create, list, show, alter, delete topics",
     "group": "list, show, set, reset, delete consumer groups",
     "dlq": "list, show, redrive, purge dead letters",
+    "cluster": "show a cluster, let nodes join and leave, move partitions, elect leaders",
     "export": "write topics as Parquet for Spark",
     "report": "analyse topics with Spark, or publish a slice of them again",
     "doctor": "check a node, or verify a data folder",

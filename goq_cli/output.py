@@ -25,6 +25,11 @@ def print_answer(answer: Any, text: str) -> None:
         sys.stdout.write(text + "\n")
 
 
+def print_text(*lines: str) -> None:
+    """Print lines for people."""
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Collection[str] = ()
 ) -> None:

@@ -51,12 +51,12 @@ class Controlling:
         """
         if self._watch is None:
             raise NotLeader("another node runs the controller now")
-        if node not in self._proposing.state.nodes:
-            raise NodeNotFound(f"there is no node {node} in the cluster")
         before = self._watch.heard.get(node)
         self._watch = self._watch.hear(node, heartbeat, _now_ms())
         if before is None or before.heartbeat != heartbeat:
             self._changed.set()
+        if node not in self._proposing.state.nodes:
+            raise NodeNotFound(f"there is no node {node} in the cluster")
 
     async def run(self) -> None:
         """Decide whenever something has changed or may be late, until cancelled."""

@@ -207,6 +207,8 @@ class Member:
         if self._registration is not None and (
             known is None or known.incarnation != self.incarnation
         ):
+            with suppress(GoqError):  # who registers without having been heard of counts as silent
+                await self._say_alive()
             await self._proposing.propose(self._registration)
         settings = self.state.settings
         if settings.version == 1 and settings.min_insync != self._min_insync:

@@ -69,6 +69,13 @@ class Membership:
         """
         config = self._config
         folder = config.broker.data_dir / _FOLDER
+        if not folder.exists() and await local.topics():
+            raise UsageError(
+                f"the topics in {config.broker.data_dir} are of a node on its own, and a cluster"
+                " would not know them; begin a cluster with an empty folder, and take over what is"
+                " to be kept by goq consume and goq produce",
+                field="broker.data_dir",
+            )
         folder.mkdir(exist_ok=True)
         self._machine = MetadataMachine(folder)
         settings = RaftSettings(
