@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from contextlib import suppress
 
 from goq import limits
@@ -74,6 +75,7 @@ class Member:
             self._fetch_from,
             self._propose_in_sync,
             on_failure=self._failed,
+            is_heard=self._is_heard,
         )
         self._broker = broker
         self._proposing = proposing
@@ -83,6 +85,7 @@ class Member:
         self._deleted: set[int] = set()
         self._taken_up: dict[str, object] = {}
         self._unfit_reason = ""
+        self._heard_s = -math.inf
         self._min_insync = 0
         self._changed = asyncio.Event()
         self._tasks = Tasks()
@@ -208,22 +211,37 @@ class Member:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(limits.NODE_HEARTBEAT_MS / 1000)
-            try:
-                await self._say_alive()
-            except GoqError as error:
-                _log.debug("no heartbeat: %s", error)
+            self._tasks.start(self._say_alive())  # one that hangs does not hold up the next
 
     async def _say_alive(self) -> None:
+        try:
+            await self._send_heartbeat()
+        except GoqError as error:
+            _log.debug("no heartbeat: %s", error)
+
+    async def _send_heartbeat(self) -> None:
         heartbeat = Heartbeat(
             self.incarnation,
             self._unfit_reason,
             frozenset(self._deleted & {t.topic_id for t in self.state.topics.values()}),
         )
-        leader = self._leader
+        leader, said_s = self._leader, asyncio.get_running_loop().time()
+        if leader is None:
+            return
         if leader == self.name:
             self.controlling.hear(self.name, heartbeat)
-        elif leader is not None:
+        else:
             await self._call(leader, HEARTBEAT, encode_heartbeat(heartbeat))
+        self._heard_s = max(self._heard_s, said_s)
+
+    def _is_heard(self) -> bool:
+        """Whether the controller has heard this node so lately that it cannot have fenced it.
+
+        From when a heartbeat was sent: the controller counts from when it came, which is later. A
+        node that stood still finds out by this, before it hears what was decided meanwhile.
+        """
+        silent_s = asyncio.get_running_loop().time() - self._heard_s
+        return silent_s < limits.NODE_SESSION_TIMEOUT_MS / 1000
 
     # What replicas need
 
