@@ -12,6 +12,7 @@ from bench import (
     background,
     backlog,
     batches,
+    cluster,
     commands,
     consuming,
     dedup,
@@ -44,6 +45,7 @@ WORKS: list[Work] = [
     *trace.WORKS,
     *past.WORKS,
     *export.WORKS,
+    *cluster.WORKS,
 ]
 QUICK_SCALE = 0.1
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -20,7 +21,12 @@ from goq.cluster.controlling import Controlling
 from goq.cluster.fitness import Fitness
 from goq.cluster.heartbeats import decode_heartbeat, encode_heartbeat
 from goq.cluster.local_topics import LocalTopics
-from goq.cluster.metadata.commands import AlterInSync, ChangeSettings, RegisterNode
+from goq.cluster.metadata.commands import (
+    AlterInSync,
+    ChangeSettings,
+    RegisterNode,
+    SetFitness,
+)
 from goq.cluster.metadata.state import Partition, State, Topic, places
 from goq.cluster.metadata.watch import Heartbeat
 from goq.cluster.proposing import Proposing
@@ -62,6 +68,7 @@ _log = logging.getLogger("goq.cluster")
 FETCH, HEARTBEAT, MEND = "/cluster/fetch", "/cluster/heartbeat", "/cluster/mend"
 _HEAD_BYTES = 4
 _AGAIN_S = 0.2
+_LOOK_S = 0.01
 
 
 class Member:
@@ -88,6 +95,7 @@ class Member:
             self._fetch_from,
             self._propose_in_sync,
             on_failure=self._failed,
+            is_heard=self._is_heard,
         )
         self.reporting = Reporting(self.replicas, lambda: self.state, self._call)
         self.fitness = Fitness(disk, broker.topics_dir.parent, self.replicas.in_thread)
@@ -99,6 +107,8 @@ class Member:
         self._registration: RegisterNode | None = None
         self._deleted: set[int] = set()
         self._taken_up: dict[str, object] = {}
+        self._stopping = ""
+        self._heard_s = -math.inf
         self._min_insync = 0
         self.has_left = False
         self._has_started = False
@@ -131,6 +141,20 @@ class Member:
         )
         self._running = [self._tasks.start(work) for work in works]
         self._changed.set()
+
+    async def hand_over(self) -> None:
+        """Have other nodes lead what this one leads, before it stops; return when they do.
+
+        Nobody waits for long: what has no other replica in sync is led by nobody then.
+        """
+        self._stopping = "it is being stopped"
+        within_s = limits.HAND_OVER_TIMEOUT_MS / 1000
+        command = SetFitness(self.name, self.incarnation, self._stopping)
+        with suppress(GoqError, TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._proposing.propose(command, within_s)
+                while any(replica.leading is not None for replica in self.replicas):
+                    await asyncio.sleep(_LOOK_S)
 
     async def stop(self) -> None:
         """Take part no more: all replicas are closed on return."""
@@ -258,31 +282,46 @@ class Member:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(limits.NODE_HEARTBEAT_MS / 1000)
-            try:
-                await self._say_alive()
-            except NodeNotFound:
-                if self.name in self.state.nodes and not self.has_left:
-                    self.has_left = True
-                    _log.warning(
-                        "this node has left the cluster; stop it. To take part again it needs a new"
-                        " id and an empty folder"
-                    )
-            except GoqError as error:
-                _log.debug("no heartbeat: %s", error)
+            self._tasks.start(self._say_alive())  # one that hangs does not hold up the next
 
     async def _say_alive(self) -> None:
+        try:
+            await self._send_heartbeat()
+        except NodeNotFound:
+            if self.name in self.state.nodes and not self.has_left:
+                self.has_left = True
+                _log.warning(
+                    "this node has left the cluster; stop it. To take part again it needs a new id"
+                    " and an empty folder"
+                )
+        except GoqError as error:
+            _log.debug("no heartbeat: %s", error)
+
+    async def _send_heartbeat(self) -> None:
         heartbeat = Heartbeat(
             self.incarnation,
-            self.fitness.reason,
+            self._stopping or self.fitness.reason,
             frozenset(self._deleted & {t.topic_id for t in self.state.topics.values()}),
             self.repairs.damaged,
             self.repairs.repaired,
         )
-        leader = self._leader
+        leader, said_s = self._leader, asyncio.get_running_loop().time()
+        if leader is None:
+            return
         if leader == self.name:
             self.controlling.hear(self.name, heartbeat)
-        elif leader is not None:
+        else:
             await self._call(leader, HEARTBEAT, encode_heartbeat(heartbeat))
+        self._heard_s = max(self._heard_s, said_s)
+
+    def _is_heard(self) -> bool:
+        """Whether the controller has heard this node so lately that it cannot have fenced it.
+
+        From when a heartbeat was sent: the controller counts from when it came, which is later. A
+        node that stood still finds out by this, before it hears what was decided meanwhile.
+        """
+        silent_s = asyncio.get_running_loop().time() - self._heard_s
+        return silent_s < limits.NODE_SESSION_TIMEOUT_MS / 1000
 
     # What replicas need
 

@@ -52,6 +52,8 @@ class Host(Protocol):
 
     name: str
     disk: Disk
+    is_heard: Callable[[], bool]
+    """Whether the cluster cannot have given this node's leaderships to others by now."""
 
     async def in_thread(self, work: Callable[[], object]) -> object:
         """Run what blocks on the disk."""
@@ -219,6 +221,7 @@ class Replica:
         progress.begin(part.replicas, self._host.now_ms())
         self._decided_version = part.version
         self.leading = Leading(self.key, part.leader_epoch, logs, progress)
+        self.leading.is_sure = self._host.is_heard
         self._host.serve(self.leading)
 
     async def _open_when_safe(self) -> None:

@@ -60,8 +60,10 @@ class Replicas:
         propose_in_sync: ProposeInSync,
         *,
         on_failure: Callable[[PartitionKey, Exception], None],
+        is_heard: Callable[[], bool] = lambda: True,
     ) -> None:
         self.name = name
+        self.is_heard = is_heard
         self.disk = disk
         self.server = FetchServer(executor)
         self._topics = topics
