@@ -15,6 +15,7 @@ from support.serving_cluster import NAMES, ServingCluster, serving_cluster
 from goq.client import Client, ReceivedMessage
 from goq.errors import GoqError, Unavailable
 from goq.model import Message, Receipt
+from goq.pipeline.source import NodeSource
 
 PARTITIONS = 6
 RETRIES = "60s"
@@ -189,6 +190,20 @@ def test_a_client_that_was_given_one_server_goes_on_when_that_one_dies(
         assert len(list(client.log(topic))) >= 60
         held = list(client.consume(topic, group="shop", until_empty=True))
         assert len(held) == 61
+
+        source = NodeSource(client)
+        read = 0
+        for partition, bounds in source.bounds(topic).items():
+            for stretch in source.stretches(topic, partition, *bounds):
+                assert stretch.missing == []
+                read += sum(frame.header.message_count for frame in stretch.frames)
+        assert read == 61
+        events = source.event_bounds(topic)
+        assert sorted(events) == list(range(PARTITIONS))
+        for partition, bounds in events.items():
+            assert bounds.end > 0
+            reached = [s.next_offset for s in source.event_stretches(topic, partition, *bounds)]
+            assert reached[-1] == bounds.end
 
 
 def test_a_loop_that_ends_after_so_many_messages_leaves_those_of_other_nodes_untouched(
