@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-long check bench docs clean
+.PHONY: demo cluster test test-long chaos check bench docs clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -12,17 +12,24 @@ $(VENV)/installed: pyproject.toml
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(BIN)/pip install --quiet --editable '.[dev,spark,cluster]'
+	$(BIN)/pip install --quiet --editable '.[dev,spark,iceberg]'
 	touch $@
 
 demo: $(VENV)/installed            ## run a node, publish, consume, kill it, show nothing is lost
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash tools/demo.sh
+
+cluster: $(VENV)/installed         ## run three nodes on this machine until Ctrl-C
+	$(BIN)/pip install --quiet --editable '.[cluster]'
+	$(BIN)/python tools/cluster.py
 
 test: $(VENV)/installed-dev        ## every test but the long ones
 	$(BIN)/python -m pytest -m "not long"
 
 test-long: $(VENV)/installed-dev   ## every test, the long variants too
 	$(BIN)/python -m pytest
+
+chaos: $(VENV)/installed-dev      ## half an hour of faults on a cluster under load
+	$(BIN)/python -m tests.chaos --minutes 30
 
 check: $(VENV)/installed-dev       ## style, types, layers, generated files
 	$(BIN)/ruff check .

@@ -12,10 +12,12 @@ from bench import (
     background,
     backlog,
     batches,
+    cluster,
     commands,
     consuming,
     dedup,
     delays,
+    export,
     latency,
     mixed,
     past,
@@ -42,6 +44,8 @@ WORKS: list[Work] = [
     *background.WORKS,
     *trace.WORKS,
     *past.WORKS,
+    *export.WORKS,
+    *cluster.WORKS,
 ]
 QUICK_SCALE = 0.1
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError
 
 from goq import limits
@@ -24,6 +25,7 @@ from goq.settings import TopicSettings
 DEFAULT_PARTITIONS = 6
 _STRICT = ConfigDict(extra="forbid", frozen=True)
 _SECTIONS = "broker, cluster and defaults"
+_ALL_ADDRESSES = ("0.0.0.0", "::")
 
 
 class BrokerConfig(BaseModel):
@@ -74,18 +76,32 @@ def _host_and_port(value: str) -> str:
     return value
 
 
+def _node_url(value: str) -> str:
+    """Check the URL of a node: its paths are goq's own."""
+    problem = f"{value!r} is not the URL of a node, as in http://10.0.0.1:8080"
+    try:
+        url = urlsplit(value)
+        is_whole = url.scheme in ("http", "https") and url.hostname and url.port != 0
+    except ValueError:
+        raise ValueError(problem) from None
+    if not is_whole or url.path.strip("/") or url.query or url.fragment or url.username:
+        raise ValueError(problem)
+    return value.rstrip("/")
+
+
 class ClusterConfig(BaseModel):
     """The node as a member of a cluster; without ``listen`` it is on its own.
 
     The first nodes of a cluster are told of each other by ``peers``, addresses by node id, this
-    node's among them; a later one is told by ``join`` the URL of any that runs. Both count only
-    until the node has heard from the cluster: after that it knows the members itself.
+    node's among them; a later one is told by ``join`` the URL of any that runs. Who has both joins
+    only if it is not among the peers, so that one configuration serves all. Both count only until
+    the node has heard from the cluster: after that it knows the members itself.
     """
 
     model_config = _STRICT
 
     listen: str | None = None
-    peers: dict[str, str] = Field(default_factory=dict)
+    peers: Annotated[dict[str, str], NoDecode] = Field(default_factory=dict)
     join: str | None = None
     secret_file: Path | None = None
     advertise: str | None = None
@@ -101,6 +117,11 @@ class ClusterConfig(BaseModel):
     @classmethod
     def _may_be_none(cls, value: Any) -> Any:
         return None if value == "none" else value
+
+    @field_validator("join", "advertise")
+    @classmethod
+    def _is_a_url(cls, value: str | None) -> str | None:
+        return None if value is None else _node_url(value)
 
     @field_validator("peers", mode="before")
     @classmethod
@@ -124,6 +145,10 @@ class ClusterConfig(BaseModel):
             _host_and_port(address)
         return value
 
+    def joins(self, node_id: str) -> str | None:
+        """Return the URL of the node that is asked to let this one in, None if it has peers."""
+        return None if node_id in self.peers else self.join
+
     @property
     def is_member(self) -> bool:
         """Whether the node is one of a cluster."""
@@ -135,6 +160,18 @@ class ClusterConfig(BaseModel):
         assert self.listen is not None
         host, _, port = self.listen.rpartition(":")
         return host.strip("[]"), int(port)
+
+    def address_of(self, node_id: str) -> str | None:
+        """Return ``HOST:PORT`` where the others reach this node, None if nothing says it."""
+        if node_id in self.peers:
+            return self.peers[node_id]
+        host, port = self.address
+        if host not in _ALL_ADDRESSES:
+            return self.listen
+        if self.advertise is None:
+            return None
+        known = urlsplit(self.advertise).hostname
+        return f"[{known}]:{port}" if ":" in str(known) else f"{known}:{port}"
 
 
 class DefaultsConfig(BaseModel):
@@ -210,11 +247,17 @@ class Config(BaseModel):
                 "cluster.secret_file: nodes prove themselves to each other by a secret; make one"
                 " for all with: openssl rand -hex 32 > cluster.secret"
             )
-        if cluster.peers and cluster.join:
-            raise ValueError("cluster.join: a node has peers from the start, or joins; not both")
-        if cluster.peers and me not in cluster.peers:
+        if cluster.peers and me not in cluster.peers and not cluster.join:
             names = ", ".join(sorted(cluster.peers))
-            raise ValueError(f"cluster.peers: this node, {me}, is not among {names}")
+            raise ValueError(
+                f"cluster.peers: this node, {me}, is not among {names}; if it comes later,"
+                " say by cluster.join whom it asks"
+            )
+        if cluster.address_of(me) is None:
+            raise ValueError(
+                f"cluster.advertise: others cannot reach this node at {cluster.listen}; say where"
+                " they can: http://HOST:PORT"
+            )
         return self
 
 

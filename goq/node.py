@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from goq import limits
 from goq.api.app import Api
-from goq.api.cluster import ClusterRoutes, Seat
+from goq.api.cluster import ClusterRoutes
 from goq.api.dead import DeadLetterRoutes
 from goq.api.event_log import EventRoutes
 from goq.api.finding import FindingRoutes
@@ -30,6 +30,7 @@ from goq.api.topics import TopicRoutes
 from goq.api.tracing import TraceRoutes
 from goq.broker.broker import Broker
 from goq.broker.metadata import LocalMetadata, MetadataStore
+from goq.broker.partition import Partition
 from goq.clock import SystemClock
 from goq.cluster.alone import AloneSeat
 from goq.config import Config
@@ -41,6 +42,7 @@ from goq.storage.lock import DataDirLock
 
 if TYPE_CHECKING:
     from goq.cluster.membership import Membership
+    from goq.cluster.seat import MemberSeat
 
 
 class Node:
@@ -103,6 +105,7 @@ class Node:
             partitions=defaults.partitions,
             auto_create=config.auto_create_topics,
             is_member=self._membership is not None,
+            kept_for_replicas=self._kept_for_replicas,
             elsewhere=None if self._membership is None else self._membership.elsewhere,
         )
         await self.broker.start()
@@ -120,10 +123,15 @@ class Node:
         if self._membership is not None:
             self._membership.start(self.url)
 
+    def _kept_for_replicas(self, partition: Partition) -> int | None:
+        member = None if self._membership is None else self._membership.member
+        return None if member is None else member.kept_for_replicas(*partition.identity)
+
     def _assemble(self, broker: Broker) -> HttpServer:
         stats = HttpStats()
         node_id = self.config.broker.node_id
         traces = TraceRoutes(broker, node_id)
+        seat = self._seat(broker)
         routes = [
             *TopicRoutes(broker, node_id).routes(),
             *MessageRoutes(broker, self._nodes_with()).routes(),
@@ -137,11 +145,16 @@ class Node:
             *MemberRoutes(broker).routes(),
             *DeadLetterRoutes(broker).routes(),
             *FindingRoutes(broker, traces.traced).routes(),
-            *ClusterRoutes(self._seat(broker)).routes(),
+            *ClusterRoutes(seat).routes(),
         ]
         server = HttpServer(lambda request: handle(request), problem_response)
+        member = None if self._membership is None else self._membership.member
         operations = OperationRoutes(
-            broker, node_id, Metrics(broker, stats, server), lambda: self._draining
+            broker,
+            node_id,
+            Metrics(broker, stats, server, seat),
+            lambda: self._draining,
+            list if member is None else member.waits_for,
         )
         routes += operations.routes()
         operations.describe(routes)
@@ -169,7 +182,7 @@ class Node:
         assert member is not None
         return lambda topic: nodes_with(member.state, topic)
 
-    def _seat(self, broker: Broker) -> Seat:
+    def _seat(self, broker: Broker) -> AloneSeat | MemberSeat:
         if self._membership is None:
             return AloneSeat(broker, self.config.broker.node_id, lambda: self.url)
         assert self._membership.seat is not None
@@ -178,9 +191,12 @@ class Node:
     async def stop(self) -> None:
         """Finish what is in flight, make everything durable, let go of the folder.
 
-        Who waits for messages is told at once; who publishes gets the answer.
+        Who waits for messages is told at once; who publishes gets the answer. In a cluster others
+        lead first what this node leads: nobody has to wait until it is missed.
         """
         self._draining = True
+        if self._membership is not None:
+            await self._membership.hand_over()
         if self.api is not None:
             self.api.stop_waiting()
         if self.broker is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from goq.errors import GoqError
@@ -25,8 +25,18 @@ def print_answer(answer: Any, text: str) -> None:
         sys.stdout.write(text + "\n")
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table on a terminal, else lines of tab-separated fields below their names."""
+def print_text(*lines: str) -> None:
+    """Print lines for people."""
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Collection[str] = ()
+) -> None:
+    """Print a table on a terminal, else lines of tab-separated fields below their names.
+
+    On a terminal the columns in ``right``, and those of nothing but digits, stand at the right.
+    """
     cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
     if not sys.stdout.isatty():
         for line in (columns, *cells):
@@ -40,7 +50,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
         numeric = all(
             cell.replace(",", "").isdigit() for cell in (r[len(table.columns)] for r in cells)
         )
-        table.add_column(name, justify="right" if numeric and cells else "left")
+        table.add_column(name, justify="right" if (numeric and cells) or name in right else "left")
     for row in cells:
         table.add_row(*row)
     Console().print(table)

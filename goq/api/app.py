@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import cast
 
 from goq.api.metrics import HttpStats
@@ -23,6 +23,8 @@ class Api:
         self.routes = routes
         self._router = Router(routes)
         self._stats = stats
+        self.on_stop: list[Callable[[], None]] = []
+        """Called when requests that wait are answered, as the node is stopping."""
         self._waiting: set[asyncio.Task[object]] = set()
         self._interrupted: set[asyncio.Task[object]] = set()
 
@@ -88,6 +90,8 @@ class Api:
 
     def stop_waiting(self) -> None:
         """Answer every request that waits for messages now: the node is stopping."""
+        for stop in self.on_stop:
+            stop()
         self._interrupted.update(self._waiting)
         for task in self._interrupted:
             task.cancel()

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from goq import limits
 from goq.api.messages_out import frames_response, json_response
-from goq.api.reading import query_int, wants_frames
+from goq.api.reading import query_flag, query_int, wants_frames
 from goq.api.route import Parameter, Route
 from goq.api.spread import AtPartition, by_query
 from goq.broker.broker import Broker
+from goq.broker.wholelog import whole_logs
 from goq.delivery.eventframes import StoredEvent, decode_event_frame
 from goq.errors import InvalidFrame, InvalidInput
 from goq.http.message import Request, Response
@@ -51,8 +52,12 @@ class EventRoutes:
                     Parameter("partition", "which partition to read", "integer", required=True),
                     Parameter("offset", "the first sequence; default the first kept", "integer"),
                     Parameter("limit", "at most so many events", "integer"),
+                    Parameter("include_deleted", "true: also what the archive has"),
+                    Parameter(
+                        "background", "true: as fast as live traffic leaves room for, no faster"
+                    ),
                 ),
-                errors=("topic_not_found", "partition_not_found"),
+                errors=("topic_not_found", "partition_not_found", "too_many_requests"),
                 gives_frames=True,
                 spread=AtPartition(by_query),
             )
@@ -65,27 +70,29 @@ class EventRoutes:
             raise InvalidInput("say which partition to read", field="partition")
         number = query_int(request, "partition", 0)
         partition = topic.partition(number)
-        log = partition.events
         as_frames = wants_frames(request)
         most = limits.READ_MESSAGES_MAX if as_frames else _JSON_EVENTS_MAX
         limit = query_int(request, "limit", most, minimum=1, maximum=limits.READ_MESSAGES_MAX)
-        start, end = log.start_offset, log.end_offset
-        offset = max(start, query_int(request, "offset", start))
-        reading = await partition.in_thread(
-            partial(log.reader.read, offset, end, messages_max=limit)
-        )
-        damaged = [(each.start_offset, each.end_offset) for each in reading.damage]
+        asked = query_int(request, "offset", 0)
+        background = query_flag(request, "background")
+        whole = None
+        if query_flag(request, "include_deleted"):
+            whole = whole_logs(self._broker.archive, partition).events
+        reader, end = whole or partition.events.reader, partition.events.end_offset
+        start = reader.segments[0].base_offset
+        offset = max(start, asked)
+        most_bytes = limits.BACKGROUND_PIECE_BYTES if background else limits.READ_BYTES_MAX
+        work = partial(reader.read, offset, end, messages_max=limit, bytes_max=most_bytes)
+        if background:
+            reading = await self._broker.background.run(work)
+        elif whole is not None:
+            reading = await self._broker.archive.in_thread(work)
+        else:
+            reading = await partition.in_thread(work)
         if as_frames:
-            preface = {
-                "next": reading.next_offset,
-                "start": start,
-                "end": end,
-                "damaged": [
-                    {"partition": number, "start_offset": first, "end_offset": last}
-                    for first, last in damaged
-                ],
-            }
-            return frames_response(preface, [(number, view.buffer) for view in reading.frames])
+            deleted = whole.gaps(offset, reading.next_offset) if whole is not None else []
+            return _frames(number, reading, _Bounds(start, end), deleted)
+        damaged = _damaged(reading)
         events = [
             _out(stored)
             for stored in _stored(reading, damaged)
@@ -93,6 +100,33 @@ class EventRoutes:
         ]
         after = min(reading.next_offset, offset + limit)
         return json_response(EventsOut(events, after, damaged))
+
+
+class _Bounds(NamedTuple):
+    """What the log holds: sequences from ``start`` up to ``end``."""
+
+    start: int
+    end: int
+
+
+def _frames(
+    number: int, reading: Reading, bounds: _Bounds, deleted: list[tuple[int, int]]
+) -> Response:
+    preface = {
+        "next": reading.next_offset,
+        "start": bounds.start,
+        "end": bounds.end,
+        "damaged": [
+            {"partition": number, "start_offset": first, "end_offset": last}
+            for first, last in _damaged(reading)
+        ],
+        "deleted": deleted,
+    }
+    return frames_response(preface, [(number, view.buffer) for view in reading.frames])
+
+
+def _damaged(reading: Reading) -> list[tuple[int, int]]:
+    return [(each.start_offset, each.end_offset) for each in reading.damage]
 
 
 def _stored(reading: Reading, damaged: list[tuple[int, int]]) -> list[StoredEvent]:

@@ -14,10 +14,11 @@ from goq import limits
 from goq.api.app import Api
 from goq.api.asking import Asking, Places, changed, document_of, merged_query
 from goq.api.in_turn import one_after_another
+from goq.api.leased import GiveBack
 from goq.api.members_everywhere import heartbeat, leave
 from goq.api.messages_out import json_response
 from goq.api.problems import problem_response
-from goq.api.receiving_everywhere import GiveBack, ReceivingEverywhere
+from goq.api.receiving_everywhere import ReceivingEverywhere
 from goq.api.route import Route
 from goq.api.settling_everywhere import settle
 from goq.api.spread import (
@@ -29,6 +30,7 @@ from goq.api.spread import (
     is_local,
     named_topic,
 )
+from goq.api.streams_everywhere import StreamsEverywhere
 from goq.cluster.relaying import Relay
 from goq.errors import GoqError, NotLeader
 from goq.http.message import LOCAL, Request, Response
@@ -43,8 +45,11 @@ class Front:
         self._api = api
         self._places = places
         self._asking = Asking(api, places, relay)
+        streams = StreamsEverywhere(self._asking, give_back)
+        api.on_stop.append(streams.end_all)
         self._special: dict[Special, _Answering] = {
-            Special.RECEIVE: ReceivingEverywhere(self._asking, give_back).receive,
+            Special.RECEIVE: ReceivingEverywhere(self._asking, give_back, streams).receive,
+            Special.STREAM: streams.change,
             Special.SETTLE: self._settle,
             Special.DELETE_GROUP: self._delete_group,
             Special.HEARTBEAT: partial(heartbeat, self._asking),
@@ -61,7 +66,7 @@ class Front:
                 return self._api.handle(request)
             if isinstance(route.spread, AtPartition):
                 return self._at_partition(request, route, route.spread, values)
-            topic = _topic_of(route, values)
+            topic = None if route.spread is Special.STREAM else _topic_of(route, values)
             if self._places.leader_urls(topic) == [None] and _is_led(self._places, topic):
                 return self._api.handle(request)
         except NotLeader:

@@ -47,7 +47,7 @@ from goq.api.reading import (
     wants_frames,
     wants_lines,
 )
-from goq.api.receive_options import check_consumer, receive_options, visibility_ms
+from goq.api.receive_options import check_stream, receive_options, visibility_ms
 from goq.api.route import Handler, Parameter, Route
 from goq.api.spread import BYTES_MAX, READY, AtLeaders, HereThenShown, Special, is_local
 from goq.api.streaming import StreamRoutes
@@ -58,7 +58,7 @@ from goq.broker.topic import Topic
 from goq.delivery.events import Span
 from goq.delivery.settling import Settled, acknowledge, extend, give_back, reject
 from goq.delivery.transitions import State
-from goq.errors import GoqError, GroupNotFound, InvalidInput, LeaseLost, TooLarge
+from goq.errors import GoqError, GroupNotFound, LeaseLost, TooLarge
 from goq.http.message import Request, Response
 from goq.model import Receipt, check_name
 
@@ -183,7 +183,6 @@ class GroupRoutes:
         asked = json_body(request, Receive)
         asked.consumer = asked.consumer or client_id_of(request) or ""
         topic = self._broker.topic(name)
-        check_consumer(asked)
         if asked.stream or wants_lines(request):
             return await self._stream(request, topic, group, asked)
         options = receive_options(asked)
@@ -209,8 +208,7 @@ class GroupRoutes:
         return json_response(ReadyOut(count))
 
     async def _stream(self, request: Request, topic: Topic, group: str, asked: Receive) -> Response:
-        if asked.limit is not None and asked.limit < 1:
-            raise InvalidInput(f"limit is at least 1, not {asked.limit}", field="limit")
+        check_stream(asked)
         chosen_ms = visibility_ms(asked.visibility)
         self._broker.streams.check_room(topic, group)
         await self._broker.remember_group(topic, group)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -12,6 +12,8 @@ from goq.api.route import FRAMES, JSON
 from goq.http.message import BytesLike, Response
 from goq.model import Receipt
 
+GiveBack = Callable[[str, str, Iterable[Receipt]], Awaitable[None]]
+"""Gives back what was leased to a group of a topic and did not reach its consumer."""
 _HEAD_BYTES = 4
 _encode = msgspec.json.Encoder().encode
 
@@ -26,6 +28,11 @@ class _Receipted(msgspec.Struct):
 
 _decode_received = msgspec.json.Decoder(_Received).decode
 _decode_receipted = msgspec.json.Decoder(_Receipted).decode
+
+
+def receipt_of(message: bytes) -> Receipt:
+    """Return what settles a message in JSON."""
+    return Receipt.parse(_decode_receipted(message).receipt)
 
 
 class Leased(NamedTuple):
@@ -46,7 +53,7 @@ class Leased(NamedTuple):
     def receipts(self) -> list[Receipt]:
         """Return what settles all of them."""
         if self.preface is None:
-            return [Receipt.parse(_decode_receipted(raw).receipt) for raw in self.messages]
+            return [receipt_of(bytes(raw)) for raw in self.messages]
         return [
             Receipt(delivery["partition"], int(delivery["token"]), start, end)
             for delivery in self.preface["deliveries"]

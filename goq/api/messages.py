@@ -46,6 +46,7 @@ _READ_PARAMETERS = (
     Parameter("from_time", "only messages appended at or after this time"),
     Parameter("to_time", "only messages appended before this time"),
     Parameter("limit", "at most so many messages", "integer"),
+    Parameter("bytes", "of frames: about so many bytes, however many messages", "integer"),
     Parameter("wait", "hold the answer so long until there is something to read"),
     Parameter("include_deleted", "true: also what retention deleted and the archive has"),
     Parameter("from_snapshot", "the log as it stood at this time, deleted messages included"),
@@ -143,17 +144,17 @@ class MessageRoutes:
             raise InvalidInput("say which partition to read", field="partition")
         number = query_int(request, "partition", 0)
         partition = topic.partition(number)
-        limit = query_int(request, "limit", 100, minimum=1, maximum=limits.READ_MESSAGES_MAX)
+        limit, bytes_max = _bounds(request)
         wait_ms = duration_ms(request.query.get("wait", "0"), "wait", limits.WAIT_MS_MAX)
         start = query_int(request, "offset", 0)
         times, background = self._times(request), query_flag(request, "background")
         past, as_frames = self._past(request), wants_frames(request)
-        if times is not None or background or past is not None:
+        if times is not None or background or past is not None or bytes_max is not None:
             if "to_time" in request.query or "from_snapshot" in request.query:
                 wait_ms = 0
             times = times or TimeRange()
             asked = RangeAsked(
-                topic, number, start, times, limit, wait_ms, as_frames, background, past
+                topic, number, start, times, limit, wait_ms, as_frames, background, past, bytes_max
             )
             return await self._ranges.answer(asked)
         start = max(start, partition.messages.start_offset)
@@ -204,6 +205,17 @@ class MessageRoutes:
         if len(given) == 2 and times.from_us > times.to_us:
             raise InvalidInput("to_time is before from_time", field="to_time")
         return times if given else None
+
+
+def _bounds(request: Request) -> tuple[int, int | None]:
+    """Return how many messages are asked for at most, and how many bytes if that was said."""
+    if "bytes" not in request.query:
+        return query_int(request, "limit", 100, minimum=1, maximum=limits.READ_MESSAGES_MAX), None
+    if not wants_frames(request):
+        raise InvalidInput(f"bytes bounds frames: accept {FRAMES}, or give limit", field="bytes")
+    bytes_max = query_int(request, "bytes", 0, minimum=1, maximum=limits.READ_BYTES_MAX)
+    most = limits.READ_BULK_MESSAGES_MAX
+    return query_int(request, "limit", most, minimum=1, maximum=most), bytes_max
 
 
 def _frame_result(stored: StoredFrame) -> PublishedOut:

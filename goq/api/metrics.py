@@ -14,6 +14,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.process_collector import ProcessCollector
 
+from goq.api.cluster_metrics import ClusterCounts, ClusterMetrics
 from goq.broker.broker import Broker
 from goq.broker.counts import group_counts
 from goq.broker.stats import Histogram, TopicCounts
@@ -68,8 +69,11 @@ class HttpStats:
 class Metrics:
     """Collects everything when asked; costs nothing in between."""
 
-    def __init__(self, broker: Broker, http: HttpStats, server: ServerCounts) -> None:
+    def __init__(
+        self, broker: Broker, http: HttpStats, server: ServerCounts, cluster: ClusterCounts
+    ) -> None:
         self._broker = broker
+        self._cluster = ClusterMetrics(cluster)
         self._http = http
         self._server = server
         self._registry = CollectorRegistry()
@@ -91,6 +95,7 @@ class Metrics:
         yield from self._partition_gauges(topics)
         yield self._archive_gauge(topics)
         yield from self._group_gauges(topics)
+        yield from self._cluster.collect()
         yield from self._http_metrics()
         yield _histogram(
             "goq_commit_seconds",

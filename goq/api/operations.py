@@ -23,6 +23,7 @@ class HealthOut(msgspec.Struct, omit_defaults=True):
     status: str
     offline: list[str] = msgspec.field(default_factory=list)
     damaged: list[str] = msgspec.field(default_factory=list)
+    waits_for: list[str] = msgspec.field(default_factory=list)
 
 
 class VersionOut(msgspec.Struct):
@@ -42,11 +43,13 @@ class OperationRoutes:
         node_id: str,
         metrics: Metrics,
         is_draining: Callable[[], bool],
+        waits_for: Callable[[], list[str]] = list,
     ) -> None:
         self._broker = broker
         self._node_id = node_id
         self._metrics = metrics
         self._is_draining = is_draining
+        self._waits_for = waits_for
         self._described: Sequence[Route] = ()
 
     def describe(self, routes: Sequence[Route]) -> None:
@@ -77,9 +80,11 @@ class OperationRoutes:
         return Response(200, b"ok\n", "text/plain")
 
     def ready(self, _request: Request) -> Response:
-        """Answer 200 when the node takes traffic, 503 while it stops."""
+        """Answer 200 when the node takes traffic, 503 until it has started and while it stops."""
         if self._is_draining():
             return json_response(HealthOut("draining"), 503)
+        if waits_for := self._waits_for():
+            return json_response(HealthOut("starting", waits_for=waits_for), 503)
         return json_response(HealthOut("ok"))
 
     def version(self, _request: Request) -> Response:

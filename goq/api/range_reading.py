@@ -19,7 +19,7 @@ from goq.api.messages_out import (
 from goq.broker.background import BackgroundReads
 from goq.broker.partition import Partition
 from goq.broker.topic import Topic
-from goq.broker.wholelog import Past
+from goq.broker.wholelog import Past, WholeReader
 from goq.frame.parts import slice_frame
 from goq.frame.view import FrameView
 from goq.http.message import Response
@@ -45,6 +45,8 @@ class RangeAsked:
     background: bool
     past: Past | None = None
     """With it, what is archived is read, too."""
+    bytes_max: int | None = None
+    """With it, the answer ends before a frame that would make it longer, unless it is the first."""
 
 
 class _Part(NamedTuple):
@@ -63,14 +65,18 @@ class _Piece:
         limit = asked.limit
         if asked.background and not asked.as_frames:
             limit = min(limit, limits.BACKGROUND_JSON_MESSAGES)
-        bounds = bounds._replace(messages_max=limit)
+        bytes_max = min(bounds.bytes_max, asked.bytes_max or bounds.bytes_max)
+        bounds = bounds._replace(messages_max=limit, bytes_max=bytes_max)
         reader, start = partition.messages.reader, asked.offset
+        whole: WholeReader | None = None
         if asked.past is not None:
-            reader, start, end = asked.past.opened(partition, start, end)
+            whole, start, end = asked.past.opened(partition, start, end)
+            reader = whole
         self.end = end
         self.reading = frames_between(reader, asked.times, start, end, bounds)
         self._asked = asked
         self._parts, self._next = _cut(self.reading, start, end, limit)
+        self._deleted = whole.gaps(start, self._next) if whole is not None else []
         self.response = (
             self._frames(reader.segments[0].base_offset) if asked.as_frames else self._json()
         )
@@ -87,6 +93,7 @@ class _Piece:
             "start": start_offset,
             "end": self.end,
             "damaged": damaged_json(number, self.reading, self._next),
+            "deleted": self._deleted,
             "lanes": lanes_of(topic),
         }
         return frames_response(preface, [(number, slice_frame(*part)) for part in self._parts])

@@ -36,6 +36,13 @@ def check_consumer(asked: Receive) -> None:
         )
 
 
+def check_stream(asked: Receive) -> None:
+    """Raise what is wrong about what is asked of a stream."""
+    check_consumer(asked)
+    if asked.limit is not None and asked.limit < 1:
+        raise InvalidInput(f"limit is at least 1, not {asked.limit}", field="limit")
+
+
 def visibility_ms(asked: str | float | None) -> int | None:
     """Return how long messages are to be invisible, None for as long as the group has it."""
     if asked is None:

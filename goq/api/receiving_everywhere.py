@@ -8,7 +8,7 @@ are asked at once to say when they are not, which leases nothing, and may be giv
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -16,29 +16,27 @@ import msgspec
 
 from goq.api.asking import Asking, changed
 from goq.api.bodies import Receive
-from goq.api.leased import Leased, put_together, read_leased
-from goq.api.reading import client_id_of, json_body, wants_frames
-from goq.api.receive_options import receive_options
+from goq.api.leased import GiveBack, Leased, put_together, read_leased
+from goq.api.reading import client_id_of, json_body, wants_frames, wants_lines
+from goq.api.receive_options import check_stream, receive_options
 from goq.api.spread import BYTES_MAX, READY
+from goq.api.streams_everywhere import StreamsEverywhere
 from goq.broker.topic import ReceiveOptions
 from goq.errors import GoqError, NotLeader, Unavailable
 from goq.http.message import Request, Response
-from goq.model import Receipt
 
 _WAIT_S = 30.0
 _RETRY_S = 1.0  # of a node that could not be asked
 _PAUSE_S = 0.05
 _MISTAKES = frozenset({400, 403, 409, 413, 415})
 
-GiveBack = Callable[[str, str, Iterable[Receipt]], Awaitable[None]]
-"""Gives back what was leased to a group of a topic and did not reach its consumer."""
-
 
 class ReceivingEverywhere:
     """Receives for the clients of one node."""
 
-    def __init__(self, asking: Asking, give_back: GiveBack) -> None:
+    def __init__(self, asking: Asking, give_back: GiveBack, streams: StreamsEverywhere) -> None:
         self._asking = asking
+        self._streams = streams
         self._give_back = give_back
         self._turn = 0
         self._returning: set[asyncio.Future[None]] = set()
@@ -50,6 +48,9 @@ class ReceivingEverywhere:
         """
         asked = json_body(request, Receive)
         asked.consumer = asked.consumer or client_id_of(request) or ""
+        if asked.stream or wants_lines(request):
+            check_stream(asked)
+            return await self._streams.open(request, values, asked)
         receiving = _Receiving(self, request, values, asked, receive_options(asked))
         try:
             return await receiving.run()

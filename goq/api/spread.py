@@ -16,6 +16,8 @@ from goq.errors import GoqError
 from goq.http.message import LOCAL, Request
 from goq.model import DEAD_LETTERS_SUFFIX, MessageId
 
+STREAM_ID: Final = "Goq-Stream"
+"""The header with the id of a stream."""
 READY: Final = "goq-ready"
 """The header with the count of readiness from before a node looked for messages."""
 BYTES_MAX: Final = "goq-bytes-max"

@@ -11,6 +11,7 @@ from goq.api.bodies import StreamGrant, StreamOut
 from goq.api.messages_out import deliveries_parts, delivery_json, encode_json, json_response
 from goq.api.reading import json_body
 from goq.api.route import FRAMES, NDJSON, Route
+from goq.api.spread import STREAM_ID, Special
 from goq.broker.broker import Broker
 from goq.broker.partition import Delivery
 from goq.broker.streams import Stream
@@ -18,7 +19,6 @@ from goq.broker.topic import Topic
 from goq.errors import InvalidInput
 from goq.http.message import BytesLike, Item, LiveStream, Request, Response
 
-STREAM_ID: Final = "Goq-Stream"
 _PIECE_BYTES: Final = 64 * limits.KIB
 _STREAM = "/v1/topics/{topic}/groups/{group}/streams/{stream}"
 
@@ -41,6 +41,7 @@ class StreamRoutes:
                 StreamGrant,
                 StreamOut,
                 errors=errors,
+                spread=Special.STREAM,
             ),
             Route(
                 "DELETE",
@@ -49,6 +50,7 @@ class StreamRoutes:
                 "End a stream and keep what it handed over",
                 status=204,
                 errors=errors,
+                spread=Special.STREAM,
             ),
         ]
 

@@ -154,6 +154,11 @@ class GroupCommit:
         self._quorum = quorum or Alone()
         self._quorum.follow(self._advance)
 
+    @property
+    def high_watermark(self) -> int:
+        """The offset before which everything is safe."""
+        return self._high_watermark
+
     def check_room(self, frame_bytes: int) -> None:
         """Raise ``TooManyRequests`` when too much is under way, or why nothing can be taken."""
         if self._closed is not None:

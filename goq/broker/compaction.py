@@ -107,7 +107,7 @@ class Compaction:
 
     async def _run(self, settings: TopicSettings, means: Means) -> int:
         log, progress = self._publisher.log, self.progress or Progress()
-        end_offset = log.end_offset
+        end_offset = self._publisher.high_watermark  # a newer message that is not safe may yet go
         await self._publisher.run_alone(log.sync)  # what is newer must not be lost after this
         now_us = self._machinery.clock.wall_us()
         newest = NewestKeys(

@@ -7,7 +7,7 @@ they speak of have gone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from goq import limits
@@ -15,6 +15,7 @@ from goq.delivery.eventframes import StoredEvent, decode_event_frame
 from goq.delivery.events import (
     SNAPSHOT_PARTS,
     AnyEvent,
+    Repaired,
     SnapshotEnded,
     SnapshotStarted,
     Trimmed,
@@ -86,10 +87,17 @@ class Rebuilt(NamedTuple):
     repairs: list[AnyEvent]
 
 
-def rebuild(log: Log, *, start_offset: int, end_offset: int) -> Rebuilt:
+def rebuild(
+    log: Log,
+    *,
+    start_offset: int,
+    end_offset: int,
+    is_sound: Callable[[int, int], bool] = lambda _start, _end: False,
+) -> Rebuilt:
     """Return the state that the events in ``log`` lead to.
 
-    ``start_offset`` and ``end_offset`` bound the messages there are. Begins at the newest segment
+    ``start_offset`` and ``end_offset`` bound the messages there are; ``is_sound`` says whether
+    those between two offsets, which could not be read once, can be. Begins at the newest segment
     that holds a whole snapshot; where none does, at the beginning.
     """
     for segment in reversed(log.segments):
@@ -102,6 +110,7 @@ def rebuild(log: Log, *, start_offset: int, end_offset: int) -> Rebuilt:
     else:
         raise AssertionError("a log has at least one segment, and the first always rebuilds")
     repairs = _repairs(state, start_offset, end_offset)
+    repairs += [Repaired(*r) for r in state.corrupt if r.start >= start_offset and is_sound(*r)]
     for event in repairs:
         state.apply(event, 0, 0)
     messages_offset = min(max(replayed.messages_offset, start_offset), end_offset)

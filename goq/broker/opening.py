@@ -116,7 +116,12 @@ def _rebuild(
     settings: TopicSettings,
     dedup: DedupWindow,
 ) -> Opened:
-    rebuilt = rebuild(events, start_offset=messages.start_offset, end_offset=messages.end_offset)
+    rebuilt = rebuild(
+        events,
+        start_offset=messages.start_offset,
+        end_offset=messages.end_offset,
+        is_sound=messages.reader.is_sound,
+    )
     if rebuilt.repairs:  # durable before an offset that was lost is given to another message
         view = encode_event_frame(rebuilt.repairs)
         now_us = machinery.clock.wall_us()

@@ -122,6 +122,10 @@ class Callbacks:
     a token, any of any lease; without a group, of any group."""
     settings_of: Callable[[str], TopicSettings]
     """The settings that hold for a group."""
+    on_disk_failure: Callable[[GoqError], None]
+    """Hears that the disk is full, or has failed."""
+    may_be_repaired: Callable[[Damage], bool]
+    """Whether another replica may have what is damaged; if so, it is going to lead."""
 
 
 class Partition:
@@ -257,6 +261,7 @@ class Partition:
         return rows_of(FrameView(header, view.buffer))
 
     def _publishing_failed(self, error: GoqError) -> None:
+        self._callbacks.on_disk_failure(error)
         if self.messages.failed:
             self._go_offline(error)
 
@@ -390,7 +395,18 @@ class Partition:
         )
 
     def note_damage(self, damage: Damage) -> None:
-        """Record, as an event, damage that somebody met in reading."""
+        """Record, as an event, damage that somebody met in reading.
+
+        Where another replica may have the messages they are not lost: nothing is recorded, and
+        this raises ``PartitionOffline`` until that one leads.
+        """
+        if self._callbacks.may_be_repaired(damage):
+            topic, number = self.identity
+            self._offline = self._offline or PartitionOffline(
+                f"partition {number} of {topic} is damaged on this node; another is to lead it",
+                retry_after_ms=1000,
+            )
+            raise self._offline
         self._record_corruption(damage.start_offset, damage.end_offset, damage.reason)
 
     def _skip(
@@ -541,6 +557,7 @@ class Partition:
 
     def _recording_failed(self, error: GoqError) -> None:
         """The state is ahead of its log: it must be built anew before it is used again."""
+        self._callbacks.on_disk_failure(error)
         self._go_offline(error)
 
     # Timers

@@ -35,6 +35,7 @@ from goq.delivery.settling import Settled
 from goq.errors import GoqError, NotLeader
 from goq.model import Receipt
 from goq.settings import Ordering, TopicSettings
+from goq.storage.damage import Damage
 
 _log = logging.getLogger("goq.broker")
 _REOPEN_DELAY_S = 1.0
@@ -62,6 +63,10 @@ class Leadership:
     quorums: Quorums
     on_failure: Callable[[], None]
     """Hears that the partition went offline: what it decided last was lost to the disk."""
+    on_disk_failure: Callable[[GoqError], None]
+    """Hears that the disk is full, or has failed."""
+    may_be_repaired: Callable[[Damage], bool]
+    """Whether another replica may have what is damaged; if so, it is going to lead."""
 
 
 class Topic:
@@ -157,6 +162,12 @@ class Topic:
             on_departing=lambda: self._departures[number].wake(),
             on_settled=lambda group, token, count: self._settled(number, group, token, count),
             settings_of=self.settings_of,
+            on_disk_failure=(
+                leadership.on_disk_failure if leadership is not None else lambda _error: None
+            ),
+            may_be_repaired=(
+                leadership.may_be_repaired if leadership is not None else lambda _damage: False
+            ),
         )
         identity = PartitionId(self.name, number)
         quorums = leadership.quorums if leadership is not None else None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
 from goq.broker.archive import Archive
@@ -76,6 +77,15 @@ class WholeReader(LogReader):
             if offset < segment.end_offset:
                 return max(offset, segment.base_offset)
         return offset
+
+    def gaps(self, start: int, end: int) -> list[tuple[int, int]]:
+        """Return the offsets from ``start`` up to ``end`` that lie between segments.
+
+        They were deleted while the topic kept no archive.
+        """
+        segments = self.segments
+        between = ((a.end_offset, b.base_offset) for a, b in pairwise(segments))
+        return [(max(a, start), min(b, end)) for a, b in between if max(a, start) < min(b, end)]
 
     def start_at(self, time_us: int) -> int:
         """Return the first offset that had not been deleted at a time.

@@ -10,10 +10,13 @@ from typing import Final
 import httptools
 import httpx
 
+from goq import limits
+
 HEADERS_BYTES_MAX: Final = 64 * 1024
 CONNECTIONS_MAX: Final = 64
 IDLE_S_MAX: Final = 60.0
 STREAM_BUFFER_BYTES_MAX: Final = 1024 * 1024
+ANSWER_BYTES_MAX: Final = 4 * limits.FRAME_BYTES_MAX
 
 Origin = tuple[str, int]
 
@@ -44,6 +47,9 @@ class ResponseReader:
     ``feed`` what was received, ``eof`` when the other side ends. ``chunks`` holds the body as it
     arrives and is the caller's to empty. ``reset`` before the next request. Raises
     ``httpx.RemoteProtocolError`` for anything that is not a response.
+
+    A long body may go past the reader, into a buffer of its length: ``rest_bytes`` says how much of
+    it has not come yet, and ``skip_rest`` that this has been received.
     """
 
     def __init__(self) -> None:
@@ -62,6 +68,8 @@ class ResponseReader:
         self.keep_alive = False
         self._header_bytes = 0
         self._length_known = False
+        self._length = 0
+        self._body_bytes = 0
 
     def feed(self, data: bytes) -> None:
         """Take what was received."""
@@ -90,6 +98,18 @@ class ResponseReader:
         chunks, self.chunks, self.buffered_bytes = self.chunks, [], 0
         return chunks
 
+    @property
+    def rest_bytes(self) -> int:
+        """How much of a body whose length was said is still to come; 0 for any other."""
+        if self.complete or not self.headers_complete:
+            return 0
+        return max(0, self._length - self._body_bytes)
+
+    def skip_rest(self) -> None:
+        """Take note that the rest of the body has been received elsewhere: it is complete."""
+        self._parser = httptools.HttpResponseParser(self)
+        self.complete = True
+
     def _broken(self, detail: str) -> httpx.RemoteProtocolError:
         self.complete = self.headers_complete = False
         return httpx.RemoteProtocolError(detail)
@@ -105,6 +125,7 @@ class ResponseReader:
         self.headers.append((name, value))
         if name.lower() in (b"content-length", b"transfer-encoding"):
             self._length_known = True
+            self._length = int(value) if value.isdigit() else 0
 
     def on_headers_complete(self) -> None:
         """Parser callback."""
@@ -117,6 +138,7 @@ class ResponseReader:
         """Parser callback."""
         self.chunks.append(data)
         self.buffered_bytes += len(data)
+        self._body_bytes += len(data)
 
     def on_message_complete(self) -> None:
         """Parser callback."""
@@ -125,3 +147,4 @@ class ResponseReader:
         else:  # 100 Continue and its kind announce the response, they are not it
             self.headers.clear()
             self._length_known = False
+            self._length = 0

@@ -128,6 +128,7 @@ class ReadBatch:
     """A piece of one partition's log.
 
     ``next`` is the offset to read on from, ``start`` and ``end`` bound what the partition holds.
+    ``deleted`` are offsets between that are in no archive, where that was read too.
     Frames are split into ``messages`` when those are asked for.
     """
 
@@ -139,6 +140,7 @@ class ReadBatch:
         frames: Sequence[FrameView],
         bounds: tuple[int, int, int],
         damaged: Sequence[DamagedRange],
+        deleted: Sequence[tuple[int, int]] = (),
         lanes: str = DEFAULT_LANES,
     ) -> None:
         self.topic = topic
@@ -146,6 +148,7 @@ class ReadBatch:
         self.frames = frames
         self.next, self.start, self.end = bounds
         self.damaged = damaged
+        self.deleted = deleted
         self.lanes = lanes
 
     @cached_property

@@ -99,6 +99,7 @@ class _ReadPreface(msgspec.Struct):
     start: int
     end: int
     damaged: list[_Damage] = []
+    deleted: list[tuple[int, int]] = []
     lanes: str = DEFAULT_LANES
 
 
@@ -117,6 +118,7 @@ def decode_read(body: bytes, topic: str, partition: int) -> ReadBatch:
             DamagedRange(topic, item.partition, item.start_offset, item.end_offset)
             for item in preface.damaged
         ],
+        deleted=preface.deleted,
         lanes=preface.lanes,
     )
 

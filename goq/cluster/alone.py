@@ -17,6 +17,8 @@ class AloneSeat:
 
     is_cluster = False
     administering = None
+    view = None
+    elections = 0
 
     def __init__(self, broker: Broker, node: str, url: Callable[[], str]) -> None:
         self.node = node
@@ -48,6 +50,10 @@ class AloneSeat:
         """Wait in vain: there is only one version."""
         if version == 0:
             await asyncio.sleep(wait_s)
+
+    def led_here(self) -> list[ReplicaReport]:
+        """Return nothing: nobody follows."""
+        return []
 
     async def led(self, topic: str | None) -> Reports:
         """Return the bounds of the partitions that are here."""

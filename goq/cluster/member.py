@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -17,13 +18,27 @@ from goq.broker.broker import Broker
 from goq.broker.tasks import Tasks
 from goq.cluster.calls.calling import Calling
 from goq.cluster.controlling import Controlling
+from goq.cluster.fitness import Fitness
 from goq.cluster.heartbeats import decode_heartbeat, encode_heartbeat
 from goq.cluster.local_topics import LocalTopics
-from goq.cluster.metadata.commands import AlterInSync, ChangeSettings, RegisterNode
+from goq.cluster.metadata.commands import (
+    AlterInSync,
+    ChangeSettings,
+    RegisterNode,
+    SetFitness,
+)
 from goq.cluster.metadata.state import Partition, State, Topic, places
 from goq.cluster.metadata.watch import Heartbeat
 from goq.cluster.proposing import Proposing
 from goq.cluster.raft.driver import View
+from goq.cluster.readiness import still_to_come
+from goq.cluster.replication.mending import (
+    MendAnswer,
+    MendRequest,
+    decode_mend_answer,
+    decode_mend_request,
+)
+from goq.cluster.replication.mending import encode as encode_mend
 from goq.cluster.replication.messages import (
     FetchAnswer,
     FetchRequest,
@@ -32,6 +47,7 @@ from goq.cluster.replication.messages import (
     decode_request,
     encode,
 )
+from goq.cluster.replication.repairs import Repairs
 from goq.cluster.replication.replica import Part
 from goq.cluster.replication.replicas import Replicas
 from goq.cluster.reporting import Reporting
@@ -49,9 +65,10 @@ from goq.errors import (
 from goq.storage.files import Disk
 
 _log = logging.getLogger("goq.cluster")
-FETCH, HEARTBEAT = "/cluster/fetch", "/cluster/heartbeat"
+FETCH, HEARTBEAT, MEND = "/cluster/fetch", "/cluster/heartbeat", "/cluster/mend"
 _HEAD_BYTES = 4
 _AGAIN_S = 0.2
+_LOOK_S = 0.01
 
 
 class Member:
@@ -78,8 +95,11 @@ class Member:
             self._fetch_from,
             self._propose_in_sync,
             on_failure=self._failed,
+            is_heard=self._is_heard,
         )
         self.reporting = Reporting(self.replicas, lambda: self.state, self._call)
+        self.fitness = Fitness(disk, broker.topics_dir.parent, self.replicas.in_thread)
+        self.repairs = Repairs(self.replicas, self._ask_for_frames)
         self._broker = broker
         self._proposing = proposing
         self._calling = calling
@@ -87,9 +107,11 @@ class Member:
         self._registration: RegisterNode | None = None
         self._deleted: set[int] = set()
         self._taken_up: dict[str, object] = {}
-        self._unfit_reason = ""
+        self._stopping = ""
+        self._heard_s = -math.inf
         self._min_insync = 0
         self.has_left = False
+        self._has_started = False
         self._changed = asyncio.Event()
         self._next_change: asyncio.Future[None] | None = None
         self._tasks = Tasks()
@@ -109,9 +131,30 @@ class Member:
         self._registration = RegisterNode(
             self.name, self.incarnation, http_url, cluster_address, rack
         )
-        works = (self._follow(), self._beat(), self._look_at_in_sync(), self.controlling.run())
+        works = (
+            self._follow(),
+            self._beat(),
+            self._look_at_replicas(),
+            self.repairs.scrub(),
+            self.fitness.watch(),
+            self.controlling.run(),
+        )
         self._running = [self._tasks.start(work) for work in works]
         self._changed.set()
+
+    async def hand_over(self) -> None:
+        """Have other nodes lead what this one leads, before it stops; return when they do.
+
+        Nobody waits for long: what has no other replica in sync is led by nobody then.
+        """
+        self._stopping = "it is being stopped"
+        within_s = limits.HAND_OVER_TIMEOUT_MS / 1000
+        command = SetFitness(self.name, self.incarnation, self._stopping)
+        with suppress(GoqError, TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._proposing.propose(command, within_s)
+                while any(replica.leading is not None for replica in self.replicas):
+                    await asyncio.sleep(_LOOK_S)
 
     async def stop(self) -> None:
         """Take part no more: all replicas are closed on return."""
@@ -119,6 +162,7 @@ class Member:
             task.cancel()
         if self._running:
             await asyncio.wait(self._running)
+        await self.repairs.close()
         await self.replicas.close()
         await self._calling.close()
 
@@ -135,6 +179,17 @@ class Member:
             self._next_change.set_result(None)
             self._next_change = None
 
+    def waits_for(self) -> list[str]:
+        """Return what has yet to come until this node has started; nothing ever after.
+
+        A node that falls behind later is of use all the same, as a way to the others.
+        """
+        if self._has_started:
+            return []
+        found = still_to_come(self.state, self.name, self.incarnation)
+        self._has_started = not found
+        return found
+
     # What other nodes ask
 
     async def answer_fetch(self, node: str, body: bytes) -> list[bytes | memoryview]:
@@ -150,6 +205,12 @@ class Member:
         """Hear that a node is alive."""
         self.controlling.hear(node, decode_heartbeat(body))
         return []
+
+    async def answer_mend(self, _node: str, body: bytes) -> list[bytes | memoryview]:
+        """Answer a node whose replica is damaged: a head behind its length, then frames."""
+        answer, buffers = await self.repairs.answer(decode_mend_request(body))
+        head = encode_mend(answer)
+        return [len(head).to_bytes(_HEAD_BYTES, "little"), head, *buffers]
 
     # Following what is agreed on
 
@@ -170,6 +231,8 @@ class Member:
         if self._registration is not None and (
             known is None or known.incarnation != self.incarnation
         ):
+            with suppress(GoqError):  # who registers without having been heard of counts as silent
+                await self._say_alive()
             await self._proposing.propose(self._registration)
         settings = self.state.settings
         if settings.version == 1 and settings.min_insync != self._min_insync:
@@ -219,39 +282,61 @@ class Member:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(limits.NODE_HEARTBEAT_MS / 1000)
-            try:
-                await self._say_alive()
-            except NodeNotFound:
-                if self.name in self.state.nodes and not self.has_left:
-                    self.has_left = True
-                    _log.warning(
-                        "this node has left the cluster; stop it. To take part again it needs a new"
-                        " id and an empty folder"
-                    )
-            except GoqError as error:
-                _log.debug("no heartbeat: %s", error)
+            self._tasks.start(self._say_alive())  # one that hangs does not hold up the next
 
     async def _say_alive(self) -> None:
+        try:
+            await self._send_heartbeat()
+        except NodeNotFound:
+            if self.name in self.state.nodes and not self.has_left:
+                self.has_left = True
+                _log.warning(
+                    "this node has left the cluster; stop it. To take part again it needs a new id"
+                    " and an empty folder"
+                )
+        except GoqError as error:
+            _log.debug("no heartbeat: %s", error)
+
+    async def _send_heartbeat(self) -> None:
         heartbeat = Heartbeat(
             self.incarnation,
-            self._unfit_reason,
+            self._stopping or self.fitness.reason,
             frozenset(self._deleted & {t.topic_id for t in self.state.topics.values()}),
+            self.repairs.damaged,
+            self.repairs.repaired,
         )
-        leader = self._leader
+        leader, said_s = self._leader, asyncio.get_running_loop().time()
+        if leader is None:
+            return
         if leader == self.name:
             self.controlling.hear(self.name, heartbeat)
-        elif leader is not None:
+        else:
             await self._call(leader, HEARTBEAT, encode_heartbeat(heartbeat))
+        self._heard_s = max(self._heard_s, said_s)
+
+    def _is_heard(self) -> bool:
+        """Whether the controller has heard this node so lately that it cannot have fenced it.
+
+        From when a heartbeat was sent: the controller counts from when it came, which is later. A
+        node that stood still finds out by this, before it hears what was decided meanwhile.
+        """
+        silent_s = asyncio.get_running_loop().time() - self._heard_s
+        return silent_s < limits.NODE_SESSION_TIMEOUT_MS / 1000
 
     # What replicas need
 
     async def _fetch_from(
         self, leader: str, request: FetchRequest
     ) -> tuple[FetchAnswer, memoryview]:
-        answer = memoryview(await self._call(leader, FETCH, encode(request), request.wait_ms))
-        head_bytes = int.from_bytes(answer[:_HEAD_BYTES], "little")
-        frames = answer[_HEAD_BYTES + head_bytes :]
-        return decode_answer(answer[_HEAD_BYTES : _HEAD_BYTES + head_bytes]), frames
+        answer = await self._call(leader, FETCH, encode(request), request.wait_ms)
+        head, frames = _parted(answer)
+        return decode_answer(head), frames
+
+    async def _ask_for_frames(
+        self, node: str, request: MendRequest
+    ) -> tuple[MendAnswer, memoryview]:
+        head, frames = _parted(await self._call(node, MEND, encode_mend(request)))
+        return decode_mend_answer(head), frames
 
     async def _call(self, node: str, path: str, body: bytes, wait_ms: int = 0) -> bytes:
         known = self.state.nodes.get(node)
@@ -319,10 +404,11 @@ class Member:
             raise NotLeader(f"nobody leads partition {number} of {topic} now")
         return await self._call(leader, path, body, limits.ELSEWHERE_WAIT_MS)
 
-    async def _look_at_in_sync(self) -> None:
+    async def _look_at_replicas(self) -> None:
         while True:
             await asyncio.sleep(limits.IN_SYNC_LOOK_MS / 1000)
             self.replicas.check_in_sync()
+            self.repairs.look()
 
     async def _propose_in_sync(self, key: PartitionKey, part: Part, wanted: frozenset[str]) -> Part:
         nodes = self.state.nodes
@@ -345,6 +431,18 @@ class Member:
 
     def _failed(self, key: PartitionKey, error: Exception) -> None:
         _log.error("partition %d of %s: %s", key.number, key.topic, error)
+        self.fitness.failed(error)
+
+    def kept_for_replicas(self, topic: str, number: int) -> int | None:
+        """Return the first message of a partition led here that a replica in sync has not got."""
+        return self.replicas.needed_from(topic, number)
+
+
+def _parted(answer: bytes) -> tuple[memoryview, memoryview]:
+    """Return the head of an answer and what comes behind it."""
+    whole = memoryview(answer)
+    head_bytes = int.from_bytes(whole[:_HEAD_BYTES], "little")
+    return whole[_HEAD_BYTES : _HEAD_BYTES + head_bytes], whole[_HEAD_BYTES + head_bytes :]
 
 
 def _in_the_making(state: State, leader: str) -> dict[PartitionKey, frozenset[str]]:
@@ -366,4 +464,5 @@ def _part(state: State, partition: Partition) -> Part:
         partition.holders,
         min(state.settings.min_insync, len(partition.replicas)),
         partition.version,
+        partition.damaged,
     )

@@ -20,7 +20,7 @@ from goq.cluster.elsewhere import (
     RemotePartition,
 )
 from goq.cluster.giving_back import GIVE_BACK, GivingBack
-from goq.cluster.member import FETCH, HEARTBEAT, Member
+from goq.cluster.member import FETCH, HEARTBEAT, MEND, Member
 from goq.cluster.metadata.store import MetadataMachine
 from goq.cluster.proposing import Proposing
 from goq.cluster.raft.driver import RaftSettings, View
@@ -69,6 +69,13 @@ class Membership:
         """
         config = self._config
         folder = config.broker.data_dir / _FOLDER
+        if not folder.exists() and await local.topics():
+            raise UsageError(
+                f"the topics in {config.broker.data_dir} are of a node on its own, and a cluster"
+                " would not know them; begin a cluster with an empty folder, and take over what is"
+                " to be kept by goq consume and goq produce",
+                field="broker.data_dir",
+            )
         folder.mkdir(exist_ok=True)
         self._machine = MetadataMachine(folder)
         settings = RaftSettings(
@@ -96,19 +103,23 @@ class Membership:
 
     @property
     def _address(self) -> str:
-        cluster = self._config.cluster
-        assert cluster.listen is not None
-        return cluster.peers.get(self._name, cluster.listen)
+        address = self._config.cluster.address_of(self._name)
+        assert address is not None  # the configuration has been checked
+        return address
+
+    @property
+    def _joins(self) -> str | None:
+        return self._config.cluster.joins(self._name)
 
     async def _others(self, folder: Path) -> tuple[str, ...]:
         """Return the members to begin with; they count in a new folder only."""
-        cluster = self._config.cluster
-        if cluster.join is None or (folder / FILE_NAME).exists():
-            return tuple(f"{n}={a}" for n, a in cluster.peers.items() if n != self._name)
+        peers, join = self._config.cluster.peers, self._joins
+        if join is None or (folder / FILE_NAME).exists():
+            return tuple(f"{n}={a}" for n, a in peers.items() if n != self._name)
         try:
-            answer = await self._calling.call(cluster.join, _MEMBERS, b"", _JOIN_TIMEOUT_S)
+            answer = await self._calling.call(join, _MEMBERS, b"", _JOIN_TIMEOUT_S)
         except GoqError as error:
-            raise UsageError(f"cannot join {cluster.join}: {error}", field="cluster.join") from None
+            raise UsageError(f"cannot join {join}: {error}", field="cluster.join") from None
         members: list[str] = msgspec.json.decode(answer, type=list[str])
         return tuple(spec for spec in members if spec.partition("=")[0] != self._name)
 
@@ -150,6 +161,7 @@ class Membership:
                 FETCH: self.member.answer_fetch,
                 HEARTBEAT: self.member.answer_heartbeat,
                 REPORTS: self.member.reporting.answer,
+                MEND: self.member.answer_mend,
                 _MEMBERS: self._answer_members,
                 _JOIN: self._answer_join,
             },
@@ -162,8 +174,8 @@ class Membership:
         cluster = self._config.cluster
         url = cluster.advertise or _reachable(http_url, self._address)
         self.member.start(url, self._address, cluster.rack, cluster.min_insync)
-        if cluster.join is not None:
-            self._joining = asyncio.ensure_future(self._join(cluster.join))
+        if self._joins is not None:
+            self._joining = asyncio.ensure_future(self._join(self._joins))
 
     async def _take_out(self, node: str) -> None:
         """Take a node that leaves out of the Raft group; one that leads it hands that over first.
@@ -193,6 +205,11 @@ class Membership:
     def _state_nodes(self) -> list[str]:
         assert self._machine is not None
         return list(self._machine.state.nodes)
+
+    async def hand_over(self) -> None:
+        """Have others lead what this node leads: it is going to stop."""
+        if self.member is not None:
+            await self.member.hand_over()
 
     async def stop(self) -> None:
         """Take part no more: what this node led is led by others from now on."""

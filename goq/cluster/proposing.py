@@ -46,6 +46,6 @@ class Proposing:
     ) -> Accepted:
         answer = await self._raft.propose(encode_command(command), timeout_s, request)
         result = result_of(answer)
-        if isinstance(result, Refused):  # many have codes of the metadata's own, all of one kind
+        if isinstance(result, Refused):  # most of the metadata's own codes are of one kind
             raise BY_CODE.get(result.code, Conflict)(result.detail)
         return result

@@ -101,5 +101,7 @@ async def _streamed(answer: httpx.Response) -> AsyncIterator[bytes]:
     try:
         async for chunk in answer.aiter_raw():
             yield chunk
+    except httpx.HTTPError as error:
+        raise Unavailable(f"the node that streams this is gone ({error})") from None
     finally:
         await answer.aclose()

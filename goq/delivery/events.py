@@ -299,6 +299,13 @@ class Compacted(Event, frozen=True, tag=26):
     end: int
 
 
+class Repaired(Event, frozen=True, tag=27):
+    """Messages that could not be read can be again: they are held back no more."""
+
+    start: int
+    end: int
+
+
 AnyEvent = (
     Leased
     | Acked
@@ -320,6 +327,7 @@ AnyEvent = (
     | Departed
     | Named
     | Compacted
+    | Repaired
     | SnapshotStarted
     | SnapshotGroup
     | SnapshotProducers

@@ -33,6 +33,7 @@ from goq.delivery.events import (
     Nacked,
     Named,
     Range,
+    Repaired,
     Rescheduled,
     Reset,
     Skipped,
@@ -288,6 +289,17 @@ class PartitionState:
         for group in self.groups.values():
             group.forget(event.start, event.end)
 
+    def _repaired(self, event: Repaired) -> None:
+        self.corrupt = [
+            piece
+            for r in self.corrupt
+            for piece in (
+                OffsetRange(r.start, min(r.end, event.start)),
+                OffsetRange(max(r.start, event.end), r.end),
+            )
+            if piece.start < piece.end
+        ]
+
     def _trimmed(self, event: Trimmed) -> None:
         start = self.start_offset = event.start_offset
         self.corrupt = [r for r in self.corrupt if r.end > start]
@@ -366,6 +378,7 @@ _TRANSITIONS: dict[type[Event], Callable[[PartitionState, Any], None]] = {
     Reset: PartitionState._reset,
     GroupDeleted: PartitionState._group_deleted,
     Corrupted: PartitionState._corrupted,
+    Repaired: PartitionState._repaired,
     Compacted: lambda _state, _event: None,
     Trimmed: PartitionState._trimmed,
     Truncated: PartitionState._truncated,

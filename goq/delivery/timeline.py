@@ -29,6 +29,7 @@ from goq.delivery.events import (
     Matured,
     Moved,
     Nacked,
+    Repaired,
     Rescheduled,
     Reset,
     Skipped,
@@ -261,6 +262,9 @@ class Timeline:
         for standing in self._groups.values():
             standing.token, standing.waits = 0, False
 
+    def _repaired(self, _event: Repaired, time_us: int, _token: int) -> None:
+        self._tell(time_us, Name.REPAIRED)
+
     def _compacted(self, _event: Compacted, time_us: int, _token: int) -> None:
         """Take note of a pass that came by: whether the message went then, it does not say."""
         self._compactions_us.append(time_us)
@@ -353,6 +357,7 @@ _HANDLERS: Final[dict[type[Event], Callable[[Timeline, Any, int, int], None]]] =
     Matured: Timeline._matured,
     Compacted: Timeline._compacted,
     Corrupted: Timeline._corrupted,
+    Repaired: Timeline._repaired,
     Trimmed: Timeline._trimmed,
     Truncated: Timeline._truncated,
     Reset: Timeline._reset,

@@ -27,6 +27,7 @@ from goq.delivery.events import (
     Moved,
     Nacked,
     Named,
+    Repaired,
     Rescheduled,
     Reset,
     Skipped,
@@ -59,6 +60,7 @@ PLAIN: Final[dict[type[Event], Callable[[Any], Stretches]]] = {
     Departing: _spans,
     Corrupted: lambda event: ((event.start, event.end),),
     Compacted: lambda event: ((event.start, event.end),),
+    Repaired: lambda event: ((event.start, event.end),),
     Moved: lambda event: ((event.offset, event.offset + 1),),
     Rescheduled: lambda event: ((event.offset, event.offset + 1),),
 }

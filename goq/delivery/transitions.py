@@ -26,6 +26,7 @@ from goq.delivery.events import (
     Matured,
     Moved,
     Nacked,
+    Repaired,
     Rescheduled,
     Reset,
     Skipped,
@@ -140,6 +141,7 @@ INTERVENTIONS = (
     ),
     Transition(Corrupted, (State.READY,), State.READY, "it cannot be read: it is held back"),
     Transition(Corrupted, (State.LEASED, State.RETRY), State.DONE, "it cannot be read any more"),
+    Transition(Repaired, (State.READY,), State.READY, "it can be read again: it is due"),
     Transition(
         Skipped, (State.READY, State.BLOCKED, State.RETRY), State.DONE, "it was compacted away"
     ),

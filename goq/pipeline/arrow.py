@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from goq.frame.encode import NO_TENANT
 from goq.frame.header import Attribute
 from goq.frame.sections import BytesColumn
 from goq.frame.view import FrameView
 from goq.pipeline.schema import HEADERS, MESSAGES, TIMESTAMP
+from goq.pipeline.texts import numbered, repeated
 
 _Counts = npt.NDArray[np.int64]
 
@@ -37,12 +37,12 @@ def messages_batch(
     columns = {
         "key": _bytes(frames, lambda view: (view.payload.keys, view.payload.key_validity)),
         "value": _bytes(frames, lambda view: (view.payload.values, view.payload.value_validity)),
-        "topic": _constant(topic, rows),
+        "topic": repeated(topic, rows),
         "partition": pa.array(np.full(rows, partition, np.int32)),
         "offset": pa.array(offsets),
         "timestamp": _times(np.repeat([v.header.append_time_us for v in frames], counts)),
         "headers": _headers(frames),
-        "message_id": _ids(f"{topic}:{partition}:", offsets),
+        "message_id": numbered(f"{topic}:{partition}:", offsets),
         "lane": pa.array(_fixed(frames, Attribute.LANE, "u1", default_lane).astype(np.int16)),
         "deliver_at": _times_or_null(_fixed(frames, Attribute.DELIVER_AT, "i8", 0) * 1000),
         "tenant": _tenants(frames),
@@ -59,14 +59,6 @@ def _offsets(frames: Sequence[FrameView], counts: _Counts) -> npt.NDArray[np.int
     bases = np.array([view.header.base_offset for view in frames], np.int64)
     before = np.cumsum(counts) - counts
     return np.repeat(bases - before, counts) + np.arange(counts.sum(), dtype=np.int64)
-
-
-def _constant(text: str, rows: int) -> pa.Array:
-    return pa.array([text], pa.string()).take(pa.array(np.zeros(rows, np.int32)))
-
-
-def _ids(prefix: str, offsets: npt.NDArray[np.int64]) -> pa.Array:
-    return pc.binary_join_element_wise(prefix, pa.array(offsets).cast(pa.string()), "")
 
 
 def _times(times_us: npt.NDArray[np.int64]) -> pa.Array:
@@ -127,11 +119,17 @@ def _binary(
             data.append(column.data)
     offsets = _starts(_joined(lengths, np.int32))
     buffers = [None if bitmap is None else pa.py_buffer(bitmap), pa.py_buffer(offsets)]
-    return pa.Array.from_buffers(
-        kind,
-        len(offsets) - 1,
-        [*buffers, pa.py_buffer(data[0] if len(data) == 1 else b"".join(data))],
-    )
+    return pa.Array.from_buffers(kind, len(offsets) - 1, [*buffers, _end_to_end(data)])
+
+
+def _end_to_end(data: Sequence[memoryview]) -> pa.Buffer:
+    """Return bytes of several places in one; Arrow's memory is used again, others' is cleared."""
+    if len(data) == 1:
+        return pa.py_buffer(data[0])
+    buffer = pa.allocate_buffer(sum(map(len, data)))
+    if data:
+        np.concatenate([np.frombuffer(d, np.uint8) for d in data], out=np.frombuffer(buffer, "u1"))
+    return buffer
 
 
 def _headers(frames: Sequence[FrameView]) -> pa.Array:

@@ -3,6 +3,7 @@
 A nested object is flattened: ``{"customer": {"id": 7}}`` is the column ``customer_id``. A column
 that would have the name of one of the table's own has ``value_`` before it. A value that is no JSON
 object, or does not fit a column, is kept whole in ``_corrupt``, and all its columns are null.
+Two columns never have names that differ only in case: Spark takes them for one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from goq.errors import InvalidInput
-from goq.pipeline.schema import TIMESTAMP
+from goq.pipeline.schema import MESSAGES, TIMESTAMP
 
 Columns = Mapping[str, str]
 """The type of each column by its name, in order."""
@@ -32,12 +33,14 @@ TYPES: Mapping[str, pa.DataType] = {
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
 _COLUMNS_MAX = 1_000
 _DEPTH_MAX = 16
+_TABLES_OWN = {name.lower() for name in (*MESSAGES.names, CORRUPT)}
 _INT64 = range(-(2**63), 2**63)
 
 
 def parse_columns(text: str) -> dict[str, str]:
     """Return the columns of ``id bigint, total double``; raises ``InvalidInput``."""
     columns: dict[str, str] = {}
+    taken: set[str] = set()
     for part in text.split(","):
         words = part.split()
         if len(words) != 2 or not _NAME.fullmatch(words[0]) or words[1].lower() not in TYPES:
@@ -46,8 +49,9 @@ def parse_columns(text: str) -> dict[str, str]:
                 f" of {', '.join(TYPES)}",
                 field="schema",
             )
-        if words[0] in columns:
+        if _free(words[0]).lower() in taken:
             raise InvalidInput(f"the column {words[0]!r} is there twice", field="schema")
+        taken.add(_free(words[0]).lower())
         columns[words[0]] = words[1].lower()
     if len(columns) > _COLUMNS_MAX:
         raise InvalidInput(f"a table has at most {_COLUMNS_MAX} columns of JSON", field="schema")
@@ -55,14 +59,22 @@ def parse_columns(text: str) -> dict[str, str]:
 
 
 def columns_in(values: Iterable[bytes | None]) -> dict[str, str]:
-    """Return the columns that some values have; text where they do not agree on a type."""
+    """Return the columns that some values have; text where they do not agree on a type.
+
+    Of those that would have the same name the first is taken; the others are in the value only.
+    """
     columns: dict[str, str] = {}
+    taken: set[str] = set()
     for value in values:
         for name, item in (_object(value) or {}).items():
             kind = _kind_of(item)
             known = columns.get(name, kind)
             if kind is None or (name not in columns and len(columns) >= _COLUMNS_MAX):
                 continue
+            if name not in columns:
+                if not name or _free(name).lower() in taken:
+                    continue
+                taken.add(_free(name).lower())
             if known != kind:
                 kind = "double" if {known, kind} == {"bigint", "double"} else "string"
             columns[name] = kind
@@ -71,7 +83,7 @@ def columns_in(values: Iterable[bytes | None]) -> dict[str, str]:
 
 def decoded_schema(schema: pa.Schema, columns: Columns) -> pa.Schema:
     """Return a table's schema with the decoded columns after its own."""
-    fields = [pa.field(_free(name, schema), TYPES[kind]) for name, kind in columns.items()]
+    fields = [pa.field(_free(name), TYPES[kind]) for name, kind in columns.items()]
     return pa.schema([*schema, *fields, pa.field(CORRUPT, pa.string())])
 
 
@@ -151,8 +163,8 @@ def _as(item: Any, kind: str) -> Any:
     raise TypeError(f"{item!r} is no {kind}")
 
 
-def _free(name: str, schema: pa.Schema) -> str:
-    return f"value_{name}" if name in schema.names or name == CORRUPT else name
+def _free(name: str) -> str:
+    return f"value_{name}" if name.lower() in _TABLES_OWN else name
 
 
 def _text(value: bytes) -> str:

@@ -1,9 +1,11 @@
 """Events as rows of a table, one for each message: ranges are spread out without a loop over them.
 
-A reset of a group is a row of the message that the group goes on from; a pass of compaction is a
-row of the first message that it looked at, and ``reason`` says up to where it came. What else
-concerns no message by name has no rows: that delayed messages became ready, how far retention came,
-that a group was deleted, and the snapshots that repeat what was said before.
+Some events concern no message by name, and yet say why messages are not there or come again. Each
+is one row: a reset of a group, of the message that the group goes on from; the end of a group, of
+the partition's first offset; a pass of compaction, of the first message that it looked at, and
+``reason`` says up to where it came; what retention deleted, of the first message that it left. The
+rest has no rows: that delayed messages became ready, and the snapshots that repeat what was said
+before.
 """
 
 from __future__ import annotations
@@ -27,12 +29,15 @@ from goq.delivery.events import (
     Event,
     Expired,
     Extended,
+    GroupDeleted,
     Leased,
     Moved,
     Nacked,
+    Repaired,
     Rescheduled,
     Reset,
     Skipped,
+    Trimmed,
     token_of,
 )
 from goq.frame.view import FrameView
@@ -174,12 +179,24 @@ def _corrupted(event: Corrupted, _: int) -> Iterable[_Rows]:
     yield _Rows(event.start, event.end, "CORRUPTED", reason=event.reason or None)
 
 
+def _repaired(event: Repaired, _: int) -> Iterable[_Rows]:
+    yield _Rows(event.start, event.end, "REPAIRED")
+
+
 def _compacted(event: Compacted, _: int) -> Iterable[_Rows]:
     yield _Rows(event.start, event.start + 1, "COMPACTED", reason=str(event.end))
 
 
 def _reset(event: Reset, _: int) -> Iterable[_Rows]:
     yield _Rows(event.offset, event.offset + 1, "RESET", event.group)
+
+
+def _group_deleted(event: GroupDeleted, _: int) -> Iterable[_Rows]:
+    yield _Rows(0, 1, "GROUP_DELETED", event.group)
+
+
+def _trimmed(event: Trimmed, _: int) -> Iterable[_Rows]:
+    yield _Rows(event.start_offset, event.start_offset + 1, "TRIMMED")
 
 
 _ROWS: dict[type[Event], Callable[[Any, int], Iterable[_Rows]]] = {
@@ -196,5 +213,8 @@ _ROWS: dict[type[Event], Callable[[Any, int], Iterable[_Rows]]] = {
     Rescheduled: _rescheduled,
     Compacted: _compacted,
     Corrupted: _corrupted,
+    Repaired: _repaired,
     Reset: _reset,
+    GroupDeleted: _group_deleted,
+    Trimmed: _trimmed,
 }

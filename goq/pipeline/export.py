@@ -6,34 +6,31 @@ written; a file has its rows in its name; a file that is there already is not wr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
+from uuid import uuid4
 
 import msgspec
-import pyarrow as pa
 
 from goq.errors import Conflict
-from goq.pipeline.ahead import ahead
-from goq.pipeline.decoding import Columns, columns_in, decode, decoded_schema
-from goq.pipeline.ledger import FileEntry, Ledger, Manifest, Plan, State
-from goq.pipeline.parquet import DatedWriter, Written
-from goq.pipeline.plan import PIECE_MESSAGES, Piece, file_name, pieces, reached_after
+from goq.pipeline.decoding import Columns, columns_in
+from goq.pipeline.ledger import Ledger, Manifest, Plan, State
+from goq.pipeline.piece_files import PieceFiles, Span, Stager, Work, stage_here
+from goq.pipeline.plan import (
+    PIECE_MESSAGES,
+    Piece,
+    began_after,
+    pieces,
+    pieces_before,
+    reached_after,
+)
+from goq.pipeline.published import publish_piece
 from goq.pipeline.source import Source
-from goq.pipeline.tables import MESSAGES_TABLE, TABLES, Table, rows_between
+from goq.pipeline.tables import MESSAGES_TABLE, Table
 from goq.pipeline.target import Target
+from goq.units import format_time_us
 
 _SAMPLE = 1_000  # messages of each partition that say which columns there are
-_READ_AHEAD = 4  # answers of a node, some MiB each
-
-
-class Span(NamedTuple):
-    """Which messages are wanted, by append time in microseconds: not before, and before."""
-
-    from_us: int | None = None
-    to_us: int | None = None
-
-
 _ALL = Span()
 
 
@@ -47,78 +44,8 @@ class Exported(NamedTuple):
     """Messages that were damaged or deleted before they could be exported."""
 
 
-class PieceFiles(NamedTuple):
-    """The files of one piece, staged, and which of its offsets are missing."""
-
-    piece: Piece
-    files: list[Written]
-    missing: list[tuple[int, int]]
-
-
-class Work(NamedTuple):
-    """What pieces are of, and where they are written aside; travels to the tasks of Spark."""
-
-    table: str
-    topic: str
-    span: Span
-    default_lane: int
-    staging: Path
-    decoded: Columns | None = None
-    """What values are decoded into; None where they are not."""
-
-    @property
-    def stem(self) -> str:
-        """What the names of all its staged files begin with."""
-        return f"{self.topic}-{self.table}-"
-
-
-Stager = Callable[[Work, Sequence[Piece]], Iterator[PieceFiles]]
-"""Stages pieces, in order."""
-
-
-def stage_here(source: Source) -> Stager:
-    """Return what stages pieces in this process, one after the other."""
-
-    def stage(work: Work, todo: Sequence[Piece]) -> Iterator[PieceFiles]:
-        return (stage_piece(source, work, piece) for piece in todo)
-
-    return stage
-
-
-def stage_piece(source: Source, work: Work, piece: Piece, attempt: str = "") -> PieceFiles:
-    """Write the files of a piece aside: with the same rows however often, and wherever, it is done.
-
-    ``attempt`` tells apart those who may do it at the same time.
-    """
-    table, topic = TABLES[work.table], work.topic
-    stem = f"{work.stem}{piece.partition}-{piece.start}-{piece.end}{attempt}"
-    schema = table.schema
-    if work.decoded is not None:
-        schema = decoded_schema(schema, work.decoded)
-    writer = DatedWriter(work.staging, stem, schema, table.time)
-    missing: list[tuple[int, int]] = []
-    try:
-        with ahead(table.stretches(source, topic, *piece), _READ_AHEAD) as stretches:
-            for stretch in stretches:
-                missing += stretch.missing
-                if stretch.frames:
-                    batch = table.batch(topic, piece.partition, stretch.frames, work.default_lane)
-                    batch = within(batch, table, piece, work.span)
-                    writer.add(batch if work.decoded is None else decode(batch, work.decoded))
-        return PieceFiles(piece, list(writer.finish()), missing)
-    except BaseException:
-        writer.abandon()
-        raise
-
-
-def within(batch: pa.RecordBatch, table: Table, piece: Piece, span: Span) -> pa.RecordBatch:
-    """Return the rows that are of the piece and whose time is in the span."""
-    batch = rows_between(batch, table.position, piece.start, piece.end)
-    return rows_between(batch, table.time, span.from_us, span.to_us)
-
-
 class Export:
-    """The export of one table of one topic to one target. One process at a time."""
+    """The export of one table of one topic to one target, by who has claimed the topic there."""
 
     def __init__(
         self,
@@ -126,31 +53,37 @@ class Export:
         target: Target,
         table: Table,
         topic: str,
-        staging: Path,
         span: Span = _ALL,
         *,
         stager: Stager | None = None,
         decoded: Columns | None = None,
+        include_deleted: bool = False,
         messages_max: int = PIECE_MESSAGES,
     ) -> None:
         self._source = source
         self._target = target
         self._table = table
         self._topic = topic
-        self._staging = staging
         self._span = span
         self._stager = stager or stage_here(source)
         self._decoded = decoded
+        self._include_deleted = include_deleted
         self._messages_max = messages_max
         self._ledger = Ledger(target, table.name, topic)
 
-    def run(self) -> Exported:
-        """Export what there is now and was not exported yet; finish what was begun before."""
-        state = self._ledger.state() or self._begin()
-        if (state.from_time_us, state.to_time_us) != self._span:
+    def check(self) -> State | None:
+        """Return where the export stands, None for nowhere yet.
+
+        Raises ``Conflict`` if it was begun with other bounds or columns.
+        """
+        state = self._ledger.state()
+        if state is None:
+            return None
+        kept = Span(state.from_time_us, state.to_time_us)
+        if kept != self._span:
             raise Conflict(
-                f"{self._topic} was exported there with other bounds in time; give the same, or"
-                " another folder",
+                f"{self._topic} was exported there with other bounds in time ({_bounds(kept)});"
+                " give the same, or another folder",
                 field="from_time",
             )
         if state.decoded != self._decoded:
@@ -159,13 +92,27 @@ class Export:
                 f" ({_written(state.decoded)}); give the same, or another folder",
                 field="schema",
             )
+        if state.include_deleted and not self._include_deleted:
+            raise Conflict(
+                f"{self._topic} was exported there with what was deleted; do so again, or use"
+                " another folder",
+                field="include_deleted",
+            )
+        return state
+
+    def run(self) -> Exported:
+        """Export what there is now and was not exported yet; finish what was begun before."""
+        state = self.check() or self._begin()
+        if self._include_deleted and not state.include_deleted:
+            state = msgspec.structs.replace(state, include_deleted=True)
+            self._ledger.put_state(state)
         total = Exported(0, 0, 0, 0)
         unfinished = self._ledger.plan()
         if unfinished is not None and unfinished.number > state.plans:
             state, total = self._carry_out(unfinished, state)
         plan = self._plan(state)
         if plan.pieces:
-            self._ledger.begin(plan)
+            self._ledger.note(plan)
             state, added = self._carry_out(plan, state)
             total = Exported(*(a + b for a, b in zip(total, added, strict=True)))
         return total
@@ -176,10 +123,13 @@ class Export:
         }
         span = self._span
         state = State(
+            id=uuid4().hex,
             topic=self._topic,
             from_time_us=span.from_us,
             to_time_us=span.to_us,
             decoded=None if self._decoded is None else dict(self._decoded),
+            include_deleted=self._include_deleted,
+            began=reached,
             reached=reached,
         )
         self._ledger.put_state(state)
@@ -195,52 +145,59 @@ class Export:
                     f" {reached}: it is not the topic that was exported; use another folder"
                 )
         ends = {partition: each.end for partition, each in bounds.items()}
-        found = pieces(state.reached, ends, messages_max=self._messages_max)
-        return Plan(number=state.plans + 1, pieces=list(found))
+        starts = {partition: each.start for partition, each in bounds.items()}
+        found = [
+            *pieces_before(state.began, starts, messages_max=self._messages_max),
+            *pieces(state.reached, ends, messages_max=self._messages_max),
+        ]
+        return Plan(number=state.plans + 1, pieces=found)
 
     def _carry_out(self, plan: Plan, state: State) -> tuple[State, Exported]:
-        entries: list[FileEntry] = []
-        missing: list[tuple[int, int, int]] = []
-        for staged in self._stage(plan.pieces):
-            entries += [self._publish(staged.piece, file) for file in staged.files]
-            missing += [(staged.piece.partition, *each) for each in staged.missing]
-        reached = reached_after(state.reached, iter(plan.pieces))
-        after = msgspec.structs.replace(state, reached=reached, plans=plan.number)
-        self._ledger.finish(Manifest(number=plan.number, files=entries, missing=missing), after)
+        """Write what is not done of a plan; note now and then how far that is."""
+        files_before, unnoted = len(plan.files), 0
+        for staged in self._stage(plan.pieces[plan.done :]):
+            plan = self._publish(plan, staged)
+            unnoted += staged.piece.end - staged.piece.start
+            if unnoted >= self._messages_max and plan.done < len(plan.pieces):
+                self._ledger.note(plan)
+                unnoted = 0
+        reached = reached_after(state.reached, plan.pieces)
+        began = began_after(state.began, plan.pieces)
+        after = msgspec.structs.replace(state, began=began, reached=reached, plans=plan.number)
+        manifest = Manifest(number=plan.number, files=plan.files, missing=plan.missing)
+        self._ledger.finish(manifest, after)
+        added = plan.files[files_before:]
         return after, Exported(
-            len(entries),
-            sum(entry.rows for entry in entries),
-            sum(entry.bytes for entry in entries),
-            sum(end - start for _, start, end in missing),
+            len(added),
+            sum(entry.rows for entry in added),
+            sum(entry.bytes for entry in added),
+            sum(end - start for _, start, end in plan.missing),  # whoever found them could not say
         )
 
-    def _stage(self, todo: Sequence[Piece]) -> Iterator[PieceFiles]:
+    def _stage(self, todo: Sequence[Piece]) -> Iterable[PieceFiles]:
+        if not todo:
+            return ()
         lane = self._source.default_lane(self._topic)
-        staging = self._staging.absolute()
+        staging = self._target.staging(self._table.name, self._topic)
+        staging.empty()
         work = Work(self._table.name, self._topic, self._span, lane, staging, self._decoded)
-        self._staging.mkdir(parents=True, exist_ok=True)
-        for leftover in self._staging.glob(f"{work.stem}*.parquet"):
-            leftover.unlink()
         return self._stager(work, todo)
 
-    def _publish(self, piece: Piece, file: Written) -> FileEntry:
-        folder = f"{self._table.name}/topic={self._topic}/date={file.date}"
-        path = f"{folder}/{file_name(piece)}"
-        size_bytes = file.path.stat().st_size
-        if self._target.exists(path):  # from a run that was stopped: it has these very rows
-            file.path.unlink()
-        else:
-            self._target.publish(file.path, path)
-        return FileEntry(
-            path=path,
-            partition=piece.partition,
-            start_offset=piece.start,
-            end_offset=piece.end,
-            rows=file.rows,
-            bytes=size_bytes,
-            first_time_us=file.first_us,
-            last_time_us=file.last_us,
+    def _publish(self, plan: Plan, staged: PieceFiles) -> Plan:
+        """Return the plan with one more piece of it done."""
+        entries, missing = publish_piece(self._target, self._table, self._topic, staged)
+        return msgspec.structs.replace(
+            plan,
+            done=plan.done + 1,
+            files=[*plan.files, *entries],
+            missing=[*plan.missing, *((staged.piece.partition, *each) for each in missing)],
         )
+
+
+def _bounds(span: Span) -> str:
+    names = ("--from-time", "--to-time")
+    given = [f"{n} {format_time_us(t)}" for n, t in zip(names, span, strict=True) if t is not None]
+    return " ".join(given) or "none"
 
 
 def _written(decoded: Columns | None) -> str:

@@ -5,7 +5,8 @@
     _goq/TABLE/TOPIC/manifest-NNNNNN.json the files of each finished plan
 
 In this order a plan is stored, its files are given their names, its manifest is written, then the
-state that it leads to, and then the plan is removed. A step that comes twice does no harm.
+state that it leads to, and then the plan is removed. A step that comes twice does no harm. A long
+plan is stored again now and then with what is done of it.
 """
 
 from __future__ import annotations
@@ -20,30 +21,27 @@ from goq.pipeline.plan import Piece
 from goq.pipeline.target import Target
 
 VERSION = 1
-_MANIFEST = re.compile(r"manifest-[0-9]+\.json")
+_MANIFEST = re.compile(r"manifest-([0-9]+)\.json")
 
 
 class State(msgspec.Struct, kw_only=True):
     """Where an export stands; times in microseconds bound what it takes, None for no bound.
 
     ``decoded`` are the columns that JSON values are decoded into, None where they are not.
+    ``began`` is where each partition began, and ``include_deleted`` whether archives are read. An
+    ``id`` is of one export of one table of one topic alone.
     """
 
     version: int = VERSION
+    id: str
     topic: str
     from_time_us: int | None = None
     to_time_us: int | None = None
     decoded: dict[str, str] | None = None
+    include_deleted: bool = False
+    began: dict[int, int] = {}
     reached: dict[int, int] = {}
     plans: int = 0
-
-
-class Plan(msgspec.Struct, kw_only=True):
-    """Pieces that are being written."""
-
-    version: int = VERSION
-    number: int
-    pieces: list[Piece]
 
 
 class FileEntry(msgspec.Struct, kw_only=True):
@@ -57,6 +55,17 @@ class FileEntry(msgspec.Struct, kw_only=True):
     bytes: int
     first_time_us: int
     last_time_us: int
+
+
+class Plan(msgspec.Struct, kw_only=True):
+    """Pieces that are being written; of the first ``done`` of them all files are published."""
+
+    version: int = VERSION
+    number: int
+    pieces: list[Piece]
+    done: int = 0
+    files: list[FileEntry] = []
+    missing: list[tuple[int, int, int]] = []
 
 
 class Manifest(msgspec.Struct, kw_only=True):
@@ -86,19 +95,23 @@ class Ledger:
         """Return the plan that was not finished, if there is one."""
         return self._load("plan.json", Plan)
 
-    def manifests(self) -> list[Manifest]:
-        """Return all manifests in order."""
-        names = self._target.names(self._folder)
-        found = [self._load(n, Manifest) for n in names if _MANIFEST.fullmatch(n)]
+    def manifests(self, after: int = 0) -> list[Manifest]:
+        """Return the manifests of later numbers than ``after``, in order."""
+        numbers = [
+            int(found[1])
+            for found in map(_MANIFEST.fullmatch, self._target.names(self._folder))
+            if found is not None
+        ]
+        found = [self._load(_name(n), Manifest) for n in sorted(numbers) if n > after]
         return [manifest for manifest in found if manifest is not None]
 
-    def begin(self, plan: Plan) -> None:
-        """Store a plan before anything of it is written."""
+    def note(self, plan: Plan) -> None:
+        """Store a plan, before anything of it is written or with what is done."""
         self._store("plan.json", plan)
 
     def finish(self, manifest: Manifest, state: State) -> None:
         """Store what a plan has led to."""
-        self._store(f"manifest-{manifest.number:06d}.json", manifest)
+        self._store(_name(manifest.number), manifest)
         self.put_state(state)
         self._target.remove(f"{self._folder}/plan.json")
 
@@ -124,3 +137,7 @@ class Ledger:
     def _store(self, name: str, value: msgspec.Struct) -> None:
         data = msgspec.json.format(msgspec.json.encode(value), indent=1)
         self._target.write(f"{self._folder}/{name}", data)
+
+
+def _name(number: int) -> str:
+    return f"manifest-{number:06d}.json"

@@ -7,7 +7,7 @@ another is made: whoever runs an export again after it was stopped makes the sam
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 PIECE_MESSAGES = 1_000_000
@@ -37,7 +37,25 @@ def pieces(
             start = cut
 
 
-def reached_after(reached: Mapping[int, int], done: Iterator[Piece]) -> dict[int, int]:
+def pieces_before(
+    began: Mapping[int, int], starts: Mapping[int, int], *, messages_max: int = PIECE_MESSAGES
+) -> Iterator[Piece]:
+    """Yield what lies before where partitions began: an archive is read that was not before."""
+    for partition in sorted(began.keys() & starts.keys()):
+        yield from pieces(
+            {partition: starts[partition]}, {partition: began[partition]}, messages_max=messages_max
+        )
+
+
+def began_after(began: Mapping[int, int], done: Iterable[Piece]) -> dict[int, int]:
+    """Return where each partition begins once these pieces are written."""
+    after = dict(began)
+    for piece in done:
+        after[piece.partition] = min(after.get(piece.partition, 0), piece.start)
+    return after
+
+
+def reached_after(reached: Mapping[int, int], done: Iterable[Piece]) -> dict[int, int]:
     """Return where each partition stands once these pieces are written."""
     after = dict(reached)
     for piece in done:

@@ -7,13 +7,12 @@ partition, -2 for the first that is kept, -1 for the end; ``earliest`` and ``lat
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from goq.errors import InvalidInput
+from goq.errors import Conflict, InvalidInput
 from goq.pipeline.source import Bounds
 
 EARLIEST, LATEST = -2, -1
@@ -47,13 +46,22 @@ def parse_offsets(text: str, field: str) -> str | Offsets:
 def resolve(
     wanted: str | Offsets, bounds: Mapping[str, Mapping[int, Bounds]], field: str
 ) -> Offsets:
-    """Return an offset for every partition; raises ``InvalidInput`` where one is not named."""
+    """Return an offset for every partition.
+
+    Raises ``InvalidInput`` unless exactly the partitions that are there are named, each with an
+    offset up to its end.
+    """
     if isinstance(wanted, str):
         is_start = wanted == "earliest"
         return {
             topic: {p: b.start if is_start else b.end for p, b in sorted(partitions.items())}
             for topic, partitions in sorted(bounds.items())
         }
+    for topic in wanted.keys() - bounds.keys():
+        raise InvalidInput(
+            f"{field} names {topic[:200]!r}, which is not read; what is read is {sorted(bounds)}",
+            field=field,
+        )
     for topic, partitions in bounds.items():
         if wanted.get(topic, {}).keys() != partitions.keys():
             raise InvalidInput(
@@ -61,6 +69,13 @@ def resolve(
                 f" has {sorted(partitions)}: name each",
                 field=field,
             )
+        for partition, offset in wanted[topic].items():
+            if not EARLIEST <= offset <= partitions[partition].end:
+                raise InvalidInput(
+                    f"{field} says {offset} for {topic}, partition {partition}, which ends at"
+                    f" {partitions[partition].end}; -2 is its first offset, -1 its end",
+                    field=field,
+                )
     special = {
         EARLIEST: lambda each: each.start,
         LATEST: lambda each: each.end,
@@ -86,6 +101,36 @@ def ranges_between(start: Offsets, end: Offsets, tasks_min: int = 1) -> list[Ran
         return whole
     total = sum(each.end - each.start for each in whole)
     return [part for each in whole for part in _split(each, total, tasks_min)]
+
+
+def check_standing(stands: Offsets, ends: Offsets) -> None:
+    """Raise ``Conflict`` unless every place where a stream stands is in what it reads."""
+    for topic, partitions in stands.items():
+        for partition, offset in partitions.items():
+            end = ends.get(topic, {}).get(partition)
+            if end is None or end < offset:
+                what = "is not read any more" if end is None else f"ends at {end} now"
+                raise Conflict(
+                    f"the stream stands at offset {offset} of {topic}, partition {partition}, which"
+                    f" {what}: it was deleted or made anew, or the checkpoint is that of a query of"
+                    " other topics; set failOnDataLoss=false to go on with what there is",
+                    field="failOnDataLoss",
+                )
+
+
+def what_is_there(
+    start: Offsets, end: Offsets, bounds: Mapping[str, Mapping[int, Bounds]]
+) -> tuple[Offsets, Offsets]:
+    """Return the part between that the partitions hold; of one made anew all up to ``end``."""
+    starts: Offsets = {}
+    ends: Offsets = {}
+    for topic, partitions in bounds.items():
+        for partition, held in partitions.items():
+            asked = end.get(topic, {}).get(partition, 0)
+            begun = start.get(topic, {}).get(partition, 0)
+            starts.setdefault(topic, {})[partition] = held.start if begun > asked else begun
+            ends.setdefault(topic, {})[partition] = min(asked, held.end)
+    return starts, ends
 
 
 def _split(whole: Range, total: int, tasks: int) -> Iterator[Range]:
@@ -121,16 +166,17 @@ def to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
     return {t: {str(p): ps[p] for p in sorted(ps)} for t, ps in sorted(offsets.items())}
 
 
-def from_json(offsets: Mapping[str, Mapping[str, int]]) -> Offsets:
-    """Return the offsets of a checkpoint."""
-    return {topic: {int(p): o for p, o in ps.items()} for topic, ps in offsets.items()}
+def from_json(offsets: object) -> Offsets:
+    """Return the offsets of a checkpoint; raises ``Conflict`` where those are not goq's."""
+    try:
+        return msgspec.convert(offsets, type=Offsets, strict=False)
+    except msgspec.ValidationError as error:
+        raise Conflict(
+            f"the checkpoint is not that of a stream from goq: {error}; use a new"
+            " checkpointLocation"
+        ) from None
 
 
 def option_list(text: str) -> Sequence[str]:
     """Return the names in a comma-separated option."""
     return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def dumps(offsets: Offsets) -> str:
-    """Return offsets as text for a message to people."""
-    return json.dumps(to_json(offsets))

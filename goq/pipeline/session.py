@@ -7,7 +7,9 @@ need not be the one that has goq.
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Mapping
 
@@ -15,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from goq.errors import UsageError
 
+_JAVA_MIN = 17
 LOCAL_MASTER = "local[*]"
 _SETTINGS = {
     "spark.ui.enabled": "false",
@@ -29,7 +32,7 @@ def spark_session(
 ) -> SparkSession:
     """Return the session of this process, made if there is none.
 
-    ``settings`` are Spark's own. Raises ``UsageError`` where there is no Java.
+    ``settings`` are Spark's own. Raises ``UsageError`` where there is no Java, or an old one.
     """
     check_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -44,11 +47,24 @@ def spark_session(
 
 
 def check_java() -> None:
-    """Raise ``UsageError`` that says what to install, if Spark would find no Java."""
+    """Raise ``UsageError`` that says what to install, if Spark would find no Java it can use."""
     home = os.environ.get("JAVA_HOME")
     found = os.path.join(home, "bin", "java") if home else shutil.which("java")
-    if not found or not os.access(found, os.X_OK):
+    if home and not os.access(str(found), os.X_OK):
         raise UsageError(
-            "Spark needs Java 17 or later, and there is none: install it (for instance"
-            " openjdk-17-jre-headless), or set JAVA_HOME"
+            f"Spark needs Java {_JAVA_MIN} or later, and there is none in JAVA_HOME, {home}: set it"
+            " to where Java is, or unset it"
+        )
+    if not found:
+        raise UsageError(
+            f"Spark needs Java {_JAVA_MIN} or later, and there is none: install it (for instance"
+            f" openjdk-{_JAVA_MIN}-jre-headless), or set JAVA_HOME"
+        )
+    said = subprocess.run([found, "-version"], capture_output=True, text=True, check=False).stderr
+    version = re.search(r'version "(?:1\.)?([0-9]+)', said)
+    if version is None or int(version[1]) < _JAVA_MIN:
+        what = f"version {version[1]}" if version else "no Java"
+        raise UsageError(
+            f"Spark needs Java {_JAVA_MIN} or later, and {found} is {what}: install a newer one"
+            f" (for instance openjdk-{_JAVA_MIN}-jre-headless), and set JAVA_HOME to it"
         )

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
 from goq import limits
 from goq.client import Client
-from goq.errors import InvalidInput
+from goq.errors import InvalidInput, Unavailable
 from goq.model import check_name
 from goq.pipeline.ranges import option_list
+from goq.pipeline.staging import COMMITS_SUFFIX, STAGED_SUFFIX
 
 _KNOWN = {
     "topic": "",
@@ -20,7 +22,8 @@ _KNOWN = {
     "batchmessages": "10000",
 }
 _SPARKS_OWN = ("path", "checkpointlocation")
-_RETRIES: Final = "5m"
+PATIENCE: Final = "5m"
+NAME_CHARS_MAX: Final = limits.NAME_CHARS_MAX - max(len(STAGED_SUFFIX), len(COMMITS_SUFFIX))
 
 _BYTES = ("binary", "string")
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
@@ -40,13 +43,17 @@ COLUMNS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """What a query says of where it writes; travels to the tasks."""
+    """What a query says of where it writes; travels to the tasks.
+
+    ``patience`` is how long a request is sent again to a node that is busy or does not answer.
+    """
 
     topic: str
     servers: tuple[str, ...]
     token: str | None
     transaction: str | None
     frame_messages_max: int
+    patience: str = PATIENCE
 
     @classmethod
     def parse(cls, written: Mapping[str, str]) -> SinkOptions:
@@ -66,17 +73,33 @@ class SinkOptions:
             raise InvalidInput(
                 f"a txnId has at most {limits.TXN_ID_BYTES_MAX} bytes", field="txnId"
             )
+        topic = check_name(options["topic"], "topic")
+        if len(topic) > NAME_CHARS_MAX:
+            raise InvalidInput(
+                f"the name of a topic that Spark writes to has at most {NAME_CHARS_MAX} characters:"
+                f" beside it are others that add {STAGED_SUFFIX} and {COMMITS_SUFFIX}",
+                field="topic",
+            )
         return cls(
-            topic=check_name(options["topic"], "topic"),
+            topic=topic,
             servers=tuple(option_list(options["server"])),
             token=options["token"] or None,
             transaction=options["txnid"] or None,
             frame_messages_max=_messages(options["batchmessages"]),
         )
 
-    def client(self) -> Client:
-        """Return a client of the node, patient with one that is busy; a context manager."""
-        return Client(list(self.servers), token=self.token, retries=_RETRIES)
+    @contextmanager
+    def client(self) -> Generator[Client, None, None]:
+        """Give a client of the node; what it waited for in vain is said with how long."""
+        with Client(list(self.servers), token=self.token, retries=self.patience) as client:
+            try:
+                yield client
+            except Unavailable as error:
+                raise type(error)(
+                    f"{error.detail} (asked for up to {self.patience}; a query that has a"
+                    " checkpoint or a txnId can be run again as it is)",
+                    retry_after_ms=error.retry_after_ms,
+                ) from error
 
 
 def check_columns(columns: Iterable[tuple[str, str]]) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
+from goq import limits
 from goq.client import Client
 from goq.client.messages import ReadBatch
 from goq.errors import PartitionNotFound
 from goq.frame.view import FrameView
 
 _BEHIND_ALL = 2**62
+_PIECE_BYTES = 4 * limits.MIB  # a request costs little beside it, and it is soon read
 
 
 class Bounds(NamedTuple):
@@ -23,7 +25,7 @@ class Bounds(NamedTuple):
 class Stretch(NamedTuple):
     """Frames of one answer and how far they reach.
 
-    ``missing`` are offsets that are damaged, or deleted before they were read.
+    ``missing`` are offsets of those asked for that are damaged, or deleted and not archived.
     """
 
     frames: list[FrameView]
@@ -61,15 +63,30 @@ class Source(Protocol):
 
 
 class NodeSource:
-    """Reads through a client."""
+    """Reads through a client, in the background: the node lets its live traffic go first.
 
-    def __init__(self, client: Client) -> None:
+    With ``include_deleted`` what retention has moved into the archive is there as what is live.
+    """
+
+    def __init__(self, client: Client, *, include_deleted: bool = False) -> None:
         self._client = client
+        self._include_deleted = include_deleted
 
     def bounds(self, topic: str) -> Mapping[int, Bounds]:
         """Return what each partition of a topic holds now."""
-        found = self._client.topic(topic)["partitions"]
-        return {p["partition"]: Bounds(p["start_offset"], p["high_watermark"]) for p in found}
+        found = self._client.topic(topic)
+        bounds = {
+            p["partition"]: Bounds(p["start_offset"], p["high_watermark"])
+            for p in found["partitions"]
+        }
+        if not self._include_deleted or "archived" not in found:
+            return bounds
+        return {p: Bounds(self._first_archived(topic, p), b.end) for p, b in bounds.items()}
+
+    def _first_archived(self, topic: str, partition: int) -> int:
+        return self._client.read(
+            topic, partition=partition, offset=_BEHIND_ALL, limit=1, include_deleted=True
+        ).start
 
     def default_lane(self, topic: str) -> int:
         """Return the lane of messages whose frame names none: ``normal``, or the middle one."""
@@ -80,14 +97,29 @@ class NodeSource:
     def stretches(self, topic: str, partition: int, start: int, end: int) -> Iterator[Stretch]:
         """Yield the messages from ``start`` up to ``end``, some frames at a time."""
         return _stretches(
-            lambda at: self._client.read(topic, partition=partition, offset=at), start, end
+            lambda at: self._client.read(
+                topic,
+                partition=partition,
+                offset=at,
+                bytes_max=_PIECE_BYTES,
+                background=True,
+                include_deleted=self._include_deleted,
+            ),
+            start,
+            end,
         )
 
     def event_bounds(self, topic: str) -> Mapping[int, Bounds]:
         """Return which events each partition holds now, by sequence."""
         found = {}
-        for partition in self.bounds(topic):
-            piece = self._client.read_events(topic, partition=partition, sequence=_BEHIND_ALL)
+        for each in self._client.topic(topic)["partitions"]:
+            partition = each["partition"]
+            piece = self._client.read_events(
+                topic,
+                partition=partition,
+                sequence=_BEHIND_ALL,
+                include_deleted=self._include_deleted,
+            )
             found[partition] = Bounds(piece.start, piece.end)
         return found
 
@@ -96,7 +128,13 @@ class NodeSource:
     ) -> Iterator[Stretch]:
         """Yield the events from sequence ``start`` up to ``end``, some frames at a time."""
         return _stretches(
-            lambda at: self._client.read_events(topic, partition=partition, sequence=at),
+            lambda at: self._client.read_events(
+                topic,
+                partition=partition,
+                sequence=at,
+                background=True,
+                include_deleted=self._include_deleted,
+            ),
             start,
             end,
         )
@@ -112,8 +150,8 @@ def _stretches(read: Callable[[int], ReadBatch], start: int, end: int) -> Iterat
                 f" {end}: the topic was made anew, or its node lost what it had"
             )
         missing = [(d.start_offset, d.end_offset) for d in piece.damaged]
-        if piece.start > at:
-            missing.insert(0, (at, min(piece.start, end)))
+        missing = sorted([(at, piece.start), *missing, *piece.deleted])
+        missing = [(max(a, at), min(b, end)) for a, b in missing if max(a, at) < min(b, end)]
         frames = [view for view in piece.frames if view.header.base_offset < end]
         at = min(piece.next, end)
         yield Stretch(frames, at, missing)

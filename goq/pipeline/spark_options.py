@@ -5,11 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from goq.client import Client
 from goq.errors import InvalidInput
 from goq.pipeline.ranges import Offsets, option_list, parse_offsets
 from goq.pipeline.tables import MESSAGES_TABLE, TABLES
+
+QUERY_PATIENCE: Final = "10s"
+"""How long the plan of a query waits for a node: it is what tells of a wrong URL."""
+STREAM_PATIENCE: Final = "1m"
+"""A stream outlives the restart of a node."""
+TASK_PATIENCE: Final = "5m"
+"""A task has been planned with the node: that was there a moment ago."""
 
 _KNOWN = {
     "table": "messages",
@@ -21,6 +29,7 @@ _KNOWN = {
     "startingoffsets": "",
     "endingoffsets": "latest",
     "startingtimestamp": "",
+    "includedeleted": "false",
     "failondataloss": "true",
     "maxoffsetspertrigger": "0",
     "minpartitions": "1",
@@ -41,6 +50,7 @@ class SourceOptions:
     starting: str | Offsets | None
     ending: str | Offsets
     starting_timestamp: str | None
+    include_deleted: bool
     fail_on_data_loss: bool
     offsets_per_trigger_max: int | None
     tasks_min: int
@@ -58,10 +68,11 @@ class SourceOptions:
                     field=name[:80],
                 )
         options = {**_KNOWN, **given}
+        ways = [name for name in ("topic", "subscribe", "subscribepattern") if options[name]]
         topics = option_list(options["topic"] or options["subscribe"])
         pattern = options["subscribepattern"] or None
-        if bool(topics) == bool(pattern):
-            raise InvalidInput("give topic, or subscribePattern", field="topic")
+        if len(ways) != 1 or not (topics or pattern):
+            raise InvalidInput("give one of topic, subscribe and subscribePattern", field="topic")
         if pattern is not None:
             _check_pattern(pattern)
         if options["startingoffsets"] and options["startingtimestamp"]:
@@ -88,6 +99,7 @@ class SourceOptions:
             starting=parse_offsets(starting, "startingOffsets") if starting else None,
             ending=parse_offsets(options["endingoffsets"], "endingOffsets"),
             starting_timestamp=options["startingtimestamp"] or None,
+            include_deleted=_truth(options["includedeleted"], "includeDeleted"),
             fail_on_data_loss=_truth(options["failondataloss"], "failOnDataLoss"),
             offsets_per_trigger_max=_count(options["maxoffsetspertrigger"], "maxOffsetsPerTrigger")
             or None,
@@ -99,9 +111,9 @@ class SourceOptions:
             columns=tuple(_columns(option_list(options["columns"]), TABLES[table].schema.names)),
         )
 
-    def client(self) -> Client:
-        """Return a client of the node; a context manager."""
-        return Client(list(self.servers), token=self.token)
+    def client(self, patience: str = QUERY_PATIENCE) -> Client:
+        """Return a client of the node, as patient as that; a context manager."""
+        return Client(list(self.servers), token=self.token, retries=patience)
 
 
 def _check_pattern(pattern: str) -> None:
@@ -127,6 +139,8 @@ def _count(text: str, field: str) -> int:
 
 def _columns(chosen: Sequence[str], known: Sequence[str]) -> Sequence[str]:
     for name in chosen:
+        if chosen.count(name) > 1:
+            raise InvalidInput(f"the column {name[:80]!r} is named twice", field="columns")
         if name not in known:
             raise InvalidInput(
                 f"there is no column {name[:80]!r}; there are {', '.join(known)}", field="columns"

@@ -10,8 +10,8 @@ query of the same frame then gets the first one's rows. Options bound what is re
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -32,33 +32,27 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from goq.client import Client
-from goq.client.messages import ReadBatch
-from goq.errors import DamagedData
+from goq.errors import DamagedData, InvalidInput
+from goq.pipeline.ahead import ahead
 from goq.pipeline.ranges import (
     Offsets,
-    Range,
+    check_standing,
     from_json,
     limited,
-    ranges_between,
     resolve,
     to_json,
+    what_is_there,
 )
 from goq.pipeline.schema import ddl_of
 from goq.pipeline.sink_options import SinkOptions
-from goq.pipeline.source import Bounds, NodeSource
-from goq.pipeline.spark_options import SourceOptions
+from goq.pipeline.source import NodeSource
+from goq.pipeline.spark_options import STREAM_PATIENCE, TASK_PATIENCE, SourceOptions
 from goq.pipeline.spark_sink import BatchWriter, StreamWriter
+from goq.pipeline.spark_topics import Task, Topics
 from goq.pipeline.tables import TABLES, rows_between
 
-
-class Task(InputPartition):
-    """What one task reads; with nothing to read a query has one of them, over no messages."""
-
-    def __init__(self, piece: Range | None, default_lane: int) -> None:
-        super().__init__(piece)
-        self.piece = piece
-        self.default_lane = default_lane
+_READ_AHEAD = 2  # answers of a node, some MiB each, in every task
+_ARCHIVE_HINT = " set includeDeleted=true to read what an archive has of them,"
 
 
 class GoqDataSource(DataSource):
@@ -98,13 +92,18 @@ class BatchReader(DataSourceReader):
     """Reads what there is between two places of the log, as they are when it is planned."""
 
     def __init__(self, options: SourceOptions) -> None:
+        if options.starting == "latest" or options.ending == "earliest":
+            raise InvalidInput(
+                "a query from the latest offset, or up to the earliest one, has no rows",
+                field="startingOffsets" if options.starting == "latest" else "endingOffsets",
+            )
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks."""
         options = self._options
         with options.client() as client:
-            found = _Topics(client, options)
+            found = Topics(client, options)
             start = found.starts(default="earliest")
             end = resolve(options.ending, found.bounds, "endingOffsets")
             return found.tasks(start, end)
@@ -118,13 +117,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads on, a bounded number of messages a batch if that was asked for."""
 
     def __init__(self, options: SourceOptions) -> None:
+        if options.ending != "latest":
+            raise InvalidInput("a stream has no end: leave it out", field="endingOffsets")
         self._options = options
         self._target: Offsets | None = None
 
     def initialOffset(self) -> dict[str, Any]:
         """Return where a stream without a checkpoint begins."""
-        with self._options.client() as client:
-            return to_json(_Topics(client, self._options).starts(default="latest"))
+        with self._options.client(STREAM_PATIENCE) as client:
+            return to_json(Topics(client, self._options).starts(default="latest"))
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Note what there is now: the query ends when it has read that."""
@@ -136,77 +137,34 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(most) if most else ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return where the next batch ends."""
+        """Return where the next batch ends.
+
+        Raises ``Conflict`` where the stream stands in what is not there, if that is to fail it.
+        """
         begun, end = from_json(start), self._target or self._ends()
-        end = {
-            topic: {p: max(stop, begun.get(topic, {}).get(p, 0)) for p, stop in partitions.items()}
-            for topic, partitions in end.items()
-        }
+        if self._options.fail_on_data_loss:
+            check_standing(begun, end)
         if isinstance(limit, ReadMaxRows):
             end = limited(begun, end, limit.max_rows)
         return to_json(end)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a batch."""
-        with self._options.client() as client:
-            return _Topics(client, self._options).tasks(from_json(start), from_json(end))
+        with self._options.client(STREAM_PATIENCE) as client:
+            found, begun, stop = Topics(client, self._options), from_json(start), from_json(end)
+            if not self._options.fail_on_data_loss:
+                begun, stop = what_is_there(begun, stop, found.bounds)
+            return found.tasks(begun, stop)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a task's messages."""
         return _read(self._options, partition)
 
     def _ends(self) -> Offsets:
-        with self._options.client() as client:
-            found = _Topics(client, self._options)
+        options = replace(self._options, include_deleted=False)  # no end is there
+        with options.client(STREAM_PATIENCE) as client:
+            found = Topics(client, options)
             return resolve("latest", found.bounds, "endingOffsets")
-
-
-class _Topics:
-    """The topics of a query as the node has them now."""
-
-    def __init__(self, client: Client, options: SourceOptions) -> None:
-        self._client = client
-        self._options = options
-        self._source = NodeSource(client)
-        self.bounds = {topic: self._wanted(topic) for topic in self._names()}
-
-    def _names(self) -> Sequence[str]:
-        if self._options.pattern is None:
-            return self._options.topics
-        names = [topic["name"] for topic in self._client.topics()]
-        return [name for name in names if re.fullmatch(self._options.pattern, name)]
-
-    def _wanted(self, topic: str) -> Mapping[int, Bounds]:
-        chosen = self._options.partitions
-        found = TABLES[self._options.table].bounds(self._source, topic)
-        return {p: bounds for p, bounds in found.items() if chosen is None or p in chosen}
-
-    def starts(self, *, default: str) -> Offsets:
-        """Return where a query begins that has not begun yet."""
-        since = self._options.starting_timestamp
-        if since is None:
-            return resolve(self._options.starting or default, self.bounds, "startingOffsets")
-        return {
-            topic: {
-                p: _first(self._client.read(topic, partition=p, from_time=_time(since), limit=1))
-                for p in partitions
-            }
-            for topic, partitions in self.bounds.items()
-        }
-
-    def tasks(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
-        """Return the tasks that read from ``start`` up to ``end``; never none."""
-        pieces = ranges_between(start, end, self._options.tasks_min)
-        lanes = {topic: self._source.default_lane(topic) for topic in {p.topic for p in pieces}}
-        return [Task(p, lanes[p.topic]) for p in pieces] or [Task(None, 0)]
-
-
-def _first(piece: ReadBatch) -> int:
-    return piece.frames[0].header.base_offset if piece.frames else piece.next
-
-
-def _time(text: str) -> str | int:
-    return int(text) if text.isdigit() else text
 
 
 def _schema(options: SourceOptions) -> pa.Schema:
@@ -220,14 +178,17 @@ def _read(options: SourceOptions, task: InputPartition) -> Iterator[pa.RecordBat
     if task.piece is None:
         return
     topic, partition, start, end = task.piece
-    with options.client() as client:
-        for stretch in table.stretches(NodeSource(client), topic, partition, start, end):
-            if stretch.missing and options.fail_on_data_loss:
-                raise DamagedData(
-                    f"{table.name} {stretch.missing} of {topic}, partition {partition}, are gone:"
-                    " deleted by retention before they were read, or damaged; set"
-                    " failOnDataLoss=false to go on without them"
-                )
-            if stretch.frames:
-                batch = table.batch(topic, partition, stretch.frames, task.default_lane)
-                yield rows_between(batch, table.position, start, end).select(schema.names)
+    with options.client(TASK_PATIENCE) as client:
+        source = NodeSource(client, include_deleted=options.include_deleted)
+        stretches = table.stretches(source, topic, partition, start, end)
+        with ahead(stretches, _READ_AHEAD) as made:
+            for stretch in made:
+                if stretch.missing and options.fail_on_data_loss:
+                    raise DamagedData(
+                        f"{table.name} {stretch.missing} of {topic}, partition {partition}, are"
+                        " gone: deleted by retention before they were read, or damaged;"
+                        f"{'' if options.include_deleted else _ARCHIVE_HINT}"
+                        " set failOnDataLoss=false to go on without them"
+                    )
+                for batch in table.batches(topic, partition, stretch.frames, task.default_lane):
+                    yield rows_between(batch, table.position, start, end).select(schema.names)

@@ -11,7 +11,7 @@ from goq import limits
 from goq.client import Client
 from goq.client.lanes import lanes_of
 from goq.client.messages import Published, ReadBatch
-from goq.errors import Conflict, GoqError, MessageNotFound, TopicExists
+from goq.errors import Conflict, GoqError, MessageNotFound
 from goq.frame.encode import ProducerMark
 from goq.frame.header import HEADER_BYTES, parse_header
 from goq.frame.parts import slice_frame
@@ -74,8 +74,9 @@ class StagedTopic:
         """Return some staged frames from ``start`` on, and where each ends; never none."""
         limit = min(end - start, limits.READ_MESSAGES_MAX)
         piece = self._client.read(self.staging, partition=partition, offset=start, limit=limit)
-        if not piece.frames or piece.frames[0].header.base_offset > start or piece.damaged:
-            raise _gone(self.staging, piece, start)
+        is_damaged = any(d.start_offset < end and start < d.end_offset for d in piece.damaged)
+        if is_damaged or not piece.frames or piece.frames[0].header.base_offset > start:
+            raise _gone(self.staging, piece, start, is_damaged)
         return [
             (bytes(slice_frame(view, start, end)), min(view.header.end_offset, end))
             for view in piece.frames
@@ -162,14 +163,11 @@ def _ensure(
     same: Mapping[str, object],
 ) -> None:
     """Make a topic, or let one that is there have as many partitions and the settings ``same``."""
-    try:
-        client.create_topic(name, partitions, {**settings, **same})
-    except TopicExists:
-        found = client.topic(name)
-        if len(found["partitions"]) < partitions:
-            client.alter_topic(name, partitions=partitions)
-        if any(found["settings"][key] != value for key, value in same.items()):
-            client.alter_topic(name, settings=dict(same))
+    found = client.topic_for_copies(name, partitions, {**settings, **same})
+    if len(found["partitions"]) < partitions:
+        client.alter_topic(name, partitions=partitions)
+    if any(found["settings"][key] != value for key, value in same.items()):
+        client.alter_topic(name, settings=dict(same))
 
 
 def _marked(frame: bytes, mark: ProducerMark) -> tuple[bytes, int]:
@@ -185,10 +183,15 @@ def _marked(frame: bytes, mark: ProducerMark) -> tuple[bytes, int]:
     return header.pack() + frame[HEADER_BYTES:], header.message_count
 
 
-def _gone(staging: str, piece: ReadBatch, offset: int) -> GoqError:
+def _gone(staging: str, piece: ReadBatch, offset: int, is_damaged: bool) -> GoqError:
+    why = (
+        "some of them are damaged on the node, which goq doctor shows"
+        if is_damaged
+        else f"what is staged is kept for {_STAGED_FOR['retention.age']}"
+    )
     return Conflict(
         f"messages from {offset} on of {staging}, partition {piece.partition}, are gone before they"
-        f" were published: what is staged is kept for {_STAGED_FOR['retention.age']}. The batch"
-        " cannot be finished: write what is missing of it under another txnId",
+        f" were published: {why}. The batch cannot be finished: write what is missing of it under"
+        " another txnId",
         field="txnId",
     )

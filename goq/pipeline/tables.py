@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from goq import limits
+from goq.frame.header import Attribute
 from goq.frame.view import FrameView
 from goq.pipeline.arrow import messages_batch
 from goq.pipeline.event_rows import events_batch
@@ -31,16 +33,52 @@ class Table:
     bounds: Callable[[Source, str], Mapping[int, Bounds]]
     stretches: Callable[[Source, str, int, int, int], Iterator[Stretch]]
 
+    def batches(
+        self, topic: str, partition: int, frames: list[FrameView], default_lane: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of frames, which are taken out of their list: what is done needs no room.
+
+        Frames may be compressed to a thousandth: a batch is of so few that they unpack to a bound.
+        """
+        frames.reverse()
+        while frames:
+            some = [frames.pop()]
+            size_bytes = _unpacked_bytes(some[0])
+            while frames:
+                size_bytes += _unpacked_bytes(frames[-1])
+                if size_bytes > limits.ROWS_UNPACKED_BYTES:
+                    break
+                some.append(frames.pop())
+            yield self.batch(topic, partition, some, default_lane)
+
+
+def _unpacked_bytes(view: FrameView) -> int:
+    packed = view.header.attributes & Attribute.ZSTD
+    return view.unpacked_bytes if packed else view.header.frame_bytes
+
 
 def rows_between(
     batch: pa.RecordBatch, name: str, low: int | None, high: int | None
 ) -> pa.RecordBatch:
-    """Return the rows with ``low`` <= column < ``high``, by numbers or times in microseconds."""
+    """Return the rows with ``low`` <= column < ``high``, by numbers or times in microseconds.
+
+    Where these stand side by side, as they do but for a clock that was set back, nothing is copied.
+    """
+    if low is None and high is None:
+        return batch
+    found = np.asarray(batch.column(name).view(pa.int64()))
+    wanted = np.ones(len(found), np.bool_)
     if low is not None:
-        batch = batch.filter(pc.greater_equal(batch.column(name).cast(pa.int64()), low))
+        wanted &= found >= low
     if high is not None:
-        batch = batch.filter(pc.less(batch.column(name).cast(pa.int64()), high))
-    return batch
+        wanted &= found < high
+    rows = np.flatnonzero(wanted)
+    if len(rows) in (0, len(found)):
+        return batch.slice(0, len(rows))
+    first, last = int(rows[0]), int(rows[-1])
+    if last - first + 1 == len(rows):
+        return batch.slice(first, len(rows))
+    return batch.filter(pa.array(wanted))
 
 
 def _messages_batch(

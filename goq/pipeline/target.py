@@ -1,32 +1,36 @@
 """Where an export goes: a folder, or any filesystem that pyarrow reaches.
 
-A reader of the folder sees whole files only. A file is written aside and given its name when it is
-complete and durable; where files have no names before they are whole, as in S3, it is written under
-its name at once. What begins with ``_`` is not for readers: Spark passes it over.
+A reader of the folder sees whole files only: a file is made aside, within the target, and given its
+name when it is complete and durable. What begins with ``_`` is not for readers: Spark passes it
+over.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
-import tempfile
-from collections.abc import Generator, Iterable
-from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
 from typing import Protocol
+from urllib.parse import urlsplit
 
+import pyarrow as pa
 from pyarrow import fs
 
-from goq.errors import Conflict, InvalidInput, NotAllowed, StorageFull, Unavailable
+from goq.errors import Conflict, InvalidInput
+from goq.pipeline.parquet import Staging
+from goq.pipeline.remote_target import RemoteTarget
+from goq.pipeline.target_errors import explained
 
 _ASIDE = "_goq/tmp"
-_BEFORE_SUFFIX = ".before"
-_FULL_ERRNOS = (28, 122)
+_LOCKS = "_goq/locks"
 
 
 class Target(Protocol):
     """A place for files; paths are relative to it, with ``/`` between names.
 
-    What cannot be done raises ``StorageFull``, ``NotAllowed`` or ``Unavailable``.
+    What cannot be done raises ``StorageFull``, ``NotAllowed``, ``Conflict`` or ``Unavailable``.
     """
 
     def names(self, path: str) -> list[str]:
@@ -41,16 +45,35 @@ class Target(Protocol):
         """Return a small file's content, None if there is none."""
         ...
 
+    def open(self, path: str) -> pa.NativeFile:
+        """Open a file for reading at any place in it."""
+        ...
+
     def write(self, path: str, data: bytes) -> None:
         """Give a small file this content, at once and durably."""
         ...
 
-    def publish(self, local: Path, path: str) -> None:
-        """Give a finished local file its place, whole and durable; the local one is gone then."""
+    def staging(self, *names: str) -> Staging:
+        """Return where files of this target are made, a folder for each use of it."""
+        ...
+
+    def publish(self, made: str, path: str) -> None:
+        """Move a finished file from where it was made to a place that no file has, durably."""
         ...
 
     def remove(self, path: str) -> None:
         """Remove a file; one that is not there is fine."""
+        ...
+
+    def uri(self, path: str) -> str:
+        """Return what other programs call a file."""
+        ...
+
+    def claimed(self, topics: Sequence[str]) -> AbstractContextManager[None]:
+        """Keep other exports of these topics away until the block ends.
+
+        Raises ``Conflict`` where there is one.
+        """
         ...
 
 
@@ -62,151 +85,82 @@ class LocalTarget:
 
     def names(self, path: str) -> list[str]:
         """Return the sorted names in a folder."""
-        try:
-            return sorted(os.listdir(self.root / path))
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise _explained(error, self.root / path) from error
+        with explained(self.root / path):
+            try:
+                return sorted(os.listdir(self.root / path))
+            except FileNotFoundError:
+                return []
 
     def exists(self, path: str) -> bool:
         """Whether there is a file."""
-        return (self.root / path).is_file()
+        with explained(self.root / path):
+            return (self.root / path).is_file()
 
     def read(self, path: str) -> bytes | None:
         """Return a small file's content."""
-        try:
-            return (self.root / path).read_bytes()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise _explained(error, self.root / path) from error
+        with explained(self.root / path):
+            try:
+                return (self.root / path).read_bytes()
+            except FileNotFoundError:
+                return None
+
+    def open(self, path: str) -> pa.NativeFile:
+        """Open a file for reading at any place in it."""
+        with explained(self.root / path):
+            return pa.OSFile(str(self.root / path))
 
     def write(self, path: str, data: bytes) -> None:
         """Give a small file this content, at once and durably."""
         place = self.root / path
         aside = place.with_name(place.name + ".new")
-        try:
-            place.parent.mkdir(parents=True, exist_ok=True)
+        with explained(place):
+            _make_folder(place.parent)
             with aside.open("wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
             aside.replace(place)
-            _sync_dir(place.parent)
-        except OSError as error:
-            raise _explained(error, place) from error
+            _sync(place.parent)
 
-    def publish(self, local: Path, path: str) -> None:
-        """Sync a finished file and rename it; it lies in this target's folder already."""
+    def staging(self, *names: str) -> Staging:
+        """Return where files of this target are made, a folder for each use of it."""
+        return Staging(fs.LocalFileSystem(), str(self.root.absolute().joinpath(_ASIDE, *names)))
+
+    def publish(self, made: str, path: str) -> None:
+        """Sync a finished file and rename it."""
         place = self.root / path
-        try:
-            with local.open("rb") as file:
-                os.fsync(file.fileno())
-            place.parent.mkdir(parents=True, exist_ok=True)
-            local.replace(place)
-            _sync_dir(place.parent)
-            _sync_dir(place.parent.parent)
-        except OSError as error:
-            raise _explained(error, place) from error
+        with explained(place):
+            _sync(Path(made))
+            _make_folder(place.parent)
+            os.replace(made, place)
+            _sync(place.parent)
 
     def remove(self, path: str) -> None:
         """Remove a file."""
-        try:
+        with explained(self.root / path):
             (self.root / path).unlink(missing_ok=True)
-        except OSError as error:
-            raise _explained(error, self.root / path) from error
 
+    def uri(self, path: str) -> str:
+        """Return what other programs call a file."""
+        return f"file://{self.root.absolute() / path}"
 
-class RemoteTarget:
-    """A folder of another filesystem, by its URI."""
-
-    def __init__(self, filesystem: fs.FileSystem, root: str) -> None:
-        self._fs = filesystem
-        self._root = root.rstrip("/")
-        self._renames = filesystem.type_name not in ("s3", "gcs", "abfs")
-
-    def _path(self, path: str) -> str:
-        return f"{self._root}/{path}"
-
-    def names(self, path: str) -> list[str]:
-        """Return the sorted names in a folder."""
-        selector = fs.FileSelector(self._path(path), allow_not_found=True)
-        try:
-            return sorted(info.base_name for info in self._fs.get_file_info(selector))
-        except OSError as error:
-            raise _explained(error, self._path(path)) from error
-
-    def exists(self, path: str) -> bool:
-        """Whether there is a file."""
-        try:
-            return self._is_file(self._path(path))
-        except OSError as error:
-            raise _explained(error, self._path(path)) from error
-
-    def read(self, path: str) -> bytes | None:
-        """Return a small file's content."""
-        place = self._path(path)
-        try:
-            if not self._is_file(place):
-                place += _BEFORE_SUFFIX  # its writer ended between two renames
-                if not self._is_file(place):
-                    return None
-            with self._fs.open_input_stream(place) as file:
-                return bytes(file.read())
-        except OSError as error:
-            raise _explained(error, place) from error
-
-    def write(self, path: str, data: bytes) -> None:
-        """Give a small file this content."""
-        try:
-            self._write(path, [data])
-        except OSError as error:
-            raise _explained(error, self._path(path)) from error
-
-    def publish(self, local: Path, path: str) -> None:
-        """Upload a finished file."""
-        try:
-            with local.open("rb") as file:
-                self._write(path, iter(lambda: file.read(1 << 20), b""))
-            local.unlink()
-        except OSError as error:
-            raise _explained(error, self._path(path)) from error
-
-    def _write(self, path: str, chunks: Iterable[bytes]) -> None:
-        place = self._path(path)
-        aside = f"{self._root}/{_ASIDE}/{path.replace('/', '~')}" if self._renames else place
-        for folder in {PurePosixPath(place).parent, PurePosixPath(aside).parent}:
-            self._fs.create_dir(str(folder), recursive=True)
-        with self._fs.open_output_stream(aside) as out:
-            for chunk in chunks:
-                out.write(chunk)
-        if aside != place:
-            self._replace(aside, place)
-
-    def _replace(self, aside: str, place: str) -> None:
-        """Give a whole file its name, which another may have: of these two one is always there."""
-        before = f"{place}{_BEFORE_SUFFIX}"
-        if self._is_file(place):
-            if self._is_file(before):
-                self._fs.delete_file(before)
-            self._fs.move(place, before)
-        self._fs.move(aside, place)
-        if self._is_file(before):
-            self._fs.delete_file(before)
-
-    def _is_file(self, place: str) -> bool:
-        return bool(self._fs.get_file_info(place).type == fs.FileType.File)
-
-    def remove(self, path: str) -> None:
-        """Remove a file."""
-        place = self._path(path)
-        try:
-            for each in (f"{place}{_BEFORE_SUFFIX}", place):
-                if self._is_file(each):
-                    self._fs.delete_file(each)
-        except OSError as error:
-            raise _explained(error, place) from error
+    @contextmanager
+    def claimed(self, topics: Sequence[str]) -> Generator[None, None, None]:
+        """Hold a lock for each topic, which ends with the process, however that ends."""
+        with ExitStack() as held:
+            for topic in sorted(set(topics)):
+                place = self.root / _LOCKS / topic
+                with explained(place):
+                    _make_folder(place.parent)
+                    file = held.enter_context(place.open("w"))
+                    try:
+                        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    except BlockingIOError:
+                        raise Conflict(
+                            f"{topic} is being exported to {self.root} already; wait for that to"
+                            " end, or use another folder"
+                        ) from None
+            yield
 
 
 def open_target(to: str) -> Target:
@@ -219,7 +173,9 @@ def open_target(to: str) -> Target:
         filesystem, root = fs.FileSystem.from_uri(to)
     except (ValueError, OSError) as error:
         raise InvalidInput(f"{to!r} cannot be written to: {error}", field="to") from None
-    return RemoteTarget(filesystem, root)
+    parts = urlsplit(to)
+    host = parts.netloc.rpartition("@")[2]  # not who writes there, and with which password
+    return RemoteTarget(filesystem, root, f"{parts.scheme}://{host}{parts.path}")
 
 
 def check_ours(target: Target, to: str) -> None:
@@ -233,30 +189,18 @@ def check_ours(target: Target, to: str) -> None:
         )
 
 
-@contextmanager
-def staging_of(target: Target) -> Generator[Path, None, None]:
-    """Give a local folder where files are made that go to the target.
-
-    For a folder of this machine it lies within, so that a file gets its place by a rename.
-    """
-    if isinstance(target, LocalTarget):
-        yield target.root / _ASIDE
+def _make_folder(folder: Path) -> None:
+    """Make a folder and those above it, each durably."""
+    if folder.is_dir():
         return
-    with tempfile.TemporaryDirectory(prefix="goq-export-") as directory:
-        yield Path(directory)
+    _make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    _sync(folder.parent)
 
 
-def _sync_dir(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-def _explained(error: OSError, place: object) -> StorageFull | NotAllowed | Unavailable:
-    if error.errno in _FULL_ERRNOS:
-        return StorageFull(f"no room for {place}; free some space, then run the same command again")
-    if isinstance(error, PermissionError):
-        return NotAllowed(f"{place} may not be written; check its owner and mode")
-    return Unavailable(f"{place} cannot be used: {error.strerror or error}")

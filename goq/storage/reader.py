@@ -324,14 +324,33 @@ class LogReader:
             self.damage.append(damage)
         return damage
 
+    def is_sound(self, start_offset: int, end_offset: int) -> bool:
+        """Whether everything between two offsets can be read; reads it, and blocks on the disk."""
+        reached = start_offset
+        while reached < end_offset:
+            reading = self.read(reached, end_offset, messages_max=2**62, bytes_max=limits.MIB)
+            if reading.damage or reading.next_offset <= reached:
+                return False
+            reached = reading.next_offset
+        return True
+
+    def forget_damage(self, start_offset: int, end_offset: int) -> None:
+        """Hear that what was damaged between two offsets is whole again."""
+        with self._noting:
+            self.damage[:] = [
+                damage
+                for damage in self.damage
+                if damage.end_offset <= start_offset or end_offset <= damage.start_offset
+            ]
+
 
 def number_of(segments: Sequence[Segment], offset: int) -> int:
     """Return which segment holds ``offset``: the last that begins at or before it."""
     return max(0, bisect_right(segments, offset, key=lambda s: s.base_offset) - 1)
 
 
-def guess_chunk_bytes(segment: Segment, messages: int) -> int:
+def guess_chunk_bytes(segment: Segment, messages: int, bytes_max: int = limits.MIB) -> int:
     """Guess what to read at once for so many messages, from the segment's own average."""
     average = segment.size_bytes // max(1, segment.message_count) + 1
     guess = average * messages + limits.INDEX_INTERVAL_BYTES
-    return min(max(guess, 2 * limits.INDEX_INTERVAL_BYTES), limits.MIB)
+    return min(max(guess, 2 * limits.INDEX_INTERVAL_BYTES), bytes_max)

@@ -105,7 +105,7 @@ def rewrite(
     try:
         if file.size_bytes:  # of a pass that was cut short
             file.truncate(0)
-        writer = _Writer(file, segment.base_offset, time_before_us)
+        writer = SegmentWriter(file, segment.base_offset, time_before_us)
         scan = _scan(disk, segment)
         for place in scan.frames(0, segment.base_offset):
             terms.pause()
@@ -161,7 +161,7 @@ def _rows(bits: bytes, count: int) -> list[int]:
     return rows
 
 
-def _add(writer: _Writer, view: FrameView, found: Plan, terms: Terms) -> None:
+def _add(writer: SegmentWriter, view: FrameView, found: Plan, terms: Terms) -> None:
     header = view.header
     bits = found.gone.get(header.base_offset)
     if bits is None:
@@ -183,14 +183,15 @@ def _add(writer: _Writer, view: FrameView, found: Plan, terms: Terms) -> None:
     writer.add_empty(header)
 
 
-class _Writer:
+class SegmentWriter:
     """Writes frames one after the other, and what the index says of them."""
 
     def __init__(self, file: File, base_offset: int, time_before_us: int) -> None:
         self.position = 0
         self.index = SparseIndex()
         self._file = file
-        self._offset = base_offset
+        self.offset = base_offset
+        """Behind what has been added."""
         self._time_us = time_before_us
         self._run: _Run | None = None
         self._buffers: list[bytes | memoryview] = []
@@ -220,7 +221,7 @@ class _Writer:
         for piece in pieces:
             self._write(piece)
         if region.end_offset is not None:
-            self._offset = region.end_offset
+            self.offset = region.end_offset
             self.index.add_bad_bytes()
 
     def finish(self, end_offset: int) -> None:
@@ -242,10 +243,10 @@ class _Writer:
             self._put(run.base_offset, run.end_offset, run.time_us, frame)
 
     def _put(self, base: int, end: int, time_us: int, frame: bytes | memoryview) -> None:
-        if base != self._offset:
-            raise DamagedData(f"offset {self._offset} expected while rewriting, found {base}")
+        if base != self.offset:
+            raise DamagedData(f"offset {self.offset} expected while rewriting, found {base}")
         self._write(frame)
-        self._offset = end
+        self.offset = end
         self._time_us = max(self._time_us, time_us)
         self.index.add(IndexEntry(end, self.position, self._time_us, time_us, time_us))
 

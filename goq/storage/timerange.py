@@ -142,7 +142,7 @@ class _Search:
         reading = self.reading
         chunk_bytes = min(
             max(size_bytes, limits.INDEX_INTERVAL_BYTES),
-            guess_chunk_bytes(segments[number], self._messages_left),
+            guess_chunk_bytes(segments[number], self._messages_left, self._bytes_left),
         )
         for found in self._reader.places(segments, number, reading.next_offset, chunk_bytes):
             if isinstance(found, Damage):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -14,7 +15,9 @@ from goq_cli.session import SESSION
 
 if TYPE_CHECKING:
     from goq.pipeline.decoding import Columns
-    from goq.pipeline.export import Exported, Stager
+    from goq.pipeline.export import Exported
+    from goq.pipeline.iceberg import IcebergCatalog
+    from goq.pipeline.piece_files import Span, Stager
     from goq.pipeline.source import Source
     from goq.pipeline.target import Target
 
@@ -29,6 +32,13 @@ def command(
     ] = None,
     to_time: Annotated[
         str | None, typer.Option(metavar="TIME", help="Only what was appended before.")
+    ] = None,
+    include_deleted: Annotated[
+        bool, typer.Option("--include-deleted", help="Also what retention has archived.")
+    ] = False,
+    register: Annotated[
+        tuple[str, str] | None,
+        typer.Option(metavar="iceberg CATALOG", help="Add the files to tables of a catalog, too."),
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on exporting what comes, until interrupted.")
@@ -57,22 +67,44 @@ def command(
     """Write topics as Parquet files that Spark reads as one table; again, only what is new."""
     from goq.errors import UsageError
     from goq.units import parse_duration_ms
+    from goq_cli.extras import needs_extra
 
     if form not in (None, "json") or (schema is not None and form is None):
         raise UsageError("--decode takes json, and --schema goes with it")
-    decoding = Decoding(form is not None, schema)
+    if engine not in ("local", "spark"):
+        raise UsageError(f"there is no engine {engine!r}; there are local and spark")
     pause_s = parse_duration_ms(every, field="--every") / 1000
+    with needs_extra("parquet"):
+        from goq.pipeline.target import check_ours, open_target
+    span = _span(from_time, to_time)
+    target = open_target(to)
+    check_ours(target, to)
+    catalog = _catalog(register)
+    decoding = Decoding(form is not None, schema)
+    order = Order(list(dict.fromkeys(topics)), target, span, decoding, include_deleted)
+    _check_topics(order.topics)
     failed = False
-    with _stager(engine, master, to) as stager:
+    with target.claimed(order.topics), _stager(engine, master, include_deleted) as stager:
         while True:
-            results = _export_all(topics, to, (from_time, to_time), decoding, stager)
-            _print(results)
+            results = _export_all(order, stager)
+            registered = _register(order, catalog) if catalog is not None else None
+            _print(results, registered)
             failed |= any(done.missing for done in results.values())
             if not follow:
                 break
             time.sleep(pause_s)
     if failed:
         raise typer.Exit(1)
+
+
+class Order(NamedTuple):
+    """What is exported, and where to."""
+
+    topics: list[str]
+    target: Target
+    span: Span
+    decoding: Decoding
+    include_deleted: bool
 
 
 class Decoding(NamedTuple):
@@ -93,90 +125,117 @@ class Decoding(NamedTuple):
         return known_columns(source, target, topic)
 
 
-@contextmanager
-def _stager(engine: str, master: str, to: str) -> Generator[Stager | None, None, None]:
-    """Give what stages pieces; None for this process itself."""
+def _span(from_time: str | None, to_time: str | None) -> Span:
+    """Return the bounds in time; what is told from now is told from when the command began."""
+    from goq.pipeline.piece_files import Span
+    from goq.units import parse_time_us
+
+    now_us = time.time_ns() // 1000
+    given = (("--from-time", from_time), ("--to-time", to_time))
+    return Span(
+        *(
+            None if text is None else parse_time_us(text, now_us=now_us, field=name)
+            for name, text in given
+        )
+    )
+
+
+def _catalog(register: tuple[str, str] | None) -> IcebergCatalog | None:
     from goq.errors import UsageError
     from goq_cli.extras import needs_extra
 
-    if engine not in ("local", "spark"):
-        raise UsageError(f"there is no engine {engine!r}; there are local and spark")
+    if register is None:
+        return None
+    kind, name = register
+    if kind != "iceberg":
+        raise UsageError(f"--register takes iceberg and a catalog, not {kind!r}")
+    with needs_extra("iceberg"):
+        from goq.pipeline.iceberg import open_catalog
+    logging.getLogger("pyiceberg").setLevel(logging.ERROR)  # else a line for each column
+    return open_catalog(name)
+
+
+def _check_topics(topics: list[str]) -> None:
+    """Raise ``TopicNotFound`` before anything is written, or started."""
+    with SESSION.client() as client:
+        for topic in topics:
+            client.topic(topic)
+
+
+@contextmanager
+def _stager(
+    engine: str, master: str, include_deleted: bool
+) -> Generator[Stager | None, None, None]:
+    """Give what stages pieces; None for this process itself."""
+    from goq_cli.extras import needs_extra
+
     if engine == "local":
         yield None
         return
-    if "://" in to and not to.startswith("file://"):
-        raise UsageError(
-            "--engine spark writes to a folder that all executors share; without it goq export"
-            f" writes to {to} itself"
-        )
     with needs_extra("spark"):
         from goq.pipeline.session import spark_session
-        from goq.pipeline.spark_export import stage_in_spark
+        from goq.pipeline.spark_export import Node, stage_in_spark
     notice("starting Spark…")
     session = spark_session(master)
     try:
-        yield stage_in_spark(session, *SESSION.servers_and_token())
+        node = Node(*SESSION.servers_and_token(), include_deleted)
+        yield stage_in_spark(session, node)
     finally:
         session.stop()
 
 
-def _export_all(
-    topics: list[str],
-    to: str,
-    times: tuple[str | None, str | None],
-    decoding: Decoding,
-    stager: Stager | None,
-) -> dict[tuple[str, str], Exported]:
-    from goq_cli.extras import needs_extra
+def _export_all(order: Order, stager: Stager | None) -> dict[tuple[str, str], Exported]:
+    """Export what there is now, of all topics; of none if one of them cannot be."""
+    from goq.pipeline.export import Export
+    from goq.pipeline.group_rows import export_groups
+    from goq.pipeline.source import NodeSource
+    from goq.pipeline.tables import MESSAGES_TABLE, TABLES
 
-    with needs_extra("parquet"):
-        from goq.pipeline.export import Export, Span
-        from goq.pipeline.group_rows import export_groups
-        from goq.pipeline.source import NodeSource
-        from goq.pipeline.tables import MESSAGES_TABLE, TABLES
-        from goq.pipeline.target import check_ours, open_target, staging_of
-    from goq.units import parse_time_us
-
+    target = order.target
     now_us = time.time_ns() // 1000
-    names = ("--from-time", "--to-time")
-    span = Span(
-        *(
-            None if text is None else parse_time_us(text, now_us=now_us, field=name)
-            for text, name in zip(times, names, strict=True)
-        )
-    )
-    target = open_target(to)
-    check_ours(target, to)
-    with SESSION.client() as client, staging_of(target) as staging:
-        source = NodeSource(client)
-        for topic in topics:
-            export_groups(client, target, topic, staging, now_us)
-        results = {}
-        for topic in topics:
-            columns = decoding.columns(source, target, topic)
+    with SESSION.client() as client:
+        source = NodeSource(client, include_deleted=order.include_deleted)
+        exports = {}
+        for topic in order.topics:
+            columns = order.decoding.columns(source, target, topic)
             for table in TABLES.values():
-                export = Export(
+                export = exports[topic, table.name] = Export(
                     source,
                     target,
                     table,
                     topic,
-                    staging,
-                    span,
+                    order.span,
                     stager=stager,
+                    include_deleted=order.include_deleted,
                     decoded=columns if table is MESSAGES_TABLE else None,
                 )
-                results[topic, table.name] = export.run()
-        return results
+                export.check()
+        for topic in order.topics:
+            export_groups(client, target, topic, now_us)
+        return {named: export.run() for named, export in exports.items()}
 
 
-def _print(results: dict[tuple[str, str], Exported]) -> None:
+def _register(order: Order, catalog: IcebergCatalog) -> dict[str, int]:
+    """Return how many files each table of the catalog was given."""
+    counts: dict[str, int] = {}
+    for topic in order.topics:
+        for table, files in catalog.register(order.target, topic):
+            counts[table] = counts.get(table, 0) + files
+    return counts
+
+
+def _print(results: dict[tuple[str, str], Exported], registered: dict[str, int] | None) -> None:
     if SESSION.json:
-        print_json({"exports": [_row(*named, done) for named, done in results.items()]})
+        found = {"exports": [_row(*named, done) for named, done in results.items()]}
+        print_json(found if registered is None else found | {"registered": registered})
         return
     print_table(_COLUMNS, [(*named, *done) for named, done in results.items()])
     for (topic, table), done in results.items():
         if done.missing:
             notice(f"{topic}: {done.missing} {table} are damaged, or were deleted before")
+    if registered is not None:
+        counts = ", ".join(f"{table} {files}" for table, files in registered.items())
+        notice(f"files registered: {counts}")
 
 
 def _row(topic: str, table: str, done: Exported) -> dict[str, object]:

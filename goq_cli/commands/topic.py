@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -38,13 +39,14 @@ def list_topics() -> None:
     """List topics."""
     with SESSION.client() as client:
         topics = client.topics()
+        counts = {t["name"]: len(t["partitions"]) for t in client.cluster()["topics"]}
     if SESSION.json:
         print_json({"topics": topics})
         return
     rows = [
         (
             topic["name"],
-            len(topic["partitions"]),
+            counts.get(topic["name"], len(topic["partitions"])),
             sum(p["end_offset"] - p["start_offset"] for p in topic["partitions"]),
             sum(p["bytes"] for p in topic["partitions"]),
         )
@@ -65,10 +67,11 @@ def show(
     with SESSION.client() as client:
         topic = client.topic(name)
         history = client.topic_history(name, days)
+        placed = client.cluster(name)["topics"]
     if SESSION.json:
         print_json({**topic, "history": history})
     else:
-        _print_topic(topic, history)
+        _print_topic(topic, history, placed)
 
 
 @app.command()
@@ -103,18 +106,12 @@ def delete(
         notice(f"deleted {name}")
 
 
-def _print_topic(topic: dict[str, Any], history: dict[str, Any] | None = None) -> None:
-    rows = [
-        (
-            p["partition"],
-            p["leader"] if p.get("online", True) else "offline",
-            p["start_offset"],
-            p["end_offset"],
-            p["bytes"],
-            sum(d["end_offset"] - d["start_offset"] for d in p.get("damaged", ())),
-        )
-        for p in topic["partitions"]
-    ]
+def _print_topic(
+    topic: dict[str, Any],
+    history: dict[str, Any] | None = None,
+    placed: Sequence[dict[str, Any]] = (),
+) -> None:
+    rows = _partition_rows(topic["partitions"], [p for t in placed for p in t["partitions"]])
     print_table(("partition", "leader", "start", "end", "bytes", "damaged"), rows)
     if history is not None:
         print_history(history)
@@ -123,3 +120,19 @@ def _print_topic(topic: dict[str, Any], history: dict[str, Any] | None = None) -
         names = ("archived segments", "messages", "bytes", "since")
         print_table(names, [(*counts, archived.get("first_time") or "")])
     print_table(("setting", "value"), sorted(topic["settings"].items()))
+
+
+def _partition_rows(
+    known: Sequence[dict[str, Any]], placed: Sequence[dict[str, Any]]
+) -> list[tuple[object, ...]]:
+    """Return a row for each partition; of one whose leader did not answer only who that is."""
+    rows: dict[int, tuple[object, ...]] = {
+        p["partition"]: (p["partition"], p["leader"] or "offline", None, None, None, None)
+        for p in placed
+    }
+    for p in known:
+        damaged = sum(d["end_offset"] - d["start_offset"] for d in p.get("damaged", ()))
+        leader = p["leader"] if p.get("online", True) else "offline"
+        bounds = p["start_offset"], p["end_offset"], p["bytes"]
+        rows[p["partition"]] = (p["partition"], leader, *bounds, damaged)
+    return [row for _, row in sorted(rows.items())]

@@ -103,6 +103,40 @@ def test_deleted_messages_come_as_frames_too(node: RunningNode, topic: str) -> N
     assert len(frames) == 2
 
 
+@pytest.mark.usefixtures("archived")
+def test_what_was_deleted_and_not_archived_is_named_where_frames_are_read(
+    node: RunningNode, topic: str
+) -> None:
+    path = f"/v1/topics/{topic}"
+    node.call("PATCH", path, {"settings": {"archive": False}})
+    for number in range(6, 9):
+        publish(node, topic, f"{number}" * 40_000, partition=0)
+        roll(node, topic)
+    apply_retention(node)
+    for query in ("", "&background=true"):
+        query = f"{path}/messages?partition=0&include_deleted=true&limit=100{query}"
+        preface, _ = f.answered(node.request("GET", query, headers=f.ACCEPT_FRAMES).body)
+        assert (preface["deleted"], preface["start"], preface["next"]) == ([[5, 8]], 0, 9)
+
+
+@pytest.mark.parametrize("query", ["", "&background=true", "&include_deleted=true"])
+def test_events_are_the_same_however_they_are_asked_for(
+    node: RunningNode, topic: str, query: str
+) -> None:
+    publish(node, topic, "a", "b", partition=0)
+    group = f"/v1/topics/{topic}/groups/g"
+    received = node.call("POST", f"{group}/receive", {"max": 2})
+    receipts = [message["receipt"] for message in received["messages"]]
+    node.call("POST", f"{group}/ack", {"receipts": receipts})
+    path = f"/v1/topics/{topic}/events?partition=0{query}"
+    found = node.call("GET", path)
+    assert {"leased", "acked"} <= {event["event"] for event in found["events"]}
+    preface, frames = f.answered(node.request("GET", path, headers=f.ACCEPT_FRAMES).body)
+    assert preface["next"] == preface["end"] == found["next"]
+    assert preface["start"] == 0
+    assert frames
+
+
 @pytest.mark.parametrize("query", ["include_deleted=maybe", "from_snapshot=yesterdayish"])
 def test_what_cannot_be_understood_is_refused(node: RunningNode, topic: str, query: str) -> None:
     answer = node.request("GET", f"/v1/topics/{topic}/messages?partition=0&{query}")

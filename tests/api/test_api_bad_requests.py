@@ -442,6 +442,7 @@ READING = {
         ("partition=0&limit=-1", "limit"),
         (f"partition=0&limit={limits.READ_MESSAGES_MAX + 1}", "limit"),
         (f"partition=0&limit={HUGE}", "limit"),
+        ("partition=0&bytes=1000", "bytes"),
         ("partition=0&from_time=yesterday", "from_time"),
         ("partition=0&from_time=2025-01-15T10:30:00", "from_time"),
         ("partition=0&from_time=2025-13-15", "from_time"),

@@ -42,6 +42,18 @@ def test_a_stopping_node_is_alive_and_not_ready(node: RunningNode) -> None:
     assert routes.live(Request("GET", "/livez")).status == 200
 
 
+def test_a_node_is_not_ready_until_it_waits_for_nothing_more(node: RunningNode) -> None:
+    broker = node.node.broker
+    assert broker is not None
+    awaited = ["being in sync in t:0"]
+    routes = OperationRoutes(broker, "n", None, lambda: False, lambda: awaited)  # type: ignore[arg-type]
+    ready = routes.ready(Request("GET", "/readyz"))
+    assert ready.status == 503
+    assert ready.body == b'{"status":"starting","waits_for":["being in sync in t:0"]}'
+    awaited.clear()
+    assert routes.ready(Request("GET", "/readyz")).status == 200
+
+
 def test_damaged_data_is_reported_and_not_served(tmp_path: Path) -> None:
     with running_node(tmp_path) as node:
         node.call("POST", "/v1/topics", {"name": "t", "partitions": 1})

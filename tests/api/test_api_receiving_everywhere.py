@@ -11,6 +11,7 @@ import pytest
 from goq.api.asking import Asking
 from goq.api.receiving_everywhere import ReceivingEverywhere
 from goq.api.spread import READY
+from goq.api.streams_everywhere import StreamsEverywhere
 from goq.errors import Unavailable
 from goq.http.message import Request, Response
 from goq.model import Receipt
@@ -127,7 +128,8 @@ def test_the_error_is_told_where_no_leader_could_be_asked() -> None:
 def _begun(**asked: object) -> tuple[_Nodes, asyncio.Task[Response]]:
     nodes = _Nodes()
     asking: Asking = nodes  # type: ignore[assignment]
-    receiving = ReceivingEverywhere(asking, nodes.give_back)
+    streams = StreamsEverywhere(asking, nodes.give_back)
+    receiving = ReceivingEverywhere(asking, nodes.give_back, streams)
     request = Request("POST", "/", "", _HEADERS, msgspec.json.encode(asked))
     return nodes, asyncio.ensure_future(receiving.receive(request, ["t", "g"]))
 

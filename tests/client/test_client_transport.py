@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
 from client_scripted_server import ScriptedServer, ok
+from support.eventually import eventually
 
 from goq.client._async.transport import ProtocolTransport
 from goq.client._sync.transport import SocketTransport
@@ -116,6 +118,38 @@ def test_a_large_body_passes_both_ways(session: Session) -> None:
         session.close()
 
 
+def test_a_long_body_may_come_in_any_pieces_and_the_connection_goes_on(session: Session) -> None:
+    large = bytes(range(256)) * 4_000
+    whole = ok(large)
+    cuts = [0, 10, len(whole) - len(large), len(whole) - len(large) + 7, 500_000, len(whole)]
+    steps = [whole[start:end] for start, end in itertools.pairwise(cuts)]
+    with ScriptedServer([steps, [ok(b"again")], [ok(large)]]) as server:
+        assert session.ask(server.url)[2] == large
+        assert session.ask(server.url)[2] == b"again"
+        assert session.ask(server.url)[2] == large
+        assert server.connections == 1
+        session.close()
+
+
+def test_what_comes_unasked_behind_a_long_body_is_never_taken_for_an_answer() -> None:
+    large = b"a" * 800_000
+    session = Session(asynchronous=False, connections_max=1)
+    with ScriptedServer([[ok(large) + ok(b"unasked")]], [[ok(b"fine")]]) as server:
+        assert session.ask(server.url)[2] == large
+        [idle] = session._sync._idle
+        eventually(lambda: not idle.is_usable())
+        assert session.ask(server.url)[2] == b"fine"
+        session.end()
+
+
+def test_a_length_that_no_answer_has_takes_no_memory(session: Session) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000000000\r\n\r\n"
+    with ScriptedServer([[head + b"x" * 600_000, None]]) as server:
+        with pytest.raises((httpx.RemoteProtocolError, httpx.ReadError)):
+            session.ask(server.url)
+        session.close()
+
+
 def test_a_connection_that_ended_while_idle_is_replaced(session: Session) -> None:
     with ScriptedServer([[ok(b"one"), None]], [[ok(b"two")]]) as server:
         assert session.ask(server.url)[2] == b"one"
@@ -145,6 +179,7 @@ def test_a_post_on_a_connection_that_breaks_is_left_to_the_caller(session: Sessi
         [None],
         [b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n0123", None],
         [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nab", None],
+        [b"HTTP/1.1 200 OK\r\nContent-Length: 900000\r\n\r\n" + b"y" * 800_000, None],
         [b"HTTP/1.1 200", None],
         [b"this is not HTTP\r\n\r\n"],
         [b"HTTP/1.1 200 OK\r\nX: " + b"y" * 100_000 + b"\r\n\r\n"],

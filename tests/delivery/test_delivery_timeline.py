@@ -21,6 +21,7 @@ from goq.delivery.events import (
     Leased,
     Matured,
     Nacked,
+    Repaired,
     Rescheduled,
     Reset,
     Skipped,
@@ -216,3 +217,5 @@ def test_an_extension_and_a_corruption_are_steps() -> None:
     extended = last(LEASED, Extended("g", TOKEN, [(10, 12)], 77_000))
     assert extended == Step(3_000_000, Name.EXTENDED, "g", "c", 1, 77_000)
     assert last(Corrupted(8, 12, "bad")) == Step(2_000_000, Name.CORRUPTED, reason="bad")
+    repaired = last(Corrupted(8, 12, "bad"), Repaired(8, 12))
+    assert repaired == Step(3_000_000, Name.REPAIRED)

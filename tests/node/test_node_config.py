@@ -241,6 +241,36 @@ def test_a_member_knows_its_peers_however_they_are_written() -> None:
     assert written.cluster.address == ("127.0.0.1", 9080)
 
 
+def test_peers_in_the_environment_read_as_they_do_in_a_flag(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GOQ_CLUSTER__PEERS", "n1=10.0.0.1:9080,n2=n2.goq:9080")
+    peers = load_config(None, MEMBER).cluster.peers
+    assert peers == {"n1": "10.0.0.1:9080", "n2": "n2.goq:9080"}
+
+
+def test_of_nodes_that_are_told_the_same_those_join_that_are_not_among_the_peers() -> None:
+    told = {**MEMBER, "cluster.peers": "n1=h1:9,n2=h2:9", "cluster.join": "http://goq:8080/"}
+    assert load_config(None, told).cluster.joins("n1") is None
+    later = load_config(None, {**told, "broker.node_id": "n3"}).cluster
+    assert later.joins("n3") == "http://goq:8080"
+
+
+@pytest.mark.parametrize(
+    ("flags", "address"),
+    [
+        ({"cluster.listen": "0.0.0.0:9", "cluster.peers": "n1=h1:9080"}, "h1:9080"),
+        ({"cluster.listen": "10.0.0.1:9080"}, "10.0.0.1:9080"),
+        ({"cluster.listen": "0.0.0.0:9", "cluster.advertise": "http://h1:8080"}, "h1:9"),
+        ({"cluster.listen": "[::]:9", "cluster.advertise": "http://[fd00::1]:8080"}, "[fd00::1]:9"),
+    ],
+)
+def test_other_nodes_reach_a_node_where_its_configuration_says(
+    flags: dict[str, str], address: str
+) -> None:
+    assert load_config(None, {**MEMBER, **flags}).cluster.address_of("n1") == address
+
+
 @pytest.mark.parametrize(
     ("flags", "named"),
     [
@@ -250,7 +280,15 @@ def test_a_member_knows_its_peers_however_they_are_written() -> None:
         ({"cluster.peers": "n2=10.0.0.2:9080"}, "n1, is not among n2"),
         ({"cluster.peers": "n1=10.0.0.1"}, "HOST:PORT"),
         ({"cluster.peers": "n 1=10.0.0.1:1"}, "cluster.peers"),
-        ({"cluster.peers": "n1=h:1", "cluster.join": "http://h:2"}, "cluster.join"),
+        ({"cluster.peers": "n2=h:1"}, "cluster.join"),
+        ({"cluster.join": "h:8080"}, "cluster.join"),
+        ({"cluster.advertise": "http://h:8080/goq"}, "cluster.advertise"),
+        ({"cluster.advertise": "http://:8080"}, "cluster.advertise"),
+        ({"cluster.advertise": "http://h:80800"}, "cluster.advertise"),
+        (
+            {"cluster.peers": "none", "cluster.join": "http://h:1", "cluster.listen": "[::]:9080"},
+            "cluster.advertise",
+        ),
         ({"cluster.min_insync": "0"}, "cluster.min_insync"),
         ({"cluster.min_insync": "33"}, "cluster.min_insync"),
         ({"cluster.colour": "red"}, "cluster.colour"),

@@ -35,9 +35,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from goq.pipeline.session import spark_session
 
     session = spark_session(
-        "local[2]",
+        "local[2,2]",  # a task may fail once
         {
             "spark.sql.shuffle.partitions": "2",
+            "spark.sql.codegen.wholeStage": "false",  # compiling takes longer than small queries
             "spark.driver.memory": "1g",
             "spark.local.dir": str(tmp_path_factory.mktemp("spark")),
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),

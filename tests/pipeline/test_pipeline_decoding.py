@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from goq.errors import InvalidInput
 from goq.pipeline.decoding import columns_in, decode, decoded_schema, parse_columns
+from goq.pipeline.schema import MESSAGES
 
 
 def decoded(columns: str, *values: bytes | None) -> list[dict[str, Any]]:
@@ -82,4 +83,19 @@ def test_a_column_does_not_take_the_name_of_the_tables_own() -> None:
 )
 def test_a_schema_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput):
+        parse_columns(text)
+
+
+def test_no_two_columns_have_the_same_name_not_even_in_another_case() -> None:
+    value = b'{"key": 1, "value_key": 2, "": 3, "Id": 4, "id": 5, "_corrupt": 6, "Topic": 7}'
+    columns = columns_in([value, b'{"ID": 1, "value_topic": 2, "new": 3}'])
+    assert list(columns) == ["key", "Id", "_corrupt", "Topic", "new"]
+    names = decoded_schema(MESSAGES, columns).names
+    assert names[-6:] == ["value_key", "Id", "value__corrupt", "value_Topic", "new", "_corrupt"]
+    assert len({name.lower() for name in names}) == len(names)
+
+
+@pytest.mark.parametrize("text", ["id bigint, ID string", "key string, value_key string"])
+def test_columns_that_would_have_the_same_name_are_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="is there twice"):
         parse_columns(text)

@@ -14,12 +14,14 @@ from goq.delivery.events import (
     Cause,
     Departing,
     Expired,
+    GroupDeleted,
     Leased,
     Matured,
     Moved,
     Nacked,
     Reset,
     Skipped,
+    Trimmed,
     token_of,
 )
 from goq.frame.header import stamp
@@ -87,6 +89,14 @@ def test_why_a_message_was_not_done_is_in_its_row() -> None:
 def test_a_reset_is_told_of_the_message_that_the_group_goes_on_from() -> None:
     (row,) = rows(frame([Reset("g", 5)], 0, 1))
     assert row[:3] == ("orders:1:5", "RESET", "g")
+
+
+def test_the_end_of_a_group_and_what_retention_left_have_a_row_each() -> None:
+    found = rows(frame([GroupDeleted("g"), Trimmed(9)], 0, 1))
+    assert [row[:3] for row in found] == [
+        ("orders:1:0", "GROUP_DELETED", "g"),
+        ("orders:1:9", "TRIMMED", None),
+    ]
 
 
 def test_what_names_no_message_has_no_row() -> None:

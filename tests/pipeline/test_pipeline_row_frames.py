@@ -17,10 +17,11 @@ from goq.frame.check import check_frame
 from goq.frame.encode import NO_PRODUCER
 from goq.frame.keys import partition_of
 from goq.frame.view import FrameView
-from goq.model import Message
+from goq.model import Message, check_name
 from goq.pipeline.row_frames import FRAME_BYTES, Target, frame_of, shares_of
 from goq.pipeline.schema import HEADERS, TIMESTAMP
-from goq.pipeline.sink_options import COLUMNS, SinkOptions, check_columns
+from goq.pipeline.sink_options import COLUMNS, NAME_CHARS_MAX, SinkOptions, check_columns
+from goq.pipeline.staging import COMMITS_SUFFIX
 
 TOO_MANY = str(limits.FRAME_MESSAGES_MAX + 1)
 TARGET = Target(5, lanes_of("high,normal,low"), 1000)
@@ -197,6 +198,7 @@ def test_every_column_with_every_type_that_it_may_have_is_taken() -> None:
     [
         ({}, "give the topic"),
         ({"topic": "a b"}, "not allowed"),
+        ({"topic": "x" * (NAME_CHARS_MAX + 1)}, "at most 192 characters: beside it"),
         ({"topic": "t", "table": "events"}, "unknown option 'table'"),
         ({"topic": "t", "txnId": "x" * (limits.TXN_ID_BYTES_MAX + 1)}, "at most 500 bytes"),
         ({"topic": "t", "batchMessages": "0"}, "batchMessages is 1 to"),
@@ -211,6 +213,11 @@ def test_what_is_wrong_with_an_option_of_the_sink_is_said(
 ) -> None:
     with pytest.raises(InvalidInput, match=said):
         SinkOptions.parse(options)
+
+
+def test_the_longest_name_leaves_room_for_those_of_the_topics_beside_it() -> None:
+    name = SinkOptions.parse({"topic": "x" * NAME_CHARS_MAX}).topic
+    assert check_name(name + COMMITS_SUFFIX, "topic")
 
 
 def test_options_may_be_written_in_any_case_and_sparks_own_are_left_to_spark() -> None:

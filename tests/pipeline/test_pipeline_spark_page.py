@@ -13,7 +13,7 @@ pytest.importorskip("pyspark", minversion="4.2")
 from support import terminal
 
 from goq.client import Client
-from goq.pipeline import session, sink_options, spark_options
+from goq.pipeline import event_rows, session, sink_options, spark_options
 from goq.pipeline.schema import EVENTS, GROUPS, MESSAGES, ddl_of
 from goq_cli.commands.report import REPORTS
 
@@ -42,7 +42,7 @@ def test_the_session_and_the_python_of_the_page_do_what_they_say(
     monkeypatch.setattr(session, "spark_session", lambda: spark)
     said: dict[str, Any] = {}
     with terminal.shell(tmp_path) as shell:
-        assert terminal.run_session(PAGE, shell, tmp_path) == 4
+        assert terminal.run_session(PAGE, shell, tmp_path) == 5
         for code in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL):
             code = code.replace("http://127.0.0.1:8080", shell["GOQ_SERVER"])
             exec(code.replace("/home/me", str(tmp_path)), said)
@@ -60,6 +60,12 @@ def test_the_tables_of_columns_are_the_schemas() -> None:
         assert [(c.strip("`"), t) for c, t, _ in rows(f"### {name}")] == [
             (column, kind.lower()) for column, kind in told
         ]
+
+
+def test_the_table_of_events_is_complete() -> None:
+    made = set(re.findall(r'"([A-Z_]+)"', Path(event_rows.__file__).read_text()))
+    told = re.findall(r"^\| `([A-Z_]+)` \|", TEXT, re.MULTILINE)
+    assert sorted(told) == sorted(made)
 
 
 def test_the_tables_of_options_are_complete() -> None:

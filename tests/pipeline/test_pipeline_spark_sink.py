@@ -11,6 +11,7 @@ pytest.importorskip("pyspark", minversion="4.2")
 
 import pyarrow as pa
 from support.running_node import RunningNode
+from support.spark_driver import COPY_S_MAX, start_copy
 
 from goq.client import Client
 from goq.pipeline.sink_options import SinkOptions
@@ -18,8 +19,6 @@ from goq.pipeline.spark_sink import StreamWriter, Written, stage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-WAIT_S_MAX = 90
 
 
 def logged(node: RunningNode, topic: str) -> list[str]:
@@ -129,7 +128,7 @@ def stream_writer(node: RunningNode, topic: str) -> StreamWriter:
     from pyspark.sql.types import StructType
 
     options = SinkOptions.parse({"topic": topic, "server": node.url})
-    return StreamWriter(options, StructType.fromDDL("value STRING"), overwrite=False)
+    return StreamWriter(options, StructType().add("value", "string"), overwrite=False)
 
 
 def test_only_the_attempt_that_spark_took_of_a_task_is_published(
@@ -156,21 +155,10 @@ def test_what_was_aborted_is_never_seen(node: RunningNode, topic: str) -> None:
     assert logged(node, topic) == []
 
 
-def stream(spark: SparkSession, node: RunningNode, source: str, sink: str, folder: Path) -> None:
+def copy(spark: SparkSession, node: RunningNode, source: str, sink: str, folder: Path) -> None:
     """Copy what a topic has and the checkpoint does not know into another one."""
-    reader = spark.readStream.format("goq").option("server", node.url).option("topic", source)
-    query = (
-        reader.options(startingOffsets="earliest", maxOffsetsPerTrigger="30")
-        .load()
-        .select("key", "value")
-        .writeStream.format("goq")
-        .option("server", node.url)
-        .option("topic", sink)
-        .option("checkpointLocation", str(folder))
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(WAIT_S_MAX)
+    query = start_copy(spark, node.url, source, sink, folder, 100)
+    assert query.awaitTermination(COPY_S_MAX)
 
 
 def test_a_stream_that_forgets_its_last_commit_publishes_nothing_twice(
@@ -180,11 +168,11 @@ def test_a_stream_that_forgets_its_last_commit_publishes_nothing_twice(
     with Client(node.url) as client:
         client.publish_many(topic, expected(50))
         client.create_topic(sink, 2)
-        stream(spark, node, topic, sink, tmp_path)
+        copy(spark, node, topic, sink, tmp_path)
         assert logged(node, sink) == expected(50)
         last = max(tmp_path.glob("commits/[0-9]*"), key=lambda path: int(path.name))
         last.unlink()
         last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
         client.publish_many(topic, [f"v{number}" for number in range(50, 70)])
-    stream(spark, node, topic, sink, tmp_path)
+    copy(spark, node, topic, sink, tmp_path)
     assert logged(node, sink) == expected(70)

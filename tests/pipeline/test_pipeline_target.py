@@ -13,7 +13,9 @@ pytest.importorskip("pyarrow")
 from pyarrow import fs
 
 from goq.errors import Conflict, InvalidInput
-from goq.pipeline.target import LocalTarget, RemoteTarget, Target, check_ours, open_target
+from goq.pipeline import remote_target
+from goq.pipeline.remote_target import RemoteTarget
+from goq.pipeline.target import LocalTarget, Target, check_ours, open_target
 
 
 class Stopped(BaseException):
@@ -84,7 +86,7 @@ def test_a_published_file_has_its_place_and_the_local_one_is_gone(
     target, local = kind(tmp_path / "to"), tmp_path / "to" / "_goq" / "tmp" / "made"
     local.parent.mkdir(parents=True)
     local.write_bytes(b"rows")
-    target.publish(local, "messages/topic=t/date=d/1.parquet")
+    target.publish(str(local), "messages/topic=t/date=d/1.parquet")
     assert not local.exists()
     assert target.exists("messages/topic=t/date=d/1.parquet")
     assert target.names("messages/topic=t/date=d") == ["1.parquet"]
@@ -107,3 +109,56 @@ def test_where_an_export_goes_is_told_by_its_uri(tmp_path: Path) -> None:
     assert isinstance(open_target(f"file://{tmp_path}"), LocalTarget)
     with pytest.raises(InvalidInput, match="cannot be written to"):
         open_target("what://ever")
+
+
+class CuttingFiles(StoppingFiles):
+    """An object store whose streams end what is written to them when they are closed, cut or not.
+
+    Reading is interrupted after its first piece.
+    """
+
+    type_name = "s3"
+
+    def open_input_stream(self, path: str) -> Any:
+        return _Interrupted(self._fs.open_input_stream(path))
+
+
+class _Interrupted:
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._pieces = 0
+
+    def __enter__(self) -> _Interrupted:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.close()
+
+    def read(self, size_bytes: int) -> bytes:
+        self._pieces += 1
+        if self._pieces > 1:
+            raise KeyboardInterrupt
+        return bytes(self._stream.read(2))
+
+
+def test_a_copy_through_this_process_that_is_interrupted_leaves_no_cut_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_target, "_COPY_BYTES_MAX", 3)
+    made = tmp_path / "made"
+    made.write_bytes(b"rows")
+    target = RemoteTarget(CuttingFiles(99), str(tmp_path / "to"))
+    with pytest.raises(KeyboardInterrupt):
+        target.publish(str(made), "messages/1.parquet")
+    assert not target.exists("messages/1.parquet")
+    again = StoppingFiles(99)
+    again.type_name = "s3"
+    RemoteTarget(again, str(tmp_path / "to")).publish(str(made), "messages/1.parquet")
+    assert (tmp_path / "to" / "messages" / "1.parquet").read_bytes() == b"rows"
+    assert not made.exists()
+
+
+def test_a_uri_for_others_tells_neither_passwords_nor_options() -> None:
+    target = open_target("s3://key:secret@bucket/my/lake/?region=eu-west-1&scheme=http")
+    assert target.uri("messages/1.parquet") == "s3://bucket/my/lake/messages/1.parquet"
+    assert LocalTarget(Path("/my lake")).uri("1.parquet") == "file:///my lake/1.parquet"

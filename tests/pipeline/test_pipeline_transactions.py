@@ -346,6 +346,28 @@ def test_what_was_staged_and_deleted_before_it_was_published_is_said_to_be_gone(
             commit(Transaction(topic, "x"), 0, [beyond], ledger, staged)
 
 
+def test_damage_in_what_is_staged_stops_the_batch_that_it_is_of_and_no_other(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "data"
+    with running_node(folder) as node, Client(node.url) as client:
+        node.call("POST", "/v1/topics", {"name": "orders", "partitions": 1})
+        staged = StagedTopic(client, "orders")
+        values = [rows(0, 5, tag) for tag in ("first ", "second ", "third ")]
+        ranges = [put_staged(client, staged, 0, each) for each in values]
+    (segment,) = (folder / "topics" / "orders.staged" / "0" / "messages").glob("*.log")
+    data = bytearray(segment.read_bytes())
+    data[data.index(b"second")] ^= 1
+    segment.write_bytes(data)
+    with running_node(folder) as node, Client(node.url) as client:
+        staged, ledger = StagedTopic(client, "orders"), TopicLedger(client, "orders")
+        for number in (0, 2):
+            commit(Transaction("orders", f"x{number}"), 0, [ranges[number]], ledger, staged)
+        with pytest.raises(Conflict, match="some of them are damaged on the node"):
+            commit(Transaction("orders", "x1"), 0, [ranges[1]], ledger, staged)
+        assert [m.value for m in client.log("orders")] == values[0] + values[2]
+
+
 def test_the_ledger_knows_a_batch_after_the_node_was_started_again(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     name = Transaction("orders", "query-1")

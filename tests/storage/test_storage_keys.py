@@ -107,7 +107,11 @@ class Case:
         self.open()
 
     def open(self) -> None:
-        self.log = Log.open(DIRECTORY, self.disk, self.config)
+        try:
+            self.log = Log.open(DIRECTORY, self.disk, self.config)
+        except StorageFull:  # the end was damaged, and a new segment has no room
+            self.disk.capacity_bytes = None
+            self.log = Log.open(DIRECTORY, self.disk, self.config)
         self.index = index_of(self.log, self.disk, self.memory)
 
     def append(self) -> None:

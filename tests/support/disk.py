@@ -168,6 +168,13 @@ class SimulatedDisk:
         """Let a file be there with these bytes, durably, whatever was there before."""
         self._inodes[path] = _Inode(data)
 
+    def flip(self, path: Path, position: int, bits: int) -> None:
+        """Let bits of a byte be others than were written, as any reader sees it."""
+        inode = self._inode(path)
+        for data in (inode.data, inode.stable):
+            if position < len(data):
+                data[position] ^= bits
+
     def delete(self, path: Path) -> None:
         """Let a file not be there."""
         del self._inodes[path]

@@ -10,8 +10,9 @@ import msgspec
 
 from goq import limits
 from goq.client import routes, wire
-from goq.client._async.http import ANSWER_BYTES_MAX, Http, Streaming
+from goq.client._async.http import Http, Streaming
 from goq.client._async.receive import OWN_ALONE, ReceiveOptions
+from goq.client.http1 import ANSWER_BYTES_MAX
 from goq.client.places import VERSION_HEADER
 from goq.client.problems import unreadable
 from goq.client.wire import Delivery

@@ -12,11 +12,11 @@ from typing import Any, Final, TypeVar
 import httpx
 import msgspec
 
-from goq import __version__, limits
+from goq import __version__
 from goq.client import routes
 from goq.client._async.backend import sleep
 from goq.client._async.transport import finish, open_transport
-from goq.client.http1 import CONNECTIONS_MAX
+from goq.client.http1 import ANSWER_BYTES_MAX, CONNECTIONS_MAX
 from goq.client.places import LEADER_HEADER, VERSION_HEADER, Place, Places, decode_map
 from goq.client.problems import Answer, error_of_answer, failure_of_transport, unreadable
 from goq.client.retry import Attempts, Failure, RetryPolicy, answered
@@ -25,7 +25,6 @@ from goq.errors import InvalidInput, NotLeader, TooLarge
 Outcome = TypeVar("Outcome")
 Headers = list[tuple[bytes, bytes]]
 
-ANSWER_BYTES_MAX: Final = 4 * limits.FRAME_BYTES_MAX
 CONNECT_S_MAX: Final = 5.0
 ASK_MS_MAX: Final = 5_000
 

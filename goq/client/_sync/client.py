@@ -12,6 +12,7 @@ from collections.abc import (
     Iterable,
     Sequence,
 )
+from dataclasses import replace
 from types import TracebackType
 
 from goq import limits
@@ -199,22 +200,51 @@ class Client(Admin, Frames, Replays, Tracing):
         offset: int | None = None,
         from_time: Time | None = None,
         to_time: Time | None = None,
-        limit: int = limits.READ_MESSAGES_MAX,
+        limit: int | None = None,
+        bytes_max: int | None = None,
         wait: Duration | None = None,
         background: bool = False,
+        include_deleted: bool = False,
     ) -> ReadBatch:
         """Return a piece of one partition's log; ``wait`` for one if there is none yet.
 
         With times, it holds the messages from ``offset`` on that were appended at or after
         ``from_time`` and before ``to_time``. Read on from ``next`` until it has reached ``end``;
-        a piece may be empty before. In the ``background`` live traffic goes first.
+        a piece may be empty before. In the ``background`` live traffic goes first. With
+        ``include_deleted`` it begins with what retention has moved into the archive.
+
+        A piece has up to ``limit`` messages: 10,000 by default, which is the most, but with
+        ``bytes_max`` as many as so many bytes hold.
         """
         span = self._span(offset, from_time, to_time, background)
-        return read(self._http, topic, partition, span, limit=limit, wait_ms=wait_ms(wait))
+        span = replace(span, include_deleted=include_deleted)
+        if limit is None and bytes_max is None:
+            limit = limits.READ_MESSAGES_MAX
+        return read(
+            self._http,
+            topic,
+            partition,
+            span,
+            limit=limit,
+            bytes_max=bytes_max,
+            wait_ms=wait_ms(wait),
+        )
 
-    def read_events(self, topic: str, *, partition: int, sequence: int = 0) -> ReadBatch:
-        """Return a piece of one partition's events, as frames; offsets are their sequences."""
-        return read_events(self._http, topic, partition, sequence)
+    def read_events(
+        self,
+        topic: str,
+        *,
+        partition: int,
+        sequence: int = 0,
+        background: bool = False,
+        include_deleted: bool = False,
+    ) -> ReadBatch:
+        """Return a piece of one partition's events, as frames; offsets are their sequences.
+
+        ``background`` and ``include_deleted`` are as in :meth:`read`.
+        """
+        span = Span(sequence, background=background, include_deleted=include_deleted)
+        return read_events(self._http, topic, partition, span)
 
     def log(
         self,

@@ -7,12 +7,13 @@ refuses what it has already, and tells how far the earlier run got.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from goq.client import routes, wire
 from goq.client._sync.http import Http
 from goq.client._sync.posting import post_frames
+from goq.errors import TopicExists
 
 
 class Frames:
@@ -37,6 +38,17 @@ class Frames:
         The node makes it if it makes those that are published to; else ``TopicNotFound``.
         """
         found = self._http.call("PUT", routes.topic(name), repeatable=True)
+        return found if isinstance(found, dict) else {}
+
+    def topic_for_copies(
+        self, name: str, partitions: int, settings: Mapping[str, object]
+    ) -> dict[str, Any]:
+        """Return a topic, made if there is none: as it was asked for, or as somebody else did."""
+        body = {"name": name, "partitions": partitions, "settings": dict(settings)}
+        try:
+            found = self._http.call("POST", routes.TOPICS, body, repeatable=True)
+        except TopicExists:  # which may be the answer to the second time that it was sent
+            found = self._http.call("GET", routes.topic(name))
         return found if isinstance(found, dict) else {}
 
     def producer_reached(self, topic: str, producer_id: int) -> dict[int, int]:

@@ -54,9 +54,16 @@ class Span:
 
 
 def read(
-    http: Http, topic: str, partition: int, span: Span, *, limit: int, wait_ms: int
+    http: Http,
+    topic: str,
+    partition: int,
+    span: Span,
+    *,
+    limit: int | None,
+    wait_ms: int,
+    bytes_max: int | None = None,
 ) -> ReadBatch:
-    """Return the next piece of one partition's log."""
+    """Return the next piece of one partition's log; one of the two bounds is given."""
     target = routes.query(
         routes.messages(topic),
         partition=partition,
@@ -64,6 +71,7 @@ def read(
         from_time=span.from_time,
         to_time=span.to_time,
         limit=limit,
+        bytes=bytes_max,
         background="true" if span.background else None,
         include_deleted="true" if span.include_deleted else None,
         from_snapshot=span.from_snapshot,
@@ -83,9 +91,15 @@ def read(
         raise unreadable(target, error) from None
 
 
-def read_events(http: Http, topic: str, partition: int, sequence: int) -> ReadBatch:
-    """Return the next piece of one partition's events, as frames."""
-    target = routes.query(routes.events(topic), partition=partition, offset=sequence)
+def read_events(http: Http, topic: str, partition: int, span: Span) -> ReadBatch:
+    """Return the next piece of one partition's events, as frames; offsets are their sequences."""
+    target = routes.query(
+        routes.events(topic),
+        partition=partition,
+        offset=span.from_offset,
+        background="true" if span.background else None,
+        include_deleted="true" if span.include_deleted else None,
+    )
     answer = http.request(
         "GET", target, accept=routes.FRAMES, repeatable=True, place=Place(topic, partition)
     )

@@ -15,11 +15,12 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import httpx
 
 from goq.client.http1 import (
+    ANSWER_BYTES_MAX,
     IDLE_S_MAX,
     Origin,
     ResponseReader,
@@ -85,6 +86,27 @@ class _Connection:
             self.reader.feed(data)
         else:
             self.reader.eof()
+
+    def receive_rest(self, timeout_s: float | None) -> bytes:
+        """Return the whole body: what the reader has of it, and the rest where it comes to lie."""
+        self._set_timeout(timeout_s)
+        begun = self.reader.take()
+        position = sum(map(len, begun))
+        body = bytearray(position + self.reader.rest_bytes)
+        body[:position] = b"".join(begun)
+        with memoryview(body) as view:
+            while position < len(body):
+                try:
+                    count = self._socket.recv_into(view[position:])
+                except TimeoutError as error:
+                    raise httpx.ReadTimeout("the answer took too long") from error
+                except OSError as error:
+                    raise httpx.ReadError(str(error)) from error
+                if not count:
+                    self.reader.eof()
+                position += count
+        self.reader.skip_rest()
+        return cast(bytes, body)  # a copy would only make it immutable
 
     def is_usable(self) -> bool:
         """Whether a connection that was idle can carry a request: a readable one has ended."""
@@ -234,6 +256,10 @@ class _Body(httpx.SyncByteStream):
 
     def __iter__(self) -> Iterator[bytes]:
         try:
+            if (connection := self._connection) is not None and (
+                _RECEIVE_BYTES < connection.reader.rest_bytes <= ANSWER_BYTES_MAX
+            ):
+                yield connection.receive_rest(self._timeout_s)
             while (connection := self._connection) is not None:
                 yield from connection.reader.take()
                 if connection.reader.complete:

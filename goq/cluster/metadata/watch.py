@@ -7,6 +7,7 @@ Times are monotonic milliseconds of that node.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from goq import limits
@@ -36,12 +37,27 @@ class Heard(NamedTuple):
     since_ms: int
 
 
+class Gone(NamedTuple):
+    """When nobody listened where a node does in this incarnation."""
+
+    incarnation: int
+    at_ms: int
+
+    def speaks_of(self, incarnation: int, heard: Heard | None) -> bool:
+        """Whether it is about an incarnation, and it was not heard since."""
+        return self.incarnation == incarnation and (heard is None or heard.at_ms < self.at_ms)
+
+
 class Watch(NamedTuple):
-    """All heartbeats, since when the controller watches, and when it last looked."""
+    """All heartbeats, since when the controller watches, and when it last looked.
+
+    ``gone`` are nodes whose process has ended, as their machines say.
+    """
 
     since_ms: int
     looked_ms: int
     heard: Mapping[str, Heard]
+    gone: Mapping[str, Gone] = MappingProxyType({})
 
     @classmethod
     def begin(cls, now_ms: int) -> Watch:
@@ -55,7 +71,7 @@ class Watch(NamedTuple):
         be read: nobody is late for that.
         """
         stood_still = now_ms - self.looked_ms > timeout_ms // 2
-        return Watch(now_ms if stood_still else self.since_ms, now_ms, self.heard)
+        return self._replace(since_ms=now_ms if stood_still else self.since_ms, looked_ms=now_ms)
 
     def hear(
         self,
@@ -76,13 +92,24 @@ class Watch(NamedTuple):
         heard = {**self.heard, node: Heard(heartbeat, now_ms, since_ms)}
         return self._replace(heard=heard)
 
+    def miss(self, node: str, incarnation: int, now_ms: int) -> Watch:
+        """Return the watch after a connection to a node was refused: nobody listens there."""
+        return self._replace(gone={**self.gone, node: Gone(incarnation, now_ms)})
+
+    def is_late(self, node: str, incarnation: int, now_ms: int) -> bool:
+        """Whether a heartbeat of a node should have come by now."""
+        heard = self.of(node, incarnation)
+        return heard is None or now_ms - heard.at_ms > 3 * limits.NODE_HEARTBEAT_MS // 2
+
     def of(self, node: str, incarnation: int) -> Heard | None:
         """Return what was last heard of a node in an incarnation."""
         heard = self.heard.get(node)
         return heard if heard is not None and heard.heartbeat.incarnation == incarnation else None
 
     def is_silent(self, node: str, incarnation: int, timeout_ms: int) -> bool:
-        """Whether nothing has been heard of a node, in this incarnation, for too long."""
-        heard = self.of(node, incarnation)
+        """Whether a node, in this incarnation, was not heard of for too long, or has ended."""
+        heard, gone = self.of(node, incarnation), self.gone.get(node)
+        if gone is not None and gone.speaks_of(incarnation, heard):
+            return True
         last_ms = self.since_ms if heard is None else max(heard.at_ms, self.since_ms)
         return self.looked_ms - last_ms > timeout_ms

@@ -167,11 +167,17 @@ class Journal:
         self._waiting.append(pack_entry(entry))
 
     def set_term(self, term: int, vote: str | None) -> None:
-        """Change term and vote, durably."""
+        """Change term and vote, durably; after ``StorageFull`` they are as they were."""
         self._raise_if_failed()
+        before = self._term
         self._take(Term(term, vote))
         self._waiting.append(pack_term(self._term))
-        self.sync()
+        try:
+            self.sync()
+        except StorageFull:
+            self._term = before
+            self._waiting.pop()
+            raise
 
     def sync(self) -> None:
         """Return once everything added survives power loss."""

@@ -26,7 +26,7 @@ from goq.cluster.raft.snapshots import Snapshots
 from goq.errors import DamagedData, GoqError, LogFailed, StorageFull
 
 if VERSION != "0.3.17":
-    raise ImportError(f"goq needs pysyncobj 0.3.17, not {VERSION}: pip install 'goq[cluster]'")
+    raise ImportError(f"goq needs pysyncobj 0.3.17, not {VERSION}: pip install pysyncobj==0.3.17")
 
 FATAL = (LogFailed, DamagedData, MachineFailed, OSError, MemoryError)
 """After these a node does nothing any more: what it has in memory may not be on its disk."""
@@ -73,6 +73,11 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         except FATAL as error:
             self._failure = error
             raise
+
+    def __setCurrentTerm(self, term: int, vote: str | None) -> None:
+        """Be in a term only once that is durable: a full disk must not make a leader of it."""
+        self.__raftLog.setCurrentTerm(term, vote)
+        self.__raftCurrentTerm, self.__votedForNodeId = term, vote
 
     def __applyLogEntries(self) -> bool:
         """Apply only what is durable here; count before calling back; pass exceptions by."""

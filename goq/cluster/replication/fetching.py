@@ -16,6 +16,7 @@ from goq.cluster.replication.messages import (
     FetchRequest,
     PartitionKey,
     PartitionNews,
+    Position,
 )
 from goq.errors import GoqError, InvalidFrame
 
@@ -171,12 +172,17 @@ class Fetcher:
             if news.refusal:
                 self._refused.add(news.key)
                 continue
-            take = partial(following.take, news, own)
-            works.append(self._stored(following, news, loop.run_in_executor(self._executor, take)))
+            before = following.position
+            taking = loop.run_in_executor(self._executor, partial(following.take, news, own))
+            works.append(self._stored(following, news, before, taking))
         await asyncio.gather(*works)
 
     async def _stored(
-        self, following: Following, news: PartitionNews, taking: asyncio.Future[None]
+        self,
+        following: Following,
+        news: PartitionNews,
+        before: Position,
+        taking: asyncio.Future[None],
     ) -> None:
         try:
             await taking
@@ -189,4 +195,6 @@ class Fetcher:
             self._on_failure(news.key, error)
             return
         if self._following.get(news.key) is following:
-            self._moved.add(news.key)
+            # Who stays where it is cannot get past something over there: it asks again later.
+            is_stuck = following.position == before
+            (self._refused if is_stuck else self._moved).add(news.key)

@@ -1,10 +1,12 @@
 """A replica that follows: it stores what its leader has, and cuts off what its leader never had.
 
-Blocks on the disk: its methods are for one thread at a time, beside the event loop.
+Blocks on the disk: its methods are for threads beside the event loop. Whoever else changes a log
+holds ``changing`` meanwhile.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -32,6 +34,7 @@ class Following:
         self.leader_epoch = leader_epoch
         self.high_watermark = Ends(0, 0)
         self.truncated_messages = 0
+        self.changing = threading.Lock()
         self._logs = [logs.messages, logs.events]
         for log in logs:  # a segment begins here where one begins over there
             log.config = replace(
@@ -60,10 +63,11 @@ class Following:
         """
         if news.leader_epoch != self.leader_epoch:
             return
-        for which, of_log in enumerate((news.messages, news.events)):
-            if of_log is not None:
-                self._take(which, of_log, frames[: of_log.frame_bytes])
-                frames = frames[of_log.frame_bytes :]
+        with self.changing:
+            for which, of_log in enumerate((news.messages, news.events)):
+                if of_log is not None:
+                    self._take(which, of_log, frames[: of_log.frame_bytes])
+                    frames = frames[of_log.frame_bytes :]
         self.high_watermark = Ends(*map(max, self.high_watermark, news.high_watermark))
 
     def _take(self, which: int, news: LogNews, frames: memoryview) -> None:
@@ -75,7 +79,15 @@ class Following:
             self._begin_anew(which, news.start_offset)
             log = self._logs[which]
         if frames:
-            views = _checked(frames)
+            views = checked(frames)
+            first = views[0].header.base_offset
+            if first < log.end_offset < views[0].header.end_offset:
+                # Compaction has joined frames over there, of which this log has only some. All of
+                # them are older than what is safe, so this replica is not in sync and may cut them.
+                log.truncate(first)
+                self._epochs[which] = last_epoch(log.reader, log.end_offset)
+                if log.end_offset < first:
+                    return
             store(log, views, news.segment_base)
             self._epochs[which] = views[-1].header.leader_epoch
         if news.start_offset > log.start_offset:
@@ -109,7 +121,7 @@ class Following:
         self._epochs[which] = -1
 
 
-def _checked(frames: memoryview) -> list[FrameView]:
+def checked(frames: memoryview) -> list[FrameView]:
     """Return the frames in some bytes; raise ``InvalidFrame`` unless all are whole and sound."""
     views: list[FrameView] = []
     position = 0

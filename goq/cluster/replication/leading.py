@@ -9,7 +9,7 @@ from goq import limits
 from goq.broker.opening import Logs, Quorums
 from goq.cluster.replication.messages import LogNews, PartitionKey, PartitionNews, Position
 from goq.cluster.replication.progress import Ends, Progress
-from goq.errors import NotEnoughReplicas
+from goq.errors import NotEnoughReplicas, NotLeader
 from goq.storage.epochs import epoch_end
 from goq.storage.log import Log
 from goq.storage.reader import number_of
@@ -55,7 +55,8 @@ class Leading:
     """A partition that this node leads in ``leader_epoch``.
 
     On the event loop, but for :meth:`news`, which blocks on the disk. ``on_appended`` hears of
-    everything new that followers may fetch, ``on_advance`` whenever more is safe.
+    everything new that followers may fetch, ``on_advance`` whenever more is safe. ``is_sure`` says
+    whether nobody else can lead by now.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Leading:
         self.progress = progress
         self.on_appended: Callable[[PartitionKey], None] = lambda _key: None
         self.on_advance: Callable[[], None] = lambda: None
+        self.is_sure: Callable[[], bool] = lambda: True
         self._told = progress.high_watermark
         self._quorums = (_LogQuorum(self, 0), _LogQuorum(self, 1))
         progress.stored(progress.ends)
@@ -82,8 +84,15 @@ class Leading:
         return self.progress.high_watermark.reaches(self.progress.start)
 
     def check(self) -> None:
-        """Raise ``NotEnoughReplicas`` while fewer replicas are in sync than have to be."""
+        """Raise why nothing could be acknowledged now.
+
+        ``NotEnoughReplicas`` while fewer replicas are in sync than have to be; ``NotLeader`` while
+        another node may lead: what that one has stored is not known here, so a batch that goes on
+        from it would be refused for good.
+        """
         progress = self.progress
+        if not self.is_sure():
+            raise NotLeader("this node does not hear from the cluster; another may lead by now")
         if not progress.is_enough:
             raise NotEnoughReplicas(
                 f"partition {self.key.number} of {self.key.topic} has {len(progress.in_sync)}"
@@ -174,7 +183,7 @@ def _log_news(
     reading = log.reader.read(end, min(own_end, segment.end_offset), bytes_max=bytes_max)
     buffers: list[memoryview] = []
     for view in reading.frames:
-        if view.header.base_offset != end:
+        if view.header.base_offset > end or (buffers and view.header.base_offset < end):
             break  # what lies between is damaged: no follower can go on from here
         buffers.append(view.buffer)
         end = view.header.end_offset

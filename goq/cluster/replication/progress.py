@@ -87,6 +87,12 @@ class Progress:
         follower = self._followers.get(node)
         return None if follower is None or follower.ends.messages < 0 else follower.ends
 
+    @property
+    def in_sync_to(self) -> Ends:
+        """How far all that are in sync are, or are about to be."""
+        ends = [self._ends_of(name) for name in self.in_sync | (self._wanted or frozenset())]
+        return Ends(*(max(0, min(each)) for each in zip(*ends, strict=True)))
+
     def caught_up_ms(self, node: str) -> int | None:
         """Return when a follower last had everything, None if it never did."""
         follower = self._followers.get(node)
@@ -123,12 +129,9 @@ class Progress:
         self._advance()
 
     def _advance(self) -> None:
-        counting = self.in_sync | (self._wanted or frozenset())
         if len(self.in_sync) < self.min_insync or self.node not in self.in_sync:
             return
-        ends = [self._ends_of(name) for name in counting]
-        lowest = Ends(min(e.messages for e in ends), min(e.events for e in ends))
-        self.high_watermark = Ends(*map(max, self.high_watermark, lowest))
+        self.high_watermark = Ends(*map(max, self.high_watermark, self.in_sync_to))
 
     def _ends_of(self, name: str) -> Ends:
         if name == self.node:

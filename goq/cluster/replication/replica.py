@@ -17,12 +17,15 @@ from goq.broker.opening import Logs, open_logs
 from goq.broker.topic import Leadership
 from goq.cluster.replication.following import Following
 from goq.cluster.replication.leading import Leading
+from goq.cluster.replication.mending import Standing
 from goq.cluster.replication.messages import PartitionKey
 from goq.cluster.replication.progress import Ends, Progress
 from goq.errors import GoqError, LogFailed, NotLeader, PartitionOffline
 from goq.settings import TopicSettings
+from goq.storage.damage import Damage
 from goq.storage.files import Disk
 from goq.storage.log import Log
+from goq.storage.mending import Gap
 
 _log = logging.getLogger("goq.cluster")
 _TRY_AGAIN_S = 1.0
@@ -32,6 +35,7 @@ class Part(NamedTuple):
     """What all nodes agree on about a partition.
 
     ``leader`` is None where nobody can lead. ``version`` rises with every change of any of this.
+    ``damaged`` replicas are known to have bad frames.
     """
 
     leader: str | None
@@ -40,6 +44,7 @@ class Part(NamedTuple):
     replicas: tuple[str, ...]
     min_insync: int
     version: int
+    damaged: tuple[str, ...] = ()
 
 
 class Host(Protocol):
@@ -47,6 +52,8 @@ class Host(Protocol):
 
     name: str
     disk: Disk
+    is_heard: Callable[[], bool]
+    """Whether the cluster cannot have given this node's leaderships to others by now."""
 
     async def in_thread(self, work: Callable[[], object]) -> object:
         """Run what blocks on the disk."""
@@ -87,6 +94,12 @@ class Replica:
         self.part: Part | None = None
         self.following: Following | None = None
         self.leading: Leading | None = None
+        self.idle: Logs | None = None
+        """The logs while nobody leads."""
+        self.changing = asyncio.Lock()
+        """Held while the logs are closed, and by whoever needs them open."""
+        self.given_up: set[tuple[int, Gap]] = set()
+        """What nobody else has of what is damaged here, by log: 0 messages, 1 events."""
         self.failure: Exception | None = None
         self._directory = directory
         self._host = host
@@ -96,6 +109,33 @@ class Replica:
         self._decided_version = 0
         self._work: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
+
+    @property
+    def standing(self) -> Standing | None:
+        """The logs, where they are open, and what of them is known to be safe."""
+        if self.leading is not None:
+            return Standing(self.leading.logs, self.leading.progress.high_watermark)
+        if self.following is not None:
+            return Standing(self.following.logs, self.following.high_watermark)
+        return None if self.idle is None else Standing(self.idle, Ends(0, 0))
+
+    @property
+    def others(self) -> list[str]:
+        """Who else has a replica, the leader first."""
+        part = self.part
+        if part is None:
+            return []
+        others = sorted(node for node in part.replicas if node != self._host.name)
+        return sorted(others, key=lambda node: node != part.leader)
+
+    def may_be_repaired(self, which: int, damage: Damage) -> bool:
+        """Whether another replica may have what is damaged in one of the logs."""
+        return bool(self.others) and not any(
+            of_log == which
+            and gap.start_offset <= damage.start_offset
+            and damage.end_offset <= gap.end_offset
+            for of_log, gap in self.given_up
+        )
 
     def become(self, part: Part | None) -> None:
         """Say what the replica is to be; None to let go of it."""
@@ -121,6 +161,10 @@ class Replica:
             wanted = self._wanted
             if self._begins_again:
                 self._begins_again, self.part = False, None
+                if self.failure is not None:
+                    await self._let_go(_offline(self.failure))
+                    await self._pause()
+                    wanted = self._wanted
             try:
                 await self._change(wanted)
             except (GoqError, OSError) as error:
@@ -150,11 +194,13 @@ class Replica:
             return
         await self._let_go(NotLeader("the partition has another leader now; ask for the map"))
         self.part = None
-        if wanted is None or wanted.leader is None:
+        if wanted is None:
             return
         opened = await self._host.in_thread(self._open_logs)
         assert isinstance(opened, Logs)
-        if wanted.leader == self._host.name:
+        if wanted.leader is None:
+            self.idle = opened  # another replica may need what this one has
+        elif wanted.leader == self._host.name:
             self._lead(wanted, opened)
         else:
             self.following = Following(self.key, wanted.leader_epoch, opened, self._reopen)
@@ -175,6 +221,7 @@ class Replica:
         progress.begin(part.replicas, self._host.now_ms())
         self._decided_version = part.version
         self.leading = Leading(self.key, part.leader_epoch, logs, progress)
+        self.leading.is_sure = self._host.is_heard
         self._host.serve(self.leading)
 
     async def _open_when_safe(self) -> None:
@@ -188,7 +235,13 @@ class Replica:
             await self._changed.wait()
             if self._wanted != part or self._begins_again:
                 return
-        leadership = Leadership(part.leader_epoch, leading.quorums, self.begin_again)
+        leadership = Leadership(
+            part.leader_epoch,
+            leading.quorums,
+            self.begin_again,
+            lambda error: self._host.failed(self.key, error),
+            lambda damage: self.may_be_repaired(0, damage),
+        )
         await self._host.open(self.key, leading.logs, leadership)
         self._is_open = True
 
@@ -205,16 +258,22 @@ class Replica:
             leading.progress.begin(part.replicas, self._host.now_ms())
             leading.decided(part.in_sync, part.min_insync)
 
-    def begin_again(self) -> None:
-        """Open everything anew: what was written last was lost to the disk."""
-        self._begins_again = True
+    def begin_again(self, failure: Exception | None = None) -> None:
+        """Open everything anew: what was written last was lost to the disk.
+
+        With a failure that is likely to be there still, a while later.
+        """
+        self._begins_again, self.failure = True, failure
         self.become(self._wanted)
 
     async def _let_go(self, reason: GoqError) -> None:
         """Close whatever is open."""
-        following, leading = self.following, self.leading
-        self.following = self.leading = None
-        logs: Logs | None = None
+        async with self.changing:
+            await self._close_logs(reason)
+
+    async def _close_logs(self, reason: GoqError) -> None:
+        following, leading, logs = self.following, self.leading, self.idle
+        self.following = self.leading = self.idle = None
         if following is not None:
             await self._host.forget(self.key)
             logs = following.logs

@@ -60,12 +60,14 @@ class Replicas:
         propose_in_sync: ProposeInSync,
         *,
         on_failure: Callable[[PartitionKey, Exception], None],
+        is_heard: Callable[[], bool] = lambda: True,
     ) -> None:
         self.name = name
+        self.is_heard = is_heard
         self.disk = disk
         self.server = FetchServer(executor)
         self._topics = topics
-        self._executor = executor
+        self.executor = executor
         self._fetch_from = fetch_from
         self._propose_in_sync = propose_in_sync
         self._on_failure = on_failure
@@ -94,6 +96,16 @@ class Replicas:
                 directory = self.directory(key.topic) / str(key.number)
                 replica = self._replicas[key] = Replica(key, directory, self)
             replica.become(part)
+
+    def needed_from(self, topic: str, number: int) -> int | None:
+        """Return the first message of a partition led here that a replica in sync has not got.
+
+        None where it is not led here.
+        """
+        for key, replica in self._replicas.items():
+            if (key.topic, key.number) == (topic, number) and replica.leading is not None:
+                return replica.leading.progress.in_sync_to.messages
+        return None
 
     async def drop(self, key: PartitionKey) -> None:
         """Let go of a replica for good; its logs are closed on return."""
@@ -137,7 +149,7 @@ class Replicas:
 
     async def in_thread(self, work: Callable[[], object]) -> object:
         """Run what blocks on the disk."""
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+        return await asyncio.get_running_loop().run_in_executor(self.executor, work)
 
     def settings(self, topic: str) -> TopicSettings:
         """Return a topic's settings."""
@@ -156,7 +168,7 @@ class Replicas:
                 return await self._fetch_from(leader, request)
 
             fetcher = self._fetchers[leader] = Fetcher(
-                self.name, leader, fetch, self._executor, on_failure=self._storing_failed
+                self.name, leader, fetch, self.executor, on_failure=self._storing_failed
             )
         fetcher.follow(following)
 
@@ -164,7 +176,7 @@ class Replicas:
         self.failed(key, error)
         replica = self._replicas.get(key)
         if replica is not None:
-            replica.begin_again()
+            replica.begin_again(error)
 
     async def forget(self, key: PartitionKey) -> None:
         """Have it fetched no more; nothing more is stored on return."""

@@ -42,6 +42,23 @@ class Exported:
             frame = self._spark.createDataFrame([], _DDL[name])
         return frame.where(f.col("topic").isin(*self._topics)) if self._topics else frame
 
+    def check_whole(self) -> None:
+        """Raise ``InvalidInput`` if the export leaves out what it was told to, by time.
+
+        What became of a message may be among what it left out.
+        """
+        if "://" in self._folder:
+            return
+        target = LocalTarget(Path(self._folder))
+        for topic in self._topics or target.names("_goq/messages"):
+            state = Ledger(target, "messages", topic).state()
+            if state is not None and (state.from_time_us, state.to_time_us) != (None, None):
+                raise InvalidInput(
+                    f"{self._folder} has only a span of {topic}: make an export without"
+                    " --from-time and --to-time, into another folder",
+                    field="from",
+                )
+
     def _finished(self, name: str) -> list[str] | None:
         """Return the files that manifests name; None where that is not for this process to see."""
         if "://" in self._folder:

@@ -6,6 +6,7 @@ import pytest
 from support.metadata_states import after, at, nodes, partition, with_topic
 from support.metadata_world import World
 
+from goq import limits
 from goq.cluster.metadata.apply import apply
 from goq.cluster.metadata.commands import (
     AlterInSync,
@@ -226,3 +227,30 @@ def test_all_that_is_decided_is_accepted_when_nothing_comes_in_between(seed: int
         count += len(decided(world.state, watch))
         world.step(faults=True)
     assert count > 10
+
+
+def test_a_node_whose_machine_refuses_connections_is_fenced_before_it_is_late() -> None:
+    state = with_topic(nodes(3))
+    watch = watching(state, 300).miss("n2", state.nodes["n2"].incarnation, 350)
+    watch = watch.look(360, TIMEOUT_MS)
+    assert FenceNode("n2", state.nodes["n2"].incarnation) in decided(state, watch)
+
+
+def test_a_refused_connection_says_nothing_of_who_speaks_after_it_or_was_started_anew() -> None:
+    state = with_topic(nodes(3))
+    incarnation = state.nodes["n2"].incarnation
+    watch = watching(state, 300).miss("n2", incarnation, 350)
+    spoken = watch.hear("n2", Heartbeat(incarnation), 360, TIMEOUT_MS).look(370, TIMEOUT_MS)
+    assert decided(state, spoken) == []
+    earlier = watching(state, 300).miss("n2", incarnation - 1, 350).look(360, TIMEOUT_MS)
+    assert decided(state, earlier) == []
+
+
+def test_a_node_is_late_when_a_heartbeat_and_half_of_the_next_did_not_come() -> None:
+    state = with_topic(nodes(3))
+    incarnation = state.nodes["n2"].incarnation
+    watch = watching(state, 300)
+    late_ms = 300 + 3 * limits.NODE_HEARTBEAT_MS // 2
+    assert not watch.is_late("n2", incarnation, late_ms)
+    assert watch.is_late("n2", incarnation, late_ms + 1)
+    assert Watch.begin(0).is_late("n2", incarnation, 0)

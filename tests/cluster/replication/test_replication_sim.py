@@ -12,6 +12,7 @@ from goq import limits
 def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "EVENT_SEGMENT_BYTES", 2000)
     monkeypatch.setattr(limits, "SNAPSHOT_EVENTS_MIN", 10)
+    monkeypatch.setattr(limits, "REPLICA_LAG_MS_MAX", 300)
 
 
 @pytest.mark.parametrize("seed", range(40))

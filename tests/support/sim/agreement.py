@@ -44,7 +44,8 @@ class Agreement:
     def depose(self, key: PartitionKey) -> None:
         """Let another node lead, if one can."""
         part = self.parts[key]
-        others = [n for n in part.in_sync if n in self.live and n != part.leader]
+        gone = (part.leader, *part.damaged)
+        others = [n for n in part.in_sync if n in self.live and n not in gone]
         if others:
             leader = self._random.choice(others)
             self._put(key, part._replace(leader=leader, leader_epoch=part.leader_epoch + 1))
@@ -62,9 +63,28 @@ class Agreement:
             self._spread()
         return ok
 
+    def hear_of_damage(
+        self, node: str, damaged: frozenset[tuple[int, int]], repaired: frozenset[tuple[int, int]]
+    ) -> None:
+        """A node says which of its replicas are damaged, and which are whole again."""
+        for key, part in list(self.parts.items()):
+            this = (key.topic_id, key.number)
+            if this in damaged and node not in part.damaged:
+                part = self._put(key, part._replace(damaged=(*part.damaged, node)))
+                if part.leader == node:
+                    self._put(key, part._replace(leader=None, leader_epoch=part.leader_epoch + 1))
+                    self._elect(key)
+                self._spread()
+            elif this in repaired and this not in damaged and node in part.damaged:
+                others = tuple(n for n in part.damaged if n != node)
+                part = self._put(key, part._replace(damaged=others))
+                if part.leader is None:
+                    self._elect(key)
+                self._spread()
+
     def _elect(self, key: PartitionKey) -> None:
         part = self.parts[key]
-        able = [n for n in part.in_sync if n in self.live]
+        able = [n for n in part.in_sync if n in self.live and n not in part.damaged]
         if able:
             leader = self._random.choice(able)
             self._put(key, part._replace(leader=leader, leader_epoch=part.leader_epoch + 1))
@@ -76,7 +96,7 @@ class Agreement:
     def _spread(self) -> None:
         loop = asyncio.get_running_loop()
         for node, tell in self.live.items():
-            delay_s = self._random.expovariate(1 / 0.01)
+            delay_s = self._random.expovariate(1 / self._random.choice([0.01, 0.01, 0.01, 0.3]))
             loop.call_later(delay_s, self._tell, node, tell, dict(self.parts))
 
     def _tell(self, node: str, tell: Tell, parts: dict[PartitionKey, Part]) -> None:

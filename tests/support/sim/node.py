@@ -16,7 +16,9 @@ from goq.broker.stats import Histogram
 from goq.broker.tasks import Tasks
 from goq.broker.topic import Leadership, Topic
 from goq.clock import ManualClock
+from goq.cluster.replication.mending import MendAnswer, MendRequest
 from goq.cluster.replication.messages import FetchAnswer, FetchRequest, PartitionKey
+from goq.cluster.replication.repairs import Repairs
 from goq.cluster.replication.replica import Part
 from goq.cluster.replication.replicas import Replicas
 from goq.errors import GoqError, NotLeader, Unavailable
@@ -65,6 +67,7 @@ class SimNode:
         self.topics: dict[str, Topic] = {}
         self.clock = LoopClock(loop)
         self._loop = loop
+        self._random = random
         self._network = network
         self._agreement = agreement
         self._peers = peers
@@ -94,6 +97,7 @@ class SimNode:
             self._propose_in_sync,
             on_failure=lambda key, error: self.failures.append(f"{key}: {error!r}"),
         )
+        self.repairs = Repairs(self.replicas, self._ask_for_frames)
         self._context = contextvars.copy_context()
         self._context.run(HOME.set, self)
 
@@ -101,6 +105,7 @@ class SimNode:
         """Come to life."""
         self._agreement.join(self.name, self._agree)
         self.spawn(self._check())
+        self.spawn(self.repairs.scrub())
 
     def spawn(self, work: Awaitable[T]) -> asyncio.Task[T]:
         """Run something that ends with this life of the node."""
@@ -109,6 +114,7 @@ class SimNode:
     async def ask(self, work: Awaitable[T]) -> T:
         """Run something for a client of this node; no answer is ``Unavailable``."""
         task = self.spawn(work)
+        task.add_done_callback(lambda late: late.cancelled() or late.exception())
         done, _ = await asyncio.wait([task], timeout=_PATIENCE_S)
         if not done or task.cancelled():
             task.cancel()
@@ -123,6 +129,7 @@ class SimNode:
 
     async def stop(self) -> None:
         """End in good order."""
+        await self.repairs.close()
         await self.replicas.close()
         self.is_dead = True
         self._loop.end_home(self)
@@ -151,6 +158,8 @@ class SimNode:
         while True:
             await asyncio.sleep(_CHECK_S)
             self.replicas.check_in_sync()
+            self.repairs.look()
+            self._agreement.hear_of_damage(self.name, self.repairs.damaged, self.repairs.repaired)
 
     async def _fetch_from(
         self, leader: str, request: FetchRequest
@@ -164,10 +173,22 @@ class SimNode:
 
         return await self._network.call(self.name, leader, fetch)
 
+    async def _ask_for_frames(
+        self, node: str, request: MendRequest
+    ) -> tuple[MendAnswer, memoryview]:
+        async def ask() -> tuple[MendAnswer, memoryview]:
+            peer = self._peers[node]
+            if peer.is_dead:
+                await asyncio.sleep(10)
+            answer, buffers = await peer.spawn(peer.repairs.answer(request))
+            return answer, memoryview(b"".join(buffers))
+
+        return await self._network.call(self.name, node, ask)
+
     async def _propose_in_sync(self, key: PartitionKey, part: Part, wanted: frozenset[str]) -> Part:
         await asyncio.sleep(0.01)
         self._agreement.alter_in_sync(self.name, key, part, wanted)
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(self._random.choice([0.01, 0.01, 0.3, 1.0]))
         return self._agreement.parts[key]
 
     # The topics, as replicas see them

@@ -42,6 +42,7 @@ class Books:
         self.sent: set[bytes] = set()
         self.acknowledged: dict[bytes, int] = {}
         self.delivered: Counter[bytes] = Counter()
+        self.shown: dict[int, bytes] = {}
         self.acked: dict[bytes, float] = {}
         self.problems: list[str] = []
 
@@ -62,7 +63,10 @@ class World:
         self.network = SimNetwork(self.random)
         self.disks = {name: SimulatedDisk(self.random) for name in NAMES}
         self.nodes: dict[str, SimNode] = {}
+        self.lives: list[SimNode] = []
         self.is_calm = False
+        self.rots_on: str | None = None
+        """Whose disk loses bits."""
 
     def run(self, work: Awaitable[T]) -> T:
         """Run something to its end in simulated time."""
@@ -70,10 +74,20 @@ class World:
         try:
             return self.loop.run_until_complete(work)
         finally:
-            for task in asyncio.all_tasks(self.loop):
-                task.cancel()
+            self.loop.run_until_complete(self._end())
             asyncio.set_event_loop(None)
             self.loop.close()
+
+    async def _end(self) -> None:
+        """Stop everything, so that nothing is left half run."""
+        for node in self.nodes.values():
+            node.is_dead = True
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        while others:
+            for task in others:
+                task.cancel()
+            await asyncio.wait(others, timeout=1)
+            others = {task for task in others if not task.done()}
 
     def start(self, name: str) -> None:
         """Start a node on its disk."""
@@ -87,6 +101,7 @@ class World:
             self.nodes,
             self.settings,
         )
+        self.lives.append(self.nodes[name])
         self.nodes[name].start()
 
     def leader(self) -> SimNode | None:
@@ -138,7 +153,11 @@ class World:
 
     async def _handle(self, node: SimNode, delivery: Delivery) -> None:
         books = self.books
-        values = [value for _, _, value in leased([delivery])]
+        messages = leased([delivery])
+        values = [value for _, _, value in messages]
+        for offset, _, value in messages:
+            if books.shown.setdefault(offset, value) != value:
+                books.problems.append(f"{offset} was {books.shown[offset]!r}, and is {value!r}")
         for value in values:
             books.delivered[value] += 1
             if value not in books.sent:
@@ -233,6 +252,30 @@ class World:
         await asyncio.sleep(self.random.uniform(0.1, 1))
         disk.capacity_bytes = None
 
+    async def rot(self) -> None:
+        """Flip bits of what is durable in one node's logs, now and then."""
+        assert self.rots_on is not None
+        disk = self.disks[self.rots_on]
+        while True:
+            await asyncio.sleep(self.random.expovariate(1 / 0.7))
+            sealed = [
+                path
+                for log in LOGS
+                for path in sorted(
+                    p for p in disk.paths() if p.parent == _FOLDER / log and p.suffix == ".log"
+                )[:-1]
+            ]
+            if sealed:
+                self.faults["rot"] += 1
+                path = self.random.choice(sealed)
+                position = self.random.randrange(disk.size(path))
+                disk.flip(path, position, 1 << self.random.randrange(8))
+
+    @property
+    def repaired_frames(self) -> int:
+        """How many frames replicas have got back from others."""
+        return sum(life.repairs.repaired_frames for life in self.lives)
+
     # The end
 
     async def live(self, seconds: float) -> None:
@@ -241,13 +284,17 @@ class World:
             self.start(name)
         producers = [asyncio.ensure_future(self.produce(n)) for n in range(3)]
         consumers = [asyncio.ensure_future(self.consume(n)) for n in range(3)]
+        rotting = asyncio.ensure_future(self.rot()) if self.rots_on is not None else None
         await self.torment(seconds)
+        if rotting is not None:
+            rotting.cancel()
         self.is_calm = True
         self.network.cut.clear()
         self.network.slow.clear()
         await asyncio.wait_for(asyncio.gather(*producers), 60)
         await self._until(self._is_done)
         await self._until(self._is_in_sync)
+        await self._until(self._are_equal)
         for consumer in consumers:
             consumer.cancel()
         await asyncio.wait(consumers)
@@ -291,18 +338,24 @@ class World:
             await asyncio.sleep(0.05)
         raise AssertionError(f"{condition} never came true")
 
+    def _are_equal(self) -> bool:
+        return all(
+            len({b"".join(_log_files(self.disks[name], log).values()) for name in NAMES}) == 1
+            for log in LOGS
+        )
+
     def check_logs(self) -> None:
         """All nodes have the same bytes, and in them what was acknowledged, each once."""
-        files = [
-            _log_files(self.disks[name], name_of_log) for name in NAMES for name_of_log in LOGS
-        ]
-        for which in range(len(LOGS)):
-            same = files[which :: len(LOGS)]
-            assert all(each == same[0] for each in same[1:]), LOGS[which]
+        assert self._are_equal()
+        for log in LOGS if self.rots_on is None else ():  # a mended file has another name
+            same = [_log_files(self.disks[name], log) for name in NAMES]
+            assert all(each == same[0] for each in same[1:]), log
         values = list(_values(self.disks[NAMES[0]]))
         assert len(values) == len(set(values)), "something is stored twice"
         for value, offset in self.books.acknowledged.items():
             assert values[offset] == value, (value, offset)
+        for offset, value in self.books.shown.items():
+            assert values[offset : offset + 1] == [value], (value, offset)
 
 
 LOGS = ("messages", "events")

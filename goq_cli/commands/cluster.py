@@ -1,0 +1,264 @@
+"""``goq cluster``."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from goq_cli.cluster_view import (
+    is_degraded,
+    print_cluster,
+    print_moves,
+    print_nodes,
+    summary,
+)
+from goq_cli.output import confirm, notice, print_json, print_text
+from goq_cli.session import SESSION
+
+if TYPE_CHECKING:
+    from goq.client import Client
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+_Topic = Annotated[str, typer.Argument(metavar="TOPIC")]
+_Partition = Annotated[int, typer.Argument(metavar="PARTITION", min=0)]
+_WATCH_S = 1.0
+_CLEAR = "\x1b[2J\x1b[H"
+
+
+@app.command()
+def status(
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Again every second, until Ctrl-C.")
+    ] = False,
+    partitions: Annotated[
+        bool, typer.Option("--partitions", help="List all, not only those in trouble.")
+    ] = False,
+) -> None:
+    """Show nodes, leaders, replicas, lag and moves; exit 1 when something is degraded.
+
+    Degraded is: a node that is not heard of or not fit to lead, no controller, a partition without
+    a leader, with a replica that is not in sync, or damaged.
+    """
+    with SESSION.client() as client:
+        cluster = client.cluster(lag=True)
+        while watch:
+            if sys.stdout.isatty() and not SESSION.json:
+                sys.stdout.write(_CLEAR)
+            _print(cluster, partitions)
+            sys.stdout.flush()
+            time.sleep(_WATCH_S)
+            cluster = client.cluster(lag=True)
+    _print(cluster, partitions)
+    if is_degraded(cluster):
+        raise typer.Exit(1)
+
+
+def _print(cluster: dict[str, Any], partitions: bool) -> None:
+    if SESSION.json:
+        print_json(cluster)
+    else:
+        print_cluster(cluster, all_partitions=partitions)
+
+
+@app.command()
+def nodes() -> None:
+    """List the nodes: how each is, what it leads and has, how many messages it is behind."""
+    with SESSION.client() as client:
+        cluster = client.cluster(lag=True)
+    if SESSION.json:
+        print_json({"nodes": cluster["nodes"]})
+    else:
+        print_nodes(cluster)
+
+
+@app.command()
+def join(
+    node: Annotated[str | None, typer.Argument(metavar="[NODE")] = None,
+    address: Annotated[str | None, typer.Argument(metavar="HOST:PORT]")] = None,
+) -> None:
+    """Say how a node joins; or let one in that was started with --peers of all, and waits.
+
+    A node that is started with --join is let in by itself.
+    """
+    with SESSION.client() as client:
+        if node is not None and address is not None:
+            client.admit_node(node, address)
+            notice(f"{node} is let in")
+            return
+        cluster = client.cluster()
+    taken = ", ".join(known["id"] for known in cluster["nodes"])
+    via = next((n["url"] for n in cluster["nodes"] if n["status"] == "up"), "URL")
+    print_text(
+        f"On the new machine, with a name that is none of {taken}, and the cluster's secret:",
+        "",
+        "  goq serve --data-dir DIR --listen HOST:PORT --node-id NAME \\",
+        "    --cluster-listen HOST:PORT --cluster-secret-file FILE \\",
+        f"    --join {via}",
+        "",
+        "Then give it its share: goq cluster rebalance",
+    )
+
+
+@app.command()
+def leave(node: Annotated[str, typer.Argument(metavar="NODE")]) -> None:
+    """Have a node give away all that it has and leave; return when it has gone.
+
+    Ctrl-C stops waiting, not the leaving. A node that is lost for good leaves the same way: what it
+    had is copied from others.
+    """
+    with SESSION.client() as client:
+        client.leave_node(node)
+        asked = client.cluster()
+        others = [n["url"] for n in asked["nodes"] if n["id"] != node]
+    from goq.client import Client
+
+    # The node itself is told nothing any more once it has gone: ask the others.
+    with Client(others, token=SESSION.servers_and_token()[1]) as client:
+        try:
+            _wait_until_gone(client, node)
+        except KeyboardInterrupt:
+            notice(f"\n{node} goes on leaving; goq cluster status shows how far it is")
+            raise
+    if SESSION.json:
+        print_json({"left": node})
+    else:
+        notice(f"{node} has left; stop it")
+
+
+def _wait_until_gone(client: Client, node: str) -> None:
+    said = ""
+    while True:
+        cluster = client.cluster(lag=True)
+        if node not in (known["id"] for known in cluster["nodes"]):
+            return
+        left = sum(
+            node in (*p["replicas"], *p.get("adding", ()))
+            for topic in cluster["topics"]
+            for p in topic["partitions"]
+        )
+        text = f"{node} has {left} replicas still; {summary(cluster)}"
+        if text != said:
+            notice(text)
+            said = text
+        time.sleep(_WATCH_S / 2)
+
+
+@app.command()
+def rebalance(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say only what would move.")] = False,
+) -> None:
+    """Make the nodes' shares of replicas and leaderships even, by few moves.
+
+    The moves go on by themselves, some at a time; goq cluster status shows them.
+    """
+    with SESSION.client() as client:
+        moves = client.rebalance(dry_run=dry_run)
+    if SESSION.json:
+        print_json({"dry_run": dry_run, "moves": moves})
+    elif not moves:
+        notice("all is even")
+    else:
+        print_moves(moves)
+    if any("refusal" in move for move in moves):
+        raise typer.Exit(1)
+
+
+@app.command()
+def move(
+    topic: _Topic,
+    partition: _Partition,
+    to: Annotated[
+        str,
+        typer.Option("--to", metavar="N1,N2,…", help="The replicas, the preferred leader first."),
+    ] = "",
+    cancel: Annotated[bool, typer.Option("--cancel", help="Give the move up instead.")] = False,
+) -> None:
+    """Move a partition to other nodes; it is used meanwhile."""
+    from goq.errors import UsageError
+
+    if bool(to) == cancel:
+        raise UsageError("say --to N1,N2,… or --cancel")
+    with SESSION.client() as client:
+        if cancel:
+            client.cancel_move(topic, partition)
+        else:
+            client.move_partition(topic, partition, to.split(","))
+    notice(f"{topic}:{partition} {'stays' if cancel else f'moves to {to}'}")
+
+
+@app.command()
+def elect(
+    topic: _Topic,
+    partition: _Partition,
+    leader: Annotated[
+        str | None, typer.Option(metavar="NODE", help="Default: the preferred replica.")
+    ] = None,
+    unclean: Annotated[
+        bool, typer.Option("--unclean", help="A node that may lack messages: they are lost.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Have a partition led by another node that is in sync.
+
+    A partition whose in-sync nodes are all lost has no leader. --unclean gives it one that has a
+    replica; says first what would be lost, as far as nodes can be asked.
+    """
+    with SESSION.client() as client:
+        if unclean:
+            planned = client.elect_leader(topic, partition, leader, unclean=True, dry_run=True)
+            confirm(_warning(planned), yes)
+        elected = client.elect_leader(topic, partition, leader, unclean=unclean)
+    if SESSION.json:
+        print_json(elected)
+    else:
+        notice(f"{topic}:{partition} is led by {elected['leader']}")
+
+
+def _warning(planned: dict[str, Any]) -> str:
+    ends = ", ".join(
+        f"{replica['node']} up to {replica['end_offset']}"
+        if "end_offset" in replica
+        else f"{replica['node']} does not answer"
+        for replica in planned["replicas"]
+    )
+    silent = any("end_offset" not in replica for replica in planned["replicas"])
+    return (
+        f"The replicas of {planned['topic']}:{planned['partition']}: {ends}. With"
+        f" {planned['leader']} as leader {planned['lost_messages']} messages are lost"
+        f"{', and whatever only the silent ones have' if silent else ''}."
+        " What consumers did may be forgotten, too. Elect it?"
+    )
+
+
+@app.command("set")
+def set_settings(
+    settings: Annotated[list[str], typer.Argument(metavar="KEY=VALUE…")],
+) -> None:
+    """Change what holds for the whole cluster.
+
+    replication_factor (of new topics), min_insync, moves_at_once, move_bytes_per_s (as 50MB, 0 for
+    no bound; of each node that sends).
+    """
+    from goq.errors import UsageError
+    from goq.units import parse_size_bytes
+    from goq_cli.output import parse_settings
+
+    pairs = parse_settings(settings)
+    unknown = pairs.keys() - {
+        "replication_factor",
+        "min_insync",
+        "moves_at_once",
+        "move_bytes_per_s",
+    }
+    if unknown:
+        raise UsageError(f"there is no setting {sorted(unknown)[0]}; see goq cluster set --help")
+    values = {name: parse_size_bytes(text, field=name) for name, text in pairs.items()}
+    with SESSION.client() as client:
+        now = client.alter_cluster(**values)
+    if SESSION.json:
+        print_json(now)
+    else:
+        notice(", ".join(f"{name}={value}" for name, value in now.items()))

@@ -1,0 +1,95 @@
+"""The node of goq, its machine on the same simulated disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import patch
+
+from pysyncobj import SyncObj
+from support.disk import SimulatedDisk
+
+from goq import limits
+from goq.cluster.raft import codec
+from goq.cluster.raft.hardened import HardenedSyncObj
+from goq.cluster.raft.machine import MachineFailed, Request
+from goq.errors import DamagedData, LogFailed, StorageFull
+
+from .library import Callback, Message, Place, Sizes
+from .machine import Machine
+
+FOLDER = Path("/raft")
+
+
+class Hardened:
+    """Starts nodes of goq's class."""
+
+    keeps_machine = True
+    keeps_members = True
+    stops = (LogFailed, DamagedData, MachineFailed, OSError)
+    bears = (StorageFull,)
+
+    @contextmanager
+    def sized(self, sizes: Sizes) -> Iterator[None]:
+        with (
+            patch.object(limits, "RAFT_JOURNAL_BYTES", sizes.journal_bytes),
+            patch.object(limits, "RAFT_JOURNAL_BYTES_MAX", 8 * sizes.journal_bytes),
+            patch.object(limits, "RAFT_IN_FLIGHT_ENTRIES_MAX", sizes.in_flight_entries),
+            patch.object(limits, "RAFT_BATCH_ENTRIES_MAX", max(1, sizes.in_flight_entries // 4)),
+            patch.object(limits, "RAFT_SNAPSHOT_IDLE_S", 1.0),
+        ):
+            yield
+
+    def over_the_wire(self, message: Message) -> Message:
+        return codec.decode_message(codec.encode_message(message))
+
+    def boot(self, place: Place) -> SyncObj:
+        return HardenedSyncObj(
+            place.self_id,
+            place.other_ids,
+            place.sizes.conf(),
+            disk=place.disk,
+            folder=FOLDER,
+            machine=StateOnDisk(place.machine, place.disk),
+            transport_class=place.transport_class,
+            request_ids=place.random,
+        )
+
+    def propose(self, node: SyncObj, command: str, callback: Callback) -> None:
+        node.apply(command, callback)
+
+    def add_member(self, node: SyncObj, node_id: str, callback: Callback) -> None:
+        node.add_member(node_id, callback)
+
+    def remove_member(self, node: SyncObj, node_id: str, callback: Callback) -> None:
+        node.remove_member(node_id, callback)
+
+
+class StateOnDisk:
+    """A machine as the node takes it."""
+
+    def __init__(self, machine: Machine, disk: SimulatedDisk) -> None:
+        self._machine = machine
+        self._disk = disk
+
+    @property
+    def applied_index(self) -> int:
+        return self._machine.index
+
+    def apply(self, request: Request, index: int) -> str:
+        if (error := self._disk.fault("apply", FOLDER)) is not None:
+            raise MachineFailed(os.strerror(error))
+        return self._machine.apply(request.command, index)
+
+    def flush(self, index: int) -> None:
+        self._machine.flush(index)
+
+    def snapshot(self, path: Path) -> None:
+        file = self._disk.open(path)
+        file.append([self._machine.snapshot()])
+        file.close()
+
+    def restore(self, path: Path) -> None:
+        self._machine.restore(bytes(self._disk.read(path, 0, self._disk.size(path))))

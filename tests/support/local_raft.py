@@ -1,0 +1,32 @@
+"""The cluster's metadata without Raft: what is proposed is applied at once."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import msgspec
+
+from goq.cluster.metadata.apply import apply_bytes
+from goq.cluster.metadata.state import State
+from goq.cluster.metadata.store import MetadataMachine
+from goq.cluster.proposing import Proposing
+from goq.cluster.raft.node import RaftNode
+
+
+class LocalRaft:
+    """Applies what is proposed at once, and answers as the real machine does."""
+
+    def __init__(self) -> None:
+        self.state = State()
+
+    def new_request(self) -> tuple[int, int]:
+        return 1, self.state.version
+
+    async def propose(self, command: bytes, _timeout_s: float, _request: tuple[int, int]) -> Any:
+        self.state, result = apply_bytes(self.state, command, self.state.version + 1)
+        return msgspec.to_builtins(result)
+
+
+def proposing() -> Proposing:
+    raft = LocalRaft()
+    return Proposing(cast(RaftNode, raft), cast(MetadataMachine, raft))
