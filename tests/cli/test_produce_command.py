@@ -128,6 +128,7 @@ def test_a_value_at_the_limit_is_stored_and_one_byte_more_is_refused(goq: Run, t
     [
         (("--jsonl", "--whole"), 2, "exclude"),
         (("--compress", "gzip"), 2, "zstd"),
+        (("--acks", "all"), 2, "quorum or leader"),
         (("--key", "a", "--key-sep", ":"), 2, "not both"),
         (("--delimiter", ""), 2, "empty"),
         (("--header", "novalue"), 2, "key=value"),
@@ -226,3 +227,9 @@ def test_what_cannot_be_delivered_so_is_explained(
 ) -> None:
     done = goq("produce", topic, *arguments, stdin=b"x\n", code=code)
     assert said in done.stderr.decode()
+
+
+@pytest.mark.parametrize("acks", ["quorum", "leader"])
+def test_a_node_of_its_own_takes_what_is_said_of_acks(goq: Run, topic: str, acks: str) -> None:
+    goq("produce", topic, "--acks", acks, stdin=b"v\n")
+    assert goq("consume", topic, "--from-beginning").stdout == b"v\n"

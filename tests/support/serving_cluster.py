@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from goq.client import Client
-from goq.errors import GoqError
+from goq.errors import Conflict, GoqError, TopicExists
 from support.serving import Serving, wait_until
 
 NAMES = ("n1", "n2", "n3")
@@ -48,12 +48,31 @@ class ServingCluster:
     def create(self, topic: str, partitions: int, **settings: str) -> None:
         """Create a topic of which every node leads a part."""
         with Client(self.urls, retries="60s") as client:
-            client.create_topic(topic, partitions=partitions, settings=settings)
+
+            def create() -> bool:
+                try:
+                    client.create_topic(topic, partitions=partitions, settings=settings)
+                except TopicExists:
+                    return True
+                except Conflict:  # a slow node was taken for a dead one
+                    return False
+                return True
+
+            wait_until(create, f"{topic} can be made", seconds=60)
         wait_until(
             lambda: set(self.leaders(topic).values()) == set(NAMES),
             f"every node leads a part of {topic}",
             seconds=60,
         )
+
+    def start_the_dead(self) -> None:
+        """Start the nodes that do not run; return when all have heard of each other."""
+        dead = [node for node in self.nodes.values() if not node.is_running]
+        for node in dead:
+            node.launch()
+        for node in dead:
+            node.wait_ready()
+        wait_until(self._is_formed, "the nodes have found each other", seconds=60)
 
     def _is_formed(self) -> bool:
         try:
@@ -91,10 +110,7 @@ def serving_cluster(folder: Path) -> Iterator[ServingCluster]:
         )
         for node in cluster.nodes.values():
             stack.callback(node.close)
-            node.launch()
-        for node in cluster.nodes.values():
-            node.wait_ready()
-        wait_until(cluster._is_formed, "the nodes have found each other", seconds=60)
+        cluster.start_the_dead()
         yield cluster
 
 

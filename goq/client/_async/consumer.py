@@ -25,7 +25,7 @@ from goq.client._async.settle import (
     receipts_of,
 )
 from goq.client.retry import Failure
-from goq.errors import GoqError
+from goq.errors import GoqError, Unavailable
 
 _LAST_ANSWER_S_MAX: Final = 1.0
 _EXHAUSTED_S: Final = 1.0
@@ -239,9 +239,7 @@ class Consumption:
                     await feed.open(left)
                     opened_s = time.monotonic()
                     if feed.is_of_cluster and left is not None:
-                        await feed.abandon()
-                        self._forget(feed)
-                        await self._fetch(http, feed.topic)
+                        await self._ask_all_instead(http, feed)
                         return
                     if feed.is_of_cluster and is_first:
                         self._workers.append(Worker(self._watch, http, feed.topic))
@@ -264,6 +262,16 @@ class Consumption:
         finally:
             if not feed.is_wanted:
                 self._forget(feed)
+
+    async def _ask_all_instead(self, http: Http, feed: Feed) -> None:
+        """Go on without streams, of which each would bring ``max`` messages."""
+        if await feed.end():
+            with contextlib.suppress(Unavailable):  # it has ended
+                await self._pass_on(feed)
+        else:
+            await feed.abandon()
+        self._forget(feed)
+        await self._fetch(http, feed.topic)
 
     async def _pass_on(self, feed: Feed) -> None:
         """Take what comes over a stream, until it breaks or ends."""

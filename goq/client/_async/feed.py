@@ -126,12 +126,17 @@ class Feed:
         if stream is not None:
             await stream.aclose()
 
-    async def end(self) -> None:
-        """Tell the node to end the stream and to leave its leases as they are."""
+    async def end(self) -> bool:
+        """Tell the node to end the stream and to leave its leases as they are; return if it does.
+
+        What it had sent until then still comes.
+        """
         stream = self._stream
         if stream is not None:
             with contextlib.suppress(GoqError):
                 await stream.ask("DELETE", self._path(stream))
+                return True
+        return False
 
     def _path(self, stream: Streaming) -> str:
         return routes.stream(self.topic, self.group, stream.headers.get(_STREAM_ID, ""))

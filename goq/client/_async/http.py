@@ -1,4 +1,4 @@
-"""Requests to a node: servers taken in turn, retries, answers turned into values or errors."""
+"""Requests to nodes: leaders where they are known, retries, answers made values or errors."""
 
 from __future__ import annotations
 

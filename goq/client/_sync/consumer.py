@@ -26,7 +26,7 @@ from goq.client._sync.settle import (
     receipts_of,
 )
 from goq.client.retry import Failure
-from goq.errors import GoqError
+from goq.errors import GoqError, Unavailable
 
 _LAST_ANSWER_S_MAX: Final = 1.0
 _EXHAUSTED_S: Final = 1.0
@@ -240,9 +240,7 @@ class Consumption:
                     feed.open(left)
                     opened_s = time.monotonic()
                     if feed.is_of_cluster and left is not None:
-                        feed.abandon()
-                        self._forget(feed)
-                        self._fetch(http, feed.topic)
+                        self._ask_all_instead(http, feed)
                         return
                     if feed.is_of_cluster and is_first:
                         self._workers.append(Worker(self._watch, http, feed.topic))
@@ -265,6 +263,16 @@ class Consumption:
         finally:
             if not feed.is_wanted:
                 self._forget(feed)
+
+    def _ask_all_instead(self, http: Http, feed: Feed) -> None:
+        """Go on without streams, of which each would bring ``max`` messages."""
+        if feed.end():
+            with contextlib.suppress(Unavailable):  # it has ended
+                self._pass_on(feed)
+        else:
+            feed.abandon()
+        self._forget(feed)
+        self._fetch(http, feed.topic)
 
     def _pass_on(self, feed: Feed) -> None:
         """Take what comes over a stream, until it breaks or ends."""

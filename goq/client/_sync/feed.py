@@ -127,12 +127,17 @@ class Feed:
         if stream is not None:
             stream.close()
 
-    def end(self) -> None:
-        """Tell the node to end the stream and to leave its leases as they are."""
+    def end(self) -> bool:
+        """Tell the node to end the stream and to leave its leases as they are; return if it does.
+
+        What it had sent until then still comes.
+        """
         stream = self._stream
         if stream is not None:
             with contextlib.suppress(GoqError):
                 stream.ask("DELETE", self._path(stream))
+                return True
+        return False
 
     def _path(self, stream: Streaming) -> str:
         return routes.stream(self.topic, self.group, stream.headers.get(_STREAM_ID, ""))
