@@ -179,7 +179,10 @@ class GroupReset(Input):
 
 
 class PartitionOut(Output):
-    """One partition of a topic. While it has no leader nothing else is known of it, and 0 shown."""
+    """One partition of a topic.
+
+    While it has no leader, or none that has taken it up, nothing else is known of it, and 0 shown.
+    """
 
     partition: int
     leader: str | None

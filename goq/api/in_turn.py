@@ -15,6 +15,7 @@ import msgspec
 from goq import limits
 from goq.api.asking import Asking, changed, document_of
 from goq.api.messages_out import json_response
+from goq.api.reading import json_body
 from goq.api.spread import Document, InTurn
 from goq.errors import GoqError, InvalidInput
 from goq.http.message import Request, Response
@@ -74,12 +75,7 @@ def _fields_of(request: Request) -> dict[str, Any]:
     """Return what a request asks, wherever it says it."""
     if request.method == "DELETE":
         return dict(request.query)
-    try:
-        fields = msgspec.json.decode(request.body or b"{}")
-    except msgspec.DecodeError as error:
-        raise InvalidInput(f"the body is not JSON: {error}", field="body") from None
-    if not isinstance(fields, dict):
-        raise InvalidInput("the body is an object", field="body")
+    fields: dict[str, Any] = json_body(request, dict)
     return fields
 
 

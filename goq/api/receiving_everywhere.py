@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
+from goq import limits
 from goq.api.asking import Asking, changed
 from goq.api.bodies import Receive
 from goq.api.leased import GiveBack, Leased, put_together, read_leased
@@ -71,13 +72,21 @@ class ReceivingEverywhere:
         Raises ``NotLeader`` and ``Unavailable``.
         """
         places = self._asking.places
+        loop = asyncio.get_running_loop()
+        until = loop.time() + limits.ELSEWHERE_WAIT_MS / 1000
         asked: asyncio.Future[Any] = asyncio.ensure_future(self._asking.ask(url, request))
         try:
             while not asked.done():
                 change: asyncio.Future[Any] = places.next_change()
-                await asyncio.wait({asked, change}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(
+                    {asked, change},
+                    timeout=max(0.0, until - loop.time()),
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
                 if not asked.done() and url not in places.leader_urls(values[0]):
                     raise Unavailable(f"the node at {url} leads nothing of {values[0]} any more")
+                if not asked.done() and loop.time() >= until:
+                    raise Unavailable(f"the node at {url} does not answer", retry_after_ms=1000)
         except BaseException:
             self._keep(asyncio.ensure_future(self._return_late(asked, values)))
             raise

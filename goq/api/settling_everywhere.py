@@ -11,8 +11,9 @@ import msgspec
 from goq import limits
 from goq.api.asking import Asking, changed, code_of, document_of
 from goq.api.messages_out import json_response
+from goq.api.reading import json_body
 from goq.api.spread import Document
-from goq.errors import InvalidInput, NotLeader, PartitionOffline, Unavailable
+from goq.errors import GoqError, InvalidInput, NotLeader, PartitionOffline, Unavailable
 from goq.http.message import Request, Response
 from goq.model import Receipt
 
@@ -28,7 +29,7 @@ async def settle(asking: Asking, request: Request, topic: str) -> Response:
     """
     try:
         fields, left = _fields_of(request, len(asking.places.leaders(topic)))
-    except (msgspec.DecodeError, TypeError, InvalidInput):
+    except (TypeError, GoqError):
         return await asking.here(request)  # which says what is wrong with it
     loop = asyncio.get_running_loop()
     until = loop.time() + limits.RELAY_PATIENCE_S
@@ -57,8 +58,8 @@ async def settle(asking: Asking, request: Request, topic: str) -> Response:
 
 def _fields_of(request: Request, partitions: int) -> tuple[dict[str, Any], _ByPartition]:
     """Return a request's body, and its receipts by partition."""
-    fields = msgspec.json.decode(request.body)
-    texts = fields["receipts"] if isinstance(fields, dict) and "receipts" in fields else None
+    fields: dict[str, Any] = json_body(request, dict)
+    texts = fields.get("receipts")
     if not isinstance(texts, list) or not 0 < len(texts) <= limits.RECEIPTS_PER_REQUEST_MAX:
         raise InvalidInput("say which receipts", field="receipts")
     found: _ByPartition = {}

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import msgspec
 import pytest
 
+from goq import limits
 from goq.api.asking import Asking
 from goq.api.receiving_everywhere import ReceivingEverywhere
 from goq.api.spread import READY
@@ -86,6 +87,25 @@ def test_a_leader_that_is_replaced_is_waited_for_no_more_and_gets_back_what_it_l
     answer, given_back = asyncio.run(run())
     assert b"2:8:5" in bytes(answer.body)  # type: ignore[arg-type]
     assert given_back == ["1:7:0"]
+
+
+def test_a_leader_that_hangs_is_not_waited_for_long_and_gets_back_what_it_leased(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "ELSEWHERE_WAIT_MS", 1)
+
+    async def run() -> list[str]:
+        nodes, running = _begun(max=10)
+        hung = await nodes.wait_for("http://b")
+        await nodes.wait_for(None)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        hung.set_result(_leased("1:7:0"))
+        await _settled(lambda: nodes.given_back != [])
+        return nodes.given_back
+
+    assert asyncio.run(run()) == ["1:7:0"]
 
 
 def test_each_leader_is_asked_for_what_is_left_and_none_that_needs_not() -> None:

@@ -231,10 +231,10 @@ class Replica:
         assert part is not None
         leading.on_advance = self._changed.set
         while not leading.is_caught_up:
+            if self._wanted != part or self._begins_again:
+                return  # perhaps already since before: that the event told of it is forgotten here
             self._changed.clear()
             await self._changed.wait()
-            if self._wanted != part or self._begins_again:
-                return
         leadership = Leadership(
             part.leader_epoch,
             leading.quorums,

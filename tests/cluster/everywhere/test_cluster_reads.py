@@ -8,6 +8,9 @@ import pytest
 from support.eventually import eventually
 from support.running_cluster import NAMES, RunningCluster
 
+from goq.api.route import FRAMES
+from goq.frame.encode import Columns, ProducerMark, encode_frame
+
 _VARYING = ("time", "oldest_ready_age_ms", "rates", "at")
 
 
@@ -127,8 +130,15 @@ def test_a_search_finds_what_all_nodes_have_the_newest_first(
 
 
 def test_a_producer_is_known_wherever_it_got(cluster: RunningCluster, topic: str) -> None:
+    for number, node in enumerate([*cluster.nodes, *cluster.nodes]):
+        frame = encode_frame(Columns([b"a", b"b"]), producer=ProducerMark(12345, 3, 10))
+        body = number.to_bytes(4, "little") + frame
+        path = f"/v1/topics/{topic}/messages"
+        assert node.request("POST", path, body, {"Content-Type": FRAMES}).status == 200
     (shown,) = _same(cluster, f"/v1/topics/{topic}/producers/12345")
-    assert shown == {"partitions": []}
+    assert shown["partitions"] == [
+        {"partition": number, "epoch": 3, "next_sequence": 12, "offset": 1} for number in range(6)
+    ]
 
 
 def test_dead_letters_are_listed_put_back_and_purged_on_all_nodes(

@@ -144,6 +144,9 @@ def test_receipts_are_settled_by_who_leads_their_partitions(
     [
         ("ack", b"{"),
         ("ack", b"[]"),
+        ("ack", b'{"receipts": ["\xff"]}'),
+        ("receive", b'{"consumer": "\xff"}'),
+        ("receive", b"[" * 100_000),
         ("ack", {"receipts": ["no receipt"]}),
         ("ack", {"receipts": ["0:1:2"], "unknown": 1}),
         ("nack", {"receipts": ["0:1:2", "1:1:2"], "delay": "soon"}),

@@ -1,0 +1,127 @@
+"""Receipts go to who leads their partitions; none of them is lost with a leader."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from goq import limits
+from goq.api.asking import Asking, document_of
+from goq.api.settling_everywhere import settle
+from goq.errors import NotLeader, Unavailable
+from goq.http.message import Request, Response
+
+_RECEIPTS = ["2:1:0", "0:1:0", "1:1:0", "0:1:1", "7:1:0"]
+
+
+class _Nodes:
+    """Three partitions, each led by a node of its own; what a node answers, by its URL."""
+
+    def __init__(self, answers: dict[str, list[Any]]) -> None:
+        self.places = self
+        self.asked: list[tuple[str | None, Any]] = []
+        self._answers = answers
+        self.led: list[str | None] = ["http://a", "http://b", "http://c"]
+
+    def leaders(self, _topic: str) -> Sequence[str | None]:
+        return self.led
+
+    def leader_url(self, _topic: str, number: int) -> str | None:
+        if self.led[number] is None:
+            raise NotLeader("nobody")
+        return self.led[number]
+
+    async def here(self, _request: Request) -> Response:
+        return Response(400, b'{"code":"here"}')
+
+    async def ask(self, url: str, request: Request) -> Response:
+        body = msgspec.json.decode(request.body)
+        self.asked.append((url, body))
+        answers = self._answers.get(url, [])
+        answer = answers.pop(0) if answers else len(body["receipts"])
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(answer, Response):
+            return answer
+        return Response(200, msgspec.json.encode({"done": answer, "failed": []}))
+
+
+def test_each_leader_is_asked_for_its_own_and_told_all_else() -> None:
+    nodes = _Nodes({})
+    assert _settled(nodes, reason="why") == {"done": 5, "failed": []}
+    assert sorted(nodes.asked) == [
+        ("http://a", {"receipts": ["0:1:0", "0:1:1", "7:1:0"], "reason": "why"}),
+        ("http://b", {"receipts": ["1:1:0"], "reason": "why"}),
+        ("http://c", {"receipts": ["2:1:0"], "reason": "why"}),
+    ]
+
+
+def test_who_did_nothing_is_asked_again_and_only_that_node() -> None:
+    nodes = _Nodes({"http://b": [NotLeader("gone"), Response(421, b"{}")]})
+    assert _settled(nodes) == {"done": 5, "failed": []}
+    assert [url for url, _ in nodes.asked].count("http://b") == 3
+    assert [url for url, _ in nodes.asked].count("http://a") == 1
+
+
+def test_what_a_leader_may_have_done_is_not_asked_again_but_told() -> None:
+    nodes = _Nodes({"http://a": [Unavailable("broken")], "http://c": [Response(507, _FULL)]})
+    answer = _settled(nodes)
+    assert answer["done"] == 1
+    assert [(each["receipt"], each["code"]) for each in answer["failed"]] == [
+        ("2:1:0", "storage_full"),
+        ("0:1:0", "unavailable"),
+        ("0:1:1", "unavailable"),
+        ("7:1:0", "unavailable"),
+    ]
+
+
+def test_receipts_of_a_partition_that_nobody_leads_fail_and_the_others_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "RELAY_PATIENCE_S", 0.1)
+    nodes = _Nodes({})
+    nodes.led[1] = None
+    answer = _settled(nodes)
+    assert answer == {"done": 4, "failed": [{"receipt": "1:1:0", "code": "partition_offline"}]}
+
+
+def test_a_mistake_is_answered_as_one() -> None:
+    nodes = _Nodes({"http://b": [Response(400, b'{"code":"invalid_input"}')]})
+    assert _settled(nodes) == {"code": "invalid_input"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b"\xff",
+        b"[" * 100_000,
+        b'{"receipts":["\xff"]}',
+        b"[]",
+        b"",
+        b'{"receipts":[]}',
+        b'{"receipts":[1]}',
+        b'{"receipts":["x"]}',
+    ],
+)
+def test_what_cannot_be_shared_out_is_for_the_node_itself_to_refuse(body: bytes) -> None:
+    nodes = _Nodes({})
+    assert _answer(nodes, body) == {"code": "here"}
+    assert nodes.asked == []
+
+
+_FULL = b'{"code":"storage_full"}'
+
+
+def _settled(nodes: _Nodes, **fields: Any) -> Any:
+    return _answer(nodes, msgspec.json.encode({"receipts": _RECEIPTS, **fields}))
+
+
+def _answer(nodes: _Nodes, body: bytes) -> Any:
+    asking: Asking = nodes  # type: ignore[assignment]
+    request = Request("POST", "/", "", {"content-type": "application/json"}, body)
+    return document_of(asyncio.run(settle(asking, request, "t")))
