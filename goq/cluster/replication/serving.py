@@ -130,22 +130,26 @@ class FetchServer:
         loop = asyncio.get_running_loop()
         until = loop.time() + min(wait_ms, limits.FETCH_WAIT_MS) / 1000
         while not any(map(partial(self._has_news, session), session.todo)):
-            session.todo = {key: None for key in session.todo if self._is_held(session, key)}
+            session.todo = {key: None for key in session.todo if self._has_more(session, key)}
             session.news.clear()
             left_s = until - loop.time()
             if left_s <= 0:
                 return
             if session.todo:
-                left_s = min(left_s, self._pacer.wait_ms(_now_ms()) / 1000)
+                left_s = min(left_s, max(self._pacer.wait_ms(_now_ms()), 1) / 1000)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(session.news.wait(), left_s)
 
     def _has_news(self, session: _Session, key: PartitionKey) -> bool:
         """Whether there is anything to tell a follower now."""
-        leading = self._leading.get(key)
-        if leading is None:
+        if key not in self._leading:
             return True
-        return leading.has_news(session.positions[key]) and not self._is_held(session, key)
+        return self._has_more(session, key) and not self._is_held(session, key)
+
+    def _has_more(self, session: _Session, key: PartitionKey) -> bool:
+        """Whether there is anything to tell a follower, now or when its turn comes."""
+        leading = self._leading.get(key)
+        return leading is None or leading.has_news(session.positions[key])
 
     def _is_paced(self, session: _Session, key: PartitionKey) -> bool:
         return session.node in self._in_the_making.get(key, ())
@@ -156,7 +160,7 @@ class FetchServer:
 
     async def _answer(self, session: _Session) -> tuple[FetchAnswer, list[memoryview]]:
         todo = [key for key in session.todo if self._has_news(session, key)]
-        held = [key for key in session.todo if self._is_held(session, key)]
+        held = [key for key in session.todo if self._has_more(session, key)]
         session.todo = dict.fromkeys([*todo, *held])
         works: list[Callable[[int], News]] = []
         for key in islice(todo, limits.FETCH_PARTITIONS_MAX):

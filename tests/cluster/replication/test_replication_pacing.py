@@ -125,6 +125,23 @@ def test_a_replica_in_the_making_is_sent_what_the_rate_allows(loop: SimLoop) -> 
     assert 19 * MIB <= taken[KEY] <= 21 * MIB
 
 
+class Blinking(Pacer):
+    """Has its wait end between the second look at it and the third."""
+
+    looks = 0
+
+    def wait_ms(self, now_ms: int) -> float:
+        self.looks += 1
+        return 1.0 if self.looks <= 2 else 0.0
+
+
+def test_nothing_is_forgotten_when_the_wait_ends_between_two_looks(loop: SimLoop) -> None:
+    leader = loop.run_until_complete(server(KEY))
+    leader.pace(MIB, {KEY: frozenset({"b"})})
+    leader._pacer = Blinking(MIB)
+    assert loop.run_until_complete(fetched_bytes(leader, 5, KEY))[KEY] > MIB
+
+
 def test_several_replicas_in_the_making_share_the_rate(loop: SimLoop) -> None:
     leader = loop.run_until_complete(server(KEY, OTHER))
     leader.pace(MIB, {KEY: frozenset({"b"}), OTHER: frozenset({"b"})})
