@@ -51,5 +51,6 @@ class Proposing:
                 raise Conflict(error.detail) from None
             raise
         result = result_of(answer)
-        assert isinstance(result, Accepted)
+        if not isinstance(result, Accepted):
+            raise Conflict(result.detail)
         return result
