@@ -18,6 +18,7 @@ from goq.broker.broker import Broker
 from goq.broker.tasks import Tasks
 from goq.cluster.calls.calling import Calling
 from goq.cluster.controlling import Controlling
+from goq.cluster.disk_id import disk_id
 from goq.cluster.fitness import Fitness
 from goq.cluster.heartbeats import decode_heartbeat, encode_heartbeat
 from goq.cluster.local_topics import LocalTopics
@@ -109,6 +110,7 @@ class Member:
         self._taken_up: dict[str, object] = {}
         self._stopping = ""
         self._heard_s = -math.inf
+        self._was_wiped = False
         self._min_insync = 0
         self.has_left = False
         self._has_started = False
@@ -128,8 +130,9 @@ class Member:
         ``min_insync`` counts if the cluster has just begun.
         """
         self._min_insync = min_insync
+        disk = disk_id(self.replicas.disk, self._broker.topics_dir.parent)
         self._registration = RegisterNode(
-            self.name, self.incarnation, http_url, cluster_address, rack
+            self.name, self.incarnation, http_url, cluster_address, rack, disk
         )
         works = (
             self._follow(),
@@ -219,12 +222,31 @@ class Member:
             await self._changed.wait()
             self._changed.clear()
             try:
-                await self._register()
-                await self._become(self.state)
+                if not self._is_wiped():
+                    await self._register()
+                    await self._become(self.state)
             except (GoqError, OSError) as error:
                 _log.warning("this node does not follow the cluster yet: %s", error)
                 await asyncio.sleep(_AGAIN_S)
                 self._changed.set()
+
+    def _is_wiped(self) -> bool:
+        """Whether the cluster knows this node with another data folder: then it does nothing.
+
+        It would count as having what it has lost.
+        """
+        known, own = self.state.nodes.get(self.name), self._registration
+        is_wiped = known is not None and own is not None and known.disk != own.disk
+        if is_wiped and not self._was_wiped:
+            _log.critical(
+                "the data folder of %s is not the one that the cluster knows it with, so this node"
+                " takes no part: bring the old folder back; or stop it, take it out from another"
+                " node (goq cluster leave %s), and start it with an empty folder and a new id",
+                self.name,
+                self.name,
+            )
+        self._was_wiped = is_wiped
+        return is_wiped
 
     async def _register(self) -> None:
         known = self.state.nodes.get(self.name)
@@ -282,7 +304,8 @@ class Member:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(limits.NODE_HEARTBEAT_MS / 1000)
-            self._tasks.start(self._say_alive())  # one that hangs does not hold up the next
+            if not self._was_wiped:
+                self._tasks.start(self._say_alive())  # one that hangs does not hold up the next
 
     async def _say_alive(self) -> None:
         try:

@@ -208,7 +208,10 @@ class _Led:
         self.messages, self.events = HeldQuorum(), HeldQuorum()
         logs = open_logs(self.topic.directory / "0", RealDisk(), self.topic.settings)
         quorums = Quorums(self.messages, self.events)
-        await self.topic.lead(0, logs, Leadership(epoch, quorums, lambda: None))
+        leadership = Leadership(
+            epoch, quorums, lambda: None, lambda _error: None, lambda _damage: False
+        )
+        await self.topic.lead(0, logs, leadership)
 
 
 def _run_led(path: Path, test: Callable[[_Led], Awaitable[None]]) -> None:

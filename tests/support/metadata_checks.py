@@ -80,7 +80,7 @@ def _check_partition(nodes: Mapping[str, Node], p: Partition) -> None:
         return
     assert p.leader in p.in_sync
     assert nodes[p.leader].is_up
-    assert nodes[p.leader].can_lead
+    assert nodes[p.leader].can_lead or not any(nodes[n].can_lead for n in able(nodes, p))
     assert p.leader not in p.damaged or p.unclean
     assert all(nodes[node].is_up for node in p.in_sync)
 
@@ -107,11 +107,8 @@ def _check_change(
 
 def able(nodes: Mapping[str, Node], partition: Partition) -> set[str]:
     """Return who could lead, by the words of the rule."""
-    return {
-        node
-        for node in partition.in_sync
-        if nodes[node].is_up and nodes[node].can_lead and node not in partition.damaged
-    }
+    up = {n for n in partition.in_sync if nodes[n].is_up and n not in partition.damaged}
+    return {node for node in up if nodes[node].can_lead} or up
 
 
 def check_twin(
@@ -121,7 +118,7 @@ def check_twin(
     could = able(nodes, old)
     uncleanly = old.unclean and old.leader is not None and nodes[old.leader].is_up
     if uncleanly and not nodes[str(old.leader)].can_lead:
-        uncleanly = False
+        uncleanly = not any(nodes[node].can_lead for node in could)
     if isinstance(command, MarkDamaged) and command.node == old.leader:
         uncleanly = False
     goes_on = old.leader in could or uncleanly

@@ -29,13 +29,17 @@ class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RegisterNode(Command, frozen=True, tag="register_node/1"):
-    """A node has started. Everything it led or had in sync before counts as lost sight of."""
+    """A node has started. Everything it led or had in sync before counts as lost sight of.
+
+    ``disk`` is what its data folder was given when it was made: another one has other data.
+    """
 
     node: Text
     incarnation: Count
     http_url: Text
     cluster_address: Text
     rack: Text | None = None
+    disk: Text = ""
 
 
 class FenceNode(Command, frozen=True, tag="fence_node/1"):

@@ -1,9 +1,10 @@
 """Who leads a partition: decided whenever anything changes that it depends on.
 
-A partition has a leader exactly when one of its in-sync replicas can lead: its node is up and
-fit, and it is not damaged. A leader that still can stays. A new one is the preferred replica,
-or else the one whose node leads least. A node that is leaving is taken only when there is no
-other: what it alone has could not be moved away from it otherwise.
+A partition has a leader exactly when one of its in-sync replicas can lead: its node is up, and it
+is not damaged. One whose node is not fit, as with a full disk, leads while no fit one can: else
+nobody could read, nor delete what fills the disk. A leader that still can stays. A new one is the
+preferred replica, or else the one whose node leads least. A node that is leaving is taken only when
+there is no other: what it alone has could not be moved away from it otherwise.
 
 While nobody leads, nothing is written, so nobody falls behind: the in-sync set stands still.
 When there is a leader, only up nodes are in it.
@@ -49,10 +50,17 @@ def is_able(nodes: Mapping[str, Node], node: str) -> bool:
 
 
 def candidates(nodes: Mapping[str, Node], partition: Partition) -> tuple[str, ...]:
-    """Return who may be elected, in preferred order; leaving nodes only if there are no others."""
-    able = [
-        node for node in partition.in_sync if is_able(nodes, node) and node not in partition.damaged
+    """Return who may be elected, in preferred order; leaving nodes only if there are no others.
+
+    Unfit ones only if there is nobody else: what they have can be read and deleted, and deleting
+    may be what makes them fit.
+    """
+    up = [
+        node
+        for node in partition.in_sync
+        if node in nodes and nodes[node].is_up and node not in partition.damaged
     ]
+    able = [node for node in up if nodes[node].can_lead] or up
     return tuple(node for node in able if not nodes[node].leaving) or tuple(able)
 
 
@@ -62,9 +70,15 @@ def stays(nodes: Mapping[str, Node], partition: Partition) -> bool:
     return (
         leader is not None
         and leader in partition.in_sync
-        and is_able(nodes, leader)
+        and leader in nodes
+        and nodes[leader].is_up
         and (leader not in partition.damaged or partition.unclean)
+        and (nodes[leader].can_lead or not _has_fit(nodes, partition))
     )
+
+
+def _has_fit(nodes: Mapping[str, Node], partition: Partition) -> bool:
+    return any(nodes[node].can_lead for node in candidates(nodes, partition))
 
 
 def settled(nodes: Mapping[str, Node], partition: Partition, loads: Leaderships) -> Partition:

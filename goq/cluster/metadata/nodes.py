@@ -32,6 +32,13 @@ def register_node(state: State, command: RegisterNode) -> Applied:
     known = state.nodes.get(command.node)
     if known is None:
         return _taken_in(state, command)
+    if command.disk != known.disk:
+        raise Refusal(
+            "another_disk",
+            f"node {known.id!r} comes with another data folder than it was let in with: what it had"
+            f" is not there, and it must not count as having it. Bring the old folder back, or take"
+            f" the node out (goq cluster leave {known.id}) and let it join under a new id",
+        )
     if command.incarnation <= known.incarnation:
         raise Refusal(
             "stale_incarnation",
@@ -64,6 +71,7 @@ def _node(command: RegisterNode, *, leaving: bool) -> Node:
         command.cluster_address,
         command.rack,
         leaving=leaving,
+        disk=command.disk,
     )
 
 

@@ -116,7 +116,9 @@ def alter_in_sync(state: State, command: AlterInSync) -> Applied:
         if not incarnation_of(state, node, incarnation).is_up:
             raise Refusal("node_fenced", f"node {node!r} is fenced, so it is not in sync")
     in_sync = tuple(node for node in partition.holders if node in command.in_sync)
-    return put(state, command, replace(partition, in_sync=in_sync), f"has {len(in_sync)} in sync")
+    after = replace(partition, in_sync=in_sync)
+    after = settled(state.nodes, after, Leaderships(state))  # an unfit leader may be relieved now
+    return put(state, command, after, f"has {len(in_sync)} in sync")
 
 
 def elect_leader(state: State, command: ElectLeader) -> Applied:

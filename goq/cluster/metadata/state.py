@@ -24,7 +24,8 @@ class Node(msgspec.Struct, frozen=True):
     """A node of the cluster. ``incarnation`` rises with each of its starts.
 
     ``leaving`` is no status: a leaving node may also go silent, and must still leave afterwards.
-    ``unfit_reason`` says why it can lead nothing now, as a full disk; empty when it can.
+    ``unfit_reason`` says why it can lead nothing now, as a full disk; empty when it can. ``disk``
+    is what its data folder was given when it was made.
     """
 
     id: str
@@ -35,6 +36,7 @@ class Node(msgspec.Struct, frozen=True):
     status: NodeStatus = NodeStatus.UP
     leaving: bool = False
     unfit_reason: str = ""
+    disk: str = ""
 
     @property
     def can_lead(self) -> bool:

@@ -1,6 +1,7 @@
 """The state as tables of SQLite: read as a whole, written by what differs.
 
-    nodes(id, incarnation, http_url, cluster_address, rack, status, leaving, unfit_reason)
+    nodes(id, incarnation, http_url, cluster_address, rack, status, leaving, unfit_reason,
+          disk)
     topics(name, topic_id, settings, deleting, version)
     partitions(topic, partition, replicas, leader, in_sync, leader_epoch, target, moving, damaged,
                unclean, version)
@@ -32,7 +33,7 @@ SCHEMA = """
 CREATE TABLE IF NOT EXISTS nodes (
     id TEXT PRIMARY KEY, incarnation INTEGER NOT NULL, http_url TEXT NOT NULL,
     cluster_address TEXT NOT NULL, rack TEXT, status TEXT NOT NULL, leaving INTEGER NOT NULL,
-    unfit_reason TEXT NOT NULL
+    unfit_reason TEXT NOT NULL, disk TEXT NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS topics (
     name TEXT PRIMARY KEY, topic_id INTEGER NOT NULL, settings TEXT NOT NULL,

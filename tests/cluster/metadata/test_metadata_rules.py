@@ -88,15 +88,28 @@ def test_an_unclean_election_is_by_name_and_only_without_a_leader(three: State) 
 
 
 def test_while_nobody_leads_nobody_falls_out_of_sync(three: State) -> None:
-    state = after(three, SetFitness("n2", 1, "disk full"), SetFitness("n3", 1, "disk full"))
+    topic_id = three.topics["orders"].topic_id
+    damaged = [MarkDamaged("orders", topic_id, 0, node, 1) for node in ("n2", "n3")]
+    state = after(three, *damaged)
     state = after(state, FenceNode("n1", 1))
     assert partition(state).leader is None
     assert set(partition(state).in_sync) == {"n1", "n2", "n3"}
     led_again = after(state, UnfenceNode("n1", 1))
     assert partition(led_again).leader == "n1"
-    led_by_another = after(state, SetFitness("n3", 1))
+    led_by_another = after(state, MarkRepaired("orders", topic_id, 0, "n3", 1))
     assert partition(led_by_another).leader == "n3"
     assert set(partition(led_by_another).in_sync) == {"n2", "n3"}
+
+
+def test_an_unfit_node_leads_only_while_no_fit_one_can(three: State) -> None:
+    full = [SetFitness(node, 1, "its disk is full") for node in ("n1", "n2", "n3")]
+    state = after(three, full[0])
+    assert partition(state).leader != "n1"
+    state = after(state, *full[1:])
+    leader = partition(state).leader
+    assert leader is not None, "with all disks full nobody could read or delete"
+    fit = next(node for node in ("n1", "n2", "n3") if node != leader)
+    assert partition(after(state, SetFitness(fit, 1))).leader == fit
 
 
 def test_a_restarted_leader_without_others_leads_again_in_the_next_epoch() -> None:
@@ -105,6 +118,14 @@ def test_a_restarted_leader_without_others_leads_again_in_the_next_epoch() -> No
     state = after(state, RegisterNode("n1", 2, "http://n1", "n1:9"))
     assert partition(state).leader == "n1"
     assert partition(state).leader_epoch == epoch + 1
+
+
+def test_a_node_with_another_disk_is_not_the_node_that_was_let_in(three: State) -> None:
+    assert refused(three, RegisterNode("n1", 9, "http://n1", "n1:9", None, "new")) == "another_disk"
+    state = after(nodes(1), RegisterNode("n2", 1, "http://n2", "n2:9", None, "first"))
+    assert refused(state, RegisterNode("n2", 2, "http://n2", "n2:9", None, "")) == "another_disk"
+    state = after(state, RegisterNode("n2", 2, "http://n2", "n2:9", None, "first"))
+    assert state.nodes["n2"].disk == "first"
 
 
 def test_a_restarted_node_is_out_of_sync_until_the_leader_has_seen_it(three: State) -> None:

@@ -16,7 +16,7 @@ from goq.cluster.replication.leading import Leading
 from goq.cluster.replication.messages import PartitionNews
 from goq.cluster.replication.progress import Ends, Progress
 
-SEEDS = 40
+SEEDS = 150
 Patch = pytest.MonkeyPatch
 
 

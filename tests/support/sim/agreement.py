@@ -18,6 +18,7 @@ class Agreement:
     def __init__(self, random: Random, parts: dict[PartitionKey, Part]) -> None:
         self.parts = parts
         self.live: dict[str, Tell] = {}
+        self.unfit: set[str] = set()
         self._random = random
 
     def join(self, node: str, tell: Tell) -> None:
@@ -46,6 +47,7 @@ class Agreement:
         part = self.parts[key]
         gone = (part.leader, *part.damaged)
         others = [n for n in part.in_sync if n in self.live and n not in gone]
+        others = [n for n in others if n not in self.unfit]
         if others:
             leader = self._random.choice(others)
             self._put(key, part._replace(leader=leader, leader_epoch=part.leader_epoch + 1))
@@ -82,9 +84,19 @@ class Agreement:
                     self._elect(key)
                 self._spread()
 
+    def hear_of_fitness(self, node: str, reason: str) -> None:
+        """A node says why it cannot lead, or that it can."""
+        if (node in self.unfit) == bool(reason):
+            return
+        self.unfit ^= {node}
+        for key, part in list(self.parts.items()):
+            if part.leader in self.unfit:
+                self.depose(key)
+
     def _elect(self, key: PartitionKey) -> None:
         part = self.parts[key]
         able = [n for n in part.in_sync if n in self.live and n not in part.damaged]
+        able = [n for n in able if n not in self.unfit] or able
         if able:
             leader = self._random.choice(able)
             self._put(key, part._replace(leader=leader, leader_epoch=part.leader_epoch + 1))

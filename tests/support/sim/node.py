@@ -16,6 +16,7 @@ from goq.broker.stats import Histogram
 from goq.broker.tasks import Tasks
 from goq.broker.topic import Leadership, Topic
 from goq.clock import ManualClock
+from goq.cluster.fitness import Fitness
 from goq.cluster.replication.mending import MendAnswer, MendRequest
 from goq.cluster.replication.messages import FetchAnswer, FetchRequest, PartitionKey
 from goq.cluster.replication.repairs import Repairs
@@ -95,8 +96,9 @@ class SimNode:
             executor,
             self._fetch_from,
             self._propose_in_sync,
-            on_failure=lambda key, error: self.failures.append(f"{key}: {error!r}"),
+            on_failure=self._failed,
         )
+        self.fitness = Fitness(disk, Path("/data"), self.replicas.in_thread)
         self.repairs = Repairs(self.replicas, self._ask_for_frames)
         self._context = contextvars.copy_context()
         self._context.run(HOME.set, self)
@@ -106,6 +108,7 @@ class SimNode:
         self._agreement.join(self.name, self._agree)
         self.spawn(self._check())
         self.spawn(self.repairs.scrub())
+        self.spawn(self.fitness.watch())
 
     def spawn(self, work: Awaitable[T]) -> asyncio.Task[T]:
         """Run something that ends with this life of the node."""
@@ -143,6 +146,10 @@ class SimNode:
             raise NotLeader("not here")
         return topic.partition(key.number)
 
+    def _failed(self, key: PartitionKey, error: Exception) -> None:
+        self.failures.append(f"{key}: {error!r}")
+        self.fitness.failed(error)
+
     def _agree(self, parts: dict[PartitionKey, Part]) -> None:
         """Take over what all agreed on; what is older than what is known is passed over."""
         if self.is_dead:
@@ -159,6 +166,7 @@ class SimNode:
             await asyncio.sleep(_CHECK_S)
             self.replicas.check_in_sync()
             self.repairs.look()
+            self._agreement.hear_of_fitness(self.name, self.fitness.reason)
             self._agreement.hear_of_damage(self.name, self.repairs.damaged, self.repairs.repaired)
 
     async def _fetch_from(
