@@ -12,6 +12,7 @@ from bench import (
     background,
     backlog,
     batches,
+    cluster,
     commands,
     consuming,
     dedup,
@@ -42,6 +43,7 @@ WORKS: list[Work] = [
     *background.WORKS,
     *trace.WORKS,
     *past.WORKS,
+    *cluster.WORKS,
 ]
 QUICK_SCALE = 0.1
 

@@ -84,15 +84,22 @@ class Budget:
 
 
 def load(
-    port: int, callers: Sequence[Iterator[Request]], requests: int, length: AnswerLength
+    port: int | Sequence[int],
+    callers: Sequence[Iterator[Request]],
+    requests: int,
+    length: AnswerLength,
 ) -> float:
-    """Send so many requests over a connection a caller; return the seconds that it took."""
+    """Send so many requests over a connection a caller; return the seconds that it took.
+
+    All connections are to one port, or each to its own.
+    """
+    ports = [port] * len(callers) if isinstance(port, int) else port
 
     async def main() -> float:
         loop = asyncio.get_running_loop()
         budget = Budget(requests, len(callers))
         connected = []
-        for source in callers:
+        for source, port in zip(callers, ports, strict=True):
             _, caller = await loop.create_connection(
                 lambda source=source: _Caller(source, length, budget),  # type: ignore[misc]
                 "127.0.0.1",
