@@ -156,9 +156,12 @@ class Node:
     async def stop(self) -> None:
         """Finish what is in flight, make everything durable, let go of the folder.
 
-        Who waits for messages is told at once; who publishes gets the answer.
+        Who waits for messages is told at once; who publishes gets the answer. In a cluster others
+        lead first what this node leads: nobody has to wait until it is missed.
         """
         self._draining = True
+        if self._membership is not None:
+            await self._membership.hand_over()
         if self.api is not None:
             self.api.stop_waiting()
         if self.broker is not None:

@@ -19,7 +19,12 @@ from goq.cluster.calls.calling import Calling
 from goq.cluster.controlling import Controlling
 from goq.cluster.heartbeats import decode_heartbeat, encode_heartbeat
 from goq.cluster.local_topics import LocalTopics
-from goq.cluster.metadata.commands import AlterInSync, ChangeSettings, RegisterNode
+from goq.cluster.metadata.commands import (
+    AlterInSync,
+    ChangeSettings,
+    RegisterNode,
+    SetFitness,
+)
 from goq.cluster.metadata.state import Partition, State, Topic
 from goq.cluster.metadata.watch import Heartbeat
 from goq.cluster.proposing import Proposing
@@ -50,6 +55,7 @@ _log = logging.getLogger("goq.cluster")
 FETCH, HEARTBEAT = "/cluster/fetch", "/cluster/heartbeat"
 _HEAD_BYTES = 4
 _AGAIN_S = 0.2
+_LOOK_S = 0.01
 
 
 class Member:
@@ -108,6 +114,20 @@ class Member:
         works = (self._follow(), self._beat(), self._look_at_in_sync(), self.controlling.run())
         self._running = [self._tasks.start(work) for work in works]
         self._changed.set()
+
+    async def hand_over(self) -> None:
+        """Have other nodes lead what this one leads, before it stops; return when they do.
+
+        Nobody waits for long: what has no other replica in sync is led by nobody then.
+        """
+        self._unfit_reason = "it is being stopped"
+        within_s = limits.HAND_OVER_TIMEOUT_MS / 1000
+        command = SetFitness(self.name, self.incarnation, self._unfit_reason)
+        with suppress(GoqError, TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._proposing.propose(command, within_s)
+                while any(replica.leading is not None for replica in self.replicas):
+                    await asyncio.sleep(_LOOK_S)
 
     async def stop(self) -> None:
         """Take part no more: all replicas are closed on return."""

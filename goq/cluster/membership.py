@@ -156,6 +156,11 @@ class Membership:
         assert self._machine is not None
         return list(self._machine.state.nodes)
 
+    async def hand_over(self) -> None:
+        """Have others lead what this node leads: it is going to stop."""
+        if self.member is not None:
+            await self.member.hand_over()
+
     async def stop(self) -> None:
         """Take part no more: what this node led is led by others from now on."""
         if self._joining is not None:
