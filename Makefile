@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-long check bench docs clean
+.PHONY: demo test test-long chaos check bench docs clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -23,6 +23,9 @@ test: $(VENV)/installed-dev        ## every test but the long ones
 
 test-long: $(VENV)/installed-dev   ## every test, the long variants too
 	$(BIN)/python -m pytest
+
+chaos: $(VENV)/installed-dev      ## half an hour of faults on a cluster under load
+	$(BIN)/python -m tests.chaos --minutes 30
 
 check: $(VENV)/installed-dev       ## style, types, layers, generated files
 	$(BIN)/ruff check .

@@ -26,13 +26,18 @@ _POLL_S = 0.005
 _READY = re.compile(rb"goq (\S+) ready on (http://\S+), data in (.+)\n")
 
 
-def wait_until(condition: Callable[[], object], what: str, *, seconds: float = 20.0) -> None:
-    """Return when the condition holds; fail if it does not within ``seconds``."""
+def wait_until(
+    condition: Callable[[], object], what: str, *, seconds: float = 20.0, pause_s: float = _POLL_S
+) -> None:
+    """Return when the condition holds; fail if it does not within ``seconds``.
+
+    ``pause_s`` is between looks: longer where looking costs something.
+    """
     deadline_s = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline_s:
             raise AssertionError(f"not within {seconds:g} s: {what}")
-        time.sleep(_POLL_S)
+        time.sleep(pause_s)
 
 
 def clean_environment(home: Path) -> dict[str, str]:
