@@ -19,12 +19,7 @@ from goq.cluster.calls.calling import Calling
 from goq.cluster.controlling import Controlling
 from goq.cluster.heartbeats import decode_heartbeat, encode_heartbeat
 from goq.cluster.local_topics import LocalTopics
-from goq.cluster.metadata.commands import (
-    AlterInSync,
-    ChangeSettings,
-    RegisterNode,
-    SetFitness,
-)
+from goq.cluster.metadata.commands import AlterInSync, ChangeSettings, RegisterNode
 from goq.cluster.metadata.state import Partition, State, Topic
 from goq.cluster.metadata.watch import Heartbeat
 from goq.cluster.proposing import Proposing
@@ -121,11 +116,9 @@ class Member:
         Nobody waits for long: what has no other replica in sync is led by nobody then.
         """
         self._unfit_reason = "it is being stopped"
-        within_s = limits.HAND_OVER_TIMEOUT_MS / 1000
-        command = SetFitness(self.name, self.incarnation, self._unfit_reason)
-        with suppress(GoqError, TimeoutError):
-            async with asyncio.timeout(within_s):
-                await self._proposing.propose(command, within_s)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limits.HAND_OVER_TIMEOUT_MS / 1000):
+                await self._say_alive()
                 while any(replica.leading is not None for replica in self.replicas):
                     await asyncio.sleep(_LOOK_S)
 
