@@ -26,7 +26,6 @@ from goq.cluster.metadata.commands import (
     AlterInSync,
     ChangeSettings,
     RegisterNode,
-    SetFitness,
 )
 from goq.cluster.metadata.state import Partition, State, Topic, places
 from goq.cluster.metadata.watch import Heartbeat
@@ -151,11 +150,9 @@ class Member:
         Nobody waits for long: what has no other replica in sync is led by nobody then.
         """
         self._stopping = "it is being stopped"
-        within_s = limits.HAND_OVER_TIMEOUT_MS / 1000
-        command = SetFitness(self.name, self.incarnation, self._stopping)
-        with suppress(GoqError, TimeoutError):
-            async with asyncio.timeout(within_s):
-                await self._proposing.propose(command, within_s)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limits.HAND_OVER_TIMEOUT_MS / 1000):
+                await self._say_alive()
                 while any(replica.leading is not None for replica in self.replicas):
                     await asyncio.sleep(_LOOK_S)
 

@@ -105,22 +105,20 @@ class Cluster:
             seconds=SETTLE_S_MAX,
             pause_s=0.1,
         )
-        body = json.dumps({"partitions": 6, "settings": dict(settings)}).encode()
-        paths = {
-            f"/v1/topics/{topic}": body,
-            f"/v1/topics/{topic}/groups/{group}": b'{"settings":{}}',
-        }
-        for path, said in paths.items():
-            wait_until(lambda p=path, s=said: self._made(p, s), path, seconds=SETTLE_S_MAX)
+        made = json.dumps({"name": topic, "partitions": 6, "settings": dict(settings)}).encode()
+        used = f"/v1/topics/{topic}/groups/{group}"
+        for request in (("POST", "/v1/topics", made), ("PUT", used, b'{"settings":{}}')):
+            wait_until(lambda r=request: self._done(*r), request[1], seconds=SETTLE_S_MAX)
         wait_until(
             lambda: len(self.leaders(topic)) == 6, "all is led", seconds=SETTLE_S_MAX, pause_s=0.1
         )
         is_known = lambda: len(self.ask_each(f"/v1/topics/{topic}")) == len(self.nodes)  # noqa: E731
         wait_until(is_known, "all know the topic", seconds=SETTLE_S_MAX, pause_s=0.1)
 
-    def _made(self, path: str, body: bytes) -> bool:
+    def _done(self, method: str, path: str, body: bytes) -> bool:
         headers = {"Content-Type": "application/json"}
-        return self.nodes["n1"].ask("PUT", path, body, headers).status < 300
+        status = self.nodes["n1"].ask(method, path, body, headers).status
+        return status < 300 or status == 409  # an earlier attempt may have been carried out
 
     def is_whole(self, topic: str) -> bool:
         """Whether all replicas of a topic are in sync, as the node knows that knows the most."""

@@ -149,10 +149,14 @@ def _inode_of(port: int) -> str | None:
 def _holds(pid: int, inode: str) -> bool:
     wanted = f"socket:[{inode}]"
     try:
-        for entry in os.scandir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(FileNotFoundError):
-                if os.readlink(entry.path) == wanted:
-                    return True
+        with os.scandir(f"/proc/{pid}/fd") as entries:
+            return any(_leads_to(entry.path) == wanted for entry in entries)
     except (FileNotFoundError, PermissionError, ProcessLookupError):
-        return False
-    return False
+        return False  # it has ended
+
+
+def _leads_to(link: str) -> str:
+    try:
+        return os.readlink(link)
+    except FileNotFoundError:
+        return ""
