@@ -115,7 +115,9 @@ def write_export(rows: Rows, folder: Path) -> None:
                 last_time_us=max(times_us),
             )
             manifest = Manifest(number=1, files=[entry])
-            Ledger(target, table, topic).finish(manifest, State(topic=topic, plans=1))
+            Ledger(target, table, topic).finish(
+                manifest, State(id=f"{table} {topic}", topic=topic, plans=1)
+            )
 
 
 def _published(luck: random.Random, topic: str, kind: Kind) -> Iterator[dict[str, Any]]:

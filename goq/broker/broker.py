@@ -100,7 +100,7 @@ class Broker:
             self.write_seconds,
             FrameCache(),
             self._tasks,
-            random.random,
+            random.Random().random,
             lambda: secrets.randbits(_PRODUCER_ID_BITS) or 1,
         )
         self.keeper = Keeper(

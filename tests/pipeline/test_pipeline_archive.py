@@ -154,10 +154,9 @@ def export(
     client: Client, topic: str, root: Path, *, include_deleted: bool, table: Table = MESSAGES_TABLE
 ) -> Exported:
     source = NodeSource(client, include_deleted=include_deleted)
-    staging = root / "_goq" / "tmp"
     target = LocalTarget(root)
     return Export(
-        source, target, table, topic, staging, include_deleted=include_deleted, messages_max=2
+        source, target, table, topic, include_deleted=include_deleted, messages_max=2
     ).run()
 
 

@@ -301,4 +301,4 @@ def test_a_topic_without_messages_gives_empty_reports(traffic: Traffic) -> None:
 
 def test_messages_that_no_group_has_come_for_are_said_to_be_so(traffic: Traffic) -> None:
     traffic.publish(0)
-    assert account(traffic) == {"no group": 1}
+    assert account(audit(*traffic.frames())) == {"no group": 1}

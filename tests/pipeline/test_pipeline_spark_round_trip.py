@@ -105,8 +105,7 @@ def test_messages_of_every_kind_pass_through_an_export_and_spark_unchanged(
         publish(client, topic, drawn(messages_with(3), MESSAGES), 1)
         copy = f"{topic}-copy"
         client.create_topic(copy, PARTITIONS)
-        staging = tmp_path / "tmp"
-        Export(NodeSource(client), LocalTarget(tmp_path), MESSAGES_TABLE, topic, staging).run()
+        Export(NodeSource(client), LocalTarget(tmp_path), MESSAGES_TABLE, topic).run()
         write(spark.read.parquet(str(tmp_path / "messages")), node, copy)
         wanted, found = logged(client, topic), logged(client, copy)
     assert sum(map(len, wanted)) == MESSAGES + 2

@@ -26,7 +26,9 @@ def test_numbers_stand_behind_the_prefix_as_they_are_written(
     assert column.to_pylist() == [f"{prefix}{number}" for number in numbers]
 
 
-@given(st.text(st.characters(exclude_characters="\0"), min_size=1), st.integers(0, 20))
+@given(
+    st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size=1), st.integers(0, 20)
+)
 def test_a_text_is_repeated(text: str, rows: int) -> None:
     column = repeated(text, rows)
     column.validate(full=True)
