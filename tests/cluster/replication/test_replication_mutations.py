@@ -110,10 +110,10 @@ def _long(mutate: Callable[[Patch], None]) -> object:
     "mutate",
     [
         _shows_what_the_leader_alone_has,
-        _counts_only_those_who_are_in_sync,
-        _counts_only_those_who_are_to_be_in_sync,
+        _long(_counts_only_those_who_are_in_sync),
+        _long(_counts_only_those_who_are_to_be_in_sync),
         _long(_lets_anybody_into_the_in_sync_set),
-        _opens_before_all_in_sync_have_it,
+        _long(_opens_before_all_in_sync_have_it),
         _never_looks_where_logs_part,
         _long(_follows_whatever_the_epoch),
         _long(_does_not_sync),
