@@ -19,7 +19,6 @@ demo: $(VENV)/installed            ## run a node, publish, consume, kill it, sho
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash tools/demo.sh
 
 cluster: $(VENV)/installed         ## run three nodes on this machine until Ctrl-C
-	$(BIN)/pip install --quiet --editable '.[cluster]'
 	$(BIN)/python tools/cluster.py
 
 test: $(VENV)/installed-dev        ## every test but the long ones

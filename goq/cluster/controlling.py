@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 from goq import limits
@@ -93,10 +94,9 @@ class Controlling:
         while True:
             watch = self._watch
             pause_s = limits.CONTROLLER_LOOK_MS / 1000 if watch is not None else None
-            try:
-                await asyncio.wait_for(self._changed.wait(), pause_s)
-            except TimeoutError:
-                pass
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):  # wait_for may lose a cancellation
+                    await self._changed.wait()
             self._changed.clear()
             await self._look()
 

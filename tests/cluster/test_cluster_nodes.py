@@ -85,7 +85,7 @@ def test_a_node_that_has_left_stays_away_when_it_is_started_again(cluster: Membe
     version = cluster.running["n1"].call("GET", "/v1/cluster")["version"]
     cluster.stop("n2")
     again = cluster.start("n2")
-    assert again.request("GET", "/readyz").status == 200
+    assert again.request("GET", "/readyz").status == 503
     later = cluster.running["n1"].call("GET", f"/v1/cluster?version={version}&wait=1s")
     assert [node["id"] for node in later["nodes"]] == ["n1"]
 
