@@ -7,7 +7,9 @@ from goq.cluster.metadata.results import Accepted, Refused
 from goq.cluster.metadata.state import State
 from goq.cluster.metadata.store import MetadataMachine, result_of
 from goq.cluster.raft.node import RaftNode
-from goq.errors import BY_CODE, Conflict, GoqError, TimedOut
+from goq.errors import BY_CODE, Conflict, GoqError, TimedOut, Unavailable
+
+_ERRORS = {**BY_CODE, "not_enough_nodes": Unavailable}  # more may be up in a moment
 
 
 class Proposing:
@@ -47,5 +49,5 @@ class Proposing:
         answer = await self._raft.propose(encode_command(command), timeout_s, request)
         result = result_of(answer)
         if isinstance(result, Refused):  # most of the metadata's own codes are of one kind
-            raise BY_CODE.get(result.code, Conflict)(result.detail)
+            raise _ERRORS.get(result.code, Conflict)(result.detail)
         return result
