@@ -51,6 +51,7 @@ class Driver:
                 stdout=log,
                 stderr=log,
                 cwd=checkpoint.parent,
+                env={**os.environ, "PYTHONPATH": str(TESTS.parent)},  # where Spark looks for goq
                 start_new_session=True,
             )
 
