@@ -8,7 +8,7 @@ from urllib.parse import quote
 import httpx
 
 from goq import limits
-from goq.client._async.transport import open_transport
+from goq.cluster.transports import Transports
 from goq.errors import NotLeader, Unavailable
 from goq.http.message import LOCAL, Request, Response
 
@@ -31,7 +31,7 @@ class Relay:
     """Keeps connections to the other nodes' HTTP ports."""
 
     def __init__(self) -> None:
-        self._transports: dict[str, httpx.AsyncBaseTransport] = {}
+        self._transports = Transports(limits.RELAY_CONNECTIONS_MAX)
 
     async def ask(self, url: str, request: Request) -> Response:
         """Return the answer of the node at ``url``, which is to answer by itself.
@@ -58,7 +58,7 @@ class Relay:
             },
         )
         try:
-            answer = await self._transport(url).handle_async_request(passed_on)
+            answer = await self._transports.to(url).handle_async_request(passed_on)
             return await _response(answer)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise NotLeader(
@@ -71,18 +71,9 @@ class Relay:
                 retry_after_ms=500,
             ) from None
 
-    def _transport(self, url: str) -> httpx.AsyncBaseTransport:
-        transport = self._transports.get(url)
-        if transport is None:
-            scheme = httpx.URL(url).scheme
-            transport = open_transport(scheme, limits.RELAY_CONNECTIONS_MAX)
-            self._transports[url] = transport
-        return transport
-
     async def close(self) -> None:
         """Close all connections; what waits for an answer fails."""
-        for transport in self._transports.values():
-            await transport.aclose()
+        await self._transports.close()
 
 
 async def _response(answer: httpx.Response) -> Response:

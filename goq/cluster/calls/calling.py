@@ -5,9 +5,9 @@ from __future__ import annotations
 import httpx
 
 from goq import limits
-from goq.client._async.transport import open_transport
 from goq.cluster.calls.answering import BOOT, NODE, NUMBER, PROOF, SESSION
 from goq.cluster.calls.proofs import CallMark, Prover, new_nonce
+from goq.cluster.transports import Transports
 from goq.errors import BY_CODE, GoqError, NotAllowed, Unavailable
 
 
@@ -20,7 +20,7 @@ class Calling:
         self._session = new_nonce()
         self._number = 0
         self._boots: dict[str, str] = {}
-        self._transports: dict[str, httpx.AsyncBaseTransport] = {}
+        self._transports = Transports(limits.CALL_CONNECTIONS_MAX)
 
     async def call(self, url: str, path: str, body: bytes, timeout_s: float) -> bytes:
         """Have the node at ``url`` do something; return its answer.
@@ -56,7 +56,7 @@ class Calling:
             "POST", url + path, headers=headers, content=body, extensions={"timeout": timeout}
         )
         try:
-            response = await self._transport(url).handle_async_request(request)
+            response = await self._transports.to(url).handle_async_request(request)
             await response.aread()
         except httpx.HTTPError as error:
             raise Unavailable(f"the node at {url} does not answer: {error}") from None
@@ -70,15 +70,6 @@ class Calling:
         code, _, detail = body.decode(errors="replace").partition("\n")
         raise BY_CODE.get(code, GoqError)(detail)
 
-    def _transport(self, url: str) -> httpx.AsyncBaseTransport:
-        transport = self._transports.get(url)
-        if transport is None:
-            scheme = httpx.URL(url).scheme
-            transport = open_transport(scheme, limits.CALL_CONNECTIONS_MAX)
-            self._transports[url] = transport
-        return transport
-
     async def close(self) -> None:
         """Close all connections; what waits for an answer fails."""
-        for transport in self._transports.values():
-            await transport.aclose()
+        await self._transports.close()
