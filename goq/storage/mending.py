@@ -9,6 +9,7 @@ crash leaves the damaged one or the mended one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from goq import limits
@@ -16,7 +17,7 @@ from goq.errors import InvalidFrame
 from goq.frame.view import FrameView
 from goq.storage.damage import Damage
 from goq.storage.log import Log
-from goq.storage.rewriting import SegmentWriter, put_in_place
+from goq.storage.rewriting import SegmentWriter, put_in_place, written_aside
 from goq.storage.scan import BadRegion, Scan
 from goq.storage.segment import Segment
 
@@ -93,24 +94,8 @@ def mend(log: Log, segment: Segment, frames: Mapping[Gap, Sequence[FrameView]]) 
         if not fills(views, gap):
             raise InvalidFrame(f"what was found does not fill offsets {gap} of {segment.path}")
     disk, time_before_us = log.reader.disk, log.reader.time_before(segment)
-    new = Segment(segment.path.parent, segment.base_offset, segment.generation + 1)
-    file = disk.open(new.aside_path)
-    try:
-        if file.size_bytes:
-            file.truncate(0)
-        writer = SegmentWriter(file, segment.base_offset, time_before_us)
-        _write(writer, log, segment, frames)
-        writer.finish(segment.end_offset)
-        file.sync()
-    except BaseException:
-        file.close()
-        disk.remove(new.aside_path)
-        raise
-    file.close()
-    new.size_bytes, new.end_offset = writer.position, segment.end_offset
-    new.index, new.time_us = writer.index, writer.index.last().time_us
-    if segment.columns is not None:
-        new.keep_columns(disk)
+    write = partial(_write, log=log, segment=segment, frames=frames)
+    new = written_aside(disk, segment, time_before_us, write)
     put_in_place(disk, new)
     log.exchange(segment, new)
     for gap in frames:

@@ -100,12 +100,8 @@ def rewrite(
 
     ``time_before_us`` is the running maximum of append times before the segment.
     """
-    new = Segment(segment.path.parent, segment.base_offset, segment.generation + 1)
-    file = disk.open(new.aside_path)
-    try:
-        if file.size_bytes:  # of a pass that was cut short
-            file.truncate(0)
-        writer = SegmentWriter(file, segment.base_offset, time_before_us)
+
+    def write(writer: SegmentWriter) -> None:
         scan = _scan(disk, segment)
         for place in scan.frames(0, segment.base_offset):
             terms.pause()
@@ -113,6 +109,24 @@ def rewrite(
                 writer.add_damaged(_pieces(disk, segment, place), place)
             else:
                 _add(writer, place.view, found, terms)
+
+    return written_aside(disk, segment, time_before_us, write)
+
+
+def written_aside(
+    disk: Disk, segment: Segment, time_before_us: int, write: Callable[[SegmentWriter], None]
+) -> Segment:
+    """Return a segment's next generation, written by ``write``: durable, and not in place yet.
+
+    Whatever ``write`` or the disk raises leaves the segment as it was, and nothing beside it.
+    """
+    new = Segment(segment.path.parent, segment.base_offset, segment.generation + 1)
+    file = disk.open(new.aside_path)
+    try:
+        if file.size_bytes:  # of a pass that was cut short
+            file.truncate(0)
+        writer = SegmentWriter(file, segment.base_offset, time_before_us)
+        write(writer)
         writer.finish(segment.end_offset)
         file.sync()
     except BaseException:
