@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support.local_raft import proposing
+from support.raft_group import PATIENT, member_specs, settings_of
 
-from goq.cluster.metadata.commands import AlterInSync, LeaveNode, RegisterNode, RemoveNode
+from goq.cluster.metadata.commands import (
+    AlterInSync,
+    FenceNode,
+    LeaveNode,
+    RegisterNode,
+    RemoveNode,
+)
+from goq.cluster.metadata.store import MetadataMachine
+from goq.cluster.proposing import Proposing
+from goq.cluster.raft.node import RaftNode
 from goq.errors import Conflict, GoqError, NodeNotFound, TopicNotFound
 
 
@@ -33,3 +44,25 @@ def test_what_is_refused_raises_why(command: Any, error: type[GoqError]) -> None
     with pytest.raises(error):
         asyncio.run(cluster.propose(command))
     assert asyncio.run(cluster.propose_surely(command)) is None
+
+
+def test_what_is_refused_is_known_not_to_be_done_by_a_real_group_too(tmp_path: Path) -> None:
+    async def life() -> None:
+        [spec] = specs = member_specs(1)
+        name = spec.partition("=")[0]
+        (tmp_path / name).mkdir()
+        machine = MetadataMachine(tmp_path / name)
+        raft = RaftNode(settings_of(spec, specs, tmp_path, PATIENT), machine)
+        await raft.start()
+        try:
+            cluster = Proposing(raft, machine)
+            await cluster.propose(RegisterNode("n1", 2, "http://h:1", "h:2", None), 60.0)
+            with pytest.raises(Conflict):
+                await cluster.propose(FenceNode("n1", 1), 60.0)
+            assert await cluster.propose_surely(FenceNode("n1", 1)) is None
+            assert cluster.state.nodes["n1"].is_up
+        finally:
+            await raft.stop()
+            machine.close()
+
+    asyncio.run(life())
