@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -179,10 +180,9 @@ class Replica:
 
     async def _pause(self) -> None:
         """Wait before the next try, unless something else is wanted meanwhile."""
-        try:
-            await asyncio.wait_for(self._changed.wait(), _TRY_AGAIN_S)
-        except TimeoutError:
-            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_TRY_AGAIN_S):
+                await self._changed.wait()
 
     def _must_open(self) -> bool:
         return self.leading is not None and not self._is_open

@@ -138,7 +138,8 @@ class FetchServer:
             if session.todo:
                 left_s = min(left_s, max(self._pacer.wait_ms(_now_ms()), 1) / 1000)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(session.news.wait(), left_s)
+                async with asyncio.timeout(left_s):  # wait_for may lose a cancellation
+                    await session.news.wait()
 
     def _has_news(self, session: _Session, key: PartitionKey) -> bool:
         """Whether there is anything to tell a follower now."""
