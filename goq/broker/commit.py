@@ -143,6 +143,7 @@ class GroupCommit:
         self._stored: deque[_Stored] = deque()  # not safe yet
         self._stored_bytes = 0
         self._repeated: list[tuple[Appended, asyncio.Future[Appended]]] = []
+        self._doubtful: set[asyncio.Future[Appended]] = set()  # to be refused, if that is sure
         self._high_watermark = log.end_offset
         self._busy = False
         self._idle = asyncio.Event()
@@ -245,7 +246,7 @@ class GroupCommit:
             queue.popleft()
             self._queued_bytes -= header.frame_bytes
             if isinstance(admitted, GoqError):
-                _reject(done, admitted)
+                self._refuse(done, admitted)
             elif isinstance(admitted, Appended):
                 self._answer_repetition(admitted, done)
             else:
@@ -320,6 +321,18 @@ class GroupCommit:
             for appended, done in waiting:
                 self._answer_repetition(appended, done)
 
+    def _refuse(self, done: asyncio.Future[Appended], error: GoqError) -> None:
+        """Tell a frame's sender that it is refused, once it is sure that this node may say so.
+
+        What another leader has stored meanwhile is not known here, and the frame may follow that.
+        """
+        self._doubtful.add(done)
+        self._quorum.confirm(partial(self._refuse_surely, done, error))
+
+    def _refuse_surely(self, done: asyncio.Future[Appended], error: GoqError) -> None:
+        self._doubtful.discard(done)
+        _reject(done, error)
+
     def _answer_repetition(self, original: Appended, done: asyncio.Future[Appended]) -> None:
         """Name the original of what came again, once that is safe itself."""
         last = max([original.offset, *(row.offset for row in original.left_out)])
@@ -371,6 +384,8 @@ class GroupCommit:
         """Tell those who wait for other nodes that they will not hear of it here."""
         waiting = [each.done for stored in self._stored for each in stored.written]
         waiting += [done for _, done in self._repeated]
+        waiting += self._doubtful
+        self._doubtful.clear()
         self._stored.clear()
         self._stored_bytes = 0
         self._repeated.clear()

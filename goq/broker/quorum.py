@@ -22,6 +22,12 @@ class Quorum(Protocol):
     def appended(self, end_offset: int) -> None:
         """Hear that the leader has everything before ``end_offset`` on its disk."""
 
+    def confirm(self, then: Callable[[], None]) -> None:
+        """Call ``then`` once it is sure that no other node had begun to lead when this was asked.
+
+        Never, where one had.
+        """
+
 
 class Alone:
     """The quorum of a node on its own: what it has on its disk is safe."""
@@ -39,3 +45,7 @@ class Alone:
     def appended(self, end_offset: int) -> None:
         """Pass it on at once."""
         self._advance(end_offset)
+
+    def confirm(self, then: Callable[[], None]) -> None:
+        """There is no other node."""
+        then()

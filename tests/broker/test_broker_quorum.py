@@ -21,7 +21,7 @@ from goq.broker.topic import Leadership, Topic
 from goq.clock import ManualClock
 from goq.delivery.dedup import DedupWindow
 from goq.delivery.producers import ProducerTable
-from goq.errors import NotLeader, ShuttingDown, TooManyRequests, Unavailable
+from goq.errors import NotLeader, SequenceGap, ShuttingDown, TooManyRequests, Unavailable
 from goq.frame.encode import ProducerMark
 from goq.storage.files import RealDisk
 from goq.storage.log import Log
@@ -184,6 +184,40 @@ def test_who_waits_when_the_leadership_ends_hears_of_it(tmp_path: Path) -> None:
             setup.commit.append(frame(b"c"))
         setup.quorum.reach(9)
         assert setup.shown == []
+
+    _run(tmp_path, test)
+
+
+def test_a_refusal_is_told_when_it_is_sure_that_nobody_else_leads(tmp_path: Path) -> None:
+    async def test(setup: _Setup) -> None:
+        first = setup.commit.append(frame(b"a", mark=ProducerMark(5, 1, 0)))
+        await setup.stored(1)
+        setup.quorum.reach_end()
+        await first
+        setup.quorum.is_sure = False
+        refused = setup.commit.append(frame(b"c", mark=ProducerMark(5, 1, 2)))
+        await setup.commit.run_alone(lambda: None)
+        assert not refused.done()
+        setup.quorum.be_sure()
+        with pytest.raises(SequenceGap):
+            await refused
+
+    _run(tmp_path, test)
+
+
+def test_a_deposed_leader_refuses_nothing_for_good(tmp_path: Path) -> None:
+    async def test(setup: _Setup) -> None:
+        first = setup.commit.append(frame(b"a", mark=ProducerMark(5, 1, 0)))
+        await setup.stored(1)
+        setup.quorum.reach_end()
+        await first
+        setup.quorum.is_sure = False
+        follows_what_is_elsewhere = setup.commit.append(frame(b"c", mark=ProducerMark(5, 1, 2)))
+        await setup.commit.run_alone(lambda: None)
+        setup.commit.give_up(LOST)
+        setup.quorum.be_sure()
+        with pytest.raises(NotLeader):
+            await follows_what_is_elsewhere
 
     _run(tmp_path, test)
 

@@ -13,6 +13,8 @@ class HeldQuorum:
     def __init__(self) -> None:
         self.appended_to = 0
         self.refusal: GoqError | None = None
+        self.is_sure = True
+        self._doubts: list[Callable[[], None]] = []
         self._advance: Callable[[int], None] = lambda _offset: None
 
     def follow(self, advance: Callable[[int], None]) -> None:
@@ -24,6 +26,17 @@ class HeldQuorum:
 
     def appended(self, end_offset: int) -> None:
         self.appended_to = end_offset
+
+    def confirm(self, then: Callable[[], None]) -> None:
+        if self.is_sure:
+            then()
+        else:
+            self._doubts.append(then)
+
+    def be_sure(self) -> None:
+        """Say that nobody else leads."""
+        for then in self._doubts:
+            then()
 
     def reach(self, high_watermark: int) -> None:
         """Say how far other nodes have the log."""

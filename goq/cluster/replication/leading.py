@@ -35,6 +35,10 @@ class _LogQuorum:
         """Hear that the leader has everything before ``end_offset`` on its disk."""
         self._leading.appended(self._which, end_offset)
 
+    def confirm(self, then: Callable[[], None]) -> None:
+        """Call ``then`` once it is sure that nobody else had begun to lead."""
+        self._leading.confirm(then)
+
     def tell(self, high_watermark: int) -> None:
         """Tell the writer."""
         self._advance(high_watermark)
@@ -49,6 +53,16 @@ class News(NamedTuple):
     head: PartitionNews
     buffers: list[memoryview]
     leads_to: Ends | None = None
+
+
+class _Doubt(NamedTuple):
+    """Who has yet to be heard of before it is sure that nobody else had begun to lead.
+
+    By node, the session in which it was heard once since: what it asks next in that was sent after.
+    """
+
+    waiting: dict[str, int | None]
+    then: Callable[[], None]
 
 
 class Leading:
@@ -70,6 +84,7 @@ class Leading:
         self.on_advance: Callable[[], None] = lambda: None
         self.is_sure: Callable[[], bool] = lambda: True
         self._told = progress.high_watermark
+        self._doubts: list[_Doubt] = []
         self._quorums = (_LogQuorum(self, 0), _LogQuorum(self, 1))
         progress.stored(progress.ends)
 
@@ -114,10 +129,40 @@ class Leading:
         self.progress.fetched(node, ends, now_ms)
         self._tell()
 
+    def confirm(self, then: Callable[[], None]) -> None:
+        """Call ``then`` once every node that could be elected has gone on following.
+
+        A node that begins to lead follows no more. Nothing is called if one did before.
+        """
+        self._doubts.append(_Doubt(dict.fromkeys(self.progress.electable, None), then))
+        self._settle_doubts()
+
+    def heard(self, node: str, session: int) -> None:
+        """Hear that a node follows: of requests in one session, each is sent after an answer."""
+        if not self._doubts:
+            return
+        for doubt in self._doubts:
+            if node in doubt.waiting:
+                if doubt.waiting[node] == session:
+                    del doubt.waiting[node]
+                else:
+                    doubt.waiting[node] = session
+        self._settle_doubts()
+
+    def _settle_doubts(self) -> None:
+        """Call those who wait for nobody any more who could be elected."""
+        electable = self.progress.electable
+        settled = [doubt for doubt in self._doubts if electable.isdisjoint(doubt.waiting)]
+        if settled:
+            self._doubts = [doubt for doubt in self._doubts if doubt not in settled]
+        for doubt in settled:
+            doubt.then()
+
     def decided(self, in_sync: Iterable[str], min_insync: int) -> None:
         """Take over the in-sync set that all nodes agree on."""
         self.progress.decided(in_sync, min_insync)
         self._tell()
+        self._settle_doubts()
 
     def _tell(self) -> None:
         high_watermark = self.progress.high_watermark

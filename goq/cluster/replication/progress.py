@@ -59,6 +59,11 @@ class Progress:
                 follower.caught_up_ms = now_ms
 
     @property
+    def electable(self) -> frozenset[str]:
+        """The other nodes that could be elected, whichever in-sync set holds by now."""
+        return (self.in_sync | (self._wanted or frozenset())) - {self.node}
+
+    @property
     def is_enough(self) -> bool:
         """Whether so many replicas are in sync that anything can be acknowledged."""
         return len(self.in_sync) >= self.min_insync

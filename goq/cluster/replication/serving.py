@@ -102,6 +102,7 @@ class FetchServer:
             if leading is not None:
                 self._note(leading, request.node, position, now_ms)
         self._still_there(request, session, now_ms)
+        self._hear(request, session)
         if not session.todo or not any(map(partial(self._has_news, session), session.todo)):
             await self._wait(session, request.wait_ms)
         return await self._answer(session)
@@ -121,6 +122,12 @@ class FetchServer:
             leading = self._leading.get(key)
             if key not in moved and leading is not None and leading.progress.ends == position.ends:
                 self._note(leading, request.node, position, now_ms)
+
+    def _hear(self, request: FetchRequest, session: _Session) -> None:
+        for key, position in list(session.positions.items()):
+            leading = self._leading.get(key)
+            if leading is not None and leading.leader_epoch == position.leader_epoch:
+                leading.heard(request.node, request.session)
 
     def _note(self, leading: Leading, node: str, position: Position, now_ms: int) -> None:
         if leading.leader_epoch == position.leader_epoch:

@@ -35,3 +35,36 @@ def test_a_leader_that_others_may_have_replaced_takes_nothing_and_refuses_nothin
 def test_a_leader_with_too_few_in_sync_takes_nothing() -> None:
     with pytest.raises(NotEnoughReplicas):
         leading(("n1",)).check()
+
+
+def test_it_is_sure_that_nobody_else_leads_when_each_in_sync_has_asked_after_an_answer() -> None:
+    led = leading(("n1", "n2", "n3"))
+    told: list[str] = []
+    led.confirm(lambda: told.append("sure"))
+    led.heard("n2", 7)  # may have been sent long before
+    led.heard("n3", 8)
+    led.heard("n2", 9)  # nor does another session say that it was sent later
+    led.heard("n3", 8)
+    assert not told
+    led.heard("n2", 9)
+    assert told == ["sure"]
+    led.heard("n2", 9)
+    assert told == ["sure"]
+
+
+def test_who_is_in_sync_no_more_need_not_be_heard_and_who_is_to_be_must() -> None:
+    led = leading(("n1", "n2"))
+    led.progress.propose(("n1", "n2", "n3"))
+    told: list[str] = []
+    led.confirm(lambda: told.append("sure"))
+    for _ in range(2):
+        led.heard("n2", 1)
+    assert not told
+    led.decided(("n1", "n2"), 2)
+    assert told == ["sure"]
+
+
+def test_a_leader_that_alone_is_in_sync_is_sure_at_once() -> None:
+    told: list[str] = []
+    leading(("n1",)).confirm(lambda: told.append("sure"))
+    assert told == ["sure"]

@@ -102,6 +102,10 @@ def _forgets_numbers_that_are_not_safe_yet(patch: Patch) -> None:
     patch.setattr(partition, "Intake", Forgetful)
 
 
+def _refuses_though_it_may_be_deposed(patch: Patch) -> None:
+    patch.setattr(Leading, "confirm", lambda _self, then: then())
+
+
 def _long(mutate: Callable[[Patch], None]) -> object:
     return pytest.param(mutate, marks=pytest.mark.long)
 
@@ -118,6 +122,7 @@ def _long(mutate: Callable[[Patch], None]) -> object:
         _long(_follows_whatever_the_epoch),
         _long(_does_not_sync),
         _forgets_numbers_that_are_not_safe_yet,
+        _refuses_though_it_may_be_deposed,
     ],
     ids=lambda mutate: mutate.__name__.strip("_"),
 )

@@ -68,6 +68,9 @@ class Endless:
     def fetched(self, _node: str, _ends: Ends, _now_ms: int) -> None:
         """Nothing follows from it."""
 
+    def heard(self, _node: str, _session: int) -> None:
+        """Nobody waits for it."""
+
     def has_news(self, _position: Position) -> bool:
         return True
 
