@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tracemalloc
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from support.held_memory import memory_of
 from support.schedule_twin import SchedulePair
 
 from goq.delivery.frontier import Frontier
@@ -273,18 +272,14 @@ def test_messages_that_wait_far_off_cost_no_memory() -> None:
     schedule = Schedule(NOW_MS, Frontier())
     offsets = np.arange(10_000, dtype=np.int64)
     schedule.add(offsets, offsets, NOW_MS + 2 * HORIZON_MS + offsets, NOW_MS)
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
+    with memory_of("goq/delivery") as held_bytes:
         for _ in range(50):
             offsets += 10_000
             schedule.add(offsets, offsets, NOW_MS + 2 * HORIZON_MS + offsets, NOW_MS)
         for _ in range(50):
             offsets += 10_000
             schedule.restore(offsets, offsets, NOW_MS + 2 * HORIZON_MS + offsets)
-        grown_bytes = tracemalloc.get_traced_memory()[0] - before
-    finally:
-        tracemalloc.stop()
+        grown_bytes = held_bytes()
     assert schedule.count == 1_010_000
     assert grown_bytes < 100_000  # a tenth of a byte each
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-import tracemalloc
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from support.held_memory import memory_of
 from support.schedule_twin import HeapTwin
 
 from goq.delivery import wheel as wheel_module
@@ -235,13 +235,10 @@ def test_an_entry_that_was_removed_and_added_again_comes_once_and_with_its_new_t
 def test_a_pending_entry_costs_less_than_26_bytes(span_ms: int) -> None:
     rng = np.random.default_rng(1)
     wheel = TimerWheel(NOW_MS)
-    tracemalloc.start()
-    try:
+    with memory_of("goq/delivery") as held_bytes:
         for batch in range(200):
             _add_many(wheel, NOW_MS + rng.integers(0, span_ms, 1000), batch * 1000)
-        used_bytes = tracemalloc.get_traced_memory()[0]
-    finally:
-        tracemalloc.stop()
+        used_bytes = held_bytes()
     assert 24 * len(wheel) <= used_bytes < 26 * len(wheel) + 256 * 3 * 200
 
 

@@ -194,9 +194,10 @@ class Serving:
 
 def memory_bytes_max(pid: int) -> int:
     """Return how much memory a process has held at most; ``ProcessLookupError`` once it ended."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
+    with contextlib.suppress(FileNotFoundError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
     raise ProcessLookupError(f"process {pid} has ended")
 
 
