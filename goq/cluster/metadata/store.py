@@ -74,7 +74,8 @@ class MetadataMachine:
 
         A refusal by the metadata's rules is an answer like any other, with a code of its own;
         ``raft.Refused`` is only what a request was refused for before it came to them. Raises
-        ``MachineFailed`` alone, when the disk does not take the change: then nothing was changed.
+        ``StorageFull`` or ``MachineFailed`` when the disk does not take the change: then nothing
+        was changed.
         """
         self._index, self._changed = index, None
         answer = self._machine.apply(request, index)

@@ -84,6 +84,7 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.Handle | None = None
         self._kicked = False
+        self._is_full = False
         self._raft: HardenedSyncObj | None = None
         self._transport: SecureTransport | None = None
 
@@ -157,8 +158,11 @@ class Driver:
         try:
             raft.doTick(0.0)
             wait_s = raft.due_in_s()
+            self._is_full = False
         except StorageFull as error:
-            _log.error("the cluster's log waits for room: %s", error.detail)
+            if not self._is_full:  # once, and not with each try
+                _log.error("the cluster's log waits for room: %s", error.detail)
+            self._is_full = True
         except Exception as error:
             if raft.failure is not None:
                 self._fail(error)

@@ -35,7 +35,7 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 class MachineFailed(Exception):
     """The machine could not apply a command for a reason that is not in the command.
 
-    A full disk, a broken file: the node stops rather than skip what the others apply.
+    A broken file: the node stops rather than skip what the others apply.
     """
 
 
@@ -56,15 +56,17 @@ class StateMachine(Protocol):
         ``index`` grows, but not always by one. A request that was applied before must change
         nothing and return the same result: :class:`~goq.cluster.raft.sqlite_machine.SqliteMachine`
         does that. The result must follow from the state and the request alone. An exception
-        counts as :class:`Refused`, and the state must be as before; except for ``MachineFailed``,
-        ``OSError`` and ``MemoryError``: these stop the node.
+        counts as :class:`Refused`, and the state must be as before; except for ``StorageFull``,
+        after which the same command comes again, and ``MachineFailed``, ``OSError`` and
+        ``MemoryError``: these stop the node.
         """
         ...
 
     def flush(self, index: int) -> None:
         """Return once the state survives power loss, with an applied index of at least ``index``.
 
-        All commands up to ``index`` were applied; the log may forget them afterwards.
+        All commands up to ``index`` were applied; the log may forget them afterwards. Raises
+        ``StorageFull``, and what ``apply`` may raise.
         """
         ...
 

@@ -122,7 +122,7 @@ class Snapshots:
             size_bytes, check = self._disk.size(path), 0
             for position in range(0, size_bytes, _READ_BYTES):
                 check = crc32c(self._disk.read(path, position, _READ_BYTES), check)
-        except (OSError, MachineFailed) as error:
+        except (OSError, MachineFailed, StorageFull) as error:
             _log.error("no snapshot for the followers that need one: %s", error)
             return False
         copy = Copy(index, term, members, size_bytes, check)

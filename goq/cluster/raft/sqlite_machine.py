@@ -20,7 +20,7 @@ import msgspec
 
 from goq import limits
 from goq.cluster.raft.machine import MachineFailed, Refused, Request
-from goq.errors import GoqError
+from goq.errors import GoqError, StorageFull
 
 Apply = Callable[[sqlite3.Connection, Request], Any]
 """Changes the caller's tables, and returns a result of plain data or :class:`Refused`.
@@ -43,6 +43,7 @@ CREATE TABLE IF NOT EXISTS raft_requests (
 ) WITHOUT ROWID;
 INSERT OR IGNORE INTO raft_state VALUES (1, 0, 0);
 """
+_FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
 _FLUSH = "UPDATE raft_state SET applied_index = max(applied_index, ?), flushes = 1 - flushes"
 
 
@@ -56,6 +57,12 @@ class _Known(msgspec.Struct, frozen=True, array_like=True):
 
 
 _known = msgspec.msgpack.Decoder(_Known)
+
+
+def _failure(error: sqlite3.Error) -> MachineFailed | StorageFull:
+    if error.sqlite_errorcode in _FULL:
+        return StorageFull("no room on the disk for the database of the cluster; free some space")
+    return MachineFailed(f"the database of the cluster failed: {error}")
 
 
 def _encoded(result: Any) -> bytes:
@@ -97,12 +104,13 @@ class SqliteMachine:
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 result = self._applied(request, index)
+                self._db.execute("COMMIT")
             except BaseException:
-                self._db.execute("ROLLBACK")
+                if self._db.in_transaction:  # it has rolled back by itself after some errors
+                    self._db.execute("ROLLBACK")
                 raise
-            self._db.execute("COMMIT")
         except sqlite3.Error as error:
-            raise MachineFailed(f"the database of the cluster failed: {error}") from error
+            raise _failure(error) from error
         return result
 
     def flush(self, index: int) -> None:
@@ -111,7 +119,7 @@ class SqliteMachine:
         try:
             self._db.execute(_FLUSH, (index,))
         except sqlite3.Error as error:
-            raise MachineFailed(f"the database of the cluster failed: {error}") from error
+            raise _failure(error) from error
         finally:
             self._db.execute("PRAGMA synchronous=NORMAL")
 

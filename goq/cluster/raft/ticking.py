@@ -100,7 +100,7 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
             return None  # members changed when the entry came into the log
         try:
             return self._machine.apply(codec.decode_request(entry.command), entry.index)
-        except (MachineFailed, OSError, MemoryError):
+        except (MachineFailed, StorageFull, OSError, MemoryError):
             raise
         except GoqError as error:
             _log.warning("the command at %d is refused: %s", entry.index, error.detail)

@@ -20,8 +20,8 @@ from goq.cluster.metadata.commands import CreateTopic, FenceNode, RegisterNode
 from goq.cluster.metadata.results import Accepted, Refused
 from goq.cluster.metadata.state import State, encode_state
 from goq.cluster.metadata.store import FILE_NAME, MetadataMachine, result_of
-from goq.cluster.raft.machine import MachineFailed, Request
-from goq.errors import DamagedData
+from goq.cluster.raft.machine import Request
+from goq.errors import DamagedData, StorageFull
 
 NODE = RegisterNode("n1", 1, "http://n1", "n1:9")
 LIFE = Path(__file__).parent / "metadata_life.py"
@@ -139,7 +139,7 @@ def test_a_disk_that_takes_no_change_leaves_everything_as_it_was(
     other.close()
     machine._machine.connection.execute(f"PRAGMA max_page_count = {pages}")
     settings = {f"k{number}": "x" * 900 for number in range(100)}
-    with pytest.raises(MachineFailed):
+    with pytest.raises(StorageFull):
         machine.apply(request(CreateTopic("orders", 1000, settings, 1), 2), 2)
     assert machine.state is before
     assert machine.applied_index == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from fuzz.cluster import Cluster
@@ -16,8 +17,10 @@ from fuzz.profile import any_sizes
 from fuzz.watch import Watch
 from fuzz.world import World
 from support.disk import SimulatedDisk
+from support.raft import Words, elect, hardened, manual_time
 
 from goq.cluster.raft.journal import Journal
+from goq.cluster.raft.machine import Request
 from goq.errors import StorageFull
 
 
@@ -66,3 +69,35 @@ def test_a_leader_on_a_full_disk_does_not_lead_in_the_term_of_another() -> None:
         assert not raft._isLeader()
         assert raft.raftCurrentTerm == term + 1
         assert watch.broken == []
+
+
+class FullWords(Words):
+    """A machine whose database is full for a while."""
+
+    is_full = False
+
+    def apply(self, request: Request, index: int) -> int:
+        if self.is_full:
+            raise StorageFull("no room on the disk for the database")
+        return super().apply(request, index)
+
+
+def test_a_command_that_the_machine_has_no_room_for_is_applied_when_there_is_some() -> None:
+    disk = SimulatedDisk(Random(1))
+    machine = FullWords(disk)
+    told: list[Any] = []
+    with manual_time() as time:
+        node = hardened("n1", [], disk, machine=machine)
+        elect(node, time)
+        machine.is_full = True
+        node.apply("first", lambda result, _reason: told.append(result))
+        node.apply("second", lambda result, _reason: told.append(result))
+        time.tick(node)  # they come into the log
+        for _ in range(3):
+            with pytest.raises(StorageFull):
+                time.tick(node)
+        assert (machine.words, told, node.failure) == ([], [], None)
+        machine.is_full = False
+        time.tick(node, 3)
+    assert machine.words == ["first", "second"]
+    assert told == [1, 2]
