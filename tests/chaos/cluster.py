@@ -15,10 +15,12 @@ from typing import Any, NamedTuple
 from support.serving import Serving, wait_until
 
 from chaos.links import Links
+from chaos.small_disk import SmallDisk, small_disk
 from goq.cluster.metadata.state import State
 from goq.cluster.metadata.tables import load
 
 NAMES = ("n1", "n2", "n3")
+ON_SMALL_DISK = "n3"
 SETTLE_S_MAX = 120.0
 _CALL_S_MAX = 20.0
 
@@ -66,12 +68,18 @@ class Member(Serving):
 
 
 class Cluster:
-    """Nodes by name, and the links among them; use :func:`running_cluster`."""
+    """Nodes by name, and the links among them; use :func:`running_cluster`.
 
-    def __init__(self, folder: Path, links: Links, nodes: dict[str, Member]) -> None:
+    ``disk`` is that of the node ``ON_SMALL_DISK``, None where it has none of its own.
+    """
+
+    def __init__(
+        self, folder: Path, links: Links, nodes: dict[str, Member], disk: SmallDisk | None
+    ) -> None:
         self.folder = folder
         self.links = links
         self.nodes = nodes
+        self.disk = disk
 
     def ask_each(self, path: str) -> list[Any]:
         """Return what each node that answers says for itself."""
@@ -162,6 +170,7 @@ def running_cluster(folder: Path, settings: tuple[str, ...] = ()) -> Iterator[Cl
         return node.pid if node is not None and node.is_running else None
 
     with ExitStack() as resources:
+        disk = resources.enter_context(small_disk(folder / ON_SMALL_DISK))
         links = resources.enter_context(Links(pid_of))
         secret = folder / "secret"
         secret.write_text(secrets.token_hex(32))
@@ -177,7 +186,7 @@ def running_cluster(folder: Path, settings: tuple[str, ...] = ()) -> Iterator[Cl
             )
             nodes[name] = Member(name, folder / name, links, (*settings, *of_cluster))
             resources.callback(nodes[name].close)
-        cluster = Cluster(folder, links, nodes)
+        cluster = Cluster(folder, links, nodes, disk)
         try:
             for node in nodes.values():
                 node.launch()

@@ -17,11 +17,16 @@ _SESSION_S = limits.NODE_SESSION_TIMEOUT_MS / 1000
 
 
 class Fault(NamedTuple):
-    """A kind of fault. ``keeps_majority``: two nodes can go on all the time."""
+    """A kind of fault.
+
+    ``keeps_majority``: two nodes can go on all the time. ``needs_disk``: a node has to have a disk
+    of its own, which only some users may mount.
+    """
 
     name: str
     strike: Strike
     keeps_majority: bool = True
+    needs_disk: bool = False
 
 
 def _last(chance: random.Random, least_s: float = 0.0, most_s: float = 3.0) -> None:
@@ -119,6 +124,14 @@ def one_way(cluster: Cluster, chance: random.Random) -> None:
     _cut(cluster, chance, [(one, other)])
 
 
+def filled(cluster: Cluster, chance: random.Random) -> None:
+    """Take the room on a node's disk until others lead what it led; then give it back."""
+    assert cluster.disk is not None
+    cluster.disk.fill(chance.choice((0, 4096, 100_000)))
+    _last(chance, 0.0, 3 * _SESSION_S)
+    cluster.disk.give_back()
+
+
 FAULTS = (
     Fault("killed", killed),
     Fault("stood still", stood_still),
@@ -129,6 +142,7 @@ FAULTS = (
     Fault("two apart", two_apart),
     Fault("one way", one_way),
     Fault("blinked", blinked),
+    Fault("disk full", filled, needs_disk=True),
     Fault("two killed", two_killed, keeps_majority=False),
     Fault("all killed", all_killed, keeps_majority=False),
 )

@@ -61,6 +61,9 @@ def run(
     ):
         load.wait_for_progress(5)
         for fault in faults:
+            if fault.needs_disk and cluster.disk is None:
+                say(f"{fault.name}: left out, no disk can be mounted here")
+                continue
             is_whole = chance.random() < _WHOLE_FIRST
             if is_whole:
                 wait_until(
