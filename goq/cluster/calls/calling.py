@@ -25,19 +25,27 @@ class Calling:
     async def call(self, url: str, path: str, body: bytes, timeout_s: float) -> bytes:
         """Have the node at ``url`` do something; return its answer.
 
-        Raises ``Unavailable`` where it cannot be reached or is not heard in time, ``NotAllowed``
-        where one of both does not have the secret, and whatever ``GoqError`` it answers.
+        Raises ``Unavailable`` where it cannot be reached, is not heard in time or is stopping,
+        ``NotAllowed`` where one of both does not have the secret, and whatever ``GoqError`` it
+        answers.
         """
-        for attempt in (1, 2):
+        for _ in range(2):
             mark, response = await self._ask(url, path, body, timeout_s)
             proof = response.headers.get(PROOF)
             if proof is not None:
                 return self._checked(mark, response, proof)
             boot = response.headers.get(BOOT)
-            if boot is None or boot == mark.boot or attempt == 2:
-                break
+            if boot is None:  # it stops, or begins, or is something else
+                raise Unavailable(
+                    f"what is at {url} does not answer as a node of a cluster does now:"
+                    f" status {response.status_code}"
+                )
+            if boot == mark.boot:
+                raise NotAllowed(
+                    f"the node at {url} does not have the secret of this cluster, or this one"
+                )
             self._boots[url] = boot
-        raise NotAllowed(f"the node at {url} does not have the secret of this cluster, or this one")
+        raise Unavailable(f"the node at {url} was started anew; ask again")
 
     async def _ask(
         self, url: str, path: str, body: bytes, timeout_s: float

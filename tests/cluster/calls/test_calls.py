@@ -109,6 +109,33 @@ def test_nobody_there_is_unavailable() -> None:
     run(main())
 
 
+def test_a_node_that_is_stopping_is_unavailable_and_not_taken_for_a_stranger() -> None:
+    async def test(node: _Node, url: str) -> None:
+        node.alter = lambda _answered: Answered(503, [b"draining"], {})
+        calling = Calling("n1", SECRET)
+        with pytest.raises(Unavailable, match="503"):
+            await calling.call(url, "/cluster/echo", b"x", 5)
+        await calling.close()
+
+    _with_node(test)
+
+
+def test_a_node_that_starts_anew_between_two_attempts_is_unavailable() -> None:
+    async def test(node: _Node, url: str) -> None:
+        def started_anew(answered: Answered) -> Answered:
+            node.answering = Answering(SECRET, {})
+            return answered
+
+        node.alter = started_anew
+        calling = Calling("n1", SECRET)
+        with pytest.raises(Unavailable, match="ask again"):
+            await calling.call(url, "/cluster/echo", b"x", 5)
+        assert not node.heard
+        await calling.close()
+
+    _with_node(test)
+
+
 @pytest.mark.parametrize("alter", ["body", "status", "proof"])
 def test_an_answer_that_was_changed_on_the_way_is_not_believed(alter: str) -> None:
     def changed(answered: Answered) -> Answered:
