@@ -1,4 +1,8 @@
-"""Makes the helpers in ``tests/support`` importable as ``support``, and room for many topics."""
+"""Makes the helpers in ``tests/support`` importable, room for many topics, and groups of tests.
+
+Tests run in several processes. Those of a group run one after the other in one of them: the tests
+of a file, and all that use Spark.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,19 @@ import resource
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 # A node raises its own limit; the nodes that tests run in their own process need it here.
 _, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (_hard, _hard))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put each test into its group: a session of Spark takes long to start, and much memory."""
+    with_spark = {item.path for item in items if "spark" in getattr(item, "fixturenames", ())}
+    for item in items:
+        group = "spark" if item.path in with_spark else item.path.stem
+        item.add_marker(pytest.mark.xdist_group(group))
