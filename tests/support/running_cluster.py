@@ -6,6 +6,7 @@ import secrets
 import socket
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,9 @@ class RunningCluster:
 
     def stop_all(self) -> None:
         """Stop those that still run."""
-        for name in [name for name in self.by_name if name not in self._stopped]:
-            self.stop(name)
+        names = [name for name in self.by_name if name not in self._stopped]
+        with ThreadPoolExecutor(len(NAMES)) as threads:
+            list(threads.map(self.stop, names))
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import http.client
 import json
 import tempfile
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -124,8 +125,14 @@ class RunningNode:
             connection.close()
 
     def call(self, method: str, path: str, body: object = None) -> Any:
-        """Send one request that must succeed; return its JSON, None for an empty answer."""
-        answer = self.request(method, path, body)
+        """Send one request that must succeed; return its JSON, None for an empty answer.
+
+        It is sent again while another node has just begun to lead, as a client does.
+        """
+        until_s = time.monotonic() + START_S_MAX
+        while (answer := self.request(method, path, body)).status == 421:
+            assert time.monotonic() < until_s, answer
+            time.sleep(0.05)
         assert 200 <= answer.status < 300, answer
         return answer.json if answer.body else None
 

@@ -9,9 +9,12 @@ from support.running_cluster import RunningCluster, running_cluster
 _numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[RunningCluster]:
-    """Three nodes for all tests that stop none of them."""
+    """Three nodes for all tests of a file that stop none of them.
+
+    They end with it: other tests count memory, or see who draws random numbers in their process.
+    """
     with running_cluster() as running:
         yield running
 
