@@ -45,8 +45,14 @@ def merge_topic(documents: Sequence[Document], asked: Asked) -> Document:
 
 
 def is_whole(topic: Document) -> bool:
-    """Whether all that lead a partition of a merged topic show it."""
-    return all(p["leader"] is None or p.get("online", True) for p in topic["partitions"])
+    """Whether all that lead a partition of a merged topic show it.
+
+    Without partitions it is not: this node has not heard yet how many there are.
+    """
+    partitions = topic["partitions"]
+    return bool(partitions) and all(
+        p["leader"] is None or p.get("online", True) for p in partitions
+    )
 
 
 def merge_topics(documents: Sequence[Document], asked: Asked) -> Document:

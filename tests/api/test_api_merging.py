@@ -23,6 +23,10 @@ def test_a_partition_that_nobody_leads_is_shown_offline() -> None:
     assert is_whole(merge_topic([_topic(_partition(0, "a"))], _asked(leaders=["a", None])))
 
 
+def test_a_topic_whose_partitions_the_node_has_not_heard_of_is_not_whole() -> None:
+    assert not is_whole(merge_topic([_topic()], _asked(leaders=[])))
+
+
 def test_of_two_nodes_that_tell_of_one_partition_the_agreed_leader_counts() -> None:
     documents = [_topic(_partition(0, "a", end=5)), _topic(_partition(0, "b", end=9))]
     for leader, end in (("a", 5), ("b", 9)):
