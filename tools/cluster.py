@@ -3,7 +3,8 @@
 python tools/cluster.py [--dir cluster-data] [--port 8080] [--nodes 3]
 
 The nodes listen on the port and the next ones. What is in the folder stays: the same command goes
-on where it ended.
+on where it ended. A node that ends, or is killed to see what happens, is started again after a
+while.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ import subprocess
 import sys
 import time
 import urllib.request
+from functools import partial
 from pathlib import Path
 
 HOST = "127.0.0.1"
 READY_S_MAX = 60.0
 STOP_S_MAX = 20.0
+_AGAIN_S = 5.0
 
 
 def main() -> int:
@@ -36,21 +39,27 @@ def main() -> int:
     urls = [f"http://{HOST}:{options.port + n}" for n in numbers]
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     running: list[subprocess.Popen[bytes]] = []
+    start = partial(_start, options.dir, options.port, peers=peers, secret=secret)
     try:
-        running.extend(_start(options.dir, options.port, n, peers, secret) for n in numbers)
+        running.extend(start(number) for number in numbers)
         _wait_until_ready(urls, running)
         print(f"{options.nodes} nodes are ready, data and logs in {options.dir.resolve()}")
         print(f"export GOQ_SERVER={','.join(urls)}")
         print("goq cluster status --watch")
+        pids = ", ".join(f"n{number + 1} is process {running[number].pid}" for number in numbers)
+        print(f"{pids}: kill one, and see the others go on.")
         print("Ctrl-C stops them all.", flush=True)
-        while all(node.poll() is None for node in running):
+        while True:
             time.sleep(0.2)
+            for number in numbers:
+                if running[number].poll() is not None:
+                    print(f"n{number + 1} has ended; it starts again in {_AGAIN_S:g} s", flush=True)
+                    time.sleep(_AGAIN_S)
+                    running[number] = start(number)
     except KeyboardInterrupt:
         return 0
     finally:
         _stop(running)
-    print(f"a node has ended; its log is in {options.dir.resolve()}", file=sys.stderr)
-    return 1
 
 
 def _secret(folder: Path) -> Path:
@@ -63,7 +72,7 @@ def _secret(folder: Path) -> Path:
 
 
 def _start(
-    folder: Path, port: int, number: int, peers: str, secret: Path
+    folder: Path, port: int, number: int, *, peers: str, secret: Path
 ) -> subprocess.Popen[bytes]:
     name = f"n{number + 1}"
     flags = {

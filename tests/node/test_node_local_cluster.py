@@ -30,6 +30,11 @@ def test_one_command_runs_three_nodes_and_ends_all_of_them(tmp_path: Path) -> No
         urls = tool.stdout.readline().split("=", 1)[1].strip().split(",")
         assert len(urls) == 3
         eventually(lambda: all(_up(url) == 3 for url in urls))
+        tool.stdout.readline()
+        killed = tool.stdout.readline().split("n2 is process ")[1].split(",")[0]
+        os.kill(int(killed), signal.SIGKILL)
+        eventually(lambda: _up(urls[0]) == 2)
+        eventually(lambda: all(_is_up(url) and _up(url) == 3 for url in urls))
     finally:
         tool.send_signal(signal.SIGINT)
         tool.communicate(timeout=STOP_S_MAX)
@@ -37,6 +42,13 @@ def test_one_command_runs_three_nodes_and_ends_all_of_them(tmp_path: Path) -> No
     for url in urls:
         with pytest.raises(OSError, match="refused"):
             urllib.request.urlopen(url, timeout=5)
+
+
+def _is_up(url: str) -> bool:
+    try:
+        return _up(url) > 0
+    except OSError:
+        return False
 
 
 def _up(url: str) -> int:
