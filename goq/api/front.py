@@ -32,7 +32,7 @@ from goq.api.spread import (
 )
 from goq.api.streams_everywhere import StreamsEverywhere
 from goq.cluster.relaying import Relay
-from goq.errors import GoqError, NotLeader
+from goq.errors import GoqError, NotLeader, TopicNotFound
 from goq.http.message import LOCAL, Request, Response
 
 _Answering = Callable[[Request, Sequence[str]], Awaitable[Response]]
@@ -71,6 +71,9 @@ class Front:
                 return self._api.handle(request)
         except NotLeader:
             pass  # there will be one in a moment
+        except TopicNotFound:
+            if not isinstance(route.spread, HereThenShown):  # which may make it
+                return self._api.handle(request)
         except GoqError:
             return self._api.handle(request)
         request.outlives_eof = not route.waits
@@ -143,12 +146,16 @@ class Front:
         loop = asyncio.get_running_loop()
         until = loop.time() + limits.RELAY_PATIENCE_S
         while True:
-            answers = await self._asking.ask_all(document.get("name") or values[0], showing)
-            if answers[0].status >= 300:
-                return answers[0]
-            shown = spread.merge([document_of(answer) for answer in answers], asked)
-            if spread.is_whole(shown) or loop.time() >= until:
-                return json_response(shown, done.status)
+            try:
+                answers = await self._asking.ask_all(document.get("name") or values[0], showing)
+                if answers[0].status >= 300:
+                    return answers[0]
+                shown = spread.merge([document_of(answer) for answer in answers], asked)
+                if spread.is_whole(shown) or loop.time() >= until:
+                    return json_response(shown, done.status)
+            except TopicNotFound:  # it has just been made
+                if loop.time() >= until:
+                    raise
             await asyncio.sleep(limits.RELAY_PAUSE_S)
 
     async def _settle(self, request: Request, values: Sequence[str]) -> Response:

@@ -45,6 +45,16 @@ def test_a_topic_is_whole_in_the_answer_that_creates_alters_or_uses_it(
         ]
 
 
+def test_a_topic_that_its_first_use_makes_is_shown_with_all_its_partitions(
+    cluster: RunningCluster,
+) -> None:
+    for number, node in enumerate(cluster.nodes):
+        used = node.call("PUT", f"/v1/topics/used-{number}")
+        assert len(used["partitions"]) == 6
+        assert {p["leader"] for p in used["partitions"]} == set(NAMES)
+        assert all(p.get("online", True) for p in used["partitions"])
+
+
 def test_the_history_adds_up_what_all_nodes_hold(cluster: RunningCluster, topic: str) -> None:
     publish(cluster, topic, 20)
     (shown,) = _same(cluster, f"/v1/topics/{topic}/history")
