@@ -87,7 +87,7 @@ class Timeline:
         yield from self.head()
         yield ""
         yield from self.steps(self.trace["events"])
-        yield from self._retained()
+        yield from self._standing()
         yield ""
         yield self._summary()
 
@@ -170,13 +170,16 @@ class Timeline:
         value = _due(event[name], event["time"]) if name == "due" else event[name]
         return f"{name}={_value(value)}"
 
-    def _retained(self) -> Iterator[str]:
-        until = self.trace["message"].get("retained_until")
-        if until is not None:
-            name = "RETAINED".ljust(self._name_chars)
-            yield self.style.line(
-                (f"{'':{_TIME_CHARS}}  {name}  until {_second(until)}", _DIM),
-            )
+    def _standing(self) -> Iterator[str]:
+        """Yield what is so now, and has no time."""
+        message = self.trace["message"]
+        if "nodes" in message:
+            yield self._now("REPLICATED", f"nodes=[{', '.join(map(_value, message['nodes']))}]")
+        if "retained_until" in message:
+            yield self._now("RETAINED", f"until {_second(message['retained_until'])}")
+
+    def _now(self, name: str, text: str) -> str:
+        return self.style.line((f"{'':{_TIME_CHARS}}  {name:{self._name_chars}}  {text}", _DIM))
 
     def _summary(self) -> str:
         attempts, took_ms = self.trace["attempts"], self.trace["publish_to_ack_ms"]

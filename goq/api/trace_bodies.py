@@ -13,7 +13,8 @@ class TracedMessageOut(Output, kw_only=True):
 
     ``state`` is ``live``, ``archived``, or why it cannot be read: ``deleted`` by retention,
     ``compacted`` away, or ``damaged``.
-    ``retained_until`` is the time before which retention by age does not delete it.
+    ``retained_until`` is the time before which retention by age does not delete it. ``nodes`` are
+    those of a cluster that have it on their disks now.
     """
 
     id: str
@@ -33,6 +34,7 @@ class TracedMessageOut(Output, kw_only=True):
     traceparent: str | UnsetType = UNSET
     state: str
     retained_until: str | UnsetType = UNSET
+    nodes: list[str] | UnsetType = UNSET
 
 
 class StepOut(Output, kw_only=True):

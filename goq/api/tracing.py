@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import UNSET
+
 from goq import limits
 from goq.api.bodies import MessageOut
 from goq.api.messages_out import json_response, put_message
@@ -11,7 +13,7 @@ from goq.api.spread import AtPartition, by_message
 from goq.api.trace_bodies import IncompleteOut, StepOut, TracedMessageOut, TraceOut
 from goq.broker.broker import Broker
 from goq.broker.traced import Trace, Traced, TracedStep
-from goq.broker.tracing import Tracing
+from goq.broker.tracing import LIVE, Tracing
 from goq.delivery.steps import Incomplete, Name
 from goq.http.message import Request, Response
 from goq.model import Message, MessageId
@@ -67,9 +69,16 @@ class TraceRoutes:
 
     def _out(self, trace: Trace) -> TraceOut:
         broker, took_us = self._broker, trace.publish_to_ack_us
+        topic, number, offset = trace.message.id
+        message = message_out(trace.message, broker.topic(topic).settings)
+        node_id: str | None = self._node_id
+        if holders := broker.topic(topic).partition(number).holders(offset):
+            node_id = None  # which of them it was published on is not kept
+            if trace.message.state == LIVE:
+                message.nodes = list(holders)
         return TraceOut(
-            message_out(trace.message, broker.topic(trace.message.id.topic).settings),
-            [_step_out(each, broker, self._node_id) for each in trace.steps],
+            message,
+            [_step_out(each, broker, node_id) for each in trace.steps],
             trace.attempts,
             None if took_us is None else took_us / 1000,
             [_incomplete_out(each) for each in trace.incomplete],
@@ -112,7 +121,7 @@ def _put_message(out: TracedMessageOut, message: Message, settings: TopicSetting
             out.traceparent = value.decode(errors="replace")
 
 
-def _step_out(told: TracedStep, broker: Broker, node_id: str) -> StepOut:
+def _step_out(told: TracedStep, broker: Broker, node_id: str | None) -> StepOut:
     step = told.step
     out = StepOut(time=format_time_us(step.time_us), event=str(step.name), id=str(told.id))
     for name in ("group", "consumer", "attempt", "reason"):
@@ -131,7 +140,7 @@ def _step_out(told: TracedStep, broker: Broker, node_id: str) -> StepOut:
     if told.producer is not None:
         out.producer = told.producer
     if step.name is Name.PUBLISHED and told.origin is None:
-        out.node = node_id
+        out.node = UNSET if node_id is None else node_id
         out.durability = str(broker.topic(told.id.topic).settings.fsync)
     return out
 

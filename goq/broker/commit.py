@@ -160,6 +160,10 @@ class GroupCommit:
         """The offset before which everything is safe."""
         return self._high_watermark
 
+    def holders(self, offset: int) -> Sequence[str]:
+        """Return which nodes have an offset on their disks; none where there is one node alone."""
+        return self._quorum.holders(offset)
+
     def check_room(self, frame_bytes: int) -> None:
         """Raise ``TooManyRequests`` when too much is under way, or why nothing can be taken."""
         if self._closed is not None:

@@ -205,6 +205,10 @@ class Partition:
         """Whether the partition can be used."""
         return self._offline is None
 
+    def holders(self, offset: int) -> Sequence[str]:
+        """Return which nodes have a message on their disks; none where there is one node alone."""
+        return self._publisher.holders(offset)
+
     # Publishing
 
     def check_publish(self, frame_bytes: int) -> None:

@@ -6,7 +6,7 @@ on disk what is acknowledged or shown; how far that is, is the log's *high water
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 
@@ -21,6 +21,9 @@ class Quorum(Protocol):
 
     def appended(self, end_offset: int) -> None:
         """Hear that the leader has everything before ``end_offset`` on its disk."""
+
+    def holders(self, offset: int) -> Sequence[str]:
+        """Return which nodes have an offset on their disks; none where there is one node alone."""
 
     def confirm(self, then: Callable[[], None]) -> None:
         """Call ``then`` once it is sure that no other node had begun to lead when this was asked.
@@ -45,6 +48,10 @@ class Alone:
     def appended(self, end_offset: int) -> None:
         """Pass it on at once."""
         self._advance(end_offset)
+
+    def holders(self, _offset: int) -> Sequence[str]:
+        """Nobody need be named."""
+        return ()
 
     def confirm(self, then: Callable[[], None]) -> None:
         """There is no other node."""

@@ -30,7 +30,7 @@ from goq.frame.view import FrameView
 from goq.model import MessageId
 from goq.units import format_time_us
 
-_LIVE, _ARCHIVED = "live", "archived"
+LIVE, _ARCHIVED = "live", "archived"
 _DELETED, _COMPACTED, _DAMAGED = "deleted", "compacted", "damaged"
 
 
@@ -148,7 +148,7 @@ class Tracing:
             until_us = last_time_us(source.messages, offset, header.append_time_us) + age_ms * 1000
         return Traced(
             message_id,
-            _ARCHIVED if is_archived else _LIVE,
+            _ARCHIVED if is_archived else LIVE,
             message,
             header.append_time_us,
             producer,

@@ -9,12 +9,22 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.traces import EXPIRED_ONCE, GONE, HOSTILE, THERE_AND_BACK, message, step, trace
+from support.traces import (
+    EXPIRED_ONCE,
+    GONE,
+    HOSTILE,
+    IN_A_CLUSTER,
+    THERE_AND_BACK,
+    message,
+    step,
+    trace,
+)
 
 from goq_cli.timeline import Style, Timeline
 
 GOLDEN = Path(__file__).parent / "golden"
 PAGES = {
+    "trace-in-a-cluster": IN_A_CLUSTER,
     "trace-expired-once": EXPIRED_ONCE,
     "trace-there-and-back": THERE_AND_BACK,
     "trace-gone": GONE,

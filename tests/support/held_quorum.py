@@ -27,6 +27,9 @@ class HeldQuorum:
     def appended(self, end_offset: int) -> None:
         self.appended_to = end_offset
 
+    def holders(self, _offset: int) -> tuple[str, ...]:
+        return ()
+
     def confirm(self, then: Callable[[], None]) -> None:
         if self.is_sure:
             then()

@@ -51,6 +51,10 @@ def trace(events: list[Json], told: Json | None = None, **more: Any) -> Json:
     }
 
 
+IN_A_CLUSTER = trace(
+    [step("10:30:00.000000", "PUBLISHED", producer="order-service", durability="always")],
+    message(nodes=["n1", "n3"], retained_until="2025-01-22T10:30:00.000000Z"),
+)
 EXPIRED_ONCE = trace(
     [
         step("10:30:00.000000", "PUBLISHED", producer="order-service", durability="always"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from goq import limits
@@ -34,6 +34,10 @@ class _LogQuorum:
     def appended(self, end_offset: int) -> None:
         """Hear that the leader has everything before ``end_offset`` on its disk."""
         self._leading.appended(self._which, end_offset)
+
+    def holders(self, offset: int) -> Sequence[str]:
+        """Return which nodes have an offset on their disks."""
+        return self._leading.progress.holders(self._which, offset)
 
     def confirm(self, then: Callable[[], None]) -> None:
         """Call ``then`` once it is sure that nobody else had begun to lead."""

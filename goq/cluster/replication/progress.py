@@ -92,6 +92,15 @@ class Progress:
         follower = self._followers.get(node)
         return None if follower is None or follower.ends.messages < 0 else follower.ends
 
+    def holders(self, which: int, offset: int) -> list[str]:
+        """Return which nodes have an offset of one of the logs on their disks, as far as is known.
+
+        One that fell out of sync may have bytes there that are to be cut off: it does not count.
+        """
+        others = (name for name in self._followers if name in self.in_sync)
+        found = [name for name in others if self._followers[name].ends[which] > offset]
+        return sorted([*found, *([self.node] if self.ends[which] > offset else [])])
+
     @property
     def in_sync_to(self) -> Ends:
         """How far all that are in sync are, or are about to be."""

@@ -228,3 +228,12 @@ def _pages(
         if at is None:
             return found
     raise AssertionError("the pages do not end")
+
+
+def test_a_trace_says_which_nodes_have_the_message(cluster: RunningCluster, topic: str) -> None:
+    publish(cluster, topic, 6)
+    for number in range(6):
+        path = f"/v1/messages/{topic}:{number}:0/trace"
+        for node in cluster.nodes:
+            eventually(lambda: node.call("GET", path)["message"]["nodes"] == list(NAMES))  # noqa: B023
+            assert "node" not in node.call("GET", path)["events"][0]

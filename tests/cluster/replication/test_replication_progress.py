@@ -25,6 +25,18 @@ def test_what_all_in_sync_have_is_safe() -> None:
     assert progress.high_watermark == Ends(7, 2)
 
 
+def test_who_holds_an_offset_is_in_sync_and_has_it_on_its_disk() -> None:
+    progress = _progress("a", "b")
+    progress.stored(Ends(10, 6))
+    assert progress.holders(0, 3) == ["a"]
+    progress.fetched("b", Ends(4, 6), 1)
+    progress.fetched("c", Ends(9, 6), 1)
+    assert progress.holders(0, 3) == ["a", "b"]
+    assert progress.holders(0, 4) == ["a"]
+    assert progress.holders(1, 5) == ["a", "b"]
+    assert progress.holders(0, 10) == []
+
+
 def test_one_out_of_sync_holds_nobody_up() -> None:
     progress = _progress("a", "b")
     progress.stored(Ends(10, 6))
