@@ -17,10 +17,10 @@ class Timing:
     ``log_entries`` is how many entries the log may have before it is cut to half of that.
     """
 
-    heartbeat_s: float = 0.05
-    election_min_s: float = 0.3
-    election_max_s: float = 0.6
-    fallback_s: float = 0.9
+    heartbeat_s: float = 0.1
+    election_min_s: float = 0.4
+    election_max_s: float = 0.8
+    fallback_s: float = 1.0
     log_entries: int = 20_000
     batch_bytes: int = 64 * limits.KIB
     piece_bytes: int = 256 * limits.KIB
