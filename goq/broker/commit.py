@@ -343,6 +343,7 @@ class GroupCommit:
 
     def _finish_alone(self, alone: _Alone, error: Exception | None) -> None:
         if error is None:
+            self._quorum.appended(self.log.end_offset)  # who follows may have to follow this too
             _resolve(alone.done, None)
         else:
             _reject(alone.done, error)

@@ -27,6 +27,8 @@ from goq.storage.recovery import Recovered, recover
 from goq.storage.segment import Segment
 from goq.storage.watermark import Checkpoint, Durable
 
+_OFFSET_MAX = 2**63 - 1
+
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
@@ -302,13 +304,14 @@ class Log:
     def truncate(self, offset: int) -> int:
         """Cut the log at the frame that holds ``offset``; return the new end offset.
 
+        Raises ``DamagedData`` for an offset amidst bad bytes; those that begin there go too.
         The durable mark goes back first: a crash midway leaves a longer log, never one that
         looks damaged.
         """
         if offset >= self.end_offset:
             return self.end_offset
         self.sync()  # the new durable mark may lie behind bytes that were never synced
-        segment, position, end_offset = self._reader.place_of(max(offset, self.start_offset))
+        segment, position, end_offset = self._reader.cut_of(max(offset, self.start_offset))
         number = self.segments.index(segment)
         dropped = [*self.segments[number + 1 :], *([self._rolled] if self._rolled else [])]
         time_before_us = self._reader.time_before(segment)
@@ -328,6 +331,7 @@ class Log:
             raise self._fail(error) from error
         self._rolled = None
         self._reader.forget_ends()
+        self._reader.forget_damage(end_offset, _OFFSET_MAX)
         self._reader.segments = self.segments[: number + 1]
         segment.size_bytes = position
         segment.end_offset = end_offset

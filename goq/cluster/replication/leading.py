@@ -172,9 +172,21 @@ class Leading:
                 quorum.tell(offset)
             self.on_advance()
 
-    def has_news(self, position: Position) -> bool:
-        """Whether there is anything to tell a follower at a position."""
-        return position.leader_epoch != self.leader_epoch or position.ends != self.progress.ends
+    @property
+    def starts(self) -> Ends:
+        """Where the logs begin."""
+        return Ends(self.logs.messages.start_offset, self.logs.events.start_offset)
+
+    def has_news(self, position: Position, told: Ends | None) -> bool:
+        """Whether there is anything to tell a follower at a position.
+
+        ``told`` is where the logs began when it was told last.
+        """
+        return (
+            position.leader_epoch != self.leader_epoch
+            or position.ends != self.progress.ends
+            or told != self.starts
+        )
 
     def news(self, position: Position, *, is_checked: bool, bytes_max: int) -> News:
         """Return what follows a position; at least a frame, if there is one, of each log.
