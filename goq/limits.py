@@ -87,6 +87,7 @@ ARCHIVE_STRETCH_BYTES: Final = 128 * MIB  # what is compressed in one, with a wi
 ARCHIVE_CACHE_BYTES: Final = 128 * MIB  # one stretch is held however large
 ARCHIVE_CACHE_FOOTERS: Final = 4096
 ARCHIVE_READ_THREADS: Final = 2
+ARCHIVE_ROWS_MAX: Final = 10_000  # that another node is told of in one answer
 
 # Delivery
 RECEIVE_MESSAGES_MAX: Final = 10_000

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from goq import limits
+from goq.cluster.replication.custody import LOGS
 from goq.cluster.replication.following import checked
 from goq.cluster.replication.mending import MendAnswer, MendRequest, answer_mend
 from goq.cluster.replication.messages import PartitionKey
@@ -32,7 +33,6 @@ from goq.storage.segment import Segment
 _log = logging.getLogger("goq.cluster")
 _PAUSE_MS_MIN = 500
 _PAUSE_MS_MAX = 30_000
-_LOGS = ("messages", "events")
 
 Ask = Callable[[str, MendRequest], Awaitable[tuple[MendAnswer, memoryview]]]
 """Asks a node, by name; raises ``GoqError`` where it cannot be reached or does not answer."""
@@ -202,6 +202,7 @@ class Repairs:
                 if standing is None or standing.logs[which] is not log:
                     raise _Undecided("it changed its part meanwhile")
                 await self._in_thread(partial(_write, replica, which, log, segment, found))
+                await self._replicas.listed(replica.key, standing.logs)
             self._tell_mended(replica, which, found)
         for gap in lost:
             self._give_up(replica, which, gap)
@@ -239,7 +240,7 @@ class Repairs:
                 "repaired offsets %d to %d in the %s of %s, from another replica",
                 gap.start_offset,
                 gap.end_offset - 1,
-                _LOGS[which],
+                LOGS[which],
                 _name_of(replica),
             )
 
@@ -250,16 +251,18 @@ class Repairs:
             " stay quarantined; restore the segment from a backup if there is one",
             gap.start_offset,
             gap.end_offset - 1,
-            _LOGS[which],
+            LOGS[which],
             _name_of(replica),
         )
 
     async def _find(
         self, replica: Replica, which: int, log: Log, gap: Gap
     ) -> list[FrameView] | None:
-        """Return frames that fill a gap; None if nobody has them, or nobody is there to ask."""
+        """Return frames that fill a gap; None if no other replica has them."""
         after = await self._in_thread(partial(first_sound, log, gap.end_offset))
         assert after is None or isinstance(after, Sound)
+        if not replica.others:
+            raise _Undecided("it changed its part meanwhile")
         failures: list[str] = []
         are_joined = False
         for node in replica.others:
