@@ -59,7 +59,7 @@ def _damaged(sound: SimulatedDisk, at: float, size: int = 3) -> tuple[SimulatedD
 
 def _found(sound: Log, log: Log) -> dict[Gap, list[FrameView]]:
     gaps = gaps_of(log, log.segments[0])
-    return {gap: frames_at(sound, gap, 2**20).frames for gap in gaps}
+    return {gap: frames_at(sound.reader, gap, sound.end_offset, 2**20).frames for gap in gaps}
 
 
 @pytest.mark.parametrize("tenth", range(10))
@@ -109,7 +109,7 @@ def test_frames_that_do_not_fill_a_gap_are_refused() -> None:
     sound = Log.open(PATH, sound_disk)
     disk, log = _damaged(sound_disk, 0.5)
     (gap,) = gaps_of(log, log.segments[0])
-    others = frames_at(sound, Gap(0, 2), 2**20).frames
+    others = frames_at(sound.reader, Gap(0, 2), sound.end_offset, 2**20).frames
     before = _bytes(log, disk)
     with pytest.raises(InvalidFrame):
         mend(log, log.segments[0], {gap: others})

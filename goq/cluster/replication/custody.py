@@ -11,10 +11,13 @@ from collections.abc import Callable, Sequence
 from goq.broker.archive import Archive
 from goq.broker.metadata import MetadataStore
 from goq.broker.opening import PartitionId
+from goq.broker.wholelog import WholeReader
 from goq.clock import Clock
 from goq.cluster.replication.messages import PartitionKey
 from goq.settings import TopicSettings
+from goq.storage.log import Log
 from goq.storage.nodedb import SegmentRow
+from goq.storage.reader import LogReader
 from goq.storage.segment import Segment
 
 LOGS = ("messages", "events")
@@ -67,7 +70,15 @@ class Custody:
             keys = [(key.topic, key.number, log, segment.base_offset) for segment in segments]
             await self._metadata.delete_segments(keys)
 
+    def archives(self, key: PartitionKey) -> bool:
+        """Whether what is deleted of a partition is archived."""
+        return self._settings_of(key.topic).archive
+
     async def archive(self, key: PartitionKey, log: str, segment: Segment) -> None:
         """Archive a segment that is going to be deleted, if its topic wants that."""
-        if self._settings_of(key.topic).archive:
+        if self.archives(key):
             await self._archive.take(PartitionId(key.topic, key.number), log, segment)
+
+    def whole_log(self, key: PartitionKey, which: int, log: Log) -> LogReader:
+        """Return a reader of a log and of what of it is archived; it blocks on the disk."""
+        return WholeReader(self._archive, PartitionId(key.topic, key.number), LOGS[which], log)

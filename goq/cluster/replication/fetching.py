@@ -180,12 +180,17 @@ class Fetcher:
         await asyncio.gather(*works)
 
     async def _take(self, following: Following, news: PartitionNews, frames: memoryview) -> None:
-        before, loop = following.position, asyncio.get_running_loop()
+        before = following.position
         try:
             cut = following.cuts(news, frames)
-            for which in cut:
-                await self._custody.forget(news.key, LOGS[which])
-            await loop.run_in_executor(self._executor, partial(following.take, news, frames))
+            if cut:
+                async with following.listing:
+                    await self._cut(following, cut, news, frames)
+            else:
+                await self._store_in_thread(following, news, frames)
+                if following.sealed:
+                    async with following.listing:
+                        await self._list(following, [])
         except InvalidFrame as error:  # damaged on the way, or over there: ask again
             _log.warning("%s sent what cannot be stored: %s", self._leader, error)
             self._refused.add(news.key)
@@ -194,13 +199,26 @@ class Fetcher:
             self._drop(news.key)
             self._on_failure(news.key, error)
             return
-        await self._list(following, cut)
         if self._following.get(news.key) is following:
             # Who stays where it is cannot get past something over there: it asks again later.
             is_stuck = following.position == before
             (self._refused if is_stuck else self._moved).add(news.key)
             if following.surplus() is not None:
                 self._on_surplus(following)
+
+    async def _cut(
+        self, following: Following, cut: list[int], news: PartitionNews, frames: memoryview
+    ) -> None:
+        for which in cut:
+            await self._custody.forget(news.key, LOGS[which])
+        await self._store_in_thread(following, news, frames)
+        await self._list(following, cut)
+
+    async def _store_in_thread(
+        self, following: Following, news: PartitionNews, frames: memoryview
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._executor, partial(following.take, news, frames))
 
     async def _list(self, following: Following, cut: list[int]) -> None:
         """Have in the manifest what was sealed, and what is left of a log that was cut."""

@@ -6,6 +6,7 @@ holds ``changing`` meanwhile.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -46,6 +47,8 @@ class Following:
         self.sealed: list[Sealed] = []
         """Segments sealed by :meth:`take`, for whoever lists them to take away."""
         self.changing = threading.Lock()
+        self.listing = asyncio.Lock()
+        """Held by whoever changes what the manifest says, until the log is as it says."""
         self._logs = [logs.messages, logs.events]
         for log in logs:  # a segment begins here where one begins over there
             log.config = replace(

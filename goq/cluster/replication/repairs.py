@@ -129,7 +129,7 @@ class Repairs:
         replica = self._replicas.get(request.key)
         standing = None if replica is None else replica.standing
         return await asyncio.get_running_loop().run_in_executor(
-            self._replicas.executor, answer_mend, request, standing
+            self._replicas.executor, answer_mend, request, standing, self._replicas.whole_log
         )
 
     async def close(self) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Executor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Protocol
 
@@ -14,7 +15,7 @@ from goq.broker.opening import Logs
 from goq.broker.topic import Leadership
 from goq.cluster.replication.custody import LOGS, Custody
 from goq.cluster.replication.fetching import Fetcher
-from goq.cluster.replication.following import Following
+from goq.cluster.replication.following import Following, Sealed
 from goq.cluster.replication.leading import Leading
 from goq.cluster.replication.messages import FetchAnswer, FetchRequest, PartitionKey
 from goq.cluster.replication.replica import Part, Replica
@@ -74,6 +75,7 @@ class Replicas:
         self.server = FetchServer(executor)
         self._topics = topics
         self._custody = custody
+        self.whole_log = custody.whole_log
         self.executor = executor
         self._fetch_from = fetch_from
         self._propose_in_sync = propose_in_sync
@@ -205,13 +207,31 @@ class Replicas:
     def _trim(self, following: Following) -> None:
         under_way = self._trimmings.get(following.key)
         if under_way is None or under_way.is_done:
-            self._trimmings[following.key] = Trimming(following, self._custody, self.in_thread)
+            self._trimmings[following.key] = Trimming(
+                following, self._custody, self.in_thread, self._may_be_repaired
+            )
+
+    def _may_be_repaired(self, key: PartitionKey, sealed: Sealed) -> bool:
+        """Whether a segment of a follower is to be mended before it may go."""
+        replica = self._replicas.get(key)
+        if replica is None or replica.following is None:
+            return False
+        which, segment = sealed
+        return any(
+            segment.base_offset < damage.end_offset
+            and damage.start_offset < segment.end_offset
+            and replica.may_be_repaired(which, damage)
+            for damage in replica.following.logs[which].damage
+        )
 
     async def listed(self, key: PartitionKey, logs: Logs) -> None:
         """Have all sealed segments of a replica in the manifest, if that can be written."""
+        replica = self._replicas.get(key)
+        following = None if replica is None else replica.following
         try:
-            for name, log in zip(LOGS, logs, strict=True):
-                await self._custody.listed(key, name, log.segments[:-1])
+            async with nullcontext() if following is None else following.listing:
+                for name, log in zip(LOGS, logs, strict=True):
+                    await self._custody.listed(key, name, log.segments[:-1])
         except (GoqError, OSError) as error:
             _log.warning("the manifest lacks segments of %s: %s", key, error)
 

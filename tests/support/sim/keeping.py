@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import cast
 
 from goq.broker.archive import Archive
 from goq.broker.metadata import MetadataStore
 from goq.broker.opening import PartitionId
-from goq.broker.partition import Partition
 from goq.broker.wholelog import WholeReader
 from goq.clock import ManualClock
 from goq.storage.log import Log
@@ -36,8 +34,7 @@ def archive_of(disk: SimulatedDisk, manifest: SimManifest, executor: SimExecutor
 def whole_log(disk: SimulatedDisk, archive: Archive, name: str) -> dict[int, bytes]:
     """Return each frame of a log, archived or live, by its first offset; all of them are sound."""
     log = Log.open(FOLDER / name, disk)
-    partition = cast(Partition, SimpleNamespace(identity=PartitionId("t", 0)))
-    reader = WholeReader(archive, partition, name, log)
+    reader = WholeReader(archive, PartitionId("t", 0), name, log)
     frames: dict[int, bytes] = {}
     offset = reader.start_offset
     while offset < log.end_offset:
