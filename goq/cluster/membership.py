@@ -149,6 +149,7 @@ class Membership:
             lambda: raft.view,
             self.member.reporting,
             Administering(proposing, self.member.reporting, raft.add_member),
+            self.member.repairs,
         )
         for_others = PublishingForOthers(broker)
         self.giving_back = GivingBack(broker, self.member.call_leader)

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import NamedTuple
 
 from goq import limits
 from goq.cluster.replication.custody import LOGS
@@ -56,17 +58,47 @@ class _Care:
         self.work: asyncio.Task[None] | None = None
 
 
+class Harm(NamedTuple):
+    """What is wrong with the replicas of a topic on a node, and what was.
+
+    ``damaged_gaps`` are stretches of bad bytes that are known now, ``lost_gaps`` those of them that
+    no other replica has, ``repaired_frames`` what has been put back since the node was started.
+    """
+
+    topic: str
+    damaged_gaps: int
+    lost_gaps: int
+    repaired_frames: int
+
+
 class Repairs:
-    """Those of a node's replicas; ``repaired_frames`` counts what has been put back."""
+    """Those of a node's replicas."""
 
     def __init__(self, replicas: Replicas, ask: Ask) -> None:
-        self.repaired_frames = 0
+        self._repaired: Counter[str] = Counter()
         self._name = replicas.name
         self._replicas = replicas
         self._ask = ask
         self._in_thread = replicas.in_thread
         self._now_ms = replicas.now_ms
         self._cares: dict[PartitionKey, _Care] = {}
+
+    @property
+    def repaired_frames(self) -> int:
+        """How many frames have been put back."""
+        return self._repaired.total()
+
+    def harm(self) -> list[Harm]:
+        """Return what is and was wrong, by topic."""
+        damaged, lost = Counter[str](), Counter[str]()
+        for replica in self._replicas:
+            standing, topic = replica.standing, replica.key.topic
+            if standing is not None:
+                known = sum(len(damage_of(log)) for log in standing.logs)
+                damaged[topic] += known
+                lost[topic] += known - len(self._damage(replica))
+        topics = sorted(damaged.keys() | self._repaired.keys())
+        return [Harm(t, damaged[t], lost[t], self._repaired[t]) for t in topics]
 
     @property
     def damaged(self) -> frozenset[tuple[int, int]]:
@@ -234,7 +266,7 @@ class Repairs:
         return found, lost
 
     def _tell_mended(self, replica: Replica, which: int, found: dict[Gap, list[FrameView]]) -> None:
-        self.repaired_frames += sum(map(len, found.values()))
+        self._repaired[replica.key.topic] += sum(map(len, found.values()))
         for gap in found:
             _log.warning(
                 "repaired offsets %d to %d in the %s of %s, from another replica",

@@ -356,7 +356,7 @@ class World:
     def check_logs(self) -> None:
         """All nodes have the same bytes, and in them what was acknowledged, each once.
 
-        Whoever led as it ended wrote a last snapshot; not all others were there to have it, too.
+        Whoever led as it ended may have just written an event; not all others were there to get it.
         """
         events = [self._bytes_of(name, "events") for name in NAMES]
         least = min(map(len, events))
