@@ -20,7 +20,8 @@ def test_a_leader_that_stops_leaves_its_logs_as_its_followers_have_them(seed: in
             world.start(name)
         producing = asyncio.ensure_future(world.produce(0))
         await world.until(has_published)
-        producing.cancel()
+        world.is_calm = True
+        await producing
         await world.until(lambda: world.is_in_sync() and world._are_equal())
         leader = world.leader()
         assert leader is not None
