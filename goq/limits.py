@@ -62,6 +62,7 @@ RELAY_PAUSE_S: Final = 0.05
 ELSEWHERE_WAIT_MS: Final = 10_000  # for a leader to store what another node was given
 NODE_HEARTBEAT_MS: Final = 200
 IN_SYNC_LOOK_MS: Final = 100
+REPLICA_SILENT_MS: Final = 10_000  # whom compaction does not wait for any more
 CALL_TIMEOUT_MS: Final = 1_000
 CALL_SESSIONS_MAX: Final = 1_000  # of other nodes with this one: one for each of their starts
 CALL_CONNECTIONS_MAX: Final = 64  # with each other node

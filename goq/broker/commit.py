@@ -160,6 +160,11 @@ class GroupCommit:
         """The offset before which everything is safe."""
         return self._high_watermark
 
+    @property
+    def settled_to(self) -> int:
+        """The offset before which the log is safe, and copied by all that copy it now."""
+        return min(self._high_watermark, self._quorum.copied_to())
+
     def check_room(self, frame_bytes: int) -> None:
         """Raise ``TooManyRequests`` when too much is under way, or why nothing can be taken."""
         if self._closed is not None:

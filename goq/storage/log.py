@@ -24,6 +24,7 @@ from goq.storage.files import Disk, File, is_full
 from goq.storage.index import IndexEntry
 from goq.storage.reader import LogReader
 from goq.storage.recovery import Recovered, recover
+from goq.storage.rewritten import Rewritten
 from goq.storage.segment import Segment
 from goq.storage.watermark import Checkpoint, Durable
 
@@ -55,6 +56,7 @@ class Log:
         self._bytes_since_checkpoint = 0
         self._rolled: Segment | None = None  # begun on the disk, but its first write failed
         self._reader = LogReader(disk, found.segments, found.damage)
+        self.rewritten = Rewritten(found.segments)
         self._file: File = disk.open(self.active.path)
 
     @classmethod
@@ -293,6 +295,7 @@ class Log:
         """
         if segment not in self.segments[:-1]:
             return False
+        self.rewritten.note(segment)
         self._reader.segments = [new if s is segment else s for s in self.segments]
         return True
 

@@ -27,6 +27,9 @@ class HeldQuorum:
     def appended(self, end_offset: int) -> None:
         self.appended_to = end_offset
 
+    def copied_to(self) -> int:
+        return 2**62
+
     def confirm(self, then: Callable[[], None]) -> None:
         if self.is_sure:
             then()

@@ -55,6 +55,7 @@ class Following:
                 log.config, segment_bytes=_NEVER_BY_ITSELF, segment_age_ms=_NEVER_BY_ITSELF
             )
         self._reopen = reopen
+        self._rewrites = -1
         self._leader_starts = [log.start_offset for log in logs]
         self._epochs = [last_epoch(log.reader, log.end_offset) for log in self._logs]
 
@@ -67,7 +68,7 @@ class Following:
     def position(self) -> Position:
         """Where the replica is."""
         ends = Ends(*(log.end_offset for log in self._logs))
-        return Position(self.key, self.leader_epoch, ends, Ends(*self._epochs))
+        return Position(self.key, self.leader_epoch, ends, Ends(*self._epochs), self._rewrites)
 
     def cuts(self, news: PartitionNews, frames: memoryview) -> list[int]:
         """Return the logs that :meth:`take` may take sealed segments from (memory only)."""
@@ -82,7 +83,7 @@ class Following:
         return found
 
     def _may_cut(self, log: Log, news: LogNews, frames: memoryview) -> bool:
-        if news.diverges_at is not None or news.start_offset > log.end_offset:
+        if news.diverges_at is not None or news.begins_anew or news.start_offset > log.end_offset:
             return True
         # Frames that reach back may only lie before the active segment if one over there does.
         if not frames or news.segment_base >= log.active.base_offset:
@@ -118,6 +119,8 @@ class Following:
                 if of_log is not None:
                     self._take(which, of_log, frames[: of_log.frame_bytes])
                     frames = frames[of_log.frame_bytes :]
+        if news.messages is not None and news.messages.diverges_at is None:
+            self._rewrites = news.messages.rewrites
         self.high_watermark = Ends(*map(max, self.high_watermark, news.high_watermark))
 
     def _take(self, which: int, news: LogNews, frames: memoryview) -> None:
@@ -126,7 +129,7 @@ class Following:
         if news.diverges_at is not None:
             self._cut(which, news.diverges_at, news.epoch)
             return
-        if news.start_offset > log.end_offset:
+        if news.begins_anew or news.start_offset > log.end_offset:
             self._begin_anew(which, news.start_offset)
             log = self._logs[which]
         if frames:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
+
+import msgspec
 
 from goq import limits
 from goq.broker.opening import Logs, Quorums
@@ -38,6 +41,11 @@ class _LogQuorum:
     def confirm(self, then: Callable[[], None]) -> None:
         """Call ``then`` once it is sure that nobody else had begun to lead."""
         self._leading.confirm(then)
+
+    def copied_to(self) -> int:
+        """Return how far everybody is that copies the log now."""
+        now_ms = int(asyncio.get_running_loop().time() * 1000)
+        return self._leading.progress.copied_to(now_ms)[self._which]
 
     def tell(self, high_watermark: int) -> None:
         """Tell the writer."""
@@ -197,14 +205,21 @@ class Leading:
         if position.leader_epoch != self.leader_epoch:
             refusal = f"the leader epoch is {self.leader_epoch}, not {position.leader_epoch}"
             return News(refused(position.key, refusal), [])
+        log, rewrites = self.logs.messages, self.logs.messages.rewritten.number
+        start = log.start_offset
+        if start < position.ends.messages < log.rewritten.reach_since(position.rewrites):
+            begin = LogNews(start, start, 0, rewrites=rewrites, begins_anew=True)
+            head = PartitionNews(position.key, self.leader_epoch, Ends(0, 0), begin, None)
+            return News(head, [])
         messages, events = (
             _log_news(log, end, epoch, own_end, is_checked=is_checked, bytes_max=bytes_max)
             for log, end, epoch, own_end in zip(
                 self.logs, position.ends, position.epochs, self.progress.ends, strict=True
             )
         )
+        told = msgspec.structs.replace(messages.head, rewrites=rewrites)
         watermark = self.progress.high_watermark
-        head = PartitionNews(self.key, self.leader_epoch, watermark, messages.head, events.head)
+        head = PartitionNews(self.key, self.leader_epoch, watermark, told, events.head)
         leads_to: Ends | None = None
         if messages.leads_to is not None and events.leads_to is not None:
             leads_to = Ends(messages.leads_to, events.leads_to)

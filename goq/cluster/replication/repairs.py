@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import NamedTuple
 
@@ -228,6 +229,9 @@ class Repairs:
         segments = log.segments
         segment = segments[number_of(segments, damage.start_offset)]
         found, lost = await self._find_all(replica, which, log, segment)
+        if found and which == 0 and self._replicas.is_compacted(replica.key):
+            await self._take_over(replica, log, segment)
+            return
         if found:
             async with replica.changing:
                 standing = replica.standing
@@ -242,6 +246,50 @@ class Repairs:
             replica.given_up.add((which, Gap(damage.start_offset, damage.end_offset)))
         else:
             log.reader.forget_damage(damage.start_offset, damage.end_offset)
+
+    async def _take_over(self, replica: Replica, log: Log, segment: Segment) -> None:
+        """Have all segments up to a damaged one as another replica has them; that one the last.
+
+        Where compaction has been at work the logs are not the same, only what a reader makes of
+        them: a frame of another replica may lack what made void a message that this one has, or
+        this one what made void a message in that. Behind what was written anew here, or is damaged,
+        both have everything. Until the last is there the damage is, and whatever was begun is begun
+        again.
+        """
+        if segment is log.active:
+            async with replica.changing:
+                await self._in_thread(partial(_seal, replica, log, segment))
+        segments = log.segments
+        end_offset = max(segment.end_offset, log.rewritten.reach_since(-1))
+        others = [s for s in segments[:-1] if s is not segment and s.base_offset < end_offset]
+        whole = [Gap(s.base_offset, s.end_offset) for s in (*others, segment)]
+        failures: list[str] = []
+        for node in replica.others:
+            try:
+                for gap in whole:
+                    await self._replace(replica, node, log, gap)
+                return
+            except (GoqError, OSError, _Undecided, _Joined) as error:
+                failures.append(f"{node}: {error}")
+        raise _Undecided("; ".join(failures) or "it changed its part meanwhile")
+
+    async def _replace(self, replica: Replica, node: str, log: Log, gap: Gap) -> None:
+        """Have a whole segment of the messages as another replica has it."""
+        after = await self._in_thread(partial(first_sound, log, gap.end_offset))
+        assert after is None or isinstance(after, Sound)
+        frames = await self._ask_for(
+            node, lambda rest: MendRequest(replica.key, 0, rest, after), gap
+        )
+        if frames is None:
+            raise _Undecided(f"it has nothing of offsets {gap}")
+        async with replica.changing:
+            segment = next((s for s in log.segments if s.base_offset == gap.start_offset), None)
+            standing = replica.standing
+            if segment is None or standing is None or standing.logs[0] is not log:
+                raise _Undecided("it changed its part meanwhile")
+            await self._in_thread(partial(_write, replica, 0, log, segment, {gap: frames}))
+            await self._replicas.listed(replica.key, standing.logs)
+        self._tell_mended(replica, 0, {gap: frames})
 
     async def _find_all(
         self, replica: Replica, which: int, log: Log, segment: Segment
@@ -349,6 +397,14 @@ def _write(
         if following.logs[which] is not log:
             raise InvalidFrame("the log was begun anew meanwhile")
         _write_alone(log, segment, found)
+
+
+def _seal(replica: Replica, log: Log, segment: Segment) -> None:
+    """Let the messages go on in another segment, if that is the active one."""
+    following = replica.following
+    with following.changing if following is not None else nullcontext():
+        if segment is log.active and (following is None or following.logs.messages is log):
+            log.roll()
 
 
 def _write_alone(log: Log, segment: Segment, found: dict[Gap, list[FrameView]]) -> None:

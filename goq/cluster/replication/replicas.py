@@ -22,7 +22,7 @@ from goq.cluster.replication.replica import Part, Replica
 from goq.cluster.replication.serving import FetchServer
 from goq.cluster.replication.trimming import Trimming
 from goq.errors import GoqError
-from goq.settings import TopicSettings
+from goq.settings import Cleanup, TopicSettings
 from goq.storage.files import Disk
 
 _log = logging.getLogger("goq.cluster")
@@ -166,6 +166,10 @@ class Replicas:
     def settings(self, topic: str) -> TopicSettings:
         """Return a topic's settings."""
         return self._topics.settings(topic)
+
+    def is_compacted(self, key: PartitionKey) -> bool:
+        """Whether messages of a partition go when others of their keys come."""
+        return self.settings(key.topic).cleanup is Cleanup.COMPACT
 
     def now_ms(self) -> int:
         """Return monotonic time."""
