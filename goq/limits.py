@@ -62,6 +62,7 @@ RELAY_PAUSE_S: Final = 0.05
 ELSEWHERE_WAIT_MS: Final = 10_000  # for a leader to store what another node was given
 NODE_HEARTBEAT_MS: Final = 200
 IN_SYNC_LOOK_MS: Final = 200
+REPLICA_SILENT_MS: Final = 10_000  # whom compaction does not wait for any more
 CALL_TIMEOUT_MS: Final = 1_000
 CALL_SESSIONS_MAX: Final = 1_000  # of other nodes with this one: one for each of their starts
 CALL_CONNECTIONS_MAX: Final = 64  # with each other node
@@ -87,6 +88,7 @@ ARCHIVE_STRETCH_BYTES: Final = 128 * MIB  # what is compressed in one, with a wi
 ARCHIVE_CACHE_BYTES: Final = 128 * MIB  # one stretch is held however large
 ARCHIVE_CACHE_FOOTERS: Final = 4096
 ARCHIVE_READ_THREADS: Final = 2
+ARCHIVE_ROWS_MAX: Final = 10_000  # that another node is told of in one answer
 
 # Delivery
 RECEIVE_MESSAGES_MAX: Final = 10_000

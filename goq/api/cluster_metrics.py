@@ -13,6 +13,7 @@ from goq.cluster.metadata.state import State, places
 
 if TYPE_CHECKING:
     from goq.cluster.raft.driver import View
+    from goq.cluster.replication.repairs import Harm
     from goq.cluster.replication.reports import ReplicaReport
 
 _STATUSES = ("up", "fenced", "leaving", "unfit")
@@ -40,6 +41,9 @@ class ClusterCounts(Protocol):
     def led_here(self) -> Sequence[ReplicaReport]:
         """Return what is known of followers; none on a node of its own."""
 
+    def harm(self) -> Sequence[Harm]:
+        """Return what is and was wrong with this node's replicas, by topic."""
+
 
 class ClusterMetrics:
     """Collects when asked."""
@@ -54,6 +58,7 @@ class ClusterMetrics:
         yield from self._sums(state)
         yield self._in_sync(state)
         yield from self._lags()
+        yield from self._harm()
         yield from self._raft()
 
     def _nodes(self, state: State) -> Metric:
@@ -116,6 +121,22 @@ class ClusterMetrics:
                 if follower.behind_ms is not None:
                     seconds.add_metric(values, follower.behind_ms / _MS_PER_S)
         yield from (messages, seconds)
+
+    def _harm(self) -> Iterator[Metric]:
+        damaged = GaugeMetricFamily(
+            "goq_replica_damaged_gaps", "Stretches of bad bytes in replicas here", labels=["topic"]
+        )
+        lost = GaugeMetricFamily(
+            "goq_replica_lost_gaps", "Those that no other replica has", labels=["topic"]
+        )
+        repaired = CounterMetricFamily(
+            "goq_replica_repaired_frames", "Frames got back from others", labels=["topic"]
+        )
+        for harm in self._counts.harm():
+            damaged.add_metric([harm.topic], harm.damaged_gaps)
+            lost.add_metric([harm.topic], harm.lost_gaps)
+            repaired.add_metric([harm.topic], harm.repaired_frames)
+        yield from (damaged, lost, repaired)
 
     def _raft(self) -> Iterator[Metric]:
         view = self._counts.view

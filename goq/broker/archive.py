@@ -13,8 +13,9 @@ import contextlib
 import os
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -27,6 +28,7 @@ from goq.clock import Clock
 from goq.errors import DamagedData, TopicExists
 from goq.storage.archivedisk import ArchiveDisk
 from goq.storage.archivefile import (
+    PART_SUFFIX,
     Footer,
     Interrupted,
     archive_path,
@@ -60,9 +62,20 @@ class Archived(NamedTuple):
 
 
 class Archive:
-    """See the module. ``disk`` reads what is in it."""
+    """See the module. ``disk`` reads what is in it.
 
-    def __init__(self, root: Path, disk: Disk, metadata: MetadataStore, clock: Clock) -> None:
+    Everything runs in threads of its own, unless it is given an executor.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        disk: Disk,
+        metadata: MetadataStore,
+        clock: Clock,
+        *,
+        executor: Executor | None = None,
+    ) -> None:
         self.root = root
         self.disk = ArchiveDisk(disk, root)
         self._real = disk
@@ -72,8 +85,10 @@ class Archive:
         self._damage: dict[_LogKey, list[Damage]] = {}
         self._changing = asyncio.Lock()
         self._closing = threading.Event()
-        self._writer = ThreadPoolExecutor(1, "goq-archive", initializer=_be_nice)
-        self._readers = ThreadPoolExecutor(limits.ARCHIVE_READ_THREADS, "goq-archive-read")
+        self._writer = executor or ThreadPoolExecutor(1, "goq-archive", initializer=_be_nice)
+        self._readers = executor or ThreadPoolExecutor(
+            limits.ARCHIVE_READ_THREADS, "goq-archive-read"
+        )
 
     async def open(self, topics: Collection[str]) -> None:
         """Take up the manifest and what the files say besides; remove what was not finished."""
@@ -152,6 +167,55 @@ class Archive:
             self._add(row)
             return row
 
+    async def piece(self, row: ArchiveRow, position: int, size_bytes: int) -> bytes:
+        """Return some bytes of the file of an archived segment; none at its end."""
+        path = self.file_of(row)
+        return await self.in_thread(lambda: bytes(self._real.read(path, position, size_bytes)))
+
+    async def copy(self, row: ArchiveRow, piece: Callable[[int], Awaitable[bytes]]) -> None:
+        """Take over an archived segment of another node, as ``row`` says it is there.
+
+        ``piece`` returns bytes of its file from a position on, none at its end. Raises
+        ``DamagedData``, and ``OSError``, with nothing changed, where they are not what ``row``
+        says, and what ``piece`` raises.
+        """
+        path = self.file_of(row)
+        part = path.with_name(f"{path.name}.copy{PART_SUFFIX}")
+        await self._in(self._writer, lambda: self._begin_copy(part))
+        position = 0
+        while position < row.archived_bytes and (data := await piece(position)):
+            await self._in(self._writer, partial(self._append, part, data))
+            position += len(data)
+        async with self._changing:
+            await self._in(self._writer, lambda: self._finish_copy(part, path, row))
+            await self._metadata.put_archived([row])
+            self.disk.forget(path.with_name(path.name.removesuffix(".zst")))
+            self._add(row)
+
+    def _begin_copy(self, part: Path) -> None:
+        self._real.make_dir(part.parent)
+        self._real.remove(part)  # what was broken off
+
+    def _append(self, part: Path, data: bytes) -> None:
+        file = self._real.open(part)
+        try:
+            file.append([data])
+        finally:
+            file.close()
+
+    def _finish_copy(self, part: Path, path: Path, row: ArchiveRow) -> None:
+        file = self._real.open(part)
+        try:
+            file.sync()
+        finally:
+            file.close()
+        footer = check_archive(self._real, part)
+        found = row_of((row.topic, row.partition), row.log, footer, self._real.size(part))
+        if found._replace(archived_at_us=row.archived_at_us) != row:
+            self._real.remove(part)
+            raise DamagedData(f"{path} was not copied: it is not what another node said it is")
+        self._real.rename(part, path)
+
     async def delete(self, topic: str) -> None:
         """Delete all of a topic's archive but its rows in the manifest."""
         async with self._changing:
@@ -172,7 +236,7 @@ class Archive:
         self._writer.shutdown()
         self._readers.shutdown()
 
-    async def _in(self, executor: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+    async def _in(self, executor: Executor, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(executor, work)
 
     def _check(self) -> None:

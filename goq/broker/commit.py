@@ -164,6 +164,11 @@ class GroupCommit:
         """Return which nodes have an offset on their disks; none where there is one node alone."""
         return self._quorum.holders(offset)
 
+    @property
+    def settled_to(self) -> int:
+        """The offset before which the log is safe, and copied by all that copy it now."""
+        return min(self._high_watermark, self._quorum.copied_to())
+
     def check_room(self, frame_bytes: int) -> None:
         """Raise ``TooManyRequests`` when too much is under way, or why nothing can be taken."""
         if self._closed is not None:
@@ -347,6 +352,7 @@ class GroupCommit:
 
     def _finish_alone(self, alone: _Alone, error: Exception | None) -> None:
         if error is None:
+            self._quorum.appended(self.log.end_offset)  # who follows may have to follow this too
             _resolve(alone.done, None)
         else:
             _reject(alone.done, error)

@@ -107,7 +107,9 @@ class Compaction:
 
     async def _run(self, settings: TopicSettings, means: Means) -> int:
         log, progress = self._publisher.log, self.progress or Progress()
-        end_offset = self._publisher.high_watermark  # a newer message that is not safe may yet go
+        # A newer message that is not safe may yet go; and who copies the log would have to begin
+        # anew if what is in front of it were written anew.
+        end_offset = self._publisher.settled_to
         await self._publisher.run_alone(log.sync)  # what is newer must not be lost after this
         now_us = self._machinery.clock.wall_us()
         newest = NewestKeys(
@@ -123,7 +125,7 @@ class Compaction:
         await in_thread(lambda: read_newest(log.reader, newest, end_offset, self._pause))
         taken = tombstone_us = reached = 0
         for segment in log.segments[:-1]:
-            if segment.base_offset >= newest.end:
+            if segment.base_offset >= newest.end or segment.end_offset > end_offset:
                 break
             if segment not in log.segments:  # deleted, by settings that have changed meanwhile
                 continue

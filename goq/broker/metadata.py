@@ -53,8 +53,16 @@ class MetadataStore(Protocol):
         """Add a sealed segment to the manifest."""
         ...
 
+    async def add_segments(self, segments: Sequence[SegmentRow]) -> None:
+        """Add sealed segments to the manifest; what it says of them already stays."""
+        ...
+
     async def delete_segments(self, keys: Sequence[SegmentKey]) -> None:
         """Take deleted segments out of the manifest."""
+        ...
+
+    async def delete_segments_of(self, topic: str, partition: int, log: str) -> None:
+        """Take all segments of one log out of the manifest."""
         ...
 
     async def put_archived(self, rows: Sequence[ArchiveRow]) -> None:
@@ -111,6 +119,14 @@ class LocalMetadata:
     async def put_segment(self, segment: SegmentRow) -> None:
         """Add a sealed segment to the manifest."""
         await self._run(lambda: self._db.put_segment(segment))
+
+    async def add_segments(self, segments: Sequence[SegmentRow]) -> None:
+        """Add sealed segments to the manifest; what it says of them already stays."""
+        await self._run(lambda: self._db.add_segments(segments))
+
+    async def delete_segments_of(self, topic: str, partition: int, log: str) -> None:
+        """Take all segments of one log out of the manifest."""
+        await self._run(lambda: self._db.delete_segments_of(topic, partition, log))
 
     async def delete_segments(self, keys: Sequence[SegmentKey]) -> None:
         """Take deleted segments out of the manifest."""

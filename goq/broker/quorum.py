@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+_OFFSET_MAX = 2**63 - 1
+
 
 class Quorum(Protocol):
     """How far one log of a partition is on enough nodes; called on the event loop."""
@@ -30,6 +32,9 @@ class Quorum(Protocol):
 
         Never, where one had.
         """
+
+    def copied_to(self) -> int:
+        """Return before which offset everybody has everything that copies the log now."""
 
 
 class Alone:
@@ -56,3 +61,7 @@ class Alone:
     def confirm(self, then: Callable[[], None]) -> None:
         """There is no other node."""
         then()
+
+    def copied_to(self) -> int:
+        """Nobody does."""
+        return _OFFSET_MAX

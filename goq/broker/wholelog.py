@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from goq.broker.archive import Archive
+from goq.broker.opening import PartitionId
 from goq.broker.partition import Partition
 from goq.storage.log import Log
 from goq.storage.nodedb import ArchiveRow
@@ -33,20 +34,20 @@ class WholeReader(LogReader):
     def __init__(
         self,
         archive: Archive,
-        partition: Partition,
+        identity: PartitionId,
         log: str,
         live: Log,
         *,
         is_unbroken: bool = False,
     ) -> None:
         self._archive = archive
-        self._identity = partition.identity
+        self._identity = identity
         self._log = log
         self.live = live
         self._is_unbroken = is_unbroken
         self._archived: dict[ArchiveRow, Segment] = {}
         self._known: tuple[Sequence[Segment], Sequence[ArchiveRow], Sequence[Segment]] | None = None
-        super().__init__(archive.disk, (), archive.damage(partition.identity, log))
+        super().__init__(archive.disk, (), archive.damage(identity, log))
 
     @property
     def segments(self) -> Sequence[Segment]:
@@ -144,7 +145,7 @@ def whole_logs(archive: Archive, partition: Partition, *, is_unbroken: bool = Fa
 
     With ``is_unbroken`` behind the last gap that retention left while the topic kept no archive.
     """
-    whole = partial(WholeReader, archive, partition, is_unbroken=is_unbroken)
+    whole = partial(WholeReader, archive, partition.identity, is_unbroken=is_unbroken)
     return WholeLogs(whole("messages", partition.messages), whole("events", partition.events))
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from goq.broker.broker import Broker
 from goq.cluster.metadata.state import ClusterSettings, Node, Partition, State, Topic
 from goq.cluster.replication.reports import ReplicaReport
+
+if TYPE_CHECKING:
+    from goq.cluster.replication.repairs import Harm
 
 Reports = dict[tuple[str, int], ReplicaReport]
 
@@ -53,6 +57,10 @@ class AloneSeat:
 
     def led_here(self) -> list[ReplicaReport]:
         """Return nothing: nobody follows."""
+        return []
+
+    def harm(self) -> list[Harm]:
+        """Return nothing: what is damaged has no other replica."""
         return []
 
     async def led(self, topic: str | None) -> Reports:

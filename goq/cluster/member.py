@@ -13,6 +13,8 @@ import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+import msgspec
+
 from goq import limits
 from goq.broker.broker import Broker
 from goq.broker.tasks import Tasks
@@ -32,6 +34,8 @@ from goq.cluster.metadata.watch import Heartbeat
 from goq.cluster.proposing import Proposing
 from goq.cluster.raft.driver import View
 from goq.cluster.readiness import still_to_come
+from goq.cluster.replication.archives import ArchiveRequest, Archives, decode_archive_request
+from goq.cluster.replication.custody import Custody
 from goq.cluster.replication.mending import (
     MendAnswer,
     MendRequest,
@@ -48,7 +52,7 @@ from goq.cluster.replication.messages import (
     encode,
 )
 from goq.cluster.replication.repairs import Repairs
-from goq.cluster.replication.replica import Part
+from goq.cluster.replication.replica import Part, Replica
 from goq.cluster.replication.replicas import Replicas
 from goq.cluster.reporting import Reporting
 from goq.cluster.shared_metadata import group_settings, topic_rows
@@ -66,6 +70,7 @@ from goq.storage.files import Disk
 
 _log = logging.getLogger("goq.cluster")
 FETCH, HEARTBEAT, MEND = "/cluster/fetch", "/cluster/heartbeat", "/cluster/mend"
+ARCHIVE = "/cluster/archive"
 _HEAD_BYTES = 4
 _AGAIN_S = 0.2
 _LOOK_S = 0.01
@@ -86,10 +91,12 @@ class Member:
     ) -> None:
         self.name = name
         self.incarnation = incarnation
+        topics = LocalTopics(broker)
         self.controlling = Controlling(proposing, take_out)
         self.replicas = Replicas(
             name,
-            LocalTopics(broker),
+            topics,
+            Custody(broker.metadata, broker.archive, broker.clock, topics.settings),
             disk,
             broker.executor,
             self._fetch_from,
@@ -100,6 +107,9 @@ class Member:
         self.reporting = Reporting(self.replicas, lambda: self.state, self._call)
         self.fitness = Fitness(disk, broker.topics_dir.parent, self.replicas.in_thread)
         self.repairs = Repairs(self.replicas, self._ask_for_frames)
+        self.archives = Archives(
+            broker.archive, self.replicas, topics.settings, self._others, self._ask_for_archive
+        )
         self._broker = broker
         self._proposing = proposing
         self._calling = calling
@@ -138,6 +148,7 @@ class Member:
             self._beat(),
             self._look_at_replicas(),
             self.repairs.scrub(),
+            self.archives.run(),
             self.fitness.watch(),
             self.controlling.run(),
         )
@@ -211,6 +222,14 @@ class Member:
         answer, buffers = await self.repairs.answer(decode_mend_request(body))
         head = encode_mend(answer)
         return [len(head).to_bytes(_HEAD_BYTES, "little"), head, *buffers]
+
+    async def answer_archive(self, _node: str, body: bytes) -> list[bytes | memoryview]:
+        """Answer a node that lacks something in its archive."""
+        request = decode_archive_request(body)
+        topic = self.state.topics.get(request.key.topic)
+        if topic is None or topic.topic_id != request.key.topic_id:
+            raise TopicNotFound(f"there is no such topic {request.key.topic} here", field="topic")
+        return [await self.archives.answer(request)]
 
     # Following what is agreed on
 
@@ -357,6 +376,14 @@ class Member:
     ) -> tuple[MendAnswer, memoryview]:
         head, frames = _parted(await self._call(node, MEND, encode_mend(request)))
         return decode_mend_answer(head), frames
+
+    def _others(self, replica: Replica) -> list[str]:
+        """Return all other nodes, those with replicas of the partition first."""
+        holders = replica.others
+        return [*holders, *sorted(self.state.nodes.keys() - {*holders, self.name})]
+
+    async def _ask_for_archive(self, node: str, request: ArchiveRequest) -> bytes:
+        return await self._call(node, ARCHIVE, msgspec.msgpack.encode(request))
 
     async def _call(self, node: str, path: str, body: bytes, wait_ms: int = 0) -> bytes:
         known = self.state.nodes.get(node)

@@ -20,7 +20,7 @@ from goq.cluster.elsewhere import (
     RemotePartition,
 )
 from goq.cluster.giving_back import GIVE_BACK, GivingBack
-from goq.cluster.member import FETCH, HEARTBEAT, MEND, Member
+from goq.cluster.member import ARCHIVE, FETCH, HEARTBEAT, MEND, Member
 from goq.cluster.metadata.store import MetadataMachine
 from goq.cluster.proposing import Proposing
 from goq.cluster.raft.driver import RaftSettings, View
@@ -149,6 +149,7 @@ class Membership:
             lambda: raft.view,
             self.member.reporting,
             Administering(proposing, self.member.reporting, raft.add_member),
+            self.member.repairs,
         )
         for_others = PublishingForOthers(broker)
         self.giving_back = GivingBack(broker, self.member.call_leader)
@@ -162,6 +163,7 @@ class Membership:
                 HEARTBEAT: self.member.answer_heartbeat,
                 REPORTS: self.member.reporting.answer,
                 MEND: self.member.answer_mend,
+                ARCHIVE: self.member.answer_archive,
                 _MEMBERS: self._answer_members,
                 _JOIN: self._answer_join,
             },

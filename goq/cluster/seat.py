@@ -8,6 +8,7 @@ from collections.abc import Callable
 from goq.cluster.administering import Administering
 from goq.cluster.metadata.state import Partition, State, Topic
 from goq.cluster.raft.driver import View
+from goq.cluster.replication.repairs import Harm, Repairs
 from goq.cluster.replication.reports import ReplicaReport
 from goq.cluster.reporting import Reporting
 
@@ -26,6 +27,7 @@ class MemberSeat:
         view: Callable[[], View],
         reporting: Reporting,
         administering: Administering,
+        repairs: Repairs,
     ) -> None:
         self.node = node
         self.administering = administering
@@ -33,6 +35,7 @@ class MemberSeat:
         self._state = state
         self._view = view
         self._reporting = reporting
+        self._repairs = repairs
         self._seen = state()
         self._waiting: set[asyncio.Future[None]] = set()
 
@@ -54,6 +57,10 @@ class MemberSeat:
     def led_here(self) -> list[ReplicaReport]:
         """Return what is known of the partitions that this node leads."""
         return self._reporting.led_here()
+
+    def harm(self) -> list[Harm]:
+        """Return what is and was wrong with this node's replicas, by topic."""
+        return self._repairs.harm()
 
     async def led(self, topic: str | None) -> Reports:
         """Return what all leaders that answer say of their partitions."""

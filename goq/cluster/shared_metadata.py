@@ -115,6 +115,14 @@ class SharedMetadata:
         """Add a sealed segment of this node to its manifest."""
         await self._local.put_segment(segment)
 
+    async def add_segments(self, segments: Sequence[SegmentRow]) -> None:
+        """Add sealed segments of this node to its manifest; what it says of them stays."""
+        await self._local.add_segments(segments)
+
+    async def delete_segments_of(self, topic: str, partition: int, log: str) -> None:
+        """Take all segments of one log of this node out of its manifest."""
+        await self._local.delete_segments_of(topic, partition, log)
+
     async def delete_segments(self, keys: Sequence[SegmentKey]) -> None:
         """Take deleted segments of this node out of its manifest."""
         await self._local.delete_segments(keys)

@@ -24,8 +24,11 @@ from goq.storage.files import Disk, File, is_full
 from goq.storage.index import IndexEntry
 from goq.storage.reader import LogReader
 from goq.storage.recovery import Recovered, recover
+from goq.storage.rewritten import Rewritten
 from goq.storage.segment import Segment
 from goq.storage.watermark import Checkpoint, Durable
+
+_OFFSET_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class Log:
         self._bytes_since_checkpoint = 0
         self._rolled: Segment | None = None  # begun on the disk, but its first write failed
         self._reader = LogReader(disk, found.segments, found.damage)
+        self.rewritten = Rewritten(found.segments)
         self._file: File = disk.open(self.active.path)
 
     @classmethod
@@ -291,6 +295,7 @@ class Log:
         """
         if segment not in self.segments[:-1]:
             return False
+        self.rewritten.note(segment)
         self._reader.segments = [new if s is segment else s for s in self.segments]
         return True
 
@@ -302,13 +307,14 @@ class Log:
     def truncate(self, offset: int) -> int:
         """Cut the log at the frame that holds ``offset``; return the new end offset.
 
+        Raises ``DamagedData`` for an offset amidst bad bytes; those that begin there go too.
         The durable mark goes back first: a crash midway leaves a longer log, never one that
         looks damaged.
         """
         if offset >= self.end_offset:
             return self.end_offset
         self.sync()  # the new durable mark may lie behind bytes that were never synced
-        segment, position, end_offset = self._reader.place_of(max(offset, self.start_offset))
+        segment, position, end_offset = self._reader.cut_of(max(offset, self.start_offset))
         number = self.segments.index(segment)
         dropped = [*self.segments[number + 1 :], *([self._rolled] if self._rolled else [])]
         time_before_us = self._reader.time_before(segment)
@@ -328,6 +334,7 @@ class Log:
             raise self._fail(error) from error
         self._rolled = None
         self._reader.forget_ends()
+        self._reader.forget_damage(end_offset, _OFFSET_MAX)
         self._reader.segments = self.segments[: number + 1]
         segment.size_bytes = position
         segment.end_offset = end_offset

@@ -17,6 +17,7 @@ from goq.errors import InvalidFrame
 from goq.frame.view import FrameView
 from goq.storage.damage import Damage
 from goq.storage.log import Log
+from goq.storage.reader import LogReader
 from goq.storage.rewriting import SegmentWriter, put_in_place, written_aside
 from goq.storage.scan import BadRegion, Scan
 from goq.storage.segment import Segment
@@ -140,15 +141,15 @@ class Found(NamedTuple):
     is_damaged: bool
 
 
-def frames_at(log: Log, gap: Gap, bytes_max: int) -> Found:
-    """Return what a log has in another one's gap, from the frame with its first offset on.
+def frames_at(reader: LogReader, gap: Gap, end_offset: int, bytes_max: int) -> Found:
+    """Return what a log up to ``end_offset`` has in another one's gap, from its first offset on.
 
     As many frames as fit into ``bytes_max``, at least one if there is one. Blocks on the disk.
     """
-    offset, end_offset = gap.start_offset, min(gap.end_offset, log.end_offset)
-    if offset < log.start_offset or offset >= end_offset:
+    offset, end_offset = gap.start_offset, min(gap.end_offset, end_offset)
+    if offset < reader.segments[0].base_offset or offset >= end_offset:
         return Found([], is_damaged=False)
-    reading = log.reader.read(offset, end_offset, bytes_max=bytes_max, messages_max=2**62)
+    reading = reader.read(offset, end_offset, bytes_max=bytes_max, messages_max=2**62)
     frames: list[FrameView] = []
     for view in reading.frames:
         if view.header.base_offset > offset:

@@ -212,6 +212,21 @@ class NodeDb:
         self._db.table("segments").upsert(segment._asdict(), pk=key)
 
     @_explained
+    def add_segments(self, segments: Iterable[SegmentRow]) -> None:
+        """Add sealed segments to the manifest; those that it lists already stay as they are."""
+        key = ("topic", "partition", "log", "base_offset")
+        with self._db.conn:
+            rows = [segment._asdict() for segment in segments]
+            self._db.table("segments").insert_all(rows, pk=key, ignore=True)
+
+    @_explained
+    def delete_segments_of(self, topic: str, partition: int, log: str) -> None:
+        """Take all segments of one log out of the manifest."""
+        where = "topic = ? and partition = ? and log = ?"
+        with self._db.conn:
+            self._db.table("segments").delete_where(where, [topic, partition, log])
+
+    @_explained
     def delete_segments(self, keys: Iterable[tuple[str, int, str, int]]) -> None:
         """Take segments out of the manifest, by topic, partition, log and base offset."""
         with self._db.conn:

@@ -213,6 +213,14 @@ class LogReader:
             return segment, place.position, place.view.header.base_offset
         return segment, segment.size_bytes, segment.end_offset
 
+    def cut_of(self, offset: int) -> tuple[Segment, int, int]:
+        """Return :meth:`place_of`, also where damage begins just at ``offset``: it goes as well."""
+        segment = self.segments[number_of(self.segments, offset)]
+        place = next(iter(self._places_of(offset)), None)
+        if isinstance(place, Damage) and (place.path, place.start_offset) == (segment.path, offset):
+            return segment, place.position, offset
+        return self.place_of(offset)
+
     def time_before(self, segment: Segment) -> int:
         """Return the running maximum of append times over everything before a segment."""
         segments = self.segments

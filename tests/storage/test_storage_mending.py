@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from support.disk import SimulatedCrash, SimulatedDisk
 
-from goq.errors import InvalidFrame
+from goq.errors import DamagedData, InvalidFrame
 from goq.frame.encode import Columns, encode_frame
 from goq.frame.view import FrameView
 from goq.storage.log import Log
@@ -59,7 +59,7 @@ def _damaged(sound: SimulatedDisk, at: float, size: int = 3) -> tuple[SimulatedD
 
 def _found(sound: Log, log: Log) -> dict[Gap, list[FrameView]]:
     gaps = gaps_of(log, log.segments[0])
-    return {gap: frames_at(sound, gap, 2**20).frames for gap in gaps}
+    return {gap: frames_at(sound.reader, gap, sound.end_offset, 2**20).frames for gap in gaps}
 
 
 @pytest.mark.parametrize("tenth", range(10))
@@ -109,7 +109,7 @@ def test_frames_that_do_not_fill_a_gap_are_refused() -> None:
     sound = Log.open(PATH, sound_disk)
     disk, log = _damaged(sound_disk, 0.5)
     (gap,) = gaps_of(log, log.segments[0])
-    others = frames_at(sound, Gap(0, 2), 2**20).frames
+    others = frames_at(sound.reader, Gap(0, 2), sound.end_offset, 2**20).frames
     before = _bytes(log, disk)
     with pytest.raises(InvalidFrame):
         mend(log, log.segments[0], {gap: others})
@@ -138,3 +138,21 @@ def test_a_crash_at_any_moment_leaves_the_damaged_segment_or_the_mended_one() ->
             outcomes.add(_bytes(again, disk) == whole)
             assert again.end_offset == sound.end_offset
     assert outcomes == {True, False}
+
+
+def test_a_log_may_be_cut_where_bad_bytes_begin_and_not_amidst_them() -> None:
+    sound_disk = _disk_with_log()
+    sound = Log.open(PATH, sound_disk)
+    disk, log = _damaged(sound_disk, 0.5)
+    first = gaps_of(log, log.segments[0])[0]
+    assert first.end_offset - first.start_offset > 1
+    with pytest.raises(DamagedData):
+        log.truncate(first.start_offset + 1)
+    assert log.truncate(first.start_offset) == first.start_offset
+    assert not damage_of(log)
+    log.close()
+    again = Log.open(PATH, disk)
+    assert again.end_offset == first.start_offset
+    assert again.reader.is_sound(0, first.start_offset)
+    assert not again.damage
+    assert sound.end_offset > first.start_offset

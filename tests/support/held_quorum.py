@@ -30,6 +30,9 @@ class HeldQuorum:
     def holders(self, _offset: int) -> tuple[str, ...]:
         return ()
 
+    def copied_to(self) -> int:
+        return 2**62
+
     def confirm(self, then: Callable[[], None]) -> None:
         if self.is_sure:
             then()

@@ -10,13 +10,13 @@ from concurrent.futures import Executor
 from functools import partial
 
 from goq import limits
+from goq.cluster.replication.custody import LOGS, Custody
 from goq.cluster.replication.following import Following
 from goq.cluster.replication.messages import (
     FetchAnswer,
     FetchRequest,
     PartitionKey,
     PartitionNews,
-    Position,
 )
 from goq.errors import GoqError, InvalidFrame
 
@@ -32,6 +32,7 @@ class Fetcher:
     """Keeps partitions of the node ``me`` up with another that leads them.
 
     ``on_failure`` hears which partition cannot be stored here, and why; it is followed no more.
+    ``on_surplus`` hears of what holds segments that its leader has deleted.
     """
 
     def __init__(
@@ -40,14 +41,18 @@ class Fetcher:
         leader: str,
         fetch: Fetch,
         executor: Executor,
+        custody: Custody,
         *,
         on_failure: Callable[[PartitionKey, Exception], None],
+        on_surplus: Callable[[Following], None],
     ) -> None:
         self._me = me
         self._leader = leader
         self._fetch = fetch
         self._executor = executor
+        self._custody = custody
         self._on_failure = on_failure
+        self._on_surplus = on_surplus
         self._following: dict[PartitionKey, Following] = {}
         self._moved: set[PartitionKey] = set()
         self._forgotten: set[PartitionKey] = set()
@@ -161,7 +166,6 @@ class Fetcher:
 
     async def _store(self, answer: FetchAnswer, frames: memoryview) -> None:
         """Store all news, those of different partitions at once."""
-        loop = asyncio.get_running_loop()
         works = []
         for news in answer.news:
             size_bytes = sum(log.frame_bytes for log in (news.messages, news.events) if log)
@@ -172,20 +176,21 @@ class Fetcher:
             if news.refusal:
                 self._refused.add(news.key)
                 continue
-            before = following.position
-            taking = loop.run_in_executor(self._executor, partial(following.take, news, own))
-            works.append(self._stored(following, news, before, taking))
+            works.append(self._take(following, news, own))
         await asyncio.gather(*works)
 
-    async def _stored(
-        self,
-        following: Following,
-        news: PartitionNews,
-        before: Position,
-        taking: asyncio.Future[None],
-    ) -> None:
+    async def _take(self, following: Following, news: PartitionNews, frames: memoryview) -> None:
+        before = following.position
         try:
-            await taking
+            cut = following.cuts(news, frames)
+            if cut:
+                async with following.listing:
+                    await self._cut(following, cut, news, frames)
+            else:
+                await self._store_in_thread(following, news, frames)
+                if following.sealed:
+                    async with following.listing:
+                        await self._list(following, [])
         except InvalidFrame as error:  # damaged on the way, or over there: ask again
             _log.warning("%s sent what cannot be stored: %s", self._leader, error)
             self._refused.add(news.key)
@@ -198,3 +203,31 @@ class Fetcher:
             # Who stays where it is cannot get past something over there: it asks again later.
             is_stuck = following.position == before
             (self._refused if is_stuck else self._moved).add(news.key)
+            if following.surplus() is not None:
+                self._on_surplus(following)
+
+    async def _cut(
+        self, following: Following, cut: list[int], news: PartitionNews, frames: memoryview
+    ) -> None:
+        for which in cut:
+            await self._custody.forget(news.key, LOGS[which])
+        await self._store_in_thread(following, news, frames)
+        await self._list(following, cut)
+
+    async def _store_in_thread(
+        self, following: Following, news: PartitionNews, frames: memoryview
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._executor, partial(following.take, news, frames))
+
+    async def _list(self, following: Following, cut: list[int]) -> None:
+        """Have in the manifest what was sealed, and what is left of a log that was cut."""
+        sealed, following.sealed = following.sealed, []
+        try:
+            for which in cut:
+                log = following.logs[which]
+                await self._custody.listed(following.key, LOGS[which], log.segments[:-1])
+            for which, segment in sealed:
+                await self._custody.listed(following.key, LOGS[which], [segment])
+        except (GoqError, OSError) as error:  # it is listed when the replica is opened again
+            _log.warning("the manifest lacks segments of %s: %s", following.key, error)

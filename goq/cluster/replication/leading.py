@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
+
+import msgspec
 
 from goq import limits
 from goq.broker.opening import Logs, Quorums
@@ -42,6 +45,11 @@ class _LogQuorum:
     def confirm(self, then: Callable[[], None]) -> None:
         """Call ``then`` once it is sure that nobody else had begun to lead."""
         self._leading.confirm(then)
+
+    def copied_to(self) -> int:
+        """Return how far everybody is that copies the log now."""
+        now_ms = int(asyncio.get_running_loop().time() * 1000)
+        return self._leading.progress.copied_to(now_ms)[self._which]
 
     def tell(self, high_watermark: int) -> None:
         """Tell the writer."""
@@ -176,9 +184,21 @@ class Leading:
                 quorum.tell(offset)
             self.on_advance()
 
-    def has_news(self, position: Position) -> bool:
-        """Whether there is anything to tell a follower at a position."""
-        return position.leader_epoch != self.leader_epoch or position.ends != self.progress.ends
+    @property
+    def starts(self) -> Ends:
+        """Where the logs begin."""
+        return Ends(self.logs.messages.start_offset, self.logs.events.start_offset)
+
+    def has_news(self, position: Position, told: Ends | None) -> bool:
+        """Whether there is anything to tell a follower at a position.
+
+        ``told`` is where the logs began when it was told last.
+        """
+        return (
+            position.leader_epoch != self.leader_epoch
+            or position.ends != self.progress.ends
+            or told != self.starts
+        )
 
     def news(self, position: Position, *, is_checked: bool, bytes_max: int) -> News:
         """Return what follows a position; at least a frame, if there is one, of each log.
@@ -189,14 +209,21 @@ class Leading:
         if position.leader_epoch != self.leader_epoch:
             refusal = f"the leader epoch is {self.leader_epoch}, not {position.leader_epoch}"
             return News(refused(position.key, refusal), [])
+        log, rewrites = self.logs.messages, self.logs.messages.rewritten.number
+        start = log.start_offset
+        if start < position.ends.messages < log.rewritten.reach_since(position.rewrites):
+            begin = LogNews(start, start, 0, rewrites=rewrites, begins_anew=True)
+            head = PartitionNews(position.key, self.leader_epoch, Ends(0, 0), begin, None)
+            return News(head, [])
         messages, events = (
             _log_news(log, end, epoch, own_end, is_checked=is_checked, bytes_max=bytes_max)
             for log, end, epoch, own_end in zip(
                 self.logs, position.ends, position.epochs, self.progress.ends, strict=True
             )
         )
+        told = msgspec.structs.replace(messages.head, rewrites=rewrites)
         watermark = self.progress.high_watermark
-        head = PartitionNews(self.key, self.leader_epoch, watermark, messages.head, events.head)
+        head = PartitionNews(self.key, self.leader_epoch, watermark, told, events.head)
         leads_to: Ends | None = None
         if messages.leads_to is not None and events.leads_to is not None:
             leads_to = Ends(messages.leads_to, events.leads_to)

@@ -8,6 +8,7 @@ begins as the leader's does.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
@@ -19,6 +20,7 @@ from goq.cluster.replication.progress import Ends
 from goq.errors import InvalidFrame
 from goq.storage.log import Log
 from goq.storage.mending import Gap, Sound, first_sound, frames_at
+from goq.storage.reader import LogReader
 
 
 class MendRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -47,6 +49,10 @@ class Standing(NamedTuple):
     safe: Ends
 
 
+WholeLog = Callable[[PartitionKey, int, Log], LogReader]
+"""Returns a reader of a log, 0 messages or 1 events, and of what of it is archived."""
+
+
 def encode(value: MendRequest | MendAnswer) -> bytes:
     """Return a request or the head of an answer as bytes."""
     return msgspec.msgpack.encode(value)
@@ -72,13 +78,14 @@ def decode_mend_answer(data: bytes | memoryview) -> MendAnswer:
 
 
 def answer_mend(
-    request: MendRequest, standing: Standing | None
+    request: MendRequest, standing: Standing | None, whole_log: WholeLog
 ) -> tuple[MendAnswer, list[memoryview]]:
-    """Return what a replica has of what another asks for; blocks on the disk."""
+    """Return what a replica has of what another asks for, archived or not; blocks on the disk."""
     if standing is None:
         return MendAnswer(has_none=False), []
     log, safe = standing.logs[request.which], standing.safe[request.which]
-    found = frames_at(log, request.gap, limits.FETCH_LOG_BYTES_MAX)
+    reader = whole_log(request.key, request.which, log)
+    found = frames_at(reader, request.gap, log.end_offset, limits.FETCH_LOG_BYTES_MAX)
     if not found.frames:
         return MendAnswer(has_none=True), []
     if request.gap.end_offset > safe and not _is_same_log(log, request.after):

@@ -25,12 +25,16 @@ class PartitionKey(NamedTuple):
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True):
-    """Where a follower is: the ends of its logs, and the leader epochs of their last frames."""
+    """Where a follower is: the ends of its logs, and the leader epochs of their last frames.
+
+    ``rewrites`` is what the leader said last of its messages, -1 before it did.
+    """
 
     key: PartitionKey
     leader_epoch: int
     ends: Ends
     epochs: Ends
+    rewrites: int = -1
 
 
 class FetchRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -54,6 +58,10 @@ class LogNews(msgspec.Struct, frozen=True, array_like=True):
     ``start_offset`` is where the leader's log begins. With ``diverges_at`` there are no frames:
     the follower's log is another from that offset on at the latest, which ends the last epoch,
     ``epoch``, that the leader has and is not later than the follower's last.
+
+    ``rewrites`` is how often the leader has written a segment anew. With ``begins_anew`` the
+    follower is to drop its log and begin at ``start_offset``: compaction has taken away, behind
+    where it is, what made void something that it may still have.
     """
 
     segment_base: int
@@ -61,6 +69,8 @@ class LogNews(msgspec.Struct, frozen=True, array_like=True):
     frame_bytes: int
     diverges_at: int | None = None
     epoch: int = -1
+    rewrites: int = -1
+    begins_anew: bool = False
 
 
 class PartitionNews(msgspec.Struct, frozen=True, array_like=True):

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
+from goq import limits
+
 
 class Ends(NamedTuple):
     """Offsets behind the last frame of each log, or any other place in both."""
@@ -32,6 +34,7 @@ class _Follower:
     def __init__(self) -> None:
         self.ends = Ends(-1, -1)
         self.caught_up_ms: int | None = None
+        self.heard_ms = 0
 
 
 class Progress:
@@ -83,6 +86,7 @@ class Progress:
         if follower is None:
             return
         follower.ends = ends
+        follower.heard_ms = now_ms
         if ends.reaches(self.ends):
             follower.caught_up_ms = now_ms
         self._advance()
@@ -106,6 +110,16 @@ class Progress:
         """How far all that are in sync are, or are about to be."""
         ends = [self._ends_of(name) for name in self.in_sync | (self._wanted or frozenset())]
         return Ends(*(max(0, min(each)) for each in zip(*ends, strict=True)))
+
+    def copied_to(self, now_ms: int) -> Ends:
+        """How far everybody is that was heard of lately; the ends of the own logs at most."""
+        heard = [
+            follower.ends
+            for follower in self._followers.values()
+            if follower.ends.messages >= 0
+            and now_ms - follower.heard_ms <= limits.REPLICA_SILENT_MS
+        ]
+        return Ends(*map(min, zip(self.ends, *heard, strict=True)))
 
     def caught_up_ms(self, node: str) -> int | None:
         """Return when a follower last had everything, None if it never did."""

@@ -12,10 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from functools import partial
+from typing import NamedTuple
 
 from goq import limits
+from goq.cluster.replication.custody import LOGS
 from goq.cluster.replication.following import checked
 from goq.cluster.replication.mending import MendAnswer, MendRequest, answer_mend
 from goq.cluster.replication.messages import PartitionKey
@@ -32,7 +36,6 @@ from goq.storage.segment import Segment
 _log = logging.getLogger("goq.cluster")
 _PAUSE_MS_MIN = 500
 _PAUSE_MS_MAX = 30_000
-_LOGS = ("messages", "events")
 
 Ask = Callable[[str, MendRequest], Awaitable[tuple[MendAnswer, memoryview]]]
 """Asks a node, by name; raises ``GoqError`` where it cannot be reached or does not answer."""
@@ -56,17 +59,47 @@ class _Care:
         self.work: asyncio.Task[None] | None = None
 
 
+class Harm(NamedTuple):
+    """What is wrong with the replicas of a topic on a node, and what was.
+
+    ``damaged_gaps`` are stretches of bad bytes that are known now, ``lost_gaps`` those of them that
+    no other replica has, ``repaired_frames`` what has been put back since the node was started.
+    """
+
+    topic: str
+    damaged_gaps: int
+    lost_gaps: int
+    repaired_frames: int
+
+
 class Repairs:
-    """Those of a node's replicas; ``repaired_frames`` counts what has been put back."""
+    """Those of a node's replicas."""
 
     def __init__(self, replicas: Replicas, ask: Ask) -> None:
-        self.repaired_frames = 0
+        self._repaired: Counter[str] = Counter()
         self._name = replicas.name
         self._replicas = replicas
         self._ask = ask
         self._in_thread = replicas.in_thread
         self._now_ms = replicas.now_ms
         self._cares: dict[PartitionKey, _Care] = {}
+
+    @property
+    def repaired_frames(self) -> int:
+        """How many frames have been put back."""
+        return self._repaired.total()
+
+    def harm(self) -> list[Harm]:
+        """Return what is and was wrong, by topic."""
+        damaged, lost = Counter[str](), Counter[str]()
+        for replica in self._replicas:
+            standing, topic = replica.standing, replica.key.topic
+            if standing is not None:
+                known = sum(len(damage_of(log)) for log in standing.logs)
+                damaged[topic] += known
+                lost[topic] += known - len(self._damage(replica))
+        topics = sorted(damaged.keys() | self._repaired.keys())
+        return [Harm(t, damaged[t], lost[t], self._repaired[t]) for t in topics]
 
     @property
     def damaged(self) -> frozenset[tuple[int, int]]:
@@ -129,7 +162,7 @@ class Repairs:
         replica = self._replicas.get(request.key)
         standing = None if replica is None else replica.standing
         return await asyncio.get_running_loop().run_in_executor(
-            self._replicas.executor, answer_mend, request, standing
+            self._replicas.executor, answer_mend, request, standing, self._replicas.whole_log
         )
 
     async def close(self) -> None:
@@ -196,12 +229,16 @@ class Repairs:
         segments = log.segments
         segment = segments[number_of(segments, damage.start_offset)]
         found, lost = await self._find_all(replica, which, log, segment)
+        if found and which == 0 and self._replicas.is_compacted(replica.key):
+            await self._take_over(replica, log, segment)
+            return
         if found:
             async with replica.changing:
                 standing = replica.standing
                 if standing is None or standing.logs[which] is not log:
                     raise _Undecided("it changed its part meanwhile")
                 await self._in_thread(partial(_write, replica, which, log, segment, found))
+                await self._replicas.listed(replica.key, standing.logs)
             self._tell_mended(replica, which, found)
         for gap in lost:
             self._give_up(replica, which, gap)
@@ -209,6 +246,50 @@ class Repairs:
             replica.given_up.add((which, Gap(damage.start_offset, damage.end_offset)))
         else:
             log.reader.forget_damage(damage.start_offset, damage.end_offset)
+
+    async def _take_over(self, replica: Replica, log: Log, segment: Segment) -> None:
+        """Have all segments up to a damaged one as another replica has them; that one the last.
+
+        Where compaction has been at work the logs are not the same, only what a reader makes of
+        them: a frame of another replica may lack what made void a message that this one has, or
+        this one what made void a message in that. Behind what was written anew here, or is damaged,
+        both have everything. Until the last is there the damage is, and whatever was begun is begun
+        again.
+        """
+        if segment is log.active:
+            async with replica.changing:
+                await self._in_thread(partial(_seal, replica, log, segment))
+        segments = log.segments
+        end_offset = max(segment.end_offset, log.rewritten.reach_since(-1))
+        others = [s for s in segments[:-1] if s is not segment and s.base_offset < end_offset]
+        whole = [Gap(s.base_offset, s.end_offset) for s in (*others, segment)]
+        failures: list[str] = []
+        for node in replica.others:
+            try:
+                for gap in whole:
+                    await self._replace(replica, node, log, gap)
+                return
+            except (GoqError, OSError, _Undecided, _Joined) as error:
+                failures.append(f"{node}: {error}")
+        raise _Undecided("; ".join(failures) or "it changed its part meanwhile")
+
+    async def _replace(self, replica: Replica, node: str, log: Log, gap: Gap) -> None:
+        """Have a whole segment of the messages as another replica has it."""
+        after = await self._in_thread(partial(first_sound, log, gap.end_offset))
+        assert after is None or isinstance(after, Sound)
+        frames = await self._ask_for(
+            node, lambda rest: MendRequest(replica.key, 0, rest, after), gap
+        )
+        if frames is None:
+            raise _Undecided(f"it has nothing of offsets {gap}")
+        async with replica.changing:
+            segment = next((s for s in log.segments if s.base_offset == gap.start_offset), None)
+            standing = replica.standing
+            if segment is None or standing is None or standing.logs[0] is not log:
+                raise _Undecided("it changed its part meanwhile")
+            await self._in_thread(partial(_write, replica, 0, log, segment, {gap: frames}))
+            await self._replicas.listed(replica.key, standing.logs)
+        self._tell_mended(replica, 0, {gap: frames})
 
     async def _find_all(
         self, replica: Replica, which: int, log: Log, segment: Segment
@@ -233,13 +314,13 @@ class Repairs:
         return found, lost
 
     def _tell_mended(self, replica: Replica, which: int, found: dict[Gap, list[FrameView]]) -> None:
-        self.repaired_frames += sum(map(len, found.values()))
+        self._repaired[replica.key.topic] += sum(map(len, found.values()))
         for gap in found:
             _log.warning(
                 "repaired offsets %d to %d in the %s of %s, from another replica",
                 gap.start_offset,
                 gap.end_offset - 1,
-                _LOGS[which],
+                LOGS[which],
                 _name_of(replica),
             )
 
@@ -250,16 +331,18 @@ class Repairs:
             " stay quarantined; restore the segment from a backup if there is one",
             gap.start_offset,
             gap.end_offset - 1,
-            _LOGS[which],
+            LOGS[which],
             _name_of(replica),
         )
 
     async def _find(
         self, replica: Replica, which: int, log: Log, gap: Gap
     ) -> list[FrameView] | None:
-        """Return frames that fill a gap; None if nobody has them, or nobody is there to ask."""
+        """Return frames that fill a gap; None if no other replica has them."""
         after = await self._in_thread(partial(first_sound, log, gap.end_offset))
         assert after is None or isinstance(after, Sound)
+        if not replica.others:
+            raise _Undecided("it changed its part meanwhile")
         failures: list[str] = []
         are_joined = False
         for node in replica.others:
@@ -314,6 +397,14 @@ def _write(
         if following.logs[which] is not log:
             raise InvalidFrame("the log was begun anew meanwhile")
         _write_alone(log, segment, found)
+
+
+def _seal(replica: Replica, log: Log, segment: Segment) -> None:
+    """Let the messages go on in another segment, if that is the active one."""
+    following = replica.following
+    with following.changing if following is not None else nullcontext():
+        if segment is log.active and (following is None or following.logs.messages is log):
+            log.roll()
 
 
 def _write_alone(log: Log, segment: Segment, found: dict[Gap, list[FrameView]]) -> None:

@@ -62,6 +62,9 @@ class Host(Protocol):
     def settings(self, topic: str) -> TopicSettings:
         """Return a topic's settings."""
 
+    async def listed(self, key: PartitionKey, logs: Logs) -> None:
+        """Have all sealed segments of a replica in the node's manifest, if that can be written."""
+
     def now_ms(self) -> int:
         """Return monotonic time."""
 
@@ -198,6 +201,7 @@ class Replica:
             return
         opened = await self._host.in_thread(self._open_logs)
         assert isinstance(opened, Logs)
+        await self._host.listed(self.key, opened)
         if wanted.leader is None:
             self.idle = opened  # another replica may need what this one has
         elif wanted.leader == self._host.name:

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Executor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Protocol
 
 from goq import limits
 from goq.broker.opening import Logs
 from goq.broker.topic import Leadership
+from goq.cluster.replication.custody import LOGS, Custody
 from goq.cluster.replication.fetching import Fetcher
-from goq.cluster.replication.following import Following
+from goq.cluster.replication.following import Following, Sealed
 from goq.cluster.replication.leading import Leading
 from goq.cluster.replication.messages import FetchAnswer, FetchRequest, PartitionKey
 from goq.cluster.replication.replica import Part, Replica
 from goq.cluster.replication.serving import FetchServer
+from goq.cluster.replication.trimming import Trimming
 from goq.errors import GoqError
-from goq.settings import TopicSettings
+from goq.settings import Cleanup, TopicSettings
 from goq.storage.files import Disk
+
+_log = logging.getLogger("goq.cluster")
 
 FetchFrom = Callable[[str, FetchRequest], Awaitable[tuple[FetchAnswer, memoryview]]]
 """Asks a node, by name."""
@@ -54,6 +60,7 @@ class Replicas:
         self,
         name: str,
         topics: Topics,
+        custody: Custody,
         disk: Disk,
         executor: Executor,
         fetch_from: FetchFrom,
@@ -67,12 +74,15 @@ class Replicas:
         self.disk = disk
         self.server = FetchServer(executor)
         self._topics = topics
+        self._custody = custody
+        self.whole_log = custody.whole_log
         self.executor = executor
         self._fetch_from = fetch_from
         self._propose_in_sync = propose_in_sync
         self._on_failure = on_failure
         self._replicas: dict[PartitionKey, Replica] = {}
         self._fetchers: dict[str, Fetcher] = {}
+        self._trimmings: dict[PartitionKey, Trimming] = {}
         self._proposing: dict[PartitionKey, asyncio.Task[None]] = {}
 
     def __iter__(self) -> Iterator[Replica]:
@@ -112,6 +122,8 @@ class Replicas:
         replica = self._replicas.pop(key, None)
         if replica is not None:
             await replica.close()
+        for log in LOGS:
+            await self._custody.forget(key, log)
 
     async def close(self) -> None:
         """Let go of all replicas; all logs are closed on return."""
@@ -155,6 +167,10 @@ class Replicas:
         """Return a topic's settings."""
         return self._topics.settings(topic)
 
+    def is_compacted(self, key: PartitionKey) -> bool:
+        """Whether messages of a partition go when others of their keys come."""
+        return self.settings(key.topic).cleanup is Cleanup.COMPACT
+
     def now_ms(self) -> int:
         """Return monotonic time."""
         return int(asyncio.get_running_loop().time() * 1000)
@@ -168,7 +184,13 @@ class Replicas:
                 return await self._fetch_from(leader, request)
 
             fetcher = self._fetchers[leader] = Fetcher(
-                self.name, leader, fetch, self.executor, on_failure=self._storing_failed
+                self.name,
+                leader,
+                fetch,
+                self.executor,
+                self._custody,
+                on_failure=self._storing_failed,
+                on_surplus=self._trim,
             )
         fetcher.follow(following)
 
@@ -182,6 +204,40 @@ class Replicas:
         """Have it fetched no more; nothing more is stored on return."""
         for fetcher in list(self._fetchers.values()):
             await fetcher.forget(key)
+        trimming = self._trimmings.pop(key, None)
+        if trimming is not None:
+            await trimming.stop()
+
+    def _trim(self, following: Following) -> None:
+        under_way = self._trimmings.get(following.key)
+        if under_way is None or under_way.is_done:
+            self._trimmings[following.key] = Trimming(
+                following, self._custody, self.in_thread, self._may_be_repaired
+            )
+
+    def _may_be_repaired(self, key: PartitionKey, sealed: Sealed) -> bool:
+        """Whether a segment of a follower is to be mended before it may go."""
+        replica = self._replicas.get(key)
+        if replica is None or replica.following is None:
+            return False
+        which, segment = sealed
+        return any(
+            segment.base_offset < damage.end_offset
+            and damage.start_offset < segment.end_offset
+            and replica.may_be_repaired(which, damage)
+            for damage in replica.following.logs[which].damage
+        )
+
+    async def listed(self, key: PartitionKey, logs: Logs) -> None:
+        """Have all sealed segments of a replica in the manifest, if that can be written."""
+        replica = self._replicas.get(key)
+        following = None if replica is None else replica.following
+        try:
+            async with nullcontext() if following is None else following.listing:
+                for name, log in zip(LOGS, logs, strict=True):
+                    await self._custody.listed(key, name, log.segments[:-1])
+        except (GoqError, OSError) as error:
+            _log.warning("the manifest lacks segments of %s: %s", key, error)
 
     def serve(self, leading: Leading) -> None:
         """Let followers fetch from a partition that is led here."""

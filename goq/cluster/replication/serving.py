@@ -24,17 +24,31 @@ class _Session:
         self.number = number
         self.positions: dict[PartitionKey, Position] = {}
         self.expected: dict[PartitionKey, Ends] = {}
+        self.starts: dict[PartitionKey, Ends] = {}
+        """Where the leader's logs began when the follower was told last."""
+        self.sound: dict[PartitionKey, Position] = {}
+        """Positions up to which the follower's logs are known to be parts of the leader's.
+
+        One that is not counts for nothing: what a follower has there may be another leader's."""
         self.todo: dict[PartitionKey, None] = {}
         """Partitions to look at, in the order in which their turn comes."""
         self.news = asyncio.Event()
 
     def move(self, position: Position) -> None:
         self.positions[position.key] = position
+        self.sound.pop(position.key, None)
+        if self.expected.get(position.key) == position.ends:
+            self.sound[position.key] = position
         self.look_at(position.key)
+
+    def unexpect(self, key: PartitionKey) -> None:
+        """Another leadership begins: nothing is known of where the follower is in it."""
+        for known in (self.expected, self.starts, self.sound):
+            known.pop(key, None)
 
     def forget(self, key: PartitionKey) -> None:
         self.positions.pop(key, None)
-        self.expected.pop(key, None)
+        self.unexpect(key)
         self.todo.pop(key, None)
 
     def expect(self, key: PartitionKey, ends: Ends | None) -> None:
@@ -69,13 +83,10 @@ class FetchServer:
     def lead(self, leading: Leading) -> None:
         """Take up a partition, or a new leadership of one; followers may have come before."""
         self._leading[leading.key] = leading
-        now_ms = _now_ms()
-        for node, session in self._sessions.items():
-            session.expect(leading.key, None)
-            position = session.positions.get(leading.key)
-            if position is not None:
+        for session in self._sessions.values():
+            session.unexpect(leading.key)
+            if leading.key in session.positions:
                 session.look_at(leading.key)
-                self._note(leading, node, position, now_ms)
 
     def resign(self, key: PartitionKey) -> None:
         """Let go of a partition: who asks for it is told so."""
@@ -100,7 +111,7 @@ class FetchServer:
             session.move(position)
             leading = self._leading.get(position.key)
             if leading is not None:
-                self._note(leading, request.node, position, now_ms)
+                self._note(leading, session, position, now_ms)
         self._still_there(request, session, now_ms)
         self._hear(request, session)
         if not session.todo or not any(map(partial(self._has_news, session), session.todo)):
@@ -121,7 +132,7 @@ class FetchServer:
         for key, position in session.positions.items():
             leading = self._leading.get(key)
             if key not in moved and leading is not None and leading.progress.ends == position.ends:
-                self._note(leading, request.node, position, now_ms)
+                self._note(leading, session, position, now_ms)
 
     def _hear(self, request: FetchRequest, session: _Session) -> None:
         for key, position in list(session.positions.items()):
@@ -129,9 +140,10 @@ class FetchServer:
             if leading is not None and leading.leader_epoch == position.leader_epoch:
                 leading.heard(request.node, request.session)
 
-    def _note(self, leading: Leading, node: str, position: Position, now_ms: int) -> None:
-        if leading.leader_epoch == position.leader_epoch:
-            leading.fetched(node, position.ends, now_ms)
+    def _note(self, leading: Leading, session: _Session, position: Position, now_ms: int) -> None:
+        is_sound = session.sound.get(position.key) is position
+        if is_sound and leading.leader_epoch == position.leader_epoch:
+            leading.fetched(session.node, position.ends, now_ms)
 
     async def _wait(self, session: _Session, wait_ms: int) -> None:
         loop = asyncio.get_running_loop()
@@ -157,7 +169,10 @@ class FetchServer:
     def _has_more(self, session: _Session, key: PartitionKey) -> bool:
         """Whether there is anything to tell a follower, now or when its turn comes."""
         leading = self._leading.get(key)
-        return leading is None or leading.has_news(session.positions[key])
+        position, told = session.positions[key], session.starts.get(key)
+        if leading is None or session.sound.get(key) is not position:
+            return True
+        return leading.has_news(position, told)
 
     def _is_paced(self, session: _Session, key: PartitionKey) -> bool:
         return session.node in self._in_the_making.get(key, ())
@@ -171,8 +186,10 @@ class FetchServer:
         held = [key for key in session.todo if self._has_more(session, key)]
         session.todo = dict.fromkeys([*todo, *held])
         works: list[Callable[[int], News]] = []
+        asked: list[tuple[Leading | None, Position]] = []
         for key in islice(todo, limits.FETCH_PARTITIONS_MAX):
             position, leading = session.positions[key], self._leading.get(key)
+            asked.append((leading, position))
             if leading is None:
                 works.append(partial(_refuse, key))
                 continue
@@ -180,12 +197,27 @@ class FetchServer:
             most = self._pacer.piece_bytes if self._is_paced(session, key) else None
             works.append(partial(_read, leading, position, is_checked, most))
         found = await asyncio.get_running_loop().run_in_executor(self._executor, _all, works)
-        for key, news in zip(todo, found, strict=False):
+        for (leading, position), news in zip(asked, found, strict=False):
+            key = position.key
             if self._is_paced(session, key):
                 self._pacer.sent(sum(map(len, news.buffers)), _now_ms())
             session.todo.pop(key, None)
-            session.expect(key, news.leads_to)
+            if leading is not None and leading is self._leading.get(key):
+                self._told(leading, session, position, news)
         return FetchAnswer([n.head for n in found]), [b for n in found for b in n.buffers]
+
+    def _told(self, leading: Leading, session: _Session, position: Position, news: News) -> None:
+        """Take note of what a follower is told, and of what that says about where it is."""
+        if session.positions.get(position.key) is not position:
+            return
+        session.expect(position.key, news.leads_to)
+        messages, events = news.head.messages, news.head.events
+        if messages is None or events is None:
+            return
+        session.starts[position.key] = Ends(messages.start_offset, events.start_offset)
+        if messages.diverges_at is None and events.diverges_at is None:
+            session.sound[position.key] = position
+            self._note(leading, session, position, _now_ms())
 
 
 def _now_ms() -> int:

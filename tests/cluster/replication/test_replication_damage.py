@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 import pytest
 from support.sim.world import NAMES, World
 
 from goq import limits
+from goq.cluster.replication.repairs import Harm
 
 
 @pytest.fixture(autouse=True)
@@ -26,3 +30,28 @@ def test_what_a_disk_has_lost_comes_back_from_another_and_nothing_acknowledged_i
     assert len(world.books.acknowledged) > 50
     assert world.faults["rot"]
     assert world.repaired_frames
+
+
+def test_what_is_damaged_and_what_was_repaired_is_counted_by_topic() -> None:
+    world = World(1)
+
+    def sealed() -> list[Path]:
+        disk = world.disks["a"]
+        return sorted(p for p in disk.paths() if p.match("t/0/messages/*.log"))[:-1]
+
+    def harm() -> list[Harm]:
+        return world.nodes["a"].repairs.harm()
+
+    async def live() -> None:
+        for name in NAMES:
+            world.start(name)
+        producing = asyncio.ensure_future(world.produce(0))
+        await world.until(sealed)
+        producing.cancel()
+        assert harm() == [Harm("t", 0, 0, 0)]
+        world.disks["a"].flip(sealed()[0], 200, 1)
+        await world.until(lambda: harm() and harm()[0].damaged_gaps)
+        await world.until(lambda: harm() and not harm()[0].damaged_gaps)
+        assert harm() == [Harm("t", 0, 0, 1)]
+
+    world.run(live())

@@ -71,7 +71,7 @@ class Endless:
     def heard(self, _node: str, _session: int) -> None:
         """Nobody waits for it."""
 
-    def has_news(self, _position: Position) -> bool:
+    def has_news(self, _position: Position, _told: Ends | None) -> bool:
         return True
 
     def news(self, position: Position, *, is_checked: bool, bytes_max: int) -> News:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from goq import limits
 from goq.cluster.replication.progress import Ends, Progress
 
 LAG_MS = 1000
@@ -165,3 +166,12 @@ def test_the_watermark_is_safe_in_every_set_that_may_elect_and_never_falls() -> 
             before = safe
             if safe != Ends(0, 0):
                 assert all(disks[name].reaches(safe) for name in members), seed
+
+
+def test_compaction_waits_for_who_copies_and_for_nobody_who_is_silent() -> None:
+    progress = Progress("a", Ends(100, 50), in_sync=["a"], min_insync=1)
+    progress.begin(["a", "b", "c"], 0)
+    assert progress.copied_to(0) == Ends(100, 50)
+    progress.fetched("b", Ends(30, 60), 1_000)
+    assert progress.copied_to(1_000 + limits.REPLICA_SILENT_MS) == Ends(30, 50)
+    assert progress.copied_to(1_001 + limits.REPLICA_SILENT_MS) == Ends(100, 50)

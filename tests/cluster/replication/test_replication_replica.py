@@ -40,6 +40,9 @@ class _Host:
     def now_ms(self) -> int:
         return 0
 
+    async def listed(self, _key: PartitionKey, _logs: Logs) -> None:
+        return
+
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return lambda *_: self.calls.append(name)
 

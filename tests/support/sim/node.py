@@ -7,16 +7,21 @@ import contextvars
 from collections.abc import Awaitable
 from pathlib import Path
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
+from goq.broker.archive import Archive
 from goq.broker.frame_cache import FrameCache
-from goq.broker.opening import Logs, Machinery
+from goq.broker.metadata import MetadataStore
+from goq.broker.opening import Logs, Machinery, PartitionId
 from goq.broker.partition import Partition
+from goq.broker.retention import Keeper
 from goq.broker.stats import Histogram
 from goq.broker.tasks import Tasks
 from goq.broker.topic import Leadership, Topic
 from goq.clock import ManualClock
 from goq.cluster.fitness import Fitness
+from goq.cluster.replication.archives import ArchiveRequest, Archives
+from goq.cluster.replication.custody import Custody
 from goq.cluster.replication.mending import MendAnswer, MendRequest
 from goq.cluster.replication.messages import FetchAnswer, FetchRequest, PartitionKey
 from goq.cluster.replication.repairs import Repairs
@@ -24,9 +29,12 @@ from goq.cluster.replication.replica import Part
 from goq.cluster.replication.replicas import Replicas
 from goq.errors import GoqError, NotLeader, Unavailable
 from goq.settings import TopicSettings
+from goq.storage.nodedb import SegmentRow
+from goq.storage.segment import Segment
 from support.disk import SimulatedDisk
 from support.sim.agreement import Agreement
 from support.sim.loop import HOME, SimExecutor, SimLoop
+from support.sim.manifest import SimManifest
 from support.sim.network import SimNetwork
 
 T = TypeVar("T")
@@ -61,6 +69,7 @@ class SimNode:
         agreement: Agreement,
         peers: dict[str, SimNode],
         settings: TopicSettings,
+        manifest: SimManifest,
     ) -> None:
         self.name = name
         self.disk = disk
@@ -76,22 +85,33 @@ class SimNode:
         self._latest: dict[PartitionKey, Part] = {}
         self.failures: list[str] = []
         executor = SimExecutor(loop, random, lambda: self.is_dead)
+        self.manifest = manifest
+        store = cast(MetadataStore, manifest)  # as far as segments go
+        self.archive = Archive(Path("/data/archive"), disk, store, self.clock, executor=executor)
         ids = iter(range(random.getrandbits(40), 2**62))
         self._machinery = Machinery(
             disk,
             executor,
             self.clock,
             0,
-            lambda *_: None,
+            self._sealed,
             Histogram(),
             FrameCache(),
             Tasks(),
             random.random,
             lambda: next(ids),
         )
+        self.keeper = Keeper(
+            self.topics,
+            self._machinery,
+            store,
+            self.archive,
+            kept_for_replicas=lambda partition: self.replicas.needed_from(*partition.identity),
+        )
         self.replicas = Replicas(
             name,
             self,
+            Custody(store, self.archive, self.clock, self.settings),
             disk,
             executor,
             self._fetch_from,
@@ -100,12 +120,22 @@ class SimNode:
         )
         self.fitness = Fitness(disk, Path("/data"), self.replicas.in_thread)
         self.repairs = Repairs(self.replicas, self._ask_for_frames)
+        self.archives = Archives(
+            self.archive,
+            self.replicas,
+            self.settings,
+            lambda replica: replica.others,
+            self._ask_for_archive,
+        )
         self._context = contextvars.copy_context()
         self._context.run(HOME.set, self)
 
     def start(self) -> None:
         """Come to life."""
         self._agreement.join(self.name, self._agree)
+        self.spawn(self.archive.open(["t"]))
+        self.spawn(self.keeper.run())
+        self.spawn(self.archives.run())
         self.spawn(self._check())
         self.spawn(self.repairs.scrub())
         self.spawn(self.fitness.watch())
@@ -193,6 +223,15 @@ class SimNode:
 
         return await self._network.call(self.name, node, ask)
 
+    async def _ask_for_archive(self, node: str, request: ArchiveRequest) -> bytes:
+        async def ask() -> bytes:
+            peer = self._peers[node]
+            if peer.is_dead:
+                await asyncio.sleep(10)
+            return await peer.spawn(peer.archives.answer(request))
+
+        return await self._network.call(self.name, node, ask)
+
     async def _propose_in_sync(self, key: PartitionKey, part: Part, wanted: frozenset[str]) -> Part:
         await asyncio.sleep(0.01)
         self._agreement.alter_in_sync(self.name, key, part, wanted)
@@ -203,6 +242,22 @@ class SimNode:
 
     def directory(self, topic: str) -> Path:
         return Path("/data/topics") / topic
+
+    def _sealed(self, identity: PartitionId, log: str, segment: Segment) -> None:
+        self.spawn(
+            self.manifest.put_segment(
+                SegmentRow(
+                    *identity,
+                    log,
+                    segment.base_offset,
+                    segment.end_offset,
+                    segment.size_bytes,
+                    self.clock.wall_us(),
+                )
+            )
+        )
+        if identity.topic in self.topics:
+            self.keeper.wake(identity)
 
     def settings(self, _topic: str) -> TopicSettings:
         return self._settings
@@ -215,6 +270,7 @@ class SimNode:
                 key.topic, self._settings, directory, self._machinery, Tasks(), _nowhere
             )
         await topic.lead(key.number, logs, leadership)
+        self.keeper.wake_topic(topic)
 
     async def shut(self, key: PartitionKey, reason: GoqError) -> None:
         await self.topics[key.topic].resign(key.number, reason)

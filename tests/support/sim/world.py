@@ -26,6 +26,7 @@ from support.broker_harness import leased
 from support.disk import SimulatedDisk
 from support.sim.agreement import Agreement
 from support.sim.loop import SimLoop
+from support.sim.manifest import SimManifest
 from support.sim.network import SimNetwork
 from support.sim.node import SimNode
 
@@ -63,6 +64,7 @@ class World:
         self.agreement = Agreement(self.random, {KEY: part})
         self.network = SimNetwork(self.random)
         self.disks = {name: SimulatedDisk(self.random) for name in NAMES}
+        self.manifests = {name: SimManifest() for name in NAMES}
         self.nodes: dict[str, SimNode] = {}
         self.lives: list[SimNode] = []
         self.is_calm = False
@@ -101,6 +103,7 @@ class World:
             self.agreement,
             self.nodes,
             self.settings,
+            self.manifests[name],
         )
         self.lives.append(self.nodes[name])
         self.nodes[name].start()
@@ -353,7 +356,7 @@ class World:
     def check_logs(self) -> None:
         """All nodes have the same bytes, and in them what was acknowledged, each once.
 
-        Whoever led as it ended wrote a last snapshot; not all others were there to have it, too.
+        Whoever led as it ended may have just written an event; not all others were there to get it.
         """
         events = [self._bytes_of(name, "events") for name in NAMES]
         least = min(map(len, events))
