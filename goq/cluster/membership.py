@@ -10,7 +10,7 @@ import msgspec
 
 from goq.broker.broker import Broker
 from goq.broker.metadata import LocalMetadata
-from goq.cluster.administering import Administering
+from goq.cluster.administering import Administering, check_nobody_is_away
 from goq.cluster.calls.answering import Answering
 from goq.cluster.calls.calling import Calling
 from goq.cluster.elsewhere import (
@@ -248,6 +248,8 @@ class Membership:
                 f"there is a node {node} already, which has another folder: take another id, and"
                 f" if that node is lost: goq cluster leave {node}"
             )
+        assert self._machine is not None
+        check_nobody_is_away(self._machine.state)
         await self._raft.add_member(spec)
         return []
 

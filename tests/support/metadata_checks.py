@@ -72,7 +72,8 @@ def _check_partition(nodes: Mapping[str, Node], p: Partition) -> None:
     assert p.in_sync, "nobody is in sync"
     assert set(p.in_sync) <= set(p.holders)
     assert set(p.damaged) <= set(p.holders)
-    assert p.target or not p.moving
+    assert p.target or not (p.moving or p.by_name)
+    assert p.wanted >= 1
     assert not p.target or set(p.target) != set(p.replicas)
     if p.leader is None:
         assert not able(nodes, p), "somebody could lead and nobody does"

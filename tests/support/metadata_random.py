@@ -62,7 +62,7 @@ class Commands:
         if kind < 6:
             return c.UnfenceNode(name, incarnation)
         if kind < 7 and r.random() < 0.3:
-            return c.LeaveNode(name)
+            return c.LeaveNode(name, r.random() < 0.3)
         return c.RemoveNode(name)
 
     def _about_topic(self, state: State) -> c.AnyCommand:
@@ -112,7 +112,8 @@ class Commands:
         if kind < 8:
             return c.MarkRepaired(*key, r.choice(p.damaged or (anybody,)), own)
         if p.target:
-            choices = [c.CancelMove(*at), c.FinishMove(*at), c.FinishMove(*at), c.StartMove(*at)]
+            cancel, finish = c.CancelMove(*at, r.random() < 0.5), c.FinishMove(*at)
+            choices = [cancel, finish, finish, c.StartMove(*at)]
             return c.StartMove(*at) if not p.moving and kind < 11 else r.choice(choices)
         target = list(p.replicas)
         if node is not None and r.random() < 0.8:
@@ -121,7 +122,7 @@ class Commands:
             r.shuffle(target)
         if r.random() < 0.2:
             target.append(r.choice(NODES))
-        return c.MoveReplicas(*at, tuple(target))
+        return c.MoveReplicas(*at, tuple(target), r.random() < 0.3)
 
     def _in_sync(self, state: State, p: Partition) -> dict[str, int]:
         r = self.random

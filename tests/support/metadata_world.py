@@ -158,7 +158,7 @@ class World:
         elif kind < 9 and len(self.members) < 9:
             self.start(f"n{max(int(known[1:]) for known in self.members) + 1}")
         elif kind < 10 and r.random() < 0.4:
-            self.propose(c.LeaveNode(name))
+            self.propose(c.LeaveNode(name, r.random() < 0.3))
         elif kind < 12:
             self._people(r.choice(["t1", "t2", "t3", "t4"]))
         elif kind < 13 and r.random() < 0.3:
@@ -171,7 +171,7 @@ class World:
         r = self.random
         topic = self.state.topics.get(name)
         if topic is None:
-            self.propose(c.CreateTopic(name, r.randrange(1, 9), {}, r.randrange(1, 4)))
+            self.propose(c.CreateTopic(name, r.randrange(1, 9), {}, r.choice([None, 1, 2, 3])))
         elif r.random() < 0.3:
             self.propose(c.DeleteTopic(name, topic.topic_id))
         else:
@@ -189,11 +189,11 @@ class World:
             member.damaged.add((topic.topic_id, place.partition))
             member.repaired.discard((topic.topic_id, place.partition))
         elif partition.target:
-            self.propose(c.CancelMove(*at))
+            self.propose(c.CancelMove(*at, r.random() < 0.5))
         else:
             names = sorted(self.state.nodes)
             target = r.sample(names, min(len(names), r.randrange(1, 4)))
-            self.propose(c.MoveReplicas(*at, tuple(target)))
+            self.propose(c.MoveReplicas(*at, tuple(target), r.random() < 0.5))
 
     def heal(self) -> None:
         """End all faults. Who is leaving and can be spared stays dead."""

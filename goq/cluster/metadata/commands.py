@@ -65,9 +65,14 @@ class SetFitness(Command, frozen=True, tag="set_fitness/1"):
 
 
 class LeaveNode(Command, frozen=True, tag="leave_node/1"):
-    """A node is to give away all that it has, then go."""
+    """A node is to give away all that it has, then go.
+
+    With ``fewer_replicas`` also where the others are too few for as many replicas as there are: for
+    one that is fenced that needs not be said.
+    """
 
     node: Text
+    fewer_replicas: bool = False
 
 
 class RemoveNode(Command, frozen=True, tag="remove_node/1"):
@@ -79,8 +84,9 @@ class RemoveNode(Command, frozen=True, tag="remove_node/1"):
 class CreateTopic(Command, frozen=True, tag="create_topic/1"):
     """Make a topic; its replicas are placed here. ``value`` of the result is the topic's id.
 
-    Without ``replication_factor`` it is the cluster's, or the number of nodes if they are fewer.
-    The proposer has checked the settings: their meaning is none of the state's.
+    So many replicas are wanted as ``replication_factor`` says, or without it the cluster's. Where
+    there are fewer nodes they come later. The proposer has checked the settings: their meaning is
+    none of the state's.
     """
 
     name: Text
@@ -178,9 +184,13 @@ class ElectLeader(PartitionCommand, frozen=True, tag="elect_leader/1"):
 
 
 class MoveReplicas(PartitionCommand, frozen=True, tag="move_replicas/1"):
-    """Plan other replicas, in preferred order. Where only the order differs it is done at once."""
+    """Plan other replicas, in preferred order. Where only the order differs it is done at once.
+
+    With ``by_name`` people ask for just these: as many are wanted from then on.
+    """
 
     target: tuple[Text, ...]
+    by_name: bool = False
 
 
 class StartMove(PartitionCommand, frozen=True, tag="start_move/1"):
@@ -188,7 +198,12 @@ class StartMove(PartitionCommand, frozen=True, tag="start_move/1"):
 
 
 class CancelMove(PartitionCommand, frozen=True, tag="cancel_move/1"):
-    """Give a planned or begun move up: the replicas stay what they were."""
+    """Give a planned or begun move up: the replicas stay what they were.
+
+    With ``by_name`` people want that: no more replicas than these are wanted then.
+    """
+
+    by_name: bool = False
 
 
 class FinishMove(PartitionCommand, frozen=True, tag="finish_move/1"):

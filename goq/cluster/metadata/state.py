@@ -63,7 +63,9 @@ class Partition(msgspec.Struct, frozen=True):
     again after a new start. ``target`` is what ``replicas`` are to become, empty when no move is
     planned; ``moving`` says that the move has begun. ``damaged`` replicas have frames that fail
     their check. ``unclean`` says that the leader was elected by name from outside of what could
-    lead. ``version`` rises with every change of any of this.
+    lead. ``wanted`` is how many replicas there are to be: the controller adds those that lack, and
+    takes none away. ``by_name`` says that people chose the target: so many are wanted once they are
+    the replicas. ``version`` rises with every change of any of this.
     """
 
     replicas: tuple[str, ...]
@@ -74,6 +76,8 @@ class Partition(msgspec.Struct, frozen=True):
     moving: bool = False
     damaged: tuple[str, ...] = ()
     unclean: bool = False
+    wanted: int = 0
+    by_name: bool = False
     version: int = 1
 
     @property
@@ -97,6 +101,11 @@ class Partition(msgspec.Struct, frozen=True):
     def holders(self) -> tuple[str, ...]:
         """The nodes that have a replica, whole or in the making."""
         return self.replicas + self.adding
+
+    @property
+    def lacks_replicas(self) -> bool:
+        """Whether it has fewer replicas than it is to have, and those on their way not counted."""
+        return len(self.replicas) < self.wanted
 
     @property
     def future(self) -> tuple[str, ...]:

@@ -4,7 +4,7 @@
           disk)
     topics(name, topic_id, settings, deleting, version)
     partitions(topic, partition, replicas, leader, in_sync, leader_epoch, target, moving, damaged,
-               unclean, version)
+               unclean, wanted, by_name, version)
     groups(topic, name, settings, generation, version)
     cluster(id, replication_factor, min_insync, moves_at_once, move_bytes_per_s, version)
 
@@ -43,7 +43,8 @@ CREATE TABLE IF NOT EXISTS partitions (
     topic TEXT NOT NULL, partition INTEGER NOT NULL, replicas TEXT NOT NULL, leader TEXT,
     in_sync TEXT NOT NULL, leader_epoch INTEGER NOT NULL, target TEXT NOT NULL,
     moving INTEGER NOT NULL, damaged TEXT NOT NULL, unclean INTEGER NOT NULL,
-    version INTEGER NOT NULL, PRIMARY KEY (topic, partition)
+    wanted INTEGER NOT NULL, by_name INTEGER NOT NULL, version INTEGER NOT NULL,
+    PRIMARY KEY (topic, partition)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS groups (
     topic TEXT NOT NULL, name TEXT NOT NULL, settings TEXT NOT NULL, generation INTEGER NOT NULL,
