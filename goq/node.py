@@ -168,7 +168,7 @@ class Node:
 
             member, relay = self._membership.member, self._membership.relay
             assert member is not None
-            front = Front(api, member, relay, self._membership.giving_back.give_back)
+            front = Front(api, member.map, relay, self._membership.giving_back.give_back)
             handle = Telling(front.handle, lambda: member.state.version).handle
         return server
 

@@ -11,6 +11,7 @@ import msgspec
 from goq.broker.broker import Broker
 from goq.broker.metadata import LocalMetadata
 from goq.cluster.administering import Administering, check_nobody_is_away
+from goq.cluster.asking import FETCH, MEND
 from goq.cluster.calls.answering import Answering
 from goq.cluster.calls.calling import Calling
 from goq.cluster.elsewhere import (
@@ -20,7 +21,7 @@ from goq.cluster.elsewhere import (
     RemotePartition,
 )
 from goq.cluster.giving_back import GIVE_BACK, GivingBack
-from goq.cluster.member import FETCH, HEARTBEAT, MEND, Member
+from goq.cluster.member import Member
 from goq.cluster.metadata.store import MetadataMachine
 from goq.cluster.proposing import Proposing
 from goq.cluster.raft.driver import RaftSettings, View
@@ -32,6 +33,7 @@ from goq.cluster.relaying import Relay
 from goq.cluster.reporting import REPORTS
 from goq.cluster.seat import MemberSeat
 from goq.cluster.shared_metadata import SharedMetadata
+from goq.cluster.speaking import HEARTBEAT
 from goq.config import Config
 from goq.errors import Conflict, GoqError, InvalidInput, NotLeader, UsageError
 from goq.storage.files import Disk
@@ -126,7 +128,7 @@ class Membership:
     def elsewhere(self, topic: str, number: int) -> RemotePartition:
         """Return a partition that another node leads."""
         assert self.member is not None
-        return RemotePartition(topic, number, self.member.call_leader)
+        return RemotePartition(topic, number, self.member.map.call_leader)
 
     def prepare(self, broker: Broker) -> None:
         """Make the part that works with the broker, which has been started."""
@@ -151,7 +153,7 @@ class Membership:
             Administering(proposing, self.member.reporting, raft.add_member),
         )
         for_others = PublishingForOthers(broker)
-        self.giving_back = GivingBack(broker, self.member.call_leader)
+        self.giving_back = GivingBack(broker, self.member.map.call_leader)
         self.answering = Answering(
             self._secret,
             {
