@@ -205,6 +205,11 @@ class Partition:
         """Whether the partition can be used."""
         return self._offline is None
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nobody waits for anything to be safe."""
+        return self._publisher.is_quiet and self._recorder.commit.is_quiet
+
     # Publishing
 
     def check_publish(self, frame_bytes: int) -> None:

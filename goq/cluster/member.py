@@ -91,12 +91,13 @@ class Member:
         self.reporting = Reporting(self.replicas, lambda: self.state, self.asking.call)
         self.fitness = Fitness(disk, broker.topics_dir.parent, self.replicas.in_thread)
         self.repairs = Repairs(self.replicas, self.asking.mend)
+        self._broker = broker
         self._becoming = Becoming(broker, self.replicas)
         self._data_dir = broker.topics_dir.parent
         self._proposing = proposing
         self._calling = calling
         self._registration: RegisterNode | None = None
-        self._stopping = ""
+        self._is_stopping = False
         self._was_wiped = False
         self._min_insync = 0
         self._has_started = False
@@ -133,14 +134,31 @@ class Member:
     async def hand_over(self) -> None:
         """Have other nodes lead what this one leads, before it stops; return when they do.
 
-        Nobody waits for long: what has no other replica in sync is led by nobody then.
+        First all that was taken becomes safe, so that everybody is answered. Then the node counts
+        as away: nobody waits for its replicas any more, and what has no other one in sync is led
+        by nobody. None of that takes long, or it is not waited for.
         """
-        self._stopping = "it is being stopped"
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limits.QUIET_TIMEOUT_MS / 1000):
+                for replica in self.replicas:
+                    if replica.leading is not None:
+                        replica.leading.give_up()
+                while not self._is_quiet():
+                    await asyncio.sleep(_LOOK_S)
+        self._is_stopping = True
         with suppress(TimeoutError):
             async with asyncio.timeout(limits.HAND_OVER_TIMEOUT_MS / 1000):
-                await self.speaking.speak()
-                while any(replica.leading is not None for replica in self.replicas):
+                while self._is_up() or any(r.leading is not None for r in self.replicas):
+                    await self.speaking.speak()
                     await asyncio.sleep(_LOOK_S)
+
+    def _is_quiet(self) -> bool:
+        led = (p for topic in self._broker.topics.values() for p in topic.partitions)
+        return all(partition.is_quiet for partition in led)
+
+    def _is_up(self) -> bool:
+        known = self.state.nodes.get(self.name)
+        return known is not None and known.incarnation == self.incarnation and known.is_up
 
     async def stop(self) -> None:
         """Take part no more: all replicas are closed on return."""
@@ -243,10 +261,11 @@ class Member:
     def _heartbeat(self) -> Heartbeat:
         return Heartbeat(
             self.incarnation,
-            self._stopping or self.fitness.reason,
+            self.fitness.reason,
             frozenset(self._becoming.deleted & {t.topic_id for t in self.state.topics.values()}),
             self.repairs.damaged,
             self.repairs.repaired,
+            self._is_stopping,
         )
 
     def _is_listed(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -44,6 +45,7 @@ _MEMBERS, _JOIN = "/cluster/members", "/cluster/join"
 _ANY_HOST = ("0.0.0.0", "::", "")
 _JOIN_TIMEOUT_S = 10.0
 _AGAIN_S = 0.5
+_HAND_OVER_S = 1.0
 
 
 class Membership:
@@ -210,6 +212,9 @@ class Membership:
 
     async def hand_over(self) -> None:
         """Have others lead what this node leads: it is going to stop."""
+        if self._raft is not None and self._raft.is_leader and len(self._raft.view.members) > 1:
+            with suppress(GoqError):  # others elect one by themselves, later
+                await self._raft.transfer_leadership(timeout_s=_HAND_OVER_S)
         if self.member is not None:
             await self.member.hand_over()
 
