@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from typing import NamedTuple
 
 from goq.broker.broker import Broker
+from goq.cluster.kept_topics import KeptTopics
 from goq.cluster.metadata.state import State, Topic
 from goq.cluster.parts import in_the_making, parts_of
 from goq.cluster.replication.messages import PartitionKey
 from goq.cluster.replication.replicas import Replicas
 from goq.cluster.shared_metadata import group_settings, topic_rows
+from goq.settings import Fsync
+
+
+class _Syncing(NamedTuple):
+    """Whether a topic is synced at once, by its settings at a version of it."""
+
+    version: int
+    at_once: bool
 
 
 class Becoming:
@@ -20,14 +30,21 @@ class Becoming:
 
     def __init__(self, broker: Broker, replicas: Replicas) -> None:
         self.deleted: set[int] = set()
+        self.kept = KeptTopics(replicas.disk, broker.topics_dir)
         self._broker = broker
         self._replicas = replicas
         self._taken_up: dict[str, object] = {}
+        self._syncs: dict[int, _Syncing] = {}
+        self._noted: dict[int, bool] | None = None
 
     async def become(self, state: State) -> None:
         """Take up topics, let replicas be what they are to be, delete what is not here any more."""
         replicas = self._replicas
         rows = {row.name: row for row in topic_rows(state)}
+        always = self.synced_at_once(state)
+        if always != self._noted:  # before anything is written by other settings
+            await replicas.in_thread(lambda: self.kept.note(always))
+            self._noted = always
         for name, row in rows.items():
             known = state.topics[name].version, state.groups.get(name)
             if self._taken_up.get(name) != known:
@@ -44,6 +61,18 @@ class Becoming:
         for name, topic in state.topics.items():
             if topic.deleting and topic.topic_id not in self.deleted:
                 await self._drop(name, topic)
+
+    def synced_at_once(self, state: State) -> dict[int, bool]:
+        """Return of all topics, by id, whether here what is stored in them is synced before."""
+        before, self._syncs = self._syncs, {}
+        for row in topic_rows(state):
+            topic = state.topics[row.name]
+            known = before.get(topic.topic_id)
+            if known is None or known.version != topic.version:
+                fsync = self._broker.settings_of(row).fsync
+                known = _Syncing(topic.version, fsync is Fsync.ALWAYS)
+            self._syncs[topic.topic_id] = known
+        return {topic_id: known.at_once for topic_id, known in self._syncs.items()}
 
     async def _give_up(self, key: PartitionKey) -> None:
         """Delete a replica that has moved to another node."""

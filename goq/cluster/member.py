@@ -12,6 +12,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from msgspec.structs import replace
+
 from goq import limits
 from goq.broker.broker import Broker
 from goq.broker.tasks import Tasks
@@ -252,7 +254,9 @@ class Member:
         ):
             with suppress(GoqError):  # who registers without having been heard of counts as silent
                 await self.speaking.speak()
-            await self._proposing.propose(self._registration)
+            always = self._becoming.synced_at_once(self.state)
+            keeps = tuple(sorted(t for t in self._becoming.kept.ids if always.get(t)))
+            await self._proposing.propose(replace(self._registration, keeps=keeps))
         settings = self.state.settings
         if settings.version == 1 and settings.min_insync != self._min_insync:
             with suppress(Conflict):  # another node was first
@@ -280,8 +284,7 @@ class Member:
             self.repairs.look()
 
     async def _propose_in_sync(self, key: PartitionKey, part: Part, wanted: frozenset[str]) -> Part:
-        nodes = self.state.nodes
-        incarnations = {node: nodes[node].incarnation for node in wanted if node in nodes}
+        seen = dict(zip(part.replicas, part.incarnations, strict=True))
         command = AlterInSync(
             key.topic,
             key.topic_id,
@@ -289,7 +292,8 @@ class Member:
             part.version,
             self.name,
             part.leader_epoch,
-            incarnations,
+            {node: seen.get(node, 0) for node in wanted},
+            part.returned,
         )
         await self._proposing.propose_surely(command)
         state = self.state

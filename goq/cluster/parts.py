@@ -17,6 +17,11 @@ def part_of(state: State, partition: Partition) -> Part:
         min(state.settings.min_insync, len(partition.replicas)),
         partition.version,
         partition.damaged,
+        tuple(
+            node.incarnation if (node := state.nodes.get(name)) is not None else 0
+            for name in partition.holders
+        ),
+        partition.returned,
     )
 
 

@@ -48,7 +48,12 @@ class Commands:
         if node is None or r.random() < 0.15:
             rack = node.rack if node else r.choice(RACKS)
             return c.RegisterNode(
-                name, incarnation + r.choice([0, 1, 1, 1, 3]), f"http://{name}", f"{name}:9", rack
+                name,
+                incarnation + r.choice([0, 1, 1, 1, 3]),
+                f"http://{name}",
+                f"{name}:9",
+                rack,
+                keeps=tuple(t.topic_id for t in state.topics.values() if r.random() < 0.7),
             )
         if not node.is_up and r.random() < 0.6:
             return c.UnfenceNode(name, incarnation)
@@ -102,7 +107,9 @@ class Commands:
         own = state.nodes[replica].incarnation if replica in state.nodes else 0
         kind = r.randrange(12)
         if kind < 4:
-            return c.AlterInSync(*at, p.leader or anybody, p.leader_epoch, self._in_sync(state, p))
+            not_seen = tuple(node for node in p.returned if r.random() < 0.5)
+            leading = (p.leader or anybody, p.leader_epoch)
+            return c.AlterInSync(*at, *leading, self._in_sync(state, p), not_seen)
         if kind < 5:
             return c.ElectLeader(*at, replica)
         if kind < 6:

@@ -31,6 +31,7 @@ class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class RegisterNode(Command, frozen=True, tag="register_node/1"):
     """A node has started. Everything it led or had in sync before counts as lost sight of.
 
+    But not in the topics of ``keeps``, by id: there it has on its disk whatever it said it has.
     ``disk`` is what its data folder was given when it was made: another one has other data.
     """
 
@@ -40,6 +41,7 @@ class RegisterNode(Command, frozen=True, tag="register_node/1"):
     cluster_address: Text
     rack: Text | None = None
     disk: Text = ""
+    keeps: tuple[Count, ...] = ()
 
 
 class FenceNode(Command, frozen=True, tag="fence_node/1"):
@@ -165,11 +167,15 @@ class PartitionCommand(Command, frozen=True):
 
 
 class AlterInSync(PartitionCommand, frozen=True, tag="alter_in_sync/1"):
-    """The leader says who is in sync: nodes with the incarnations that it saw them in."""
+    """The leader says who is in sync: nodes with the incarnations that it saw them in.
+
+    Those ``not_seen`` have not been heard of since their start: they stay if they were in sync.
+    """
 
     leader: Text
     leader_epoch: Count
     in_sync: dict[Text, Count]
+    not_seen: tuple[Text, ...] = ()
 
 
 class ElectLeader(PartitionCommand, frozen=True, tag="elect_leader/1"):

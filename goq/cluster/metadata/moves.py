@@ -87,7 +87,7 @@ def cancelled(state: State, partition: Partition) -> Partition | None:
 
 def finished(state: State, partition: Partition) -> Partition | None:
     """Return the partition with its move finished; None if it cannot be yet."""
-    if not set(partition.target) <= set(partition.in_sync):
+    if not set(partition.target) <= set(partition.in_sync) - set(partition.returned):
         return None
     wanted = len(partition.target) if partition.by_name else partition.wanted
     return _ended(state, replace(partition, wanted=wanted), partition.target)
@@ -105,6 +105,7 @@ def _ended(state: State, partition: Partition, replicas: tuple[str, ...]) -> Par
         moving=False,
         by_name=False,
         damaged=tuple(node for node in replicas if node in partition.damaged),
+        returned=tuple(node for node in in_sync if node in partition.returned),
     )
     after = settled(state.nodes, after, Leaderships(state))
     return None if after.leader is None and partition.leader is not None else after

@@ -16,7 +16,7 @@ from goq.cluster.metadata.commands import (
 from goq.cluster.metadata.elections import Leaderships, restarted, settled
 from goq.cluster.metadata.partitions import incarnation_of, with_each
 from goq.cluster.metadata.results import Accepted, Applied, Refusal
-from goq.cluster.metadata.state import Node, NodeStatus, State, places
+from goq.cluster.metadata.state import Node, NodeStatus, Partition, State, Topic, places
 from goq.errors import InvalidInput
 from goq.model import check_name
 
@@ -48,10 +48,16 @@ def register_node(state: State, command: RegisterNode) -> Applied:
             " a higher one",
         )
     node = _node(command, leaving=known.leaving)
+    keeps = set(command.keeps)
     before = {**state.nodes, node.id: replace(node, status=NodeStatus.FENCED)}
     after = {**state.nodes, node.id: node}
     loads = Leaderships(state)
-    state = with_each(state, node.id, lambda p: restarted(before, after, p, loads))
+
+    def change(partition: Partition, topic: Topic) -> Partition:
+        keeper = node.id if topic.topic_id in keeps else None
+        return restarted(before, after, partition, loads, keeper)
+
+    state = with_each(state, node.id, change)
     return _accepted(
         replace(state, nodes=after), f"node {node.id} started anew", command.incarnation
     )
@@ -177,7 +183,7 @@ def remove_node(state: State, command: RemoveNode) -> Applied:
 def _changed(state: State, node: Node, text: str) -> Applied:
     nodes = {**state.nodes, node.id: node}
     loads = Leaderships(state)
-    state = with_each(state, node.id, lambda p: settled(nodes, p, loads))
+    state = with_each(state, node.id, lambda p, _topic: settled(nodes, p, loads))
     return _accepted(replace(state, nodes=nodes), text, node.incarnation)
 
 

@@ -4,7 +4,7 @@
           disk)
     topics(name, topic_id, settings, deleting, version)
     partitions(topic, partition, replicas, leader, in_sync, leader_epoch, target, moving, damaged,
-               unclean, wanted, by_name, version)
+               returned, unclean, wanted, by_name, version)
     groups(topic, name, settings, generation, version)
     cluster(id, replication_factor, min_insync, moves_at_once, move_bytes_per_s, version)
 
@@ -42,9 +42,9 @@ CREATE TABLE IF NOT EXISTS topics (
 CREATE TABLE IF NOT EXISTS partitions (
     topic TEXT NOT NULL, partition INTEGER NOT NULL, replicas TEXT NOT NULL, leader TEXT,
     in_sync TEXT NOT NULL, leader_epoch INTEGER NOT NULL, target TEXT NOT NULL,
-    moving INTEGER NOT NULL, damaged TEXT NOT NULL, unclean INTEGER NOT NULL,
-    wanted INTEGER NOT NULL, by_name INTEGER NOT NULL, version INTEGER NOT NULL,
-    PRIMARY KEY (topic, partition)
+    moving INTEGER NOT NULL, damaged TEXT NOT NULL, returned TEXT NOT NULL,
+    unclean INTEGER NOT NULL, wanted INTEGER NOT NULL, by_name INTEGER NOT NULL,
+    version INTEGER NOT NULL, PRIMARY KEY (topic, partition)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS groups (
     topic TEXT NOT NULL, name TEXT NOT NULL, settings TEXT NOT NULL, generation INTEGER NOT NULL,
@@ -58,12 +58,13 @@ CREATE TABLE IF NOT EXISTS cluster (
 """
 
 
+_LISTS = ("replicas", "in_sync", "target", "damaged", "returned")
+
+
 def load(db: sqlite3.Connection, version: int) -> State:
     """Return the state that the tables hold; raise ``msgspec.ValidationError`` if they cannot."""
     partitions: dict[str, list[Partition]] = {}
-    for row in _rows(
-        db, "partitions", "topic, partition", "replicas", "in_sync", "target", "damaged"
-    ):
+    for row in _rows(db, "partitions", "topic, partition", *_LISTS):
         partitions.setdefault(row["topic"], []).append(
             msgspec.convert(row, Partition, strict=False)
         )

@@ -22,6 +22,7 @@ def check_at_rest(world: World) -> None:
         assert not partition.target, place
         assert len(partition.replicas) >= min(partition.wanted, len(world.state.nodes)), place
         assert not partition.damaged, place
+        assert not partition.returned, place
 
 
 @pytest.mark.parametrize("racks", ["", "ab", "abc"])
