@@ -84,7 +84,6 @@ class Commands:
             c.AlterTopic(*key, topic.version, {r.choice("ab"): r.choice(["1", None])}),
             c.AddPartitions(*key, topic.version, len(topic.partitions) + r.randrange(3)),
             c.PutGroup(*key, group, known.version if known else 0, {"x": str(r.random())}),
-            c.NextGeneration(*key, group, known.generation if known else 0),
             c.DeleteGroup(*key, group, known.version if known else 0),
             c.ChangeSettings(state.settings.version, moves_at_once=r.randrange(4)),
             c.CreateTopic(name, 1, {}),

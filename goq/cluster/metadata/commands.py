@@ -148,15 +148,6 @@ class DeleteGroup(Command, frozen=True, tag="delete_group/1"):
     version: Count
 
 
-class NextGeneration(Command, frozen=True, tag="next_generation/1"):
-    """Count a change of a group's members, up from ``generation``. ``value`` is the new one."""
-
-    topic: Text
-    topic_id: Count
-    group: Text
-    generation: Count
-
-
 class PartitionCommand(Command, frozen=True):
     """Base of what is decided on one partition at one version; ``value`` is its new version."""
 
@@ -260,7 +251,6 @@ AnyCommand = (
     | ForgetTopic
     | PutGroup
     | DeleteGroup
-    | NextGeneration
     | AlterInSync
     | ElectLeader
     | MoveReplicas

@@ -133,10 +133,9 @@ class Topic(msgspec.Struct, frozen=True):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """A group's own settings, and the generation of its membership."""
+    """A group's own settings."""
 
     settings: Mapping[str, str]
-    generation: int = 0
     version: int = 1
 
 

@@ -5,7 +5,7 @@
     topics(name, topic_id, settings, deleting, version)
     partitions(topic, partition, replicas, leader, in_sync, leader_epoch, target, moving, damaged,
                returned, unclean, wanted, by_name, version)
-    groups(topic, name, settings, generation, version)
+    groups(topic, name, settings, version)
     cluster(id, replication_factor, min_insync, moves_at_once, move_bytes_per_s, version)
 
 Settings and lists of nodes are JSON. The version of the state is not here: it is the applied index,
@@ -47,8 +47,8 @@ CREATE TABLE IF NOT EXISTS partitions (
     version INTEGER NOT NULL, PRIMARY KEY (topic, partition)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS groups (
-    topic TEXT NOT NULL, name TEXT NOT NULL, settings TEXT NOT NULL, generation INTEGER NOT NULL,
-    version INTEGER NOT NULL, PRIMARY KEY (topic, name)
+    topic TEXT NOT NULL, name TEXT NOT NULL, settings TEXT NOT NULL, version INTEGER NOT NULL,
+    PRIMARY KEY (topic, name)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS cluster (
     id INTEGER PRIMARY KEY CHECK (id = 1), replication_factor INTEGER NOT NULL,
