@@ -160,7 +160,7 @@ class Node:
         operations.describe(routes)
         if self._membership is not None:
             routes += NodeCallRoutes(self._membership.answering).routes()
-        api = self.api = Api(routes, stats)
+        api = self.api = Api(routes, stats, others_answer=self._membership is not None)
         handle: Handler = api.handle
         if self._membership is not None:
             from goq.api.front import Front
