@@ -21,6 +21,7 @@ from bench import (
     latency,
     mixed,
     past,
+    rolling,
     singles,
     trace,
     waiting,
@@ -46,6 +47,7 @@ WORKS: list[Work] = [
     *past.WORKS,
     *export.WORKS,
     *cluster.WORKS,
+    *rolling.WORKS,
 ]
 QUICK_SCALE = 0.1
 

@@ -19,7 +19,7 @@ from bench.batches import CONNECTIONS
 from bench.latency import quantiles
 from bench.loader import http_answer_length, load
 from bench.rows import Place, Row, Work
-from bench.servers import GOQ, Server, _free_port
+from bench.servers import GOQ, STOP_S_MAX, Server, _free_port
 from bench.topics import fresh_topic, numbered_callers
 
 PARTITIONS = 6
@@ -55,6 +55,13 @@ class Member(Server):
         """End it as a power switch would."""
         self.process.kill()
         self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def stop(self) -> None:
+        """End it as an operator would."""
+        self.process.terminate()
+        self.process.wait(STOP_S_MAX)
         assert self.process.stdout is not None
         self.process.stdout.close()
 

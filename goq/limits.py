@@ -146,6 +146,7 @@ METADATA_TEXT_CHARS_MAX: Final = 500  # a name, an address, a reason
 METADATA_COMMAND_BYTES_MAX: Final = 256 * KIB
 NODE_SESSION_TIMEOUT_MS: Final = 1_000
 HAND_OVER_TIMEOUT_MS: Final = 3_000  # for others to lead what a node leads that is stopped
+QUIET_TIMEOUT_MS: Final = 1_000  # for what such a node has taken to become safe, before
 PREFERRED_LEADER_DELAY_MS: Final = 10_000  # how long a node is up before leaderships come back
 CONTROLLER_COMMANDS_MAX: Final = 200  # proposed by one look at the state
 MOVES_AT_ONCE_MAX: Final = 1_000

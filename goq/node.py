@@ -160,7 +160,7 @@ class Node:
         operations.describe(routes)
         if self._membership is not None:
             routes += NodeCallRoutes(self._membership.answering).routes()
-        api = self.api = Api(routes, stats)
+        api = self.api = Api(routes, stats, others_answer=self._membership is not None)
         handle: Handler = api.handle
         if self._membership is not None:
             from goq.api.front import Front
@@ -168,7 +168,7 @@ class Node:
 
             member, relay = self._membership.member, self._membership.relay
             assert member is not None
-            front = Front(api, member, relay, self._membership.giving_back.give_back)
+            front = Front(api, member.map, relay, self._membership.giving_back.give_back)
             handle = Telling(front.handle, lambda: member.state.version).handle
         return server
 

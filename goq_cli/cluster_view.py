@@ -135,8 +135,13 @@ def _print_topics(cluster: Json) -> None:
 
 
 def _is_in_trouble(partition: Json) -> bool:
-    lacking = set(partition["replicas"]) - set(partition["in_sync"])
-    return bool(partition["offline"] or lacking or partition.get("damaged"))
+    lacks = _lacks(partition)
+    return bool(partition["offline"] or lacks or partition.get("damaged"))
+
+
+def _lacks(partition: Json) -> int:
+    """Return how many replicas are not in sync, or not there yet."""
+    return int(partition["wanted"]) - len(set(partition["replicas"]) & set(partition["in_sync"]))
 
 
 def _partition_row(topic: str, partition: Json) -> tuple[object, ...]:
@@ -161,8 +166,9 @@ def _partition_row(topic: str, partition: Json) -> tuple[object, ...]:
 def _states(partition: Json) -> Iterator[str]:
     if partition["offline"]:
         yield "offline"
-    if set(partition["replicas"]) - set(partition["in_sync"]):
-        yield "under-replicated"
+    if lacks := _lacks(partition):
+        wanted = partition["wanted"]
+        yield f"under-replicated ({wanted - lacks} of {wanted})"
     if damaged := partition.get("damaged"):
         yield f"damaged on {','.join(damaged)}"
     if adding := partition.get("adding"):

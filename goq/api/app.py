@@ -15,14 +15,22 @@ from goq.http.message import Request, Response
 
 _UNMATCHED = "(none)"
 
+_STOPPED_RETRY_MS = 1000
+
 
 class Api:
-    """Answers requests by the routes it was given."""
+    """Answers requests by the routes it was given.
 
-    def __init__(self, routes: Sequence[Route], stats: HttpStats) -> None:
+    Who waits when the node stops is told to come again later, unless ``others_answer``.
+    """
+
+    def __init__(
+        self, routes: Sequence[Route], stats: HttpStats, *, others_answer: bool = False
+    ) -> None:
         self.routes = routes
         self._router = Router(routes)
         self._stats = stats
+        self._stopped_retry_ms = None if others_answer else _STOPPED_RETRY_MS
         self.on_stop: list[Callable[[], None]] = []
         """Called when requests that wait are answered, as the node is stopping."""
         self._waiting: set[asyncio.Task[object]] = set()
@@ -82,7 +90,8 @@ class Api:
                 raise
             task.uncancel()
             raise ShuttingDown(
-                "the node is stopping; ask another, or this one later", retry_after_ms=1000
+                "the node is stopping; ask another, or this one later",
+                retry_after_ms=self._stopped_retry_ms,
             ) from None
         finally:
             self._waiting.discard(task)

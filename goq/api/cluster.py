@@ -89,6 +89,9 @@ class ClusterRoutes:
                 f"{_CLUSTER}/nodes/{{node}}",
                 self.leave,
                 "Have a node give away what it has, then go",
+                parameters=(
+                    Parameter("fewer_replicas", "true: the others may be too few", "boolean"),
+                ),
                 status=204,
                 errors=(*alone, "node_not_found"),
             ),
@@ -134,14 +137,12 @@ class ClusterRoutes:
         """Answer the state, at once or when it has changed."""
         query, seat = request.query, self._seat
         names = {name for name in query.get("topic", "").split(",") if name} or None
-        lag = query.get("lag", "false")
-        if lag not in ("true", "false"):
-            raise InvalidInput(f"lag is true or false, not {lag[:50]!r}", field="lag")
+        lag = _truth(request, "lag")
         if "version" in query:
             wait_ms = duration_ms(query.get("wait", "0"), "wait", limits.WAIT_MS_MAX)
             await seat.changed(_number(query["version"], "version"), wait_ms / 1000)
         only = next(iter(names)) if names is not None and len(names) == 1 else None
-        reports = await seat.led(only) if lag == "true" else {}
+        reports = await seat.led(only) if lag else {}
         return json_response(
             cluster_out(
                 seat.state,
@@ -159,9 +160,10 @@ class ClusterRoutes:
         await self._administering.join(check_name(new.node, "node"), new.address)
         return Response(204)
 
-    async def leave(self, _request: Request, node: str) -> Response:
+    async def leave(self, request: Request, node: str) -> Response:
         """Begin to take a node out."""
-        await self._administering.leave(node)
+        fewer = _truth(request, "fewer_replicas")
+        await self._administering.leave(node, fewer_replicas=fewer)
         return Response(204)
 
     async def rebalance(self, request: Request) -> Response:
@@ -247,6 +249,13 @@ def _changing(
         status=204 if answer is None else 200,
         errors=errors,
     )
+
+
+def _truth(request: Request, name: str) -> bool:
+    text = request.query.get(name, "false")
+    if text not in ("true", "false"):
+        raise InvalidInput(f"{name} is true or false, not {text[:50]!r}", field=name)
+    return text == "true"
 
 
 def _number(text: str, field: str) -> int:

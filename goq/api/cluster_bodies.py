@@ -30,7 +30,8 @@ class FollowerOut(Output):
 class ClusterPartitionOut(Output):
     """Where a partition is; lists hold ids of nodes, ``replicas`` in preferred order.
 
-    With ``lag=true`` its bounds and followers are here as far as its leader said.
+    ``wanted`` is how many replicas it is to have. With ``lag=true`` its bounds and followers are
+    here as far as its leader said.
     """
 
     partition: int
@@ -39,6 +40,7 @@ class ClusterPartitionOut(Output):
     replicas: list[str]
     in_sync: list[str]
     offline: bool
+    wanted: int
     adding: list[str] = msgspec.field(default_factory=list)
     removing: list[str] = msgspec.field(default_factory=list)
     damaged: list[str] = msgspec.field(default_factory=list)

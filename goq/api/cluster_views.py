@@ -68,8 +68,8 @@ def cluster_out(
 
 
 def is_under_replicated(partition: Partition) -> bool:
-    """Whether a replica that a partition is to have now is not in sync."""
-    return not set(partition.replicas) <= set(partition.in_sync)
+    """Whether a replica that a partition is to have is not in sync, or not there yet."""
+    return partition.lacks_replicas or not set(partition.replicas) <= set(partition.in_sync)
 
 
 def status_of(node: Node) -> str:
@@ -102,6 +102,7 @@ def _partition(
         replicas=list(partition.replicas),
         in_sync=list(partition.in_sync),
         offline=partition.leader is None,
+        wanted=max(partition.wanted, len(partition.replicas)),
         adding=list(partition.adding),
         removing=list(partition.removing),
         damaged=list(partition.damaged),

@@ -289,6 +289,10 @@ class Broker:
         self.finder.forget(name)
         await self._finish_deletion(name)
 
+    def settings_of(self, row: TopicRow) -> TopicSettings:
+        """Return what the settings of a topic come to on this node."""
+        return self._defaults.changed(row.settings)
+
     async def take_up(self, row: TopicRow, groups: Mapping[str, Mapping[str, str]]) -> None:
         """Have a topic as all nodes have agreed on, with its groups."""
         async with self._changing:
@@ -296,7 +300,7 @@ class Broker:
             if topic is None:
                 await self._open(row)
                 return
-            chosen = self._defaults.changed(row.settings)
+            chosen = self.settings_of(row)
             if chosen != topic.settings:
                 topic.configure(chosen)
             if row.partitions > topic.partitions.count:

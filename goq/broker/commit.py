@@ -169,6 +169,11 @@ class GroupCommit:
         """The offset before which the log is safe, and copied by all that copy it now."""
         return min(self._high_watermark, self._quorum.copied_to())
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is under way: all that was taken is safe, or was refused."""
+        return not (self._busy or self._stored or self._doubtful)
+
     def check_room(self, frame_bytes: int) -> None:
         """Raise ``TooManyRequests`` when too much is under way, or why nothing can be taken."""
         if self._closed is not None:

@@ -209,6 +209,11 @@ class Partition:
         """Return which nodes have a message on their disks; none where there is one node alone."""
         return self._publisher.holders(offset)
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nobody waits for anything to be safe."""
+        return self._publisher.is_quiet and self._recorder.commit.is_quiet
+
     # Publishing
 
     def check_publish(self, frame_bytes: int) -> None:

@@ -46,6 +46,16 @@ class Ends(NamedTuple):
     lost: int
 
 
+def check_nobody_is_away(state: State) -> None:
+    """Refuse to let a node in while another is away, and say which: Raft would refuse it anyway."""
+    away = sorted(node.id for node in state.nodes.values() if not node.is_up)
+    if away:
+        raise Conflict(
+            f"nobody is let in while {', '.join(away)} is away: bring it back, or, if it is lost:"
+            f" goq cluster leave {away[0]}"
+        )
+
+
 class Administering:
     """Changes the cluster on behalf of people; ``add_member`` takes a node into the Raft group."""
 
@@ -67,15 +77,19 @@ class Administering:
         """Let a node in that runs already and knows the others."""
         if node in self._state.nodes:
             raise Conflict(f"node {node} is in the cluster already", field="node")
+        check_nobody_is_away(self._state)
         await self._add_member(f"{node}={address}")
 
-    async def leave(self, node: str) -> None:
-        """Let a node give away all that it has, then go; once is enough."""
+    async def leave(self, node: str, *, fewer_replicas: bool = False) -> None:
+        """Let a node give away all that it has, then go; once is enough.
+
+        With ``fewer_replicas`` also where the others are too few for as many as there are.
+        """
         known = self._state.nodes.get(node)
         if known is None:
             raise NodeNotFound(f"there is no node {node[:200]!r} in the cluster", field="node")
         if not known.leaving:
-            await self._proposing.propose(LeaveNode(node))
+            await self._proposing.propose(LeaveNode(node, fewer_replicas))
 
     async def rebalance(self, *, dry_run: bool) -> list[Moved]:
         """Plan moves that make nodes even, and begin them unless it is a dry run."""
@@ -96,14 +110,14 @@ class Administering:
         return ""
 
     async def move(self, topic: str, number: int, target: tuple[str, ...]) -> None:
-        """Plan other replicas of a partition; the first is preferred as leader."""
+        """Plan other replicas of a partition, and want as many; the first is preferred to lead."""
         if not target:
             raise InvalidInput("name the nodes that are to have the partition", field="replicas")
-        await self._proposing.propose(MoveReplicas(*self._where(topic, number), target))
+        await self._proposing.propose(MoveReplicas(*self._where(topic, number), target, True))
 
     async def cancel_move(self, topic: str, number: int) -> None:
-        """Give a move up: the partition stays where it was."""
-        await self._proposing.propose(CancelMove(*self._where(topic, number)))
+        """Give a move up: the partition stays where it was, also if it was to get more replicas."""
+        await self._proposing.propose(CancelMove(*self._where(topic, number), True))
 
     async def elect(self, topic: str, number: int, leader: str | None) -> str:
         """Have a partition led by a node that is in sync, the preferred one without a name."""

@@ -9,45 +9,42 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-import msgspec
+from msgspec.structs import replace
 
 from goq import limits
 from goq.broker.broker import Broker
 from goq.broker.tasks import Tasks
+from goq.cluster.asking import Asking, headed
+from goq.cluster.becoming import Becoming
 from goq.cluster.calls.calling import Calling
 from goq.cluster.controlling import Controlling
 from goq.cluster.disk_id import disk_id
 from goq.cluster.fitness import Fitness
-from goq.cluster.heartbeats import decode_heartbeat, encode_heartbeat
+from goq.cluster.heartbeats import decode_heartbeat
+from goq.cluster.leader_map import LeaderMap
 from goq.cluster.local_topics import LocalTopics
 from goq.cluster.metadata.commands import (
     AlterInSync,
     ChangeSettings,
     RegisterNode,
 )
-from goq.cluster.metadata.state import Partition, State, Topic, places
+from goq.cluster.metadata.state import State
 from goq.cluster.metadata.watch import Heartbeat
+from goq.cluster.parts import part_of
 from goq.cluster.proposing import Proposing
 from goq.cluster.raft.driver import View
 from goq.cluster.readiness import still_to_come
-from goq.cluster.replication.archives import ArchiveRequest, Archives, decode_archive_request
+from goq.cluster.replication.archives import Archives, decode_archive_request
 from goq.cluster.replication.custody import Custody
 from goq.cluster.replication.mending import (
-    MendAnswer,
-    MendRequest,
-    decode_mend_answer,
     decode_mend_request,
 )
 from goq.cluster.replication.mending import encode as encode_mend
 from goq.cluster.replication.messages import (
-    FetchAnswer,
-    FetchRequest,
     PartitionKey,
-    decode_answer,
     decode_request,
     encode,
 )
@@ -55,23 +52,11 @@ from goq.cluster.replication.repairs import Repairs
 from goq.cluster.replication.replica import Part, Replica
 from goq.cluster.replication.replicas import Replicas
 from goq.cluster.reporting import Reporting
-from goq.cluster.shared_metadata import group_settings, topic_rows
-from goq.errors import (
-    Conflict,
-    GoqError,
-    InvalidFrame,
-    NodeNotFound,
-    NotLeader,
-    PartitionNotFound,
-    TopicNotFound,
-    Unavailable,
-)
+from goq.cluster.speaking import Speaking
+from goq.errors import Conflict, GoqError, InvalidFrame, NotLeader, TopicNotFound
 from goq.storage.files import Disk
 
 _log = logging.getLogger("goq.cluster")
-FETCH, HEARTBEAT, MEND = "/cluster/fetch", "/cluster/heartbeat", "/cluster/mend"
-ARCHIVE = "/cluster/archive"
-_HEAD_BYTES = 4
 _AGAIN_S = 0.2
 _LOOK_S = 0.01
 
@@ -93,38 +78,39 @@ class Member:
         self.incarnation = incarnation
         topics = LocalTopics(broker)
         self.controlling = Controlling(proposing, take_out)
+        self.asking = Asking(lambda: self.state, calling)
+        self.map = LeaderMap(name, lambda: self.state, self.asking.call)
+        self.speaking = Speaking(
+            name, self._heartbeat, self.controlling.hear, self.asking.call, self._is_listed
+        )
         self.replicas = Replicas(
             name,
             topics,
             Custody(broker.metadata, broker.archive, broker.clock, topics.settings),
             disk,
             broker.executor,
-            self._fetch_from,
+            self.asking.fetch,
             self._propose_in_sync,
             on_failure=self._failed,
-            is_heard=self._is_heard,
+            is_heard=self.speaking.is_heard,
         )
-        self.reporting = Reporting(self.replicas, lambda: self.state, self._call)
+        self.reporting = Reporting(self.replicas, lambda: self.state, self.asking.call)
         self.fitness = Fitness(disk, broker.topics_dir.parent, self.replicas.in_thread)
-        self.repairs = Repairs(self.replicas, self._ask_for_frames)
+        self.repairs = Repairs(self.replicas, self.asking.mend)
         self.archives = Archives(
-            broker.archive, self.replicas, topics.settings, self._others, self._ask_for_archive
+            broker.archive, self.replicas, topics.settings, self._others, self.asking.archive
         )
         self._broker = broker
+        self._becoming = Becoming(broker, self.replicas)
+        self._data_dir = broker.topics_dir.parent
         self._proposing = proposing
         self._calling = calling
-        self._leader: str | None = None
         self._registration: RegisterNode | None = None
-        self._deleted: set[int] = set()
-        self._taken_up: dict[str, object] = {}
-        self._stopping = ""
-        self._heard_s = -math.inf
+        self._is_stopping = False
         self._was_wiped = False
         self._min_insync = 0
-        self.has_left = False
         self._has_started = False
         self._changed = asyncio.Event()
-        self._next_change: asyncio.Future[None] | None = None
         self._tasks = Tasks()
         self._running: list[asyncio.Task[None]] = []
 
@@ -139,13 +125,13 @@ class Member:
         ``min_insync`` counts if the cluster has just begun.
         """
         self._min_insync = min_insync
-        disk = disk_id(self.replicas.disk, self._broker.topics_dir.parent)
+        disk = disk_id(self.replicas.disk, self._data_dir)
         self._registration = RegisterNode(
             self.name, self.incarnation, http_url, cluster_address, rack, disk
         )
         works = (
             self._follow(),
-            self._beat(),
+            self.speaking.beat(lambda: not self._was_wiped),
             self._look_at_replicas(),
             self.repairs.scrub(),
             self.archives.run(),
@@ -158,14 +144,31 @@ class Member:
     async def hand_over(self) -> None:
         """Have other nodes lead what this one leads, before it stops; return when they do.
 
-        Nobody waits for long: what has no other replica in sync is led by nobody then.
+        First all that was taken becomes safe, so that everybody is answered. Then the node counts
+        as away: nobody waits for its replicas any more, and what has no other one in sync is led
+        by nobody. None of that takes long, or it is not waited for.
         """
-        self._stopping = "it is being stopped"
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limits.QUIET_TIMEOUT_MS / 1000):
+                for replica in self.replicas:
+                    if replica.leading is not None:
+                        replica.leading.give_up()
+                while not self._is_quiet():
+                    await asyncio.sleep(_LOOK_S)
+        self._is_stopping = True
         with suppress(TimeoutError):
             async with asyncio.timeout(limits.HAND_OVER_TIMEOUT_MS / 1000):
-                await self._say_alive()
-                while any(replica.leading is not None for replica in self.replicas):
+                while self._is_up() or any(r.leading is not None for r in self.replicas):
+                    await self.speaking.speak()
                     await asyncio.sleep(_LOOK_S)
+
+    def _is_quiet(self) -> bool:
+        led = (p for topic in self._broker.topics.values() for p in topic.partitions)
+        return all(partition.is_quiet for partition in led)
+
+    def _is_up(self) -> bool:
+        known = self.state.nodes.get(self.name)
+        return known is not None and known.incarnation == self.incarnation and known.is_up
 
     async def stop(self) -> None:
         """Take part no more: all replicas are closed on return."""
@@ -179,16 +182,14 @@ class Member:
 
     def viewed(self, view: View) -> None:
         """Hear how things stand in the Raft group."""
-        self._leader = view.leader
+        self.speaking.leader = view.leader
         self.controlling.lead(view.is_leader)
 
     def agreed(self) -> None:
         """Hear that the state of the cluster has changed."""
         self._changed.set()
         self.controlling.changed()
-        if self._next_change is not None:
-            self._next_change.set_result(None)
-            self._next_change = None
+        self.map.changed()
 
     def waits_for(self) -> list[str]:
         """Return what has yet to come until this node has started; nothing ever after.
@@ -209,8 +210,7 @@ class Member:
         if request.node != node:
             raise InvalidFrame(f"{node} asks as {request.node}")
         answer, buffers = await self.replicas.server.fetch(request)
-        head = encode(answer)
-        return [len(head).to_bytes(_HEAD_BYTES, "little"), head, *buffers]
+        return headed(encode(answer), buffers)
 
     async def answer_heartbeat(self, node: str, body: bytes) -> list[bytes | memoryview]:
         """Hear that a node is alive."""
@@ -220,8 +220,7 @@ class Member:
     async def answer_mend(self, _node: str, body: bytes) -> list[bytes | memoryview]:
         """Answer a node whose replica is damaged: a head behind its length, then frames."""
         answer, buffers = await self.repairs.answer(decode_mend_request(body))
-        head = encode_mend(answer)
-        return [len(head).to_bytes(_HEAD_BYTES, "little"), head, *buffers]
+        return headed(encode_mend(answer), buffers)
 
     async def answer_archive(self, _node: str, body: bytes) -> list[bytes | memoryview]:
         """Answer a node that lacks something in its archive."""
@@ -240,7 +239,7 @@ class Member:
             try:
                 if not self._is_wiped():
                     await self._register()
-                    await self._become(self.state)
+                    await self._becoming.become(self.state)
             except (GoqError, OSError) as error:
                 _log.warning("this node does not follow the cluster yet: %s", error)
                 await asyncio.sleep(_AGAIN_S)
@@ -270,186 +269,34 @@ class Member:
             known is None or known.incarnation != self.incarnation
         ):
             with suppress(GoqError):  # who registers without having been heard of counts as silent
-                await self._say_alive()
-            await self._proposing.propose(self._registration)
+                await self.speaking.speak()
+            always = self._becoming.synced_at_once(self.state)
+            keeps = tuple(sorted(t for t in self._becoming.kept.ids if always.get(t)))
+            await self._proposing.propose(replace(self._registration, keeps=keeps))
         settings = self.state.settings
         if settings.version == 1 and settings.min_insync != self._min_insync:
             with suppress(Conflict):  # another node was first
                 await self._proposing.propose(ChangeSettings(1, min_insync=self._min_insync))
 
-    async def _become(self, state: State) -> None:
-        rows = {row.name: row for row in topic_rows(state)}
-        for name, row in rows.items():
-            known = state.topics[name].version, state.groups.get(name)
-            if self._taken_up.get(name) != known:
-                await self._broker.take_up(row, group_settings(state, name))
-                self._taken_up[name] = known
-        parts = {
-            PartitionKey(name, topic.topic_id, number): _part(state, partition)
-            for name, topic in state.topics.items()
-            if name in rows
-            for number, partition in enumerate(topic.partitions)
-            if self.name in partition.holders
-        }
-        self.replicas.server.pace(state.settings.move_bytes_per_s, _in_the_making(state, self.name))
-        self.replicas.agree(parts)
-        for key in [r.key for r in self.replicas if r.key not in parts and r.key.topic in rows]:
-            await self._give_up(key)
-        for name in self._broker.topics.keys() - rows.keys():
-            await self._drop(name, state.topics.get(name))
-        for name, topic in state.topics.items():
-            if topic.deleting and topic.topic_id not in self._deleted:
-                await self._drop(name, topic)
-
-    async def _give_up(self, key: PartitionKey) -> None:
-        """Delete a replica that has moved to another node."""
-        await self.replicas.drop(key)
-        directory = self._broker.topics_dir / key.topic / str(key.number)
-        await self.replicas.in_thread(lambda: self.replicas.disk.remove_dir(directory))
-
-    async def _drop(self, name: str, topic: Topic | None) -> None:
-        self._taken_up.pop(name, None)
-        keys = [replica.key for replica in self.replicas if replica.key.topic == name]
-        await asyncio.gather(*(self.replicas.drop(key) for key in keys))
-        await self._broker.drop(name)
-        if topic is not None:
-            self._deleted.add(topic.topic_id)
-
-    # Being heard of
-
-    async def _beat(self) -> None:
-        while True:
-            await asyncio.sleep(limits.NODE_HEARTBEAT_MS / 1000)
-            if not self._was_wiped:
-                self._tasks.start(self._say_alive())  # one that hangs does not hold up the next
-
-    async def _say_alive(self) -> None:
-        try:
-            await self._send_heartbeat()
-        except NodeNotFound:
-            if self.name in self.state.nodes and not self.has_left:
-                self.has_left = True
-                _log.warning(
-                    "this node has left the cluster; stop it. To take part again it needs a new id"
-                    " and an empty folder"
-                )
-        except GoqError as error:
-            _log.debug("no heartbeat: %s", error)
-
-    async def _send_heartbeat(self) -> None:
-        heartbeat = Heartbeat(
+    def _heartbeat(self) -> Heartbeat:
+        return Heartbeat(
             self.incarnation,
-            self._stopping or self.fitness.reason,
-            frozenset(self._deleted & {t.topic_id for t in self.state.topics.values()}),
+            self.fitness.reason,
+            frozenset(self._becoming.deleted & {t.topic_id for t in self.state.topics.values()}),
             self.repairs.damaged,
             self.repairs.repaired,
+            self._is_stopping,
         )
-        leader, said_s = self._leader, asyncio.get_running_loop().time()
-        if leader is None:
-            return
-        if leader == self.name:
-            self.controlling.hear(self.name, heartbeat)
-        else:
-            await self._call(leader, HEARTBEAT, encode_heartbeat(heartbeat))
-        self._heard_s = max(self._heard_s, said_s)
 
-    def _is_heard(self) -> bool:
-        """Whether the controller has heard this node so lately that it cannot have fenced it.
-
-        From when a heartbeat was sent: the controller counts from when it came, which is later. A
-        node that stood still finds out by this, before it hears what was decided meanwhile.
-        """
-        silent_s = asyncio.get_running_loop().time() - self._heard_s
-        return silent_s < limits.NODE_SESSION_TIMEOUT_MS / 1000
+    def _is_listed(self) -> bool:
+        return self.name in self.state.nodes
 
     # What replicas need
-
-    async def _fetch_from(
-        self, leader: str, request: FetchRequest
-    ) -> tuple[FetchAnswer, memoryview]:
-        answer = await self._call(leader, FETCH, encode(request), request.wait_ms)
-        head, frames = _parted(answer)
-        return decode_answer(head), frames
-
-    async def _ask_for_frames(
-        self, node: str, request: MendRequest
-    ) -> tuple[MendAnswer, memoryview]:
-        head, frames = _parted(await self._call(node, MEND, encode_mend(request)))
-        return decode_mend_answer(head), frames
 
     def _others(self, replica: Replica) -> list[str]:
         """Return all other nodes, those with replicas of the partition first."""
         holders = replica.others
         return [*holders, *sorted(self.state.nodes.keys() - {*holders, self.name})]
-
-    async def _ask_for_archive(self, node: str, request: ArchiveRequest) -> bytes:
-        return await self._call(node, ARCHIVE, msgspec.msgpack.encode(request))
-
-    async def _call(self, node: str, path: str, body: bytes, wait_ms: int = 0) -> bytes:
-        known = self.state.nodes.get(node)
-        if known is None:
-            raise Unavailable(f"node {node} is not known here yet")
-        timeout_s = (limits.CALL_TIMEOUT_MS + wait_ms) / 1000
-        return await self._calling.call(known.http_url, path, body, timeout_s)
-
-    def leader_url(self, topic: str, number: int) -> str | None:
-        """Return where a partition is led, None for this node.
-
-        Raises ``NotLeader`` while nobody does, ``TopicNotFound`` and ``PartitionNotFound``.
-        """
-        known = self._topic(topic)
-        if number >= len(known.partitions):
-            raise PartitionNotFound(f"topic {topic} has no partition {number}", field="partition")
-        return self._url_of(known.partitions[number].leader, f"partition {number} of {topic}")
-
-    def leader_urls(self, topic: str | None) -> list[str | None]:
-        """Return who leads a partition of a topic, each once, None for this node.
-
-        Without a topic, all nodes that are up. Partitions that nobody leads are left out.
-        """
-        if topic is None:
-            names = {name for name, node in self.state.nodes.items() if node.is_up}
-        else:
-            leaders = {partition.leader for partition in self._topic(topic).partitions}
-            names = {name for name in leaders if name is not None}
-        return [self._url_of(name, "this") for name in sorted(names | {self.name})]
-
-    def leaders(self, topic: str) -> list[str | None]:
-        """Return the names of the nodes that lead its partitions, None where nobody does.
-
-        Raises ``TopicNotFound``.
-        """
-        return [partition.leader for partition in self._topic(topic).partitions]
-
-    def next_change(self) -> asyncio.Future[None]:
-        """Return what is done when what is agreed on has changed."""
-        if self._next_change is None:
-            self._next_change = asyncio.get_running_loop().create_future()
-        return self._next_change
-
-    def _url_of(self, node: str | None, what: str) -> str | None:
-        if node == self.name:
-            return None
-        known = self.state.nodes.get(node) if node is not None else None
-        if known is None:
-            raise NotLeader(f"nobody leads {what} now")
-        return known.http_url
-
-    def _topic(self, name: str) -> Topic:
-        topic = self.state.topics.get(name)
-        if topic is None or topic.deleting:
-            raise TopicNotFound(f"there is no topic {name[:200]!r}", field="topic")
-        return topic
-
-    async def call_leader(self, topic: str, number: int, path: str, body: bytes) -> bytes:
-        """Call the node that leads a partition; ``NotLeader`` if none does, as far as is known."""
-        known = self.state.topics.get(topic)
-        leader = None
-        if known is not None and number < len(known.partitions):
-            leader = known.partitions[number].leader
-        if leader is None:
-            raise NotLeader(f"nobody leads partition {number} of {topic} now")
-        return await self._call(leader, path, body, limits.ELSEWHERE_WAIT_MS)
 
     async def _look_at_replicas(self) -> None:
         while True:
@@ -458,8 +305,7 @@ class Member:
             self.repairs.look()
 
     async def _propose_in_sync(self, key: PartitionKey, part: Part, wanted: frozenset[str]) -> Part:
-        nodes = self.state.nodes
-        incarnations = {node: nodes[node].incarnation for node in wanted if node in nodes}
+        seen = dict(zip(part.replicas, part.incarnations, strict=True))
         command = AlterInSync(
             key.topic,
             key.topic_id,
@@ -467,14 +313,15 @@ class Member:
             part.version,
             self.name,
             part.leader_epoch,
-            incarnations,
+            {node: seen.get(node, 0) for node in wanted},
+            part.returned,
         )
         await self._proposing.propose_surely(command)
         state = self.state
         topic = state.topics.get(key.topic)
         if topic is None or topic.topic_id != key.topic_id:
             raise NotLeader(f"topic {key.topic} is gone")
-        return _part(state, topic.partitions[key.number])
+        return part_of(state, topic.partitions[key.number])
 
     def _failed(self, key: PartitionKey, error: Exception) -> None:
         _log.error("partition %d of %s: %s", key.number, key.topic, error)
@@ -483,33 +330,3 @@ class Member:
     def kept_for_replicas(self, topic: str, number: int) -> int | None:
         """Return the first message of a partition led here that a replica in sync has not got."""
         return self.replicas.needed_from(topic, number)
-
-
-def _parted(answer: bytes) -> tuple[memoryview, memoryview]:
-    """Return the head of an answer and what comes behind it."""
-    whole = memoryview(answer)
-    head_bytes = int.from_bytes(whole[:_HEAD_BYTES], "little")
-    return whole[_HEAD_BYTES : _HEAD_BYTES + head_bytes], whole[_HEAD_BYTES + head_bytes :]
-
-
-def _in_the_making(state: State, leader: str) -> dict[PartitionKey, frozenset[str]]:
-    """Return who copies partitions that a node leads because a move has begun."""
-    return {
-        PartitionKey(place.topic, topic.topic_id, place.partition): frozenset(copying)
-        for place, topic, partition in places(state)
-        if partition.moving
-        and partition.leader == leader
-        and (copying := set(partition.adding) - set(partition.in_sync))
-    }
-
-
-def _part(state: State, partition: Partition) -> Part:
-    return Part(
-        partition.leader,
-        partition.leader_epoch,
-        partition.in_sync,
-        partition.holders,
-        min(state.settings.min_insync, len(partition.replicas)),
-        partition.version,
-        partition.damaged,
-    )

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from goq.broker.broker import Broker
 from goq.broker.metadata import LocalMetadata
-from goq.cluster.administering import Administering
+from goq.cluster.administering import Administering, check_nobody_is_away
+from goq.cluster.asking import ARCHIVE, FETCH, MEND
 from goq.cluster.calls.answering import Answering
 from goq.cluster.calls.calling import Calling
 from goq.cluster.elsewhere import (
@@ -20,7 +22,7 @@ from goq.cluster.elsewhere import (
     RemotePartition,
 )
 from goq.cluster.giving_back import GIVE_BACK, GivingBack
-from goq.cluster.member import ARCHIVE, FETCH, HEARTBEAT, MEND, Member
+from goq.cluster.member import Member
 from goq.cluster.metadata.store import MetadataMachine
 from goq.cluster.proposing import Proposing
 from goq.cluster.raft.driver import RaftSettings, View
@@ -32,6 +34,7 @@ from goq.cluster.relaying import Relay
 from goq.cluster.reporting import REPORTS
 from goq.cluster.seat import MemberSeat
 from goq.cluster.shared_metadata import SharedMetadata
+from goq.cluster.speaking import HEARTBEAT
 from goq.config import Config
 from goq.errors import Conflict, GoqError, InvalidInput, NotLeader, UsageError
 from goq.storage.files import Disk
@@ -42,6 +45,7 @@ _MEMBERS, _JOIN = "/cluster/members", "/cluster/join"
 _ANY_HOST = ("0.0.0.0", "::", "")
 _JOIN_TIMEOUT_S = 10.0
 _AGAIN_S = 0.5
+_HAND_OVER_S = 1.0
 
 
 class Membership:
@@ -126,7 +130,7 @@ class Membership:
     def elsewhere(self, topic: str, number: int) -> RemotePartition:
         """Return a partition that another node leads."""
         assert self.member is not None
-        return RemotePartition(topic, number, self.member.call_leader)
+        return RemotePartition(topic, number, self.member.map.call_leader)
 
     def prepare(self, broker: Broker) -> None:
         """Make the part that works with the broker, which has been started."""
@@ -152,7 +156,7 @@ class Membership:
             self.member.repairs,
         )
         for_others = PublishingForOthers(broker)
-        self.giving_back = GivingBack(broker, self.member.call_leader)
+        self.giving_back = GivingBack(broker, self.member.map.call_leader)
         self.answering = Answering(
             self._secret,
             {
@@ -210,6 +214,9 @@ class Membership:
 
     async def hand_over(self) -> None:
         """Have others lead what this node leads: it is going to stop."""
+        if self._raft is not None and self._raft.is_leader and len(self._raft.view.members) > 1:
+            with suppress(GoqError):  # others elect one by themselves, later
+                await self._raft.transfer_leadership(timeout_s=_HAND_OVER_S)
         if self.member is not None:
             await self.member.hand_over()
 
@@ -250,6 +257,8 @@ class Membership:
                 f"there is a node {node} already, which has another folder: take another id, and"
                 f" if that node is lost: goq cluster leave {node}"
             )
+        assert self._machine is not None
+        check_nobody_is_away(self._machine.state)
         await self._raft.add_member(spec)
         return []
 

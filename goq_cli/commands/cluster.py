@@ -103,14 +103,20 @@ def join(
 
 
 @app.command()
-def leave(node: Annotated[str, typer.Argument(metavar="NODE")]) -> None:
+def leave(
+    node: Annotated[str, typer.Argument(metavar="NODE")],
+    fewer_replicas: Annotated[
+        bool,
+        typer.Option("--fewer-replicas", help="Also if the others are too few for all replicas."),
+    ] = False,
+) -> None:
     """Have a node give away all that it has and leave; return when it has gone.
 
     Ctrl-C stops waiting, not the leaving. A node that is lost for good leaves the same way: what it
-    had is copied from others.
+    had is copied from others, or, if they are too few, once another node has joined.
     """
     with SESSION.client() as client:
-        client.leave_node(node)
+        client.leave_node(node, fewer_replicas=fewer_replicas)
         asked = client.cluster()
         others = [n["url"] for n in asked["nodes"] if n["id"] != node]
     from goq.client import Client

@@ -94,6 +94,20 @@ def test_an_append_is_acknowledged_and_shown_when_the_high_watermark_passes_it(
     _run(tmp_path, test)
 
 
+def test_a_writer_is_quiet_when_all_that_it_took_is_safe(tmp_path: Path) -> None:
+    async def test(setup: _Setup) -> None:
+        assert setup.commit.is_quiet
+        done = setup.commit.append(frame(b"a"))
+        assert not setup.commit.is_quiet
+        await setup.stored(1)
+        assert not setup.commit.is_quiet
+        setup.quorum.reach_end()
+        await done
+        await until(lambda: setup.commit.is_quiet)
+
+    _run(tmp_path, test)
+
+
 def test_who_asks_for_the_leader_alone_is_answered_before_anybody_sees_the_message(
     tmp_path: Path,
 ) -> None:

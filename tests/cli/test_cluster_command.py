@@ -34,6 +34,7 @@ WELL: dict[str, Any] = {
                     "replicas": ["n1", "n2"],
                     "in_sync": ["n1", "n2"],
                     "offline": False,
+                    "wanted": 2,
                     "followers": [{"node": "n2", "lag_messages": 7, "lag_s": 1.5}],
                 }
             ],
@@ -75,6 +76,7 @@ def run(goq: Run, cluster: Members) -> Run:
 
 
 def test_a_cluster_is_shown_grown_moved_and_shrunk(run: Run, cluster: Members, topic: str) -> None:
+    run("cluster", "set", "replication_factor=2")
     run("topic", "create", topic, "--partitions", "2")
     eventually(lambda: json.loads(run("cluster", "status", "--json").stdout)["topics"])
     shown = run("cluster", "status", "--partitions").stdout.decode()
@@ -156,4 +158,4 @@ def test_a_damaged_or_offline_partition_is_listed(capsys: pytest.CaptureFixture[
     shown = capsys.readouterr().out
     assert is_degraded(degraded)
     assert "t:0\tnone\tn1,n2\tn1\t" in shown
-    assert "offline, under-replicated, damaged on n2" in shown
+    assert "offline, under-replicated (1 of 2), damaged on n2" in shown

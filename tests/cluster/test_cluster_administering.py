@@ -181,3 +181,26 @@ def test_settings_keep_to_their_bounds(name: str, lowest: int, highest: int) -> 
     for value in (lowest - 1, highest + 1):
         with pytest.raises(InvalidInput, match=name):
             operator.do(operator.work.change_settings(**{name: value}))
+
+
+def test_nobody_is_let_in_while_a_node_is_away_and_it_is_said_which() -> None:
+    operator = Operator()
+    operator.do(operator.cluster.propose(FenceNode("n2", 1)))
+    with pytest.raises(Conflict, match="goq cluster leave n2"):
+        operator.do(operator.work.join("n4", "h:1"))
+    operator.do(operator.work.leave("n2"))
+    assert operator.admitted == []
+
+
+def test_a_node_that_is_up_leaves_with_fewer_replicas_if_that_is_said() -> None:
+    operator = Operator()
+    operator.do(operator.work.leave("n3", fewer_replicas=True))
+    assert operator.cluster.state.nodes["n3"].leaving
+
+
+def test_who_moves_or_gives_a_move_up_says_what_is_wanted() -> None:
+    operator = Operator()
+    operator.do(operator.work.move("t", 0, ("n1", "n2")))
+    assert operator.partition.by_name
+    operator.do(operator.work.cancel_move("t", 0))
+    assert operator.partition.wanted == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -140,3 +141,24 @@ def test_a_node_that_has_topics_of_its_own_is_made_no_member(
         alone.call("POST", "/v1/topics", {"name": "t", "partitions": 1})
     with pytest.raises(UsageError, match="topics"):
         cluster.start("n1")
+
+
+def test_who_waits_at_a_node_that_stops_may_ask_another_at_once(cluster: Members) -> None:
+    grown(cluster, "n1", "n2")
+    first = cluster.running["n1"]
+    first.call("POST", "/v1/topics", {"name": "t", "partitions": 1})
+    eventually(lambda: partition(cluster, "n1")["leader"] is not None)
+    answers: list[Any] = []
+    asking = threading.Thread(
+        target=lambda: answers.append(
+            first.request("POST", "/v1/topics/t/groups/g/receive", {"wait": "60s"})
+        )
+    )
+    asking.start()
+    api = first.node.api
+    assert api is not None
+    eventually(lambda: api._waiting)
+    cluster.stop("n1")
+    asking.join(60)
+    assert (answers[0].status, answers[0].json["code"]) == (503, "shutting_down")
+    assert "retry-after" not in answers[0].headers

@@ -39,7 +39,7 @@ class Load:
     and a refusal is a refusal.
     """
 
-    def __init__(self, url: str, seed: int, partitions: int) -> None:
+    def __init__(self, url: str | Sequence[str], seed: int, partitions: int) -> None:
         self.ledger = Ledger()
         self.partitions = partitions
         self._url = url

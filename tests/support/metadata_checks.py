@@ -65,14 +65,16 @@ def check_state(state: State) -> None:
 
 
 def _check_partition(nodes: Mapping[str, Node], p: Partition) -> None:
-    for chosen in (p.replicas, p.target, p.in_sync, p.damaged):
+    for chosen in (p.replicas, p.target, p.in_sync, p.damaged, p.returned):
         assert len(set(chosen)) == len(chosen)
     assert p.replicas
     assert {*p.replicas, *p.target} <= set(nodes)
     assert p.in_sync, "nobody is in sync"
     assert set(p.in_sync) <= set(p.holders)
     assert set(p.damaged) <= set(p.holders)
-    assert p.target or not p.moving
+    assert set(p.returned) <= set(p.in_sync) - {p.leader}
+    assert p.target or not (p.moving or p.by_name)
+    assert p.wanted >= 1
     assert not p.target or set(p.target) != set(p.replicas)
     if p.leader is None:
         assert not able(nodes, p), "somebody could lead and nobody does"
@@ -98,6 +100,10 @@ def _check_change(
     assert new.leader_epoch == old.leader_epoch + (new.leader != old.leader or anew)
     for node in set(new.holders) - set(old.holders) | set(new.target) - set(old.target):
         assert node in old.target or node in old.holders or before.nodes[node].takes_replicas
+    for node in set(new.returned) - set(old.returned):
+        assert isinstance(command, RegisterNode)
+        assert node == command.node
+        assert node in old.in_sync
     for node in set(new.in_sync) - set(old.in_sync):
         assert after.nodes[node].is_up, "a fenced node was taken in sync"
     elected = new.leader is not None and (new.leader != old.leader or anew)
@@ -108,6 +114,7 @@ def _check_change(
 def able(nodes: Mapping[str, Node], partition: Partition) -> set[str]:
     """Return who could lead, by the words of the rule."""
     up = {n for n in partition.in_sync if nodes[n].is_up and n not in partition.damaged}
+    up = up - set(partition.returned) or up
     return {node for node in up if nodes[node].can_lead} or up
 
 

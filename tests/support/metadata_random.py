@@ -48,7 +48,12 @@ class Commands:
         if node is None or r.random() < 0.15:
             rack = node.rack if node else r.choice(RACKS)
             return c.RegisterNode(
-                name, incarnation + r.choice([0, 1, 1, 1, 3]), f"http://{name}", f"{name}:9", rack
+                name,
+                incarnation + r.choice([0, 1, 1, 1, 3]),
+                f"http://{name}",
+                f"{name}:9",
+                rack,
+                keeps=tuple(t.topic_id for t in state.topics.values() if r.random() < 0.7),
             )
         if not node.is_up and r.random() < 0.6:
             return c.UnfenceNode(name, incarnation)
@@ -62,7 +67,7 @@ class Commands:
         if kind < 6:
             return c.UnfenceNode(name, incarnation)
         if kind < 7 and r.random() < 0.3:
-            return c.LeaveNode(name)
+            return c.LeaveNode(name, r.random() < 0.3)
         return c.RemoveNode(name)
 
     def _about_topic(self, state: State) -> c.AnyCommand:
@@ -79,7 +84,6 @@ class Commands:
             c.AlterTopic(*key, topic.version, {r.choice("ab"): r.choice(["1", None])}),
             c.AddPartitions(*key, topic.version, len(topic.partitions) + r.randrange(3)),
             c.PutGroup(*key, group, known.version if known else 0, {"x": str(r.random())}),
-            c.NextGeneration(*key, group, known.generation if known else 0),
             c.DeleteGroup(*key, group, known.version if known else 0),
             c.ChangeSettings(state.settings.version, moves_at_once=r.randrange(4)),
             c.CreateTopic(name, 1, {}),
@@ -102,7 +106,9 @@ class Commands:
         own = state.nodes[replica].incarnation if replica in state.nodes else 0
         kind = r.randrange(12)
         if kind < 4:
-            return c.AlterInSync(*at, p.leader or anybody, p.leader_epoch, self._in_sync(state, p))
+            not_seen = tuple(node for node in p.returned if r.random() < 0.5)
+            leading = (p.leader or anybody, p.leader_epoch)
+            return c.AlterInSync(*at, *leading, self._in_sync(state, p), not_seen)
         if kind < 5:
             return c.ElectLeader(*at, replica)
         if kind < 6:
@@ -112,7 +118,8 @@ class Commands:
         if kind < 8:
             return c.MarkRepaired(*key, r.choice(p.damaged or (anybody,)), own)
         if p.target:
-            choices = [c.CancelMove(*at), c.FinishMove(*at), c.FinishMove(*at), c.StartMove(*at)]
+            cancel, finish = c.CancelMove(*at, r.random() < 0.5), c.FinishMove(*at)
+            choices = [cancel, finish, finish, c.StartMove(*at)]
             return c.StartMove(*at) if not p.moving and kind < 11 else r.choice(choices)
         target = list(p.replicas)
         if node is not None and r.random() < 0.8:
@@ -121,7 +128,7 @@ class Commands:
             r.shuffle(target)
         if r.random() < 0.2:
             target.append(r.choice(NODES))
-        return c.MoveReplicas(*at, tuple(target))
+        return c.MoveReplicas(*at, tuple(target), r.random() < 0.3)
 
     def _in_sync(self, state: State, p: Partition) -> dict[str, int]:
         r = self.random

@@ -61,7 +61,9 @@ class World:
         member.alive, member.silent = True, False
         member.copied.clear()
         rack = self.racks[int(name[1:]) % len(self.racks)] if self.racks else None
-        self.propose(c.RegisterNode(name, member.incarnation, f"http://{name}", f"{name}:9", rack))
+        keeps = tuple(t.topic_id for t in self.state.topics.values() if self.random.random() < 0.8)
+        where = (f"http://{name}", f"{name}:9", rack)
+        self.propose(c.RegisterNode(name, member.incarnation, *where, keeps=keeps))
 
     def step(self, *, faults: bool) -> int:
         """Let time pass, and everybody do what it does; return how much was proposed."""
@@ -122,11 +124,13 @@ class World:
             if self.state.nodes[str(partition.leader)].incarnation != leader.incarnation:
                 continue
             caught_up = self._caught_up(topic, place, partition)
-            if caught_up != set(partition.in_sync):
+            not_seen = tuple(n for n in partition.returned if not self._has_all(topic, place, n))
+            vouched = len(not_seen) < len(partition.returned)
+            if vouched or caught_up != set(partition.in_sync):
                 in_sync = {n: self.members[n].incarnation for n in sorted(caught_up)}
                 at = (place.topic, topic.topic_id, place.partition, partition.version)
                 leading = (str(partition.leader), partition.leader_epoch)
-                found.append(c.AlterInSync(*at, *leading, in_sync))
+                found.append(c.AlterInSync(*at, *leading, in_sync, not_seen))
         return found
 
     def _caught_up(self, topic: Topic, place: Place, partition: Partition) -> set[str]:
@@ -137,9 +141,13 @@ class World:
             if member is None or not member.alive or member.silent:
                 continue
             member.copied[here] = member.copied.get(here, 0) + self.random.randrange(2)
-            if self.state.nodes[name].is_up and member.copied[here] >= 3:
+            if self.state.nodes[name].is_up and self._has_all(topic, place, name):
                 caught_up.add(name)
         return caught_up | {n for n in partition.in_sync if self.members[n].alive}
+
+    def _has_all(self, topic: Topic, place: Place, name: str) -> bool:
+        member = self.members.get(name)
+        return member is not None and member.copied.get((topic.topic_id, place.partition), 0) >= 3
 
     def disturb(self) -> None:
         """Do one thing that people or bad luck do."""
@@ -158,7 +166,7 @@ class World:
         elif kind < 9 and len(self.members) < 9:
             self.start(f"n{max(int(known[1:]) for known in self.members) + 1}")
         elif kind < 10 and r.random() < 0.4:
-            self.propose(c.LeaveNode(name))
+            self.propose(c.LeaveNode(name, r.random() < 0.3))
         elif kind < 12:
             self._people(r.choice(["t1", "t2", "t3", "t4"]))
         elif kind < 13 and r.random() < 0.3:
@@ -171,7 +179,7 @@ class World:
         r = self.random
         topic = self.state.topics.get(name)
         if topic is None:
-            self.propose(c.CreateTopic(name, r.randrange(1, 9), {}, r.randrange(1, 4)))
+            self.propose(c.CreateTopic(name, r.randrange(1, 9), {}, r.choice([None, 1, 2, 3])))
         elif r.random() < 0.3:
             self.propose(c.DeleteTopic(name, topic.topic_id))
         else:
@@ -189,11 +197,11 @@ class World:
             member.damaged.add((topic.topic_id, place.partition))
             member.repaired.discard((topic.topic_id, place.partition))
         elif partition.target:
-            self.propose(c.CancelMove(*at))
+            self.propose(c.CancelMove(*at, r.random() < 0.5))
         else:
             names = sorted(self.state.nodes)
             target = r.sample(names, min(len(names), r.randrange(1, 4)))
-            self.propose(c.MoveReplicas(*at, tuple(target)))
+            self.propose(c.MoveReplicas(*at, tuple(target), r.random() < 0.5))
 
     def heal(self) -> None:
         """End all faults. Who is leaving and can be spared stays dead."""

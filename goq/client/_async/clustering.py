@@ -29,12 +29,16 @@ class AsyncClusterAdmin:
         body = {"node": node, "address": address}
         await self._http.call("POST", f"{routes.CLUSTER}/nodes", body)
 
-    async def leave_node(self, node: str) -> None:
+    async def leave_node(self, node: str, *, fewer_replicas: bool = False) -> None:
         """Have a node give away what it has, then go; :meth:`cluster` says when it has gone.
 
-        Raises ``NodeNotFound``, ``Conflict`` where too few nodes would be left.
+        With ``fewer_replicas`` there may be fewer replicas then; of a node that is fenced that need
+        not be said. Raises ``NodeNotFound``, ``Conflict`` where too few nodes would be left, or
+        something would be lost.
         """
-        await self._http.call("DELETE", routes.node(node), repeatable=True)
+        fewer = "true" if fewer_replicas else None
+        target = routes.query(routes.node(node), fewer_replicas=fewer)
+        await self._http.call("DELETE", target, repeatable=True)
 
     async def rebalance(self, *, dry_run: bool = False) -> list[Json]:
         """Plan moves that make nodes even, and begin them unless it is a dry run."""

@@ -30,12 +30,16 @@ class ClusterAdmin:
         body = {"node": node, "address": address}
         self._http.call("POST", f"{routes.CLUSTER}/nodes", body)
 
-    def leave_node(self, node: str) -> None:
+    def leave_node(self, node: str, *, fewer_replicas: bool = False) -> None:
         """Have a node give away what it has, then go; :meth:`cluster` says when it has gone.
 
-        Raises ``NodeNotFound``, ``Conflict`` where too few nodes would be left.
+        With ``fewer_replicas`` there may be fewer replicas then; of a node that is fenced that need
+        not be said. Raises ``NodeNotFound``, ``Conflict`` where too few nodes would be left, or
+        something would be lost.
         """
-        self._http.call("DELETE", routes.node(node), repeatable=True)
+        fewer = "true" if fewer_replicas else None
+        target = routes.query(routes.node(node), fewer_replicas=fewer)
+        self._http.call("DELETE", target, repeatable=True)
 
     def rebalance(self, *, dry_run: bool = False) -> list[Json]:
         """Plan moves that make nodes even, and begin them unless it is a dry run."""

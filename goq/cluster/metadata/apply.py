@@ -48,7 +48,6 @@ _RULES: dict[type[commands.Command], Callable[[State, Any], Applied]] = {
     commands.ForgetTopic: topics.forget_topic,
     commands.PutGroup: groups.put_group,
     commands.DeleteGroup: groups.delete_group,
-    commands.NextGeneration: groups.next_generation,
     commands.AlterInSync: partitions.alter_in_sync,
     commands.ElectLeader: partitions.elect_leader,
     commands.MarkDamaged: partitions.mark_damaged,

@@ -31,6 +31,7 @@ class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class RegisterNode(Command, frozen=True, tag="register_node/1"):
     """A node has started. Everything it led or had in sync before counts as lost sight of.
 
+    But not in the topics of ``keeps``, by id: there it has on its disk whatever it said it has.
     ``disk`` is what its data folder was given when it was made: another one has other data.
     """
 
@@ -40,6 +41,7 @@ class RegisterNode(Command, frozen=True, tag="register_node/1"):
     cluster_address: Text
     rack: Text | None = None
     disk: Text = ""
+    keeps: tuple[Count, ...] = ()
 
 
 class FenceNode(Command, frozen=True, tag="fence_node/1"):
@@ -65,9 +67,14 @@ class SetFitness(Command, frozen=True, tag="set_fitness/1"):
 
 
 class LeaveNode(Command, frozen=True, tag="leave_node/1"):
-    """A node is to give away all that it has, then go."""
+    """A node is to give away all that it has, then go.
+
+    With ``fewer_replicas`` also where the others are too few for as many replicas as there are: for
+    one that is fenced that needs not be said.
+    """
 
     node: Text
+    fewer_replicas: bool = False
 
 
 class RemoveNode(Command, frozen=True, tag="remove_node/1"):
@@ -79,8 +86,9 @@ class RemoveNode(Command, frozen=True, tag="remove_node/1"):
 class CreateTopic(Command, frozen=True, tag="create_topic/1"):
     """Make a topic; its replicas are placed here. ``value`` of the result is the topic's id.
 
-    Without ``replication_factor`` it is the cluster's, or the number of nodes if they are fewer.
-    The proposer has checked the settings: their meaning is none of the state's.
+    So many replicas are wanted as ``replication_factor`` says, or without it the cluster's. Where
+    there are fewer nodes they come later. The proposer has checked the settings: their meaning is
+    none of the state's.
     """
 
     name: Text
@@ -140,15 +148,6 @@ class DeleteGroup(Command, frozen=True, tag="delete_group/1"):
     version: Count
 
 
-class NextGeneration(Command, frozen=True, tag="next_generation/1"):
-    """Count a change of a group's members, up from ``generation``. ``value`` is the new one."""
-
-    topic: Text
-    topic_id: Count
-    group: Text
-    generation: Count
-
-
 class PartitionCommand(Command, frozen=True):
     """Base of what is decided on one partition at one version; ``value`` is its new version."""
 
@@ -159,11 +158,15 @@ class PartitionCommand(Command, frozen=True):
 
 
 class AlterInSync(PartitionCommand, frozen=True, tag="alter_in_sync/1"):
-    """The leader says who is in sync: nodes with the incarnations that it saw them in."""
+    """The leader says who is in sync: nodes with the incarnations that it saw them in.
+
+    Those ``not_seen`` have not been heard of since their start: they stay if they were in sync.
+    """
 
     leader: Text
     leader_epoch: Count
     in_sync: dict[Text, Count]
+    not_seen: tuple[Text, ...] = ()
 
 
 class ElectLeader(PartitionCommand, frozen=True, tag="elect_leader/1"):
@@ -178,9 +181,13 @@ class ElectLeader(PartitionCommand, frozen=True, tag="elect_leader/1"):
 
 
 class MoveReplicas(PartitionCommand, frozen=True, tag="move_replicas/1"):
-    """Plan other replicas, in preferred order. Where only the order differs it is done at once."""
+    """Plan other replicas, in preferred order. Where only the order differs it is done at once.
+
+    With ``by_name`` people ask for just these: as many are wanted from then on.
+    """
 
     target: tuple[Text, ...]
+    by_name: bool = False
 
 
 class StartMove(PartitionCommand, frozen=True, tag="start_move/1"):
@@ -188,7 +195,12 @@ class StartMove(PartitionCommand, frozen=True, tag="start_move/1"):
 
 
 class CancelMove(PartitionCommand, frozen=True, tag="cancel_move/1"):
-    """Give a planned or begun move up: the replicas stay what they were."""
+    """Give a planned or begun move up: the replicas stay what they were.
+
+    With ``by_name`` people want that: no more replicas than these are wanted then.
+    """
+
+    by_name: bool = False
 
 
 class FinishMove(PartitionCommand, frozen=True, tag="finish_move/1"):
@@ -239,7 +251,6 @@ AnyCommand = (
     | ForgetTopic
     | PutGroup
     | DeleteGroup
-    | NextGeneration
     | AlterInSync
     | ElectLeader
     | MoveReplicas

@@ -30,7 +30,7 @@ from goq.cluster.metadata.commands import (
 )
 from goq.cluster.metadata.elections import Leaderships, candidates
 from goq.cluster.metadata.moves import finished
-from goq.cluster.metadata.placement import replacement
+from goq.cluster.metadata.placement import completed, usable
 from goq.cluster.metadata.results import Accepted
 from goq.cluster.metadata.state import Partition, Place, State, places
 from goq.cluster.metadata.watch import Watch
@@ -117,22 +117,33 @@ class _Look:
                     self._decide(MarkRepaired(*where))
 
     def at_partitions(self) -> None:
-        """Carry moves on, empty leaving nodes, and give leaderships back; one step of each."""
+        """Carry moves on, empty leaving nodes, add replicas that lack, and give leaderships back.
+
+        One step of each.
+        """
         leaving = {name for name, node in self._draft.nodes.items() if node.leaving}
+        takers = set(usable(self._draft.nodes))
         waiting = []
         for topic in self._state.topics.values():
             for number, partition in enumerate(topic.partitions):
                 self._moves_left -= partition.moving
-                if partition.target or partition.leader != partition.replicas[0] or leaving:
+                if (
+                    partition.target
+                    or partition.leader != partition.replicas[0]
+                    or leaving
+                    or _can_be_filled(partition, takers)
+                ):
                     waiting.append(Place(topic.name, number))
         for place in sorted(waiting):
             topic = self._draft.topics[place.topic]
             if self._is_full:
                 return
             if not topic.deleting:
-                self._carry_on(place, topic.partitions[place.partition], leaving)
+                self._carry_on(place, topic.partitions[place.partition], leaving, takers)
 
-    def _carry_on(self, place: Place, partition: Partition, leaving: set[str]) -> None:
+    def _carry_on(
+        self, place: Place, partition: Partition, leaving: set[str], takers: set[str]
+    ) -> None:
         where = (
             place.topic,
             self._draft.topics[place.topic].topic_id,
@@ -151,9 +162,10 @@ class _Look:
                     self._moves_left -= 1
             elif finished(self._draft, partition) is not None:
                 self._decide(FinishMove(*where))
-        elif self._moves_left > 0 and leaving.intersection(partition.replicas):
-            topic = self._draft.topics[place.topic]
-            target = replacement(self._draft, topic, partition.replicas)
+        elif self._moves_left > 0 and (
+            leaving.intersection(partition.replicas) or _can_be_filled(partition, takers)
+        ):
+            target = completed(self._draft, self._draft.topics[place.topic], partition)
             if target is not None and self._decide(MoveReplicas(*where, target)):
                 self._moves_left -= 1
 
@@ -195,3 +207,12 @@ class _Look:
                 if heard is None or topic_id not in heard.heartbeat.deleted:
                     return False
         return True
+
+
+def _can_be_filled(partition: Partition, takers: set[str]) -> bool:
+    """Whether a partition that is led lacks replicas, and a node could take one."""
+    return (
+        partition.lacks_replicas
+        and partition.leader is not None
+        and not takers.issubset(partition.replicas)
+    )

@@ -4,7 +4,8 @@ A partition has a leader exactly when one of its in-sync replicas can lead: its 
 is not damaged. One whose node is not fit, as with a full disk, leads while no fit one can: else
 nobody could read, nor delete what fills the disk. A leader that still can stays. A new one is the
 preferred replica, or else the one whose node leads least. A node that is leaving is taken only when
-there is no other: what it alone has could not be moved away from it otherwise.
+there is no other: what it alone has could not be moved away from it otherwise. So is one that was
+started anew since its leader heard of it: if its disk has lost something, nobody has noticed yet.
 
 While nobody leads, nothing is written, so nobody falls behind: the in-sync set stands still.
 When there is a leader, only up nodes are in it.
@@ -52,14 +53,15 @@ def is_able(nodes: Mapping[str, Node], node: str) -> bool:
 def candidates(nodes: Mapping[str, Node], partition: Partition) -> tuple[str, ...]:
     """Return who may be elected, in preferred order; leaving nodes only if there are no others.
 
-    Unfit ones only if there is nobody else: what they have can be read and deleted, and deleting
-    may be what makes them fit.
+    Nor returned ones. Unfit ones only if there is nobody else: what they have can be read and
+    deleted, and deleting may be what makes them fit.
     """
     up = [
         node
         for node in partition.in_sync
         if node in nodes and nodes[node].is_up and node not in partition.damaged
     ]
+    up = [node for node in up if node not in partition.returned] or up
     able = [node for node in up if nodes[node].can_lead] or up
     return tuple(node for node in able if not nodes[node].leaving) or tuple(able)
 
@@ -92,7 +94,10 @@ def settled(nodes: Mapping[str, Node], partition: Partition, loads: Leaderships)
     if partition.leader is None:
         return partition
     in_sync = tuple(node for node in partition.in_sync if nodes[node].is_up)
-    return partition if in_sync == partition.in_sync else replace(partition, in_sync=in_sync)
+    if in_sync == partition.in_sync:
+        return partition
+    returned = tuple(node for node in partition.returned if node in in_sync)
+    return replace(partition, in_sync=in_sync, returned=returned)
 
 
 def led_by(partition: Partition, leader: str | None, loads: Leaderships) -> Partition:
@@ -100,21 +105,36 @@ def led_by(partition: Partition, leader: str | None, loads: Leaderships) -> Part
     if leader is None and partition.leader is None:
         return partition
     loads.change(partition.leader, leader)
-    return replace(partition, leader=leader, leader_epoch=partition.leader_epoch + 1, unclean=False)
+    return replace(
+        partition,
+        leader=leader,
+        leader_epoch=partition.leader_epoch + 1,
+        returned=tuple(node for node in partition.returned if node != leader),
+        unclean=False,
+    )
 
 
 def restarted(
-    before: Mapping[str, Node], after: Mapping[str, Node], partition: Partition, loads: Leaderships
+    before: Mapping[str, Node],
+    after: Mapping[str, Node],
+    partition: Partition,
+    loads: Leaderships,
+    keeper: str | None = None,
 ) -> Partition:
     """Return the partition after a node in it was started anew, as if it had been away.
 
     ``before`` has the node fenced, ``after`` has it up. It leads again only if nobody else can,
-    and then in a new epoch.
+    and then in a new epoch. If it is a ``keeper``, which has what it said it has, it stays in sync,
+    as returned: nobody had noticed that it was away, and so it may be one of the few that have all.
     """
     back = settled(after, settled(before, partition, loads), loads)
     if back.leader_epoch > partition.leader_epoch + 1:
-        return replace(back, leader_epoch=partition.leader_epoch + 1)
-    return back
+        back = replace(back, leader_epoch=partition.leader_epoch + 1)
+    if back.leader in (None, keeper) or keeper not in partition.in_sync:
+        return back
+    in_sync = tuple(node for node in partition.in_sync if node in (*back.in_sync, keeper))
+    returned = tuple(node for node in in_sync if node in (*back.returned, keeper))
+    return replace(back, in_sync=in_sync, returned=returned)
 
 
 def _chosen(able: tuple[str, ...], partition: Partition, loads: Leaderships) -> str | None:

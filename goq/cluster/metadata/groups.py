@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from goq import limits
-from goq.cluster.metadata.commands import ChangeSettings, DeleteGroup, NextGeneration, PutGroup
+from goq.cluster.metadata.commands import ChangeSettings, DeleteGroup, PutGroup
 from goq.cluster.metadata.partitions import topic_of
 from goq.cluster.metadata.results import Accepted, Applied, Refusal
 from goq.cluster.metadata.state import Group, State
@@ -49,20 +49,6 @@ def delete_group(state: State, command: DeleteGroup) -> Applied:
     )
 
 
-def next_generation(state: State, command: NextGeneration) -> Applied:
-    """Count a change of members."""
-    known = _group(state, command)
-    if known.generation != command.generation:
-        raise Refusal(
-            "stale_generation",
-            f"group {command.group!r} is in generation {known.generation}, not"
-            f" {command.generation}",
-        )
-    group = replace(known, generation=known.generation + 1)
-    text = f"in generation {group.generation}"
-    return _put(state, command.topic, command.group, group, text, group.generation)
-
-
 def change_settings(state: State, command: ChangeSettings) -> Applied:
     """Change the cluster's settings."""
     if command.version != state.settings.version:
@@ -95,7 +81,7 @@ def change_settings(state: State, command: ChangeSettings) -> Applied:
     )
 
 
-def _group(state: State, command: DeleteGroup | NextGeneration) -> Group:
+def _group(state: State, command: DeleteGroup) -> Group:
     topic_of(state, command.topic, command.topic_id)
     known = state.groups.get(command.topic, {}).get(command.group)
     if known is None:

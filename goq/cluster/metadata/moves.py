@@ -27,7 +27,8 @@ def move_replicas(state: State, command: MoveReplicas) -> Applied:
     target = command.target
     if partition.target:
         raise Refusal("move_under_way", "the partition is being moved; cancel that, or wait")
-    if target == partition.replicas:
+    wanted = len(target) if command.by_name else partition.wanted
+    if target == partition.replicas and wanted == partition.wanted:
         raise Refusal("unchanged", "these are the partition's replicas already")
     if not 1 <= len(target) <= limits.REPLICAS_MAX or len(set(target)) < len(target):
         raise Refusal(
@@ -37,11 +38,12 @@ def move_replicas(state: State, command: MoveReplicas) -> Applied:
         if node not in state.nodes:
             raise Refusal("node_not_found", f"there is no node {node!r} in the cluster")
     if set(target) == set(partition.replicas):
-        after = replace(partition, replicas=target)
+        after = replace(partition, replicas=target, wanted=wanted)
         return put(state, command, after, f"prefers {', '.join(target)}")
     _check_takers(state, replace(partition, target=target))
     _check_racks(state, partition, target)
-    return put(state, command, replace(partition, target=target), f"is to be on {_list(target)}")
+    after = replace(partition, target=target, by_name=command.by_name)
+    return put(state, command, after, f"is to be on {_list(target)}")
 
 
 def start_move(state: State, command: StartMove) -> Applied:
@@ -61,6 +63,9 @@ def cancel_move(state: State, command: CancelMove) -> Applied:
     after = cancelled(state, partition)
     if after is None:
         raise Refusal("needs_new_replicas", "only the new replicas could lead the partition now")
+    is_filling = not partition.by_name and len(partition.target) > len(partition.replicas)
+    if command.by_name and is_filling:
+        after = replace(after, wanted=len(after.replicas))
     return put(state, command, after, "is not moved")
 
 
@@ -82,9 +87,10 @@ def cancelled(state: State, partition: Partition) -> Partition | None:
 
 def finished(state: State, partition: Partition) -> Partition | None:
     """Return the partition with its move finished; None if it cannot be yet."""
-    if not set(partition.target) <= set(partition.in_sync):
+    if not set(partition.target) <= set(partition.in_sync) - set(partition.returned):
         return None
-    return _ended(state, partition, partition.target)
+    wanted = len(partition.target) if partition.by_name else partition.wanted
+    return _ended(state, replace(partition, wanted=wanted), partition.target)
 
 
 def _ended(state: State, partition: Partition, replicas: tuple[str, ...]) -> Partition | None:
@@ -97,7 +103,9 @@ def _ended(state: State, partition: Partition, replicas: tuple[str, ...]) -> Par
         in_sync=in_sync,
         target=(),
         moving=False,
+        by_name=False,
         damaged=tuple(node for node in replicas if node in partition.damaged),
+        returned=tuple(node for node in in_sync if node in partition.returned),
     )
     after = settled(state.nodes, after, Leaderships(state))
     return None if after.leader is None and partition.leader is not None else after

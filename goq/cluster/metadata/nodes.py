@@ -16,9 +16,11 @@ from goq.cluster.metadata.commands import (
 from goq.cluster.metadata.elections import Leaderships, restarted, settled
 from goq.cluster.metadata.partitions import incarnation_of, with_each
 from goq.cluster.metadata.results import Accepted, Applied, Refusal
-from goq.cluster.metadata.state import Node, NodeStatus, State, places
+from goq.cluster.metadata.state import Node, NodeStatus, Partition, State, Topic, places
 from goq.errors import InvalidInput
 from goq.model import check_name
+
+_NAMED_MAX = 10
 
 
 def register_node(state: State, command: RegisterNode) -> Applied:
@@ -46,10 +48,16 @@ def register_node(state: State, command: RegisterNode) -> Applied:
             " a higher one",
         )
     node = _node(command, leaving=known.leaving)
+    keeps = set(command.keeps)
     before = {**state.nodes, node.id: replace(node, status=NodeStatus.FENCED)}
     after = {**state.nodes, node.id: node}
     loads = Leaderships(state)
-    state = with_each(state, node.id, lambda p: restarted(before, after, p, loads))
+
+    def change(partition: Partition, topic: Topic) -> Partition:
+        keeper = node.id if topic.topic_id in keeps else None
+        return restarted(before, after, partition, loads, keeper)
+
+    state = with_each(state, node.id, change)
     return _accepted(
         replace(state, nodes=after), f"node {node.id} started anew", command.incarnation
     )
@@ -108,16 +116,55 @@ def leave_node(state: State, command: LeaveNode) -> Applied:
         raise Refusal("node_not_found", f"there is no node {command.node!r} in the cluster")
     if node.leaving:
         raise Refusal("already_leaving", f"node {node.id!r} is leaving already")
-    remaining = sum(not other.leaving for other in state.nodes.values()) - 1
-    needed = max((len(partition.future) for _, _, partition in places(state)), default=1)
-    if remaining < max(needed, 1):
-        raise Refusal(
-            "too_few_nodes",
-            f"without {node.id!r} there are {remaining} nodes for {needed} replicas; let another"
-            " node join first, or move partitions to fewer replicas",
-        )
+    _check_enough_stay(state, node, command)
+    if not node.is_up:
+        _check_others_have_all(state, node)
     nodes = {**state.nodes, node.id: replace(node, leaving=True)}
     return _accepted(replace(state, nodes=nodes), f"node {node.id} is leaving")
+
+
+def _check_enough_stay(state: State, node: Node, command: LeaveNode) -> None:
+    """Refuse what would leave too few nodes for the replicas there are, or for anything.
+
+    One that is fenced is perhaps lost: then there are fewer replicas already, and only one more
+    node, which nobody has to have yet, would make that better.
+    """
+    remaining = sum(not other.leaving for other in state.nodes.values()) - 1
+    replicas = max((len(partition.future) for _, _, partition in places(state)), default=1)
+    if remaining < replicas and node.is_up and not command.fewer_replicas:
+        raise Refusal(
+            "too_few_nodes",
+            f"without {node.id!r} there are {remaining} nodes for {replicas} replicas; let another"
+            " node join first, or say that there may be fewer replicas"
+            f" (goq cluster leave {node.id} --fewer-replicas)",
+        )
+    needed = max(1, min(replicas, state.settings.min_insync))
+    if remaining < needed:
+        raise Refusal(
+            "too_few_nodes",
+            f"without {node.id!r} there are {remaining} nodes, and what is acknowledged has to be"
+            f" on {needed}; ask for less (goq cluster set min_insync={max(remaining, 1)})"
+            f"{', or let another node join first' if node.is_up else ''}",
+        )
+
+
+def _check_others_have_all(state: State, node: Node) -> None:
+    """Refuse to take out a node that is away if it alone has what was acknowledged."""
+    only_there = [
+        f"{place.topic}:{place.partition}"
+        for place, _, partition in places(state)
+        if all(name == node.id for name in partition.in_sync)
+    ]
+    if only_there:
+        named = ", ".join(only_there[:_NAMED_MAX])
+        more = len(only_there) - _NAMED_MAX
+        raise Refusal(
+            "only_copy",
+            f"node {node.id!r} is away, and nobody else has all that was acknowledged in {named}"
+            f"{f' and {more} more' if more > 0 else ''}: it would be lost. Bring the node back, or"
+            " let another replica lead with what it has (goq cluster elect TOPIC PARTITION --leader"
+            " NODE --unclean, which says what is lost), or delete the topic",
+        )
 
 
 def remove_node(state: State, command: RemoveNode) -> Applied:
@@ -136,7 +183,7 @@ def remove_node(state: State, command: RemoveNode) -> Applied:
 def _changed(state: State, node: Node, text: str) -> Applied:
     nodes = {**state.nodes, node.id: node}
     loads = Leaderships(state)
-    state = with_each(state, node.id, lambda p: settled(nodes, p, loads))
+    state = with_each(state, node.id, lambda p, _topic: settled(nodes, p, loads))
     return _accepted(replace(state, nodes=nodes), text, node.incarnation)
 
 

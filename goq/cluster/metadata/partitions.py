@@ -68,14 +68,14 @@ def with_partition(state: State, topic: Topic, number: int, partition: Partition
     )
 
 
-def with_each(state: State, node: str, change: Callable[[Partition], Partition]) -> State:
+def with_each(state: State, node: str, change: Callable[[Partition, Topic], Partition]) -> State:
     """Return the state with ``change`` made to every partition that has a replica on a node."""
     topics = dict(state.topics)
     for name, topic in state.topics.items():
         if topic.deleting:
             continue
         after = tuple(
-            changed(partition, change(partition)) if node in partition.holders else partition
+            changed(partition, change(partition, topic)) if node in partition.holders else partition
             for partition in topic.partitions
         )
         if any(new is not old for new, old in zip(after, topic.partitions, strict=True)):
@@ -116,7 +116,8 @@ def alter_in_sync(state: State, command: AlterInSync) -> Applied:
         if not incarnation_of(state, node, incarnation).is_up:
             raise Refusal("node_fenced", f"node {node!r} is fenced, so it is not in sync")
     in_sync = tuple(node for node in partition.holders if node in command.in_sync)
-    after = replace(partition, in_sync=in_sync)
+    returned = tuple(n for n in partition.returned if n in in_sync and n in command.not_seen)
+    after = replace(partition, in_sync=in_sync, returned=returned)
     after = settled(state.nodes, after, Leaderships(state))  # an unfit leader may be relieved now
     return put(state, command, after, f"has {len(in_sync)} in sync")
 
@@ -135,7 +136,8 @@ def elect_leader(state: State, command: ElectLeader) -> Applied:
     if command.unclean:
         if partition.leader is not None:
             raise Refusal("has_leader", "the partition has a leader; nothing needs to be lost")
-        after = replace(led_by(partition, leader, loads), in_sync=(leader,), unclean=True)
+        after = led_by(partition, leader, loads)
+        after = replace(after, in_sync=(leader,), returned=(), unclean=True)
         return put(state, command, after, f"is led by {leader}, elected uncleanly")
     if leader not in candidates(nodes, partition):
         raise Refusal(

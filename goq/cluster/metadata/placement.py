@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from goq.cluster.metadata.leveling import level_leaders, level_replicas
-from goq.cluster.metadata.state import Node, State, Topic, places
+from goq.cluster.metadata.state import Node, Partition, State, Topic, places
 
 
 def rack_of(node: Node) -> str:
@@ -99,22 +99,36 @@ def place(state: State, topic: Topic | None, count: int, factor: int) -> list[tu
     return [tuple(row) for row in rows]
 
 
-def replacement(state: State, topic: Topic, replicas: Sequence[str]) -> tuple[str, ...] | None:
-    """Return the replicas with others in the places of leaving nodes; None if there are too few.
+def completed(state: State, topic: Topic, partition: Partition) -> tuple[str, ...] | None:
+    """Return the replicas with others in the places of leaving nodes, and with those that lack.
 
-    Only these are replaced, so that no more is copied than has to be.
+    None if nothing is to be done, or nothing can be yet. Only what must be copied is. The place of
+    a leaving node stays empty where fewer nodes stay than there are replicas; where there are
+    enough, one that is only away is waited for.
     """
+    replicas = partition.replicas
     nodes, racks, loads = usable(state.nodes), racks_of(state.nodes), Loads(state, topic)
     row = [node for node in replicas if not state.nodes[node].leaving]
     heirs: list[str] = []
-    for _ in range(len(replicas) - len(row)):
+    for _ in range(max(len(replicas), partition.wanted) - len(row)):
         if not set(nodes) - {*row, *heirs}:
-            return None
+            break
         heir = _next([*row, *heirs], nodes, racks, loads)
         loads.add([*row, *heirs], heir)
         heirs.append(heir)
-    following = iter(heirs)
-    return tuple(next(following) if state.nodes[n].leaving else n for n in replicas)
+    staying = sum(not node.leaving for node in state.nodes.values())
+    if len(row) + len(heirs) < max(1, min(len(replicas), staying)):
+        return None
+    found = []
+    for node in replicas:
+        if not state.nodes[node].leaving:
+            found.append(node)
+        elif heirs:
+            found.append(heirs.pop(0))
+    if heirs and (not found or loads.leaders[heirs[0]] + 1 < loads.leaders[found[0]]):
+        found.insert(0, heirs.pop(0))  # so that a node that comes has its share of leaderships
+    found += heirs
+    return None if tuple(found) == replicas else tuple(found)
 
 
 def _next(row: Sequence[str], nodes: Sequence[str], racks: Mapping[str, str], loads: Loads) -> str:

@@ -13,8 +13,8 @@ from goq.cluster.metadata.state import State
 class Accepted(msgspec.Struct, frozen=True, tag="accepted", forbid_unknown_fields=True):
     """The command was applied. ``index`` is its place in the log; ``done`` says it to people.
 
-    ``value`` is the one number that the proposer needs to go on: the topic's id, the new version
-    of what was changed, or the generation. Each command says which.
+    ``value`` is the one number that the proposer needs to go on: the topic's id, or the new
+    version of what was changed. Each command says which.
     """
 
     index: int

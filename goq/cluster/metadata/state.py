@@ -62,8 +62,12 @@ class Partition(msgspec.Struct, frozen=True):
     ``leader_epoch`` rises by one whenever the leader changes, also to None, and when a node leads
     again after a new start. ``target`` is what ``replicas`` are to become, empty when no move is
     planned; ``moving`` says that the move has begun. ``damaged`` replicas have frames that fail
-    their check. ``unclean`` says that the leader was elected by name from outside of what could
-    lead. ``version`` rises with every change of any of this.
+    their check. ``returned`` are in sync, but were started anew since the leader heard of them:
+    they may lead only where no other one in sync can. ``unclean`` says that the leader was elected
+    by name from outside of what could lead. ``wanted`` is how many replicas there are to be: the
+    controller adds those that lack, and takes none away. ``by_name`` says that people chose the
+    target: so many are wanted once they are the replicas. ``version`` rises with every change of
+    any of this.
     """
 
     replicas: tuple[str, ...]
@@ -73,7 +77,10 @@ class Partition(msgspec.Struct, frozen=True):
     target: tuple[str, ...] = ()
     moving: bool = False
     damaged: tuple[str, ...] = ()
+    returned: tuple[str, ...] = ()
     unclean: bool = False
+    wanted: int = 0
+    by_name: bool = False
     version: int = 1
 
     @property
@@ -99,6 +106,11 @@ class Partition(msgspec.Struct, frozen=True):
         return self.replicas + self.adding
 
     @property
+    def lacks_replicas(self) -> bool:
+        """Whether it has fewer replicas than it is to have, and those on their way not counted."""
+        return len(self.replicas) < self.wanted
+
+    @property
     def future(self) -> tuple[str, ...]:
         """The replicas when what is planned is done."""
         return self.target or self.replicas
@@ -121,10 +133,9 @@ class Topic(msgspec.Struct, frozen=True):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """A group's own settings, and the generation of its membership."""
+    """A group's own settings."""
 
     settings: Mapping[str, str]
-    generation: int = 0
     version: int = 1
 
 

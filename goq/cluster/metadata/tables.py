@@ -4,8 +4,8 @@
           disk)
     topics(name, topic_id, settings, deleting, version)
     partitions(topic, partition, replicas, leader, in_sync, leader_epoch, target, moving, damaged,
-               unclean, version)
-    groups(topic, name, settings, generation, version)
+               returned, unclean, wanted, by_name, version)
+    groups(topic, name, settings, version)
     cluster(id, replication_factor, min_insync, moves_at_once, move_bytes_per_s, version)
 
 Settings and lists of nodes are JSON. The version of the state is not here: it is the applied index,
@@ -42,12 +42,13 @@ CREATE TABLE IF NOT EXISTS topics (
 CREATE TABLE IF NOT EXISTS partitions (
     topic TEXT NOT NULL, partition INTEGER NOT NULL, replicas TEXT NOT NULL, leader TEXT,
     in_sync TEXT NOT NULL, leader_epoch INTEGER NOT NULL, target TEXT NOT NULL,
-    moving INTEGER NOT NULL, damaged TEXT NOT NULL, unclean INTEGER NOT NULL,
+    moving INTEGER NOT NULL, damaged TEXT NOT NULL, returned TEXT NOT NULL,
+    unclean INTEGER NOT NULL, wanted INTEGER NOT NULL, by_name INTEGER NOT NULL,
     version INTEGER NOT NULL, PRIMARY KEY (topic, partition)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS groups (
-    topic TEXT NOT NULL, name TEXT NOT NULL, settings TEXT NOT NULL, generation INTEGER NOT NULL,
-    version INTEGER NOT NULL, PRIMARY KEY (topic, name)
+    topic TEXT NOT NULL, name TEXT NOT NULL, settings TEXT NOT NULL, version INTEGER NOT NULL,
+    PRIMARY KEY (topic, name)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS cluster (
     id INTEGER PRIMARY KEY CHECK (id = 1), replication_factor INTEGER NOT NULL,
@@ -57,12 +58,13 @@ CREATE TABLE IF NOT EXISTS cluster (
 """
 
 
+_LISTS = ("replicas", "in_sync", "target", "damaged", "returned")
+
+
 def load(db: sqlite3.Connection, version: int) -> State:
     """Return the state that the tables hold; raise ``msgspec.ValidationError`` if they cannot."""
     partitions: dict[str, list[Partition]] = {}
-    for row in _rows(
-        db, "partitions", "topic, partition", "replicas", "in_sync", "target", "damaged"
-    ):
+    for row in _rows(db, "partitions", "topic, partition", *_LISTS):
         partitions.setdefault(row["topic"], []).append(
             msgspec.convert(row, Partition, strict=False)
         )

@@ -34,7 +34,7 @@ def create_topic(state: State, command: CreateTopic) -> Applied:
     if len(state.topics) >= limits.TOPICS_MAX:
         raise Refusal("too_many_topics", f"there are at most {limits.TOPICS_MAX} topics")
     _check_count(state, command.partitions, command.partitions)
-    partitions = _placed(state, None, command.partitions, _factor(state, command))
+    partitions = _placed(state, None, command.partitions, _wanted(state, command))
     topic = Topic(name, state.version, dict(command.settings), partitions)
     return _accepted(state, topic, f"topic {name} created", topic.topic_id)
 
@@ -49,7 +49,7 @@ def alter_topic(state: State, command: AlterTopic) -> Applied:
 
 
 def add_partitions(state: State, command: AddPartitions) -> Applied:
-    """Give a topic more partitions, with as many replicas as its others have at most."""
+    """Give a topic more partitions, with as many replicas as its others are to have at most."""
     topic = _at_version(state, command.name, command.topic_id, command.version)
     added = command.partitions - len(topic.partitions)
     if added <= 0:
@@ -58,8 +58,8 @@ def add_partitions(state: State, command: AddPartitions) -> Applied:
             f"topic {topic.name!r} has {len(topic.partitions)} partitions; there can only be more",
         )
     _check_count(state, command.partitions, added)
-    factor = max(len(partition.future) for partition in topic.partitions)
-    partitions = topic.partitions + _placed(state, topic, added, factor)
+    wanted = max(max(len(p.future), p.wanted) for p in topic.partitions)
+    partitions = topic.partitions + _placed(state, topic, added, wanted)
     topic = replace(topic, partitions=partitions, version=topic.version + 1)
     return _accepted(
         state, topic, f"topic {topic.name} has {len(partitions)} partitions", topic.version
@@ -99,31 +99,38 @@ def _abandoned(partition: Partition) -> Partition:
         leader_epoch=partition.leader_epoch + (partition.leader is not None),
         target=(),
         moving=False,
+        by_name=False,
         unclean=False,
         version=partition.version + 1,
     )
 
 
-def _factor(state: State, command: CreateTopic) -> int:
-    factor = command.replication_factor
-    if factor is None:
-        staying = sum(not node.leaving for node in state.nodes.values())
-        factor = min(state.settings.replication_factor, max(staying, 1))
-    if not 1 <= factor <= limits.REPLICAS_MAX:
+def _wanted(state: State, command: CreateTopic) -> int:
+    wanted = command.replication_factor
+    if wanted is None:
+        wanted = state.settings.replication_factor
+    if not 1 <= wanted <= limits.REPLICAS_MAX:
         raise Refusal("invalid_replicas", f"a partition has 1 to {limits.REPLICAS_MAX} replicas")
-    return factor
+    return wanted
 
 
-def _placed(state: State, topic: Topic | None, count: int, factor: int) -> tuple[Partition, ...]:
+def _placed(state: State, topic: Topic | None, count: int, wanted: int) -> tuple[Partition, ...]:
+    """Return new partitions; with fewer replicas than wanted while there are too few nodes.
+
+    Not with fewer than are needed to acknowledge anything, if there are only nodes enough in all:
+    a node that is away for a moment must not make messages less safe.
+    """
     available = len(usable(state.nodes))
-    if available < factor:
+    staying = sum(not node.leaving for node in state.nodes.values())
+    needed = min(wanted, state.settings.min_insync, max(staying, 1))
+    if available < needed:
         raise Refusal(
             "not_enough_nodes",
-            f"{factor} replicas need as many nodes that are up, fit and not leaving; there are"
+            f"{needed} replicas need as many nodes that are up, fit and not leaving; there are"
             f" {available}",
         )
-    rows = place(state, topic, count, factor)
-    return tuple(Partition(replicas=row, leader=row[0], in_sync=row) for row in rows)
+    rows = place(state, topic, count, min(wanted, available))
+    return tuple(Partition(replicas=row, leader=row[0], in_sync=row, wanted=wanted) for row in rows)
 
 
 def _check_count(state: State, total: int, added: int) -> None:

@@ -19,7 +19,7 @@ class Heartbeat(NamedTuple):
     ``deleted`` are ids of topics that are being deleted and of which it has no file any more,
     ``damaged`` the partitions, by topic id and number, that have damaged frames here, ``repaired``
     those that had and are whole again. What is in neither says nothing: the node may not have
-    looked yet.
+    looked yet. ``stopping`` says that it wants to be counted as away, from now on.
     """
 
     incarnation: int
@@ -27,6 +27,7 @@ class Heartbeat(NamedTuple):
     deleted: frozenset[int] = frozenset()
     damaged: frozenset[tuple[int, int]] = frozenset()
     repaired: frozenset[tuple[int, int]] = frozenset()
+    stopping: bool = False
 
 
 class Heard(NamedTuple):
@@ -107,9 +108,11 @@ class Watch(NamedTuple):
         return heard if heard is not None and heard.heartbeat.incarnation == incarnation else None
 
     def is_silent(self, node: str, incarnation: int, timeout_ms: int) -> bool:
-        """Whether a node, in this incarnation, was not heard of for too long, or has ended."""
+        """Whether a node, in this incarnation, was silent for too long, has ended, or is to."""
         heard, gone = self.of(node, incarnation), self.gone.get(node)
         if gone is not None and gone.speaks_of(incarnation, heard):
+            return True
+        if heard is not None and heard.heartbeat.stopping:
             return True
         last_ms = self.since_ms if heard is None else max(heard.at_ms, self.since_ms)
         return self.looked_ms - last_ms > timeout_ms

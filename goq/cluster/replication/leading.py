@@ -95,6 +95,7 @@ class Leading:
         self.on_appended: Callable[[PartitionKey], None] = lambda _key: None
         self.on_advance: Callable[[], None] = lambda: None
         self.is_sure: Callable[[], bool] = lambda: True
+        self._gives_up = False
         self._told = progress.high_watermark
         self._doubts: list[_Doubt] = []
         self._quorums = (_LogQuorum(self, 0), _LogQuorum(self, 1))
@@ -110,6 +111,10 @@ class Leading:
         """Whether all that the logs held when the leadership began is safe."""
         return self.progress.high_watermark.reaches(self.progress.start)
 
+    def give_up(self) -> None:
+        """Take nothing more: another node is to lead. What is written may still become safe."""
+        self._gives_up = True
+
     def check(self) -> None:
         """Raise why nothing could be acknowledged now.
 
@@ -118,6 +123,8 @@ class Leading:
         from it would be refused for good.
         """
         progress = self.progress
+        if self._gives_up:
+            raise NotLeader("this node hands the partition over; ask again in a moment")
         if not self.is_sure():
             raise NotLeader("this node does not hear from the cluster; another may lead by now")
         if not progress.is_enough:

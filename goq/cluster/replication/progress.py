@@ -31,7 +31,8 @@ class Ends(NamedTuple):
 class _Follower:
     """What is known of a replica elsewhere."""
 
-    def __init__(self) -> None:
+    def __init__(self, incarnation: int) -> None:
+        self.incarnation = incarnation
         self.ends = Ends(-1, -1)
         self.caught_up_ms: int | None = None
         self.heard_ms = 0
@@ -50,13 +51,26 @@ class Progress:
         self.high_watermark = Ends(0, 0)
         self.in_sync = frozenset(in_sync)
         self.min_insync = min_insync
+        self.returned: frozenset[str] = frozenset()
+        """Who is in sync, but was started anew: to be vouched for once it was heard of."""
         self._wanted: frozenset[str] | None = None
         self._followers: dict[str, _Follower] = {}
 
-    def begin(self, replicas: Iterable[str], now_ms: int) -> None:
-        """Take note of who has replicas: those in sync have until now been caught up."""
-        others = set(replicas) - {self.node}
-        self._followers = {n: self._followers.get(n) or _Follower() for n in others}
+    def begin(
+        self, replicas: Collection[str], now_ms: int, incarnations: Collection[int] = ()
+    ) -> None:
+        """Take note of who has replicas: those in sync have until now been caught up.
+
+        ``incarnations`` are those of their nodes. What was heard of an earlier start is forgotten:
+        unsynced bytes may be gone since.
+        """
+        started = dict(zip(replicas, incarnations, strict=False))
+        before, self._followers = self._followers, {}
+        for name in set(replicas) - {self.node}:
+            known, incarnation = before.get(name), started.get(name, 0)
+            if known is None or known.incarnation != incarnation:
+                known = _Follower(incarnation)
+            self._followers[name] = known
         for name, follower in self._followers.items():
             if follower.caught_up_ms is None and name in self.in_sync:
                 follower.caught_up_ms = now_ms
@@ -130,6 +144,7 @@ class Progress:
         """Return the in-sync set as it should be, None if it is so or a change is under way.
 
         Who has not had everything for ``lag_ms_max`` goes out, who has all that is safe comes in.
+        It is also returned when there is somebody new to vouch for.
         """
         if self._wanted is not None:
             return None
@@ -139,11 +154,24 @@ class Progress:
                 since_ms = follower.caught_up_ms
                 stays = since_ms is not None and now_ms - since_ms <= lag_ms_max
             else:
-                floor = Ends(*map(max, self.start, self.high_watermark))
-                stays = follower.ends.reaches(floor)
+                stays = self._has_enough(follower)
             if stays:
                 wanted.add(name)
-        return frozenset(wanted) if wanted != self.in_sync else None
+        vouched = wanted & (self.returned - self.unseen)
+        return frozenset(wanted) if vouched or wanted != self.in_sync else None
+
+    @property
+    def unseen(self) -> frozenset[str]:
+        """Who returned and has not been heard of with all that is safe."""
+        return frozenset(
+            name
+            for name in self.returned
+            if (follower := self._followers.get(name)) is None or not self._has_enough(follower)
+        )
+
+    def _has_enough(self, follower: _Follower) -> bool:
+        """Whether a follower has what anybody has to have who may be elected."""
+        return follower.ends.reaches(Ends(*map(max, self.start, self.high_watermark)))
 
     def propose(self, in_sync: Collection[str]) -> None:
         """Take note that a change was asked for: until it is decided, both sets count."""

@@ -36,7 +36,8 @@ class Part(NamedTuple):
     """What all nodes agree on about a partition.
 
     ``leader`` is None where nobody can lead. ``version`` rises with every change of any of this.
-    ``damaged`` replicas are known to have bad frames.
+    ``damaged`` replicas are known to have bad frames. ``incarnations`` are those of the replicas'
+    nodes, in their order. ``returned`` are in sync, but have not been heard of since their start.
     """
 
     leader: str | None
@@ -46,6 +47,8 @@ class Part(NamedTuple):
     min_insync: int
     version: int
     damaged: tuple[str, ...] = ()
+    incarnations: tuple[int, ...] = ()
+    returned: tuple[str, ...] = ()
 
 
 class Host(Protocol):
@@ -222,7 +225,8 @@ class Replica:
         ends = Ends(logs.messages.end_offset, logs.events.end_offset)
         name = self._host.name
         progress = Progress(name, ends, in_sync=part.in_sync, min_insync=part.min_insync)
-        progress.begin(part.replicas, self._host.now_ms())
+        progress.begin(part.replicas, self._host.now_ms(), part.incarnations)
+        progress.returned = frozenset(part.returned)
         self._decided_version = part.version
         self.leading = Leading(self.key, part.leader_epoch, logs, progress)
         self.leading.is_sure = self._host.is_heard
@@ -259,7 +263,8 @@ class Replica:
             return
         if (part.leader, part.leader_epoch) == (self._host.name, leading.leader_epoch):
             self._decided_version = part.version
-            leading.progress.begin(part.replicas, self._host.now_ms())
+            leading.progress.begin(part.replicas, self._host.now_ms(), part.incarnations)
+            leading.progress.returned = frozenset(part.returned)
             leading.decided(part.in_sync, part.min_insync)
 
     def begin_again(self, failure: Exception | None = None) -> None:

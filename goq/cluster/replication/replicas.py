@@ -33,7 +33,8 @@ FetchFrom = Callable[[str, FetchRequest], Awaitable[tuple[FetchAnswer, memoryvie
 ProposeInSync = Callable[[PartitionKey, Part, frozenset[str]], Awaitable[Part]]
 """Asks all nodes to agree on another in-sync set of a partition that is led here.
 
-Returns when that is decided, either way, what they agree on then.
+Who is ``returned`` in the part has not been heard of by the leader since. Returns when that is
+decided, either way, what they agree on then.
 """
 
 
@@ -145,7 +146,8 @@ class Replicas:
         wanted = leading.progress.wanted_in_sync(self.now_ms(), limits.REPLICA_LAG_MS_MAX)
         if wanted is not None:
             leading.progress.propose(wanted)
-            task = asyncio.ensure_future(self._propose(replica.key, part, wanted))
+            seen = part._replace(returned=tuple(sorted(leading.progress.unseen)))
+            task = asyncio.ensure_future(self._propose(replica.key, seen, wanted))
             self._proposing[replica.key] = task
 
     async def _propose(self, key: PartitionKey, part: Part, wanted: frozenset[str]) -> None:

@@ -254,3 +254,14 @@ def test_a_node_is_late_when_a_heartbeat_and_half_of_the_next_did_not_come() -> 
     assert not watch.is_late("n2", incarnation, late_ms)
     assert watch.is_late("n2", incarnation, late_ms + 1)
     assert Watch.begin(0).is_late("n2", incarnation, 0)
+
+
+def test_a_node_that_stops_counts_as_away_at_once_and_until_it_is_started_anew() -> None:
+    state = with_topic(nodes(3))
+    watch = watching(state, 300, n2=Heartbeat(1, stopping=True))
+    assert decided(state, watch) == [FenceNode("n2", 1)]
+    state = after(state, FenceNode("n2", 1))
+    assert "n2" not in partition(state).in_sync
+    assert decided(state, watch.hear("n2", Heartbeat(1, stopping=True), 310).look(310)) == []
+    state = after(state, RegisterNode("n2", 2, "", ""))
+    assert decided(state, watch.hear("n2", Heartbeat(2), 320).look(320)) == []

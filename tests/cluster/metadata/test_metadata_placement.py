@@ -79,14 +79,23 @@ def test_fenced_leaving_and_unfit_nodes_get_nothing() -> None:
     state = with_topic(state, partitions=9, factor=3)
     replicas, _ = counts(state)
     assert replicas == {"n1": 0, "n2": 0, "n3": 0, "n4": 9, "n5": 9, "n6": 9}
-    assert refused(state, CreateTopic("more", 1, {}, 4)) == "not_enough_nodes"
+    state = with_topic(state, "more", 1, 4)
+    assert set(partition(state, "more").replicas) == {"n4", "n5", "n6"}
 
 
-def test_the_default_number_of_replicas_is_that_of_the_nodes_when_they_are_few() -> None:
+def test_there_are_fewer_replicas_than_wanted_while_nodes_are_few() -> None:
     for count, factor in ((1, 1), (2, 2), (3, 3), (5, 3)):
-        assert len(partition(with_topic(nodes(count))).replicas) == factor
+        found = partition(with_topic(nodes(count)))
+        assert (len(found.replicas), found.wanted) == (factor, 3)
     down = after(nodes(3), FenceNode("n3", 1))
+    assert partition(with_topic(down)).replicas == ("n1", "n2")
+
+
+def test_a_topic_is_not_made_on_fewer_nodes_than_have_to_have_what_is_acknowledged() -> None:
+    down = after(nodes(3), FenceNode("n3", 1), SetFitness("n2", 1, "disk full"))
     assert refused(down, CreateTopic("orders", 1, {})) == "not_enough_nodes"
+    assert refused(down, CreateTopic("orders", 1, {}, 2)) == "not_enough_nodes"
+    assert partition(with_topic(down, factor=1)).replicas == ("n1",)
 
 
 def test_placement_does_not_depend_on_the_order_in_which_nodes_came() -> None:

@@ -21,7 +21,6 @@ from goq.cluster.metadata.commands import (
     MarkDamaged,
     MarkRepaired,
     MoveReplicas,
-    NextGeneration,
     PutGroup,
     RegisterNode,
     RemoveNode,
@@ -351,15 +350,14 @@ def test_what_is_so_already_is_refused() -> None:
     assert refused(after(state, FenceNode("n1", 1)), FenceNode("n1", 1)) == "already_fenced"
 
 
-def test_groups_change_at_their_version_and_generation(three: State) -> None:
+def test_groups_change_at_their_version(three: State) -> None:
     key = ("orders", three.topics["orders"].topic_id, "g")
-    assert refused(three, NextGeneration(*key, 0)) == "group_not_found"
-    state = after(three, PutGroup(*key, 0, {"a": "1"}), NextGeneration(*key, 0))
-    assert refused(state, NextGeneration(*key, 0)) == "stale_generation"
+    assert refused(three, DeleteGroup(*key, 0)) == "group_not_found"
+    state = after(three, PutGroup(*key, 0, {"a": "1"}))
     assert refused(state, PutGroup(*key, 0, {})) == "stale_version"
     state = after(state, PutGroup(*key, 1, {"b": "2"}))
     group = state.groups["orders"]["g"]
-    assert (group.settings, group.generation, group.version) == ({"b": "2"}, 1, 2)
+    assert (group.settings, group.version) == ({"b": "2"}, 2)
     assert refused(state, DeleteGroup(*key, 1)) == "stale_version"
     assert not after(state, DeleteGroup(*key, 2)).groups
 

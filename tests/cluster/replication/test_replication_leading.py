@@ -68,3 +68,13 @@ def test_a_leader_that_alone_is_in_sync_is_sure_at_once() -> None:
     told: list[str] = []
     leading(("n1",)).confirm(lambda: told.append("sure"))
     assert told == ["sure"]
+
+
+def test_a_leader_that_hands_over_takes_nothing_and_what_it_has_still_becomes_safe() -> None:
+    led = leading(("n1", "n2"))
+    led.appended(0, 7)
+    led.give_up()
+    with pytest.raises(NotLeader):
+        led.check()
+    led.fetched("n2", Ends(7, 0), 1)
+    assert led.progress.high_watermark == Ends(7, 0)

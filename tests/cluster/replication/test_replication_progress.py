@@ -175,3 +175,49 @@ def test_compaction_waits_for_who_copies_and_for_nobody_who_is_silent() -> None:
     progress.fetched("b", Ends(30, 60), 1_000)
     assert progress.copied_to(1_000 + limits.REPLICA_SILENT_MS) == Ends(30, 50)
     assert progress.copied_to(1_001 + limits.REPLICA_SILENT_MS) == Ends(100, 50)
+
+
+def test_what_a_node_had_before_its_restart_does_not_count_until_it_says_so_again() -> None:
+    progress = Progress("a", Ends(10, 0), in_sync="abc", min_insync=2)
+    progress.begin("abc", 0, (1, 1, 1))
+    for node in "bc":
+        progress.fetched(node, Ends(10, 0), 1)
+    progress.stored(Ends(12, 0))
+    progress.fetched("b", Ends(12, 0), 2)
+    progress.fetched("c", Ends(12, 0), 2)
+    progress.stored(Ends(14, 0))
+    progress.fetched("c", Ends(14, 0), 3)
+    progress.begin("abc", 3, (1, 2, 1))
+    progress.stored(Ends(14, 0))
+    assert progress.high_watermark == Ends(12, 0)
+    progress.fetched("b", Ends(14, 0), 4)
+    assert progress.high_watermark == Ends(14, 0)
+
+
+def test_who_went_out_by_its_restart_comes_back_for_what_it_has_now_alone() -> None:
+    progress = Progress("a", Ends(10, 0), in_sync="abc", min_insync=2)
+    progress.begin("abc", 0, (1, 1, 1))
+    for node in "bc":
+        progress.fetched(node, Ends(10, 0), 1)
+    progress.begin("abc", 1, (1, 2, 1))
+    progress.decided("ac", 2)
+    assert progress.wanted_in_sync(1, 2000) is None
+    progress.fetched("b", Ends(9, 0), 2)  # it lost what it had not synced
+    assert progress.wanted_in_sync(2, 2000) is None
+    progress.fetched("b", Ends(10, 0), 3)
+    assert progress.wanted_in_sync(3, 2000) == frozenset("abc")
+
+
+def test_who_returned_is_vouched_for_once_it_was_heard_of_with_all_that_is_safe() -> None:
+    progress = Progress("a", Ends(10, 0), in_sync="abc", min_insync=2)
+    progress.begin("abc", 0, (1, 1, 1))
+    for node in "bc":
+        progress.fetched(node, Ends(10, 0), 1)
+    progress.begin("abc", 1, (1, 2, 2))
+    progress.returned = frozenset("bc")
+    assert progress.wanted_in_sync(1, 2000) is None
+    assert progress.unseen == frozenset("bc")
+    progress.fetched("b", Ends(10, 0), 2)
+    assert progress.wanted_in_sync(2, 2000) == frozenset("abc")
+    assert progress.unseen == frozenset("c")
+    assert progress.wanted_in_sync(2002, 2000) == frozenset("ab")  # it never came

@@ -22,12 +22,19 @@ class Agreement:
         self._random = random
 
     def join(self, node: str, tell: Tell) -> None:
-        """A node has started: what it led or had in sync before counts as lost sight of."""
+        """A node has started: it leads nothing, and is in sync only if nobody had missed it."""
+        before, was_missed = dict(self.parts), node not in self.live
         self.leave(node)
         self.live[node] = tell
         for key, part in self.parts.items():
+            starts = part.incarnations or (0,) * len(part.replicas)
+            starts = tuple(s + (n == node) for s, n in zip(starts, part.replicas, strict=True))
+            part = self._put(key, part._replace(incarnations=starts))
             if part.leader is None:
                 self._elect(key)
+            elif node in before[key].in_sync and not was_missed:
+                in_sync = tuple(sorted({*part.in_sync, node}))
+                self._put(key, part._replace(in_sync=in_sync, returned=(*part.returned, node)))
         self._spread()
 
     def leave(self, node: str) -> None:
@@ -36,7 +43,8 @@ class Agreement:
         for key, part in self.parts.items():
             in_sync = tuple(n for n in part.in_sync if n != node) or part.in_sync
             if in_sync != part.in_sync:
-                part = self._put(key, part._replace(in_sync=in_sync))
+                returned = tuple(n for n in part.returned if n != node)
+                part = self._put(key, part._replace(in_sync=in_sync, returned=returned))
             if part.leader == node:
                 self._put(key, part._replace(leader=None, leader_epoch=part.leader_epoch + 1))
                 self._elect(key)
@@ -45,7 +53,7 @@ class Agreement:
     def depose(self, key: PartitionKey) -> None:
         """Let another node lead, if one can."""
         part = self.parts[key]
-        gone = (part.leader, *part.damaged)
+        gone = (part.leader, *part.damaged, *part.returned)
         others = [n for n in part.in_sync if n in self.live and n not in gone]
         others = [n for n in others if n not in self.unfit]
         if others:
@@ -59,9 +67,11 @@ class Agreement:
         """Change an in-sync set if nothing has changed since the leader saw it."""
         part = self.parts[key]
         ok = part.leader == node and part.version == seen.version
+        ok = ok and part.incarnations == seen.incarnations
         ok = ok and all(n in self.live for n in wanted - set(part.in_sync))
         if ok:
-            self._put(key, part._replace(in_sync=tuple(sorted(wanted))))
+            returned = tuple(n for n in part.returned if n in wanted and n in seen.returned)
+            self._put(key, part._replace(in_sync=tuple(sorted(wanted)), returned=returned))
             self._spread()
         return ok
 
@@ -96,10 +106,13 @@ class Agreement:
     def _elect(self, key: PartitionKey) -> None:
         part = self.parts[key]
         able = [n for n in part.in_sync if n in self.live and n not in part.damaged]
+        able = [n for n in able if n not in part.returned] or able
         able = [n for n in able if n not in self.unfit] or able
         if able:
-            leader = self._random.choice(able)
-            self._put(key, part._replace(leader=leader, leader_epoch=part.leader_epoch + 1))
+            leader, epoch = self._random.choice(able), part.leader_epoch + 1
+            returned = tuple(n for n in part.returned if n != leader)
+            part = part._replace(leader=leader, leader_epoch=epoch, returned=returned)
+            self._put(key, part)
 
     def _put(self, key: PartitionKey, part: Part) -> Part:
         self.parts[key] = part = part._replace(version=part.version + 1)

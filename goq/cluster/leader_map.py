@@ -1,0 +1,88 @@
+"""Where each partition is led, as far as this node knows: what requests are sent on by."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from goq import limits
+from goq.cluster.metadata.state import State, Topic
+from goq.errors import NotLeader, PartitionNotFound, TopicNotFound
+
+Call = Callable[[str, str, bytes, int], Awaitable[bytes]]
+"""Calls a node by its id: the path, the body, and for how long it may wait; raises ``GoqError``."""
+
+
+class LeaderMap:
+    """The leaders as the node ``name`` knows them; :meth:`changed` tells those who wait."""
+
+    def __init__(self, name: str, state: Callable[[], State], call: Call) -> None:
+        self._name = name
+        self._state = state
+        self._call = call
+        self._next_change: asyncio.Future[None] | None = None
+
+    def leader_url(self, topic: str, number: int) -> str | None:
+        """Return where a partition is led, None for this node.
+
+        Raises ``NotLeader`` while nobody does, ``TopicNotFound`` and ``PartitionNotFound``.
+        """
+        known = self._topic(topic)
+        if number >= len(known.partitions):
+            raise PartitionNotFound(f"topic {topic} has no partition {number}", field="partition")
+        return self._url_of(known.partitions[number].leader, f"partition {number} of {topic}")
+
+    def leader_urls(self, topic: str | None) -> list[str | None]:
+        """Return who leads a partition of a topic, each once, None for this node.
+
+        Without a topic, all nodes that are up. Partitions that nobody leads are left out.
+        """
+        if topic is None:
+            names = {name for name, node in self._state().nodes.items() if node.is_up}
+        else:
+            leaders = {partition.leader for partition in self._topic(topic).partitions}
+            names = {name for name in leaders if name is not None}
+        return [self._url_of(name, "this") for name in sorted(names | {self._name})]
+
+    def leaders(self, topic: str) -> list[str | None]:
+        """Return the names of the nodes that lead its partitions, None where nobody does.
+
+        Raises ``TopicNotFound``.
+        """
+        return [partition.leader for partition in self._topic(topic).partitions]
+
+    async def call_leader(self, topic: str, number: int, path: str, body: bytes) -> bytes:
+        """Call the node that leads a partition; ``NotLeader`` if none does, as far as is known."""
+        known = self._state().topics.get(topic)
+        leader = None
+        if known is not None and number < len(known.partitions):
+            leader = known.partitions[number].leader
+        if leader is None:
+            raise NotLeader(f"nobody leads partition {number} of {topic} now")
+        return await self._call(leader, path, body, limits.ELSEWHERE_WAIT_MS)
+
+    def next_change(self) -> asyncio.Future[None]:
+        """Return what is done when what is agreed on has changed."""
+        if self._next_change is None:
+            self._next_change = asyncio.get_running_loop().create_future()
+        return self._next_change
+
+    def changed(self) -> None:
+        """Hear that what is agreed on has changed."""
+        if self._next_change is not None:
+            self._next_change.set_result(None)
+            self._next_change = None
+
+    def _url_of(self, node: str | None, what: str) -> str | None:
+        if node == self._name:
+            return None
+        known = self._state().nodes.get(node) if node is not None else None
+        if known is None:
+            raise NotLeader(f"nobody leads {what} now")
+        return known.http_url
+
+    def _topic(self, name: str) -> Topic:
+        topic = self._state().topics.get(name)
+        if topic is None or topic.deleting:
+            raise TopicNotFound(f"there is no topic {name[:200]!r}", field="topic")
+        return topic
