@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -24,10 +25,11 @@ TOPIC = "t"
 PARTITIONS = 2
 GROUP = "g"
 RAFT_PORT = 9080
+_CANCELS_MAX = 3
 SECRET = b"known to all nodes of the simulation"
 SETTINGS = replace(
     TopicSettings(),
-    visibility_timeout_ms=1500,
+    visibility_timeout_ms=1000,
     attempts_max=None,
     backoff_initial_ms=50,
 )
@@ -110,6 +112,10 @@ class Cluster:
         ]
         return max(states, key=lambda state: state.version, default=State())
 
+    def knows_all(self) -> bool:
+        """Whether a topic's replicas would be on all nodes."""
+        return self.state.nodes.keys() == set(NAMES)
+
     def topic(self) -> Topic | None:
         return self.state.topics.get(TOPIC)
 
@@ -160,9 +166,16 @@ def run_in(world: World, work: Awaitable[T]) -> T:
 
 
 async def _end_all() -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    while others:
+    """End all there is: what waits is cancelled, and what the dead will never do is let go of."""
+    for _ in range(_CANCELS_MAX):
+        others = {task for task in asyncio.all_tasks() if not task.done()}
+        others.discard(asyncio.current_task())  # type: ignore[arg-type]
+        if not others:
+            return
         for task in others:
             task.cancel()
         await asyncio.wait(others, timeout=1)
-        others = {task for task in others if not task.done()}
+    for task in others:
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        with suppress(RuntimeError):
+            task.get_coro().close()  # type: ignore[union-attr]

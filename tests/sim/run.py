@@ -71,6 +71,7 @@ class _Life:
             self.cluster.start(name)
         others = [asyncio.ensure_future(self.checks.keep_looking())]
         others.append(asyncio.ensure_future(nemesis.keep_running()))
+        await self.cluster.until(self.cluster.knows_all, "all nodes know each other")
         await self.clients.make_topic()
         producers = [asyncio.ensure_future(self.clients.produce(n)) for n in range(PRODUCERS)]
         consumers = [asyncio.ensure_future(self.clients.consume(n)) for n in range(CONSUMERS)]
