@@ -79,7 +79,7 @@ class Clients:
             for index, value in enumerate(values):
                 self._books.stored(value, partition, offset + index)
             self._checks.acknowledged(values)
-            await self._pause(0.04)
+            await self._pause(0.06)
 
     async def _until_stored(self, number: int, view: FrameView) -> int:
         async def publish(process: Process) -> Appended:
@@ -99,7 +99,7 @@ class Clients:
 
     async def consume(self, number: int) -> None:
         """Receive and ack; some of it is left to expire."""
-        options = ReceiveOptions(f"c{number}", 5, 2**20, 300, None)
+        options = ReceiveOptions(f"c{number}", 10, 2**20, 200, None)
 
         async def receive(process: Process) -> list[Delivery]:
             topic = process.broker.topic(TOPIC)
@@ -107,7 +107,7 @@ class Clients:
             return await topic.receive(GROUP, options)
 
         while True:
-            process = self._any()
+            process = self._probably_a_leader()
             try:
                 deliveries = await self._ask(receive, process)
             except GoqError:
@@ -124,7 +124,7 @@ class Clients:
             latest_ms = self._checks.latest_ms()
             self._books.deliver(value, delivery.partition, offset, latest_ms)
         self._world.note(f"{process.name} hands over {values} of {delivery.partition}")
-        if self._random.random() < 0.1:
+        if self._random.random() < 0.1 and not self.is_calm:
             return
         await self._pause(0.05)
         receipts = [Receipt(delivery.partition, delivery.token, s, e) for s, e, _ in delivery.spans]
@@ -146,6 +146,13 @@ class Clients:
     def _any(self) -> Process:
         return self._cluster.processes[self._random.choice(NAMES)]
 
+    def _probably_a_leader(self) -> Process:
+        if self._random.random() < 0.8:
+            leader = self._cluster.leader_of(self._random.randrange(PARTITIONS))
+            if leader is not None:
+                return leader
+        return self._any()
+
     async def _ask(
         self, work: Callable[[Process], Awaitable[T]], process: Process | None = None
     ) -> T:
@@ -154,7 +161,7 @@ class Clients:
         if process.is_dead:
             raise Unavailable("nobody listens")
         answer = await process.ask(lambda: work(process), _PATIENCE_S)
-        if self._random.random() < _LOST_ANSWERS:
+        if self._random.random() < _LOST_ANSWERS and not self.is_calm:
             self._world.counts["answers lost"] += 1
             raise Unavailable("the answer was lost")
         return answer

@@ -104,7 +104,7 @@ class _Life:
         await until(self.checks.is_done, "what was leased last is done", PEACE_S)
         await until(self.checks.is_in_sync, "all replicas are in sync", PEACE_S)
         await until(self.checks.are_equal, "all replicas are equal", PEACE_S)
-        self.checks.states_are_as_rebuilt()
+        await until(self.checks.is_as_rebuilt, "states are what logs lead to", 3.0)
 
     def count(self) -> None:
         """Sum up what happened."""
