@@ -43,6 +43,10 @@ class _Session:
         elif key in self.positions:
             self.expected[key] = ends
 
+    def is_proven(self, position: Position) -> bool:
+        """Whether the log up to a position is known to be the same as the leader's."""
+        return self.expected.get(position.key) == position.ends
+
     def look_at(self, key: PartitionKey) -> None:
         self.todo.setdefault(key)
         self.news.set()
@@ -69,13 +73,10 @@ class FetchServer:
     def lead(self, leading: Leading) -> None:
         """Take up a partition, or a new leadership of one; followers may have come before."""
         self._leading[leading.key] = leading
-        now_ms = _now_ms()
-        for node, session in self._sessions.items():
+        for session in self._sessions.values():
             session.expect(leading.key, None)
-            position = session.positions.get(leading.key)
-            if position is not None:
+            if leading.key in session.positions:
                 session.look_at(leading.key)
-                self._note(leading, node, position, now_ms)
 
     def resign(self, key: PartitionKey) -> None:
         """Let go of a partition: who asks for it is told so."""
@@ -100,7 +101,7 @@ class FetchServer:
             session.move(position)
             leading = self._leading.get(position.key)
             if leading is not None:
-                self._note(leading, request.node, position, now_ms)
+                self._note(leading, session, position, now_ms)
         self._still_there(request, session, now_ms)
         self._hear(request, session)
         if not session.todo or not any(map(partial(self._has_news, session), session.todo)):
@@ -121,7 +122,7 @@ class FetchServer:
         for key, position in session.positions.items():
             leading = self._leading.get(key)
             if key not in moved and leading is not None and leading.progress.ends == position.ends:
-                self._note(leading, request.node, position, now_ms)
+                self._note(leading, session, position, now_ms)
 
     def _hear(self, request: FetchRequest, session: _Session) -> None:
         for key, position in list(session.positions.items()):
@@ -129,9 +130,14 @@ class FetchServer:
             if leading is not None and leading.leader_epoch == position.leader_epoch:
                 leading.heard(request.node, request.session)
 
-    def _note(self, leading: Leading, node: str, position: Position, now_ms: int) -> None:
-        if leading.leader_epoch == position.leader_epoch:
-            leading.fetched(node, position.ends, now_ms)
+    def _note(self, leading: Leading, session: _Session, position: Position, now_ms: int) -> None:
+        """Count what a follower has, if it is known to be the same as here.
+
+        A follower that led before may be further with frames of its own, and not have heard yet
+        where to cut them: they must never pass for those that are appended here meanwhile.
+        """
+        if leading.leader_epoch == position.leader_epoch and session.is_proven(position):
+            leading.fetched(session.node, position.ends, now_ms)
 
     async def _wait(self, session: _Session, wait_ms: int) -> None:
         loop = asyncio.get_running_loop()
@@ -156,8 +162,8 @@ class FetchServer:
 
     def _has_more(self, session: _Session, key: PartitionKey) -> bool:
         """Whether there is anything to tell a follower, now or when its turn comes."""
-        leading = self._leading.get(key)
-        return leading is None or leading.has_news(session.positions[key])
+        leading, position = self._leading.get(key), session.positions[key]
+        return leading is None or not session.is_proven(position) or leading.has_news(position)
 
     def _is_paced(self, session: _Session, key: PartitionKey) -> bool:
         return session.node in self._in_the_making.get(key, ())
@@ -171,21 +177,33 @@ class FetchServer:
         held = [key for key in session.todo if self._has_more(session, key)]
         session.todo = dict.fromkeys([*todo, *held])
         works: list[Callable[[int], News]] = []
+        asked = {key: (session.positions[key], self._leading.get(key)) for key in todo}
         for key in islice(todo, limits.FETCH_PARTITIONS_MAX):
-            position, leading = session.positions[key], self._leading.get(key)
+            position, leading = asked[key]
             if leading is None:
                 works.append(partial(_refuse, key))
                 continue
-            is_checked = session.expected.get(key) == position.ends
+            is_checked = session.is_proven(position)
             most = self._pacer.piece_bytes if self._is_paced(session, key) else None
             works.append(partial(_read, leading, position, is_checked, most))
         found = await asyncio.get_running_loop().run_in_executor(self._executor, _all, works)
         for key, news in zip(todo, found, strict=False):
+            self._prove(session, asked[key], news)
             if self._is_paced(session, key):
                 self._pacer.sent(sum(map(len, news.buffers)), _now_ms())
             session.todo.pop(key, None)
             session.expect(key, news.leads_to)
         return FetchAnswer([n.head for n in found]), [b for n in found for b in n.buffers]
+
+    def _prove(self, session: _Session, asked: tuple[Position, Leading | None], news: News) -> None:
+        """Count what a follower has when its log was found to be the same as here."""
+        position, leading = asked
+        key = position.key
+        if leading is None or news.leads_to is None:
+            return
+        if self._leading.get(key) is leading and session.positions.get(key) is position:
+            session.expect(key, position.ends)
+            self._note(leading, session, position, _now_ms())
 
 
 def _now_ms() -> int:
