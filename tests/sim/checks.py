@@ -14,7 +14,7 @@ from goq.broker.opening import Machinery, open_partition
 from goq.broker.stats import Histogram
 from goq.broker.tasks import Tasks
 from goq.clock import ManualClock
-from goq.cluster.metadata.state import Partition
+from goq.cluster.metadata.state import Partition, State
 from goq.cluster.replication.messages import PartitionKey
 from goq.errors import GoqError
 from goq.frame.header import parse_header
@@ -49,7 +49,7 @@ class Checks:
         self._books = books
         self._world = cluster.world
         self._latest_us = 0
-        self._leaders: dict[tuple[int, int], str] = {}
+        self._states: dict[int, State] = {}
         self._terms: dict[int, str] = {}
 
     # Time
@@ -93,11 +93,20 @@ class Checks:
                 before = self._terms.setdefault(view.term, process.name)
                 if before != process.name:
                     self._world.fail(f"term {view.term} has leaders {before} and {process.name}")
+            self._look_at_state(process)
         topic = self._cluster.topic()
         if topic is None or self.is_rotten:
             return
         for number, partition in enumerate(topic.partitions):
             self._look_at(PartitionKey(TOPIC, topic.topic_id, number), partition)
+
+    def _look_at_state(self, process: Process) -> None:
+        """Check that all nodes knew the same after each command of the log of Raft."""
+        machine = process.membership._machine if process.is_ready else None
+        if machine is not None:
+            before = self._states.setdefault(machine.state.version, machine.state)
+            if before != machine.state:
+                self._world.fail(f"{process.name} knows another state {before.version}")
 
     def _look_at(self, key: PartitionKey, partition: Partition) -> None:
         leader = self._cluster.leader_of(key.number)

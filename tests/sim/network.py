@@ -9,7 +9,8 @@ it does not know.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import contextvars
+from collections.abc import Awaitable, Mapping
 from typing import Any, Protocol
 
 import httpx
@@ -20,7 +21,8 @@ from .world import World
 
 _LATENCY_S = 0.0004
 _PATIENCE_S = 3600.0
-_HTTP_PORT = 8080
+HTTP_PORT = 8080
+_NOBODY = contextvars.copy_context()  # runs though all processes are dead
 
 Answer = tuple[int, Mapping[str, str], bytes]
 
@@ -131,7 +133,7 @@ class Network:
                     self.post(wire, data)
 
     def ended(self, home: Home, *, power: bool) -> None:
-        """Take away what a process had: a process that ends says so, a machine without power not."""
+        """Take away what a process had; it closes its connections, unless the power went."""
         self.listening = {p: each for p, each in self.listening.items() if each.home is not home}
         self.http = {name: each for name, each in self.http.items() if each[0] is not home}
         if power:
@@ -263,14 +265,3 @@ class Transports:
 
     async def close(self) -> None:
         return
-
-
-def _nobody() -> Any:
-    import contextvars
-
-    return contextvars.copy_context()
-
-
-_NOBODY = _nobody()
-HTTP_PORT = _HTTP_PORT
-Spawn = Callable[[Awaitable[Any]], asyncio.Task[Any]]

@@ -132,4 +132,3 @@ class Process(Home):
         except GoqError as error:
             return error.http_status, {}, error.code.encode()
         return found.status, found.headers, b"".join(found.body)
-
