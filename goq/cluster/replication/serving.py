@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from functools import partial
 from itertools import islice
+from typing import NamedTuple
 
 from goq import limits
 from goq.cluster.replication.leading import Leading, News, refused
@@ -50,6 +51,14 @@ class _Session:
     def look_at(self, key: PartitionKey) -> None:
         self.todo.setdefault(key)
         self.news.set()
+
+
+class _Asked(NamedTuple):
+    """Where a follower is, who leads here, and where that one's logs end."""
+
+    position: Position
+    leading: Leading | None
+    ends: Ends | None
 
 
 class FetchServer:
@@ -104,9 +113,15 @@ class FetchServer:
                 self._note(leading, session, position, now_ms)
         self._still_there(request, session, now_ms)
         self._hear(request, session)
-        if not session.todo or not any(map(partial(self._has_news, session), session.todo)):
-            await self._wait(session, request.wait_ms)
-        return await self._answer(session)
+        until = (
+            asyncio.get_running_loop().time() + min(request.wait_ms, limits.FETCH_WAIT_MS) / 1000
+        )
+        while True:
+            if not any(map(partial(self._has_news, session), session.todo)):
+                await self._wait(session, until)
+            answer = await self._answer(session)
+            if answer[0].news or asyncio.get_running_loop().time() >= until:
+                return answer
 
     def _session_of(self, request: FetchRequest) -> _Session | None:
         session = self._sessions.get(request.node)
@@ -139,9 +154,8 @@ class FetchServer:
         if leading.leader_epoch == position.leader_epoch and session.is_proven(position):
             leading.fetched(session.node, position.ends, now_ms)
 
-    async def _wait(self, session: _Session, wait_ms: int) -> None:
+    async def _wait(self, session: _Session, until: float) -> None:
         loop = asyncio.get_running_loop()
-        until = loop.time() + min(wait_ms, limits.FETCH_WAIT_MS) / 1000
         while not any(map(partial(self._has_news, session), session.todo)):
             session.todo = {key: None for key in session.todo if self._has_more(session, key)}
             session.news.clear()
@@ -176,34 +190,51 @@ class FetchServer:
         todo = [key for key in session.todo if self._has_news(session, key)]
         held = [key for key in session.todo if self._has_more(session, key)]
         session.todo = dict.fromkeys([*todo, *held])
-        works: list[Callable[[int], News]] = []
-        asked = {key: (session.positions[key], self._leading.get(key)) for key in todo}
-        for key in islice(todo, limits.FETCH_PARTITIONS_MAX):
-            position, leading = asked[key]
-            if leading is None:
-                works.append(partial(_refuse, key))
-                continue
-            is_checked = session.is_proven(position)
-            most = self._pacer.piece_bytes if self._is_paced(session, key) else None
-            works.append(partial(_read, leading, position, is_checked, most))
+        asked = [self._asked(session, key) for key in islice(todo, limits.FETCH_PARTITIONS_MAX)]
+        works = [self._work(session, each) for each in asked]
         found = await asyncio.get_running_loop().run_in_executor(self._executor, _all, works)
-        for key, news in zip(todo, found, strict=False):
-            self._prove(session, asked[key], news)
+        answers: list[News] = []
+        for each, news in zip(asked, found, strict=False):
+            key = each.position.key
             if self._is_paced(session, key):
                 self._pacer.sent(sum(map(len, news.buffers)), _now_ms())
             session.todo.pop(key, None)
+            if self._prove(session, each, news):
+                continue  # that it is where the leader is was all that there was to find out
             session.expect(key, news.leads_to)
-        return FetchAnswer([n.head for n in found]), [b for n in found for b in n.buffers]
+            answers.append(news)
+        return FetchAnswer([n.head for n in answers]), [b for n in answers for b in n.buffers]
 
-    def _prove(self, session: _Session, asked: tuple[Position, Leading | None], news: News) -> None:
-        """Count what a follower has when its log was found to be the same as here."""
-        position, leading = asked
+    def _asked(self, session: _Session, key: PartitionKey) -> _Asked:
+        leading = self._leading.get(key)
+        ends = None if leading is None else leading.progress.ends
+        return _Asked(session.positions[key], leading, ends)
+
+    def _work(self, session: _Session, asked: _Asked) -> Callable[[int], News]:
+        position, leading = asked.position, asked.leading
+        if leading is None:
+            return partial(_refuse, position.key)
+        most = self._pacer.piece_bytes if self._is_paced(session, position.key) else None
+        return partial(_read, leading, position, session.is_proven(position), most)
+
+    def _prove(self, session: _Session, asked: _Asked, news: News) -> bool:
+        """Count what a follower has when its log was found to be the same as here.
+
+        Returns whether there was nothing else to tell it.
+        """
+        position, leading, ends = asked
         key = position.key
         if leading is None or news.leads_to is None:
-            return
-        if self._leading.get(key) is leading and session.positions.get(key) is position:
-            session.expect(key, position.ends)
-            self._note(leading, session, position, _now_ms())
+            return False
+        if self._leading.get(key) is not leading or session.positions.get(key) is not position:
+            return False
+        session.expect(key, position.ends)
+        self._note(leading, session, position, _now_ms())
+        if not position.ends == news.leads_to == ends:
+            return False
+        if leading.has_news(position):  # since it was looked at
+            session.look_at(key)
+        return True
 
 
 def _now_ms() -> int:

@@ -95,6 +95,13 @@ def test_a_follower_whose_log_is_the_same_counts_at_once(led: Led) -> None:
     assert led.safe == 1
 
 
+def test_a_follower_that_has_everything_is_not_answered_before_there_is_something(
+    led: Led,
+) -> None:
+    assert led.ask(1, 1, is_new=True).news == []
+    assert led.safe == 1
+
+
 def test_a_follower_counts_with_what_an_answer_has_led_it_to(led: Led) -> None:
     led.append()
     led.ask(1, 1, is_new=True)
