@@ -52,6 +52,11 @@ class Checks:
         self._states: dict[int, State] = {}
         self._terms: dict[int, str] = {}
 
+    @property
+    def raft_leaders(self) -> int:
+        """How many leaders of Raft were seen."""
+        return len(self._terms)
+
     # Time
 
     def true_ms(self) -> int:
@@ -69,10 +74,10 @@ class Checks:
         """Check that what was acknowledged is synced on as many disks as were promised."""
         if self.is_rotten:
             return
+        number = self._books.acknowledged[values[0]][0]
         stable = [
             b"".join(_stable(machine, number, "messages"))
             for machine in self._cluster.machines.values()
-            for number in range(PARTITIONS)
         ]
         for value in values:
             synced = sum(value in data for data in stable)
@@ -229,8 +234,10 @@ def _ends(process: Process, key: PartitionKey) -> object:
 
 
 def paths(machine: Machine, number: int, log: str) -> list[Path]:
-    folder = machine.folder / "topics" / TOPIC / str(number) / log
-    return [p for p in machine.disk.paths() if p.parent == folder and p.suffix == ".log"]
+    """Return the segments of a log, in order."""
+    folder = f"{machine.folder}/topics/{TOPIC}/{number}/{log}/"
+    found = [path for path in machine.disk._inodes if str(path).startswith(folder)]
+    return sorted((path for path in found if path.suffix == ".log"), key=str)
 
 
 def _bytes(machine: Machine, number: int, log: str) -> bytes:

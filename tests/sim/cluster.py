@@ -84,7 +84,7 @@ class Cluster:
         process.held = []
         self.network.ended(process, power=power)
         if power:
-            counts["bytes at risk"] += machine.unsynced_bytes
+            counts["bytes not synced when the power went"] += machine.unsynced_bytes
             machine.lose_power()
         else:
             machine.disk.crash(power=False)

@@ -109,6 +109,7 @@ def connect(path: Path, **options: Any) -> sqlite3.Connection:
     copy = sqlite3.connect(":memory:", factory=_Copy, **options)
     copy.path, copy.disk = path, machine.disk
     if path.name in machine.disk.names(path.parent):
+        machine.counts["snapshots taken over"] += 1
         copy.before = machine.disk.read_all(path)
         copy.deserialize(copy.before)
     return copy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -17,11 +18,14 @@ from .world import World
 class Disk(SimulatedDisk):
     """A disk that says at once when an operation is the process's last."""
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Random, counts: Counter[str]) -> None:
         super().__init__(random)
+        self._counts = counts
         self.on_crash: Callable[[], None] = lambda: None
 
     def begin(self, operation: str, path: Path) -> bool:
+        if operation == "truncate" and path.suffix == ".log":
+            self._counts["logs cut"] += 1
         is_last = super().begin(operation, path)
         if is_last:
             self.on_crash()
@@ -40,9 +44,10 @@ class Machine:
 
     def __init__(self, world: World, name: str, folder: Path) -> None:
         self.name = name
+        self.counts = world.counts
         self.folder = folder
         self.random = world.stream(f"machine {name}")
-        self.disk = Disk(world.stream(f"disk {name}"))
+        self.disk = Disk(world.stream(f"disk {name}"), world.counts)
         self.disk.make_dir(folder)
         self.database = Stored()
         self.local = NodeDatabase()

@@ -10,7 +10,7 @@ from unittest.mock import patch
 from support.disk import _SimulatedFile
 
 from goq.cluster.member import Member
-from goq.cluster.raft.journal import Journal
+from goq.cluster.raft.journal import FILE_NAME, Journal
 from goq.cluster.replication.following import Following
 from goq.cluster.replication.leading import Leading
 from goq.cluster.replication.messages import PartitionNews
@@ -20,7 +20,16 @@ Mutation = Callable[[], AbstractContextManager[Any]]
 
 
 def _raft_answers_before_it_syncs() -> AbstractContextManager[Any]:
-    return patch.object(Journal, "sync", lambda _self: None)
+    """Its journal is written, and not synced."""
+    original = _SimulatedFile.sync
+
+    def sync(self: _SimulatedFile) -> None:
+        if self._path.name == FILE_NAME:
+            self._begin("sync")
+        else:
+            original(self)
+
+    return patch.object(_SimulatedFile, "sync", sync)
 
 
 def _raft_forgets_its_votes() -> AbstractContextManager[Any]:

@@ -7,7 +7,7 @@ import errno
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from goq.errors import GoqError
+from goq.errors import DamagedData, GoqError
 
 from .checks import LOGS, Checks, paths
 from .cluster import NAMES, PARTITIONS, TOPIC, Cluster
@@ -94,6 +94,8 @@ class Nemesis:
         failure: object = process.failure
         if failure is None and process.raft is not None:
             failure = process.raft.view.failure
+        if isinstance(failure, DamagedData):
+            self._world.fail(f"{name} does not start: {failure.detail}")
         if failure is not None:
             self._world.note(f"{name} has failed: {type(failure).__name__}")
             self._world.counts["nodes that stopped by themselves"] += 1

@@ -113,6 +113,7 @@ class _Life:
         counts["messages acknowledged"] += len(books.acknowledged)
         counts["deliveries"] += books.delivered.total()
         counts["acks acknowledged"] += len(books.acked)
+        counts["elections of Raft"] += self.checks.raft_leaders
         for life in self.cluster.lives:
             if life.is_ready and life.membership.member is not None:
                 counts["frames repaired"] += life.member.repairs.repaired_frames
