@@ -10,11 +10,12 @@ from unittest.mock import patch
 from support.disk import _SimulatedFile
 
 from goq.cluster.member import Member
-from goq.cluster.raft.journal import FILE_NAME, Journal
+from goq.cluster.raft.journal import FILE_NAME
 from goq.cluster.replication.following import Following
 from goq.cluster.replication.leading import Leading
-from goq.cluster.replication.messages import PartitionNews
+from goq.cluster.replication.messages import PartitionNews, Position
 from goq.cluster.replication.progress import Ends, Progress
+from goq.cluster.replication.serving import FetchServer
 
 Mutation = Callable[[], AbstractContextManager[Any]]
 
@@ -32,20 +33,18 @@ def _raft_answers_before_it_syncs() -> AbstractContextManager[Any]:
     return patch.object(_SimulatedFile, "sync", sync)
 
 
-def _raft_forgets_its_votes() -> AbstractContextManager[Any]:
-    return patch.object(Journal, "getVotedForNodeId", lambda _self: None)
-
-
 def _nobody_syncs() -> AbstractContextManager[Any]:
     return patch.object(_SimulatedFile, "sync", lambda self: self._begin("sync") and None)
 
 
-def _a_leader_believes_that_it_is_heard() -> AbstractContextManager[Any]:
-    return patch.object(Member, "_is_heard", lambda _self: True)
-
-
-def _a_leader_refuses_though_it_may_be_deposed() -> AbstractContextManager[Any]:
-    return patch.object(Leading, "confirm", lambda _self, then: then())
+@contextmanager
+def _a_leader_refuses_though_it_may_be_deposed() -> Iterator[None]:
+    """It asks neither itself whether it was heard lately, nor the others whether they follow."""
+    with (
+        patch.object(Member, "_is_heard", lambda _self: True),
+        patch.object(Leading, "confirm", lambda _self, then: then()),
+    ):
+        yield
 
 
 def _a_leader_shows_what_it_alone_has() -> AbstractContextManager[Any]:
@@ -81,13 +80,22 @@ def _logs_are_not_cut_where_they_part() -> AbstractContextManager[Any]:
     return patch.object(Leading, "news", news)
 
 
+def _followers_count_before_they_are_looked_at() -> AbstractContextManager[Any]:
+    def note(
+        self: FetchServer, leading: Leading, session: Any, position: Position, now_ms: int
+    ) -> None:
+        if leading.leader_epoch == position.leader_epoch:
+            leading.fetched(session.node, position.ends, now_ms)
+
+    return patch.object(FetchServer, "_note", note)
+
+
 MUTATIONS: dict[str, Mutation] = {
     "raft answers before it syncs": _raft_answers_before_it_syncs,
-    "raft forgets its votes": _raft_forgets_its_votes,
     "nobody syncs": _nobody_syncs,
-    "a leader believes that it is heard": _a_leader_believes_that_it_is_heard,
     "a leader refuses though it may be deposed": _a_leader_refuses_though_it_may_be_deposed,
     "a leader shows what it alone has": _a_leader_shows_what_it_alone_has,
     "epochs are not looked at": _epochs_are_not_looked_at,
+    "followers count before they are looked at": _followers_count_before_they_are_looked_at,
     "logs are not cut where they part": _logs_are_not_cut_where_they_part,
 }

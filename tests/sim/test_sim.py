@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pysyncobj.syncobj
 import pytest
-from sim.mutations import MUTATIONS
-from sim.run import run
 
 from goq import limits
 from goq.broker import broker
 from goq.cluster import membership
+from sim.mutations import MUTATIONS
+from sim.run import run
 
 REPOSITORY = Path(__file__).parents[2]
 SEEDS = 200
