@@ -66,7 +66,7 @@ class _Life:
         if random.random() < 0.2:
             nemesis.rots_on = random.choice(NAMES)
         if faults_s is None:
-            faults_s = random.uniform(2, 6)
+            faults_s = random.uniform(2, 5)
         for name in NAMES:
             self.cluster.start(name)
         others = [asyncio.ensure_future(self.checks.keep_looking())]
@@ -119,4 +119,4 @@ class _Life:
                 counts["frames repaired"] += life.member.repairs.repaired_frames
         topic = self.cluster.final_topic
         if topic is not None:
-            counts["failovers"] += sum(p.leader_epoch - 1 for p in topic.partitions)
+            counts["changes of leaders"] += sum(p.leader_epoch - 1 for p in topic.partitions)
