@@ -25,13 +25,32 @@ SEEDS = 200
 AT_ONCE = 25
 _MUTATION_SEEDS = 60
 _COVERED = (
-    "acks acknowledged", "answers lost", "bytes not synced when the power went", "calls repeated",
-    "disk errors", "elections of Raft", "ends within an operation", "changes of leaders", "frames repaired",
-    "kills", "logs cut", "power losses", "publishes sent again", "redeliveries",
-    "snapshots taken over", "fault: cut one way", "fault: fill a disk", "fault: hold a leader",
-    "fault: isolate the controller", "fault: jump a clock", "fault: leave a bridge",
-    "fault: move a leadership", "fault: slow a disk", "fault: slow links", "fault: stop and start",
-)  # fmt: skip
+    "acks acknowledged",
+    "answers lost",
+    "bytes not synced when the power went",
+    "calls repeated",
+    "changes of leaders",
+    "disk errors",
+    "elections of Raft",
+    "ends within an operation",
+    "frames repaired",
+    "kills",
+    "logs cut",
+    "power losses",
+    "publishes sent again",
+    "redeliveries",
+    "snapshots taken over",
+    "fault: cut one way",
+    "fault: fill a disk",
+    "fault: hold a leader",
+    "fault: isolate the controller",
+    "fault: jump a clock",
+    "fault: leave a bridge",
+    "fault: move a leadership",
+    "fault: slow a disk",
+    "fault: slow links",
+    "fault: stop and start",
+)
 _covered: Counter[str] = Counter()
 
 
