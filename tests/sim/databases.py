@@ -62,7 +62,7 @@ class _Main(sqlite3.Connection):
             try:
                 self.disk.take_room(_PAGE_BYTES)
             except OSError:
-                raise sqlite3.OperationalError("database or disk is full") from None
+                raise _full() from None
         cursor = super().execute(sql, *arguments)
         if sql.startswith("PRAGMA synchronous"):
             self.is_full_sync = sql.endswith("FULL")
@@ -78,6 +78,12 @@ class _Main(sqlite3.Connection):
     def _changed(self) -> None:
         keep = self.stored.sync if self.is_full_sync else self.stored.commit
         keep(self.serialize())
+
+
+def _full() -> sqlite3.OperationalError:
+    error = sqlite3.OperationalError("database or disk is full")
+    error.sqlite_errorcode = sqlite3.SQLITE_FULL
+    return error
 
 
 class _Copy(sqlite3.Connection):
