@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo cluster test test-long chaos check bench docs clean
+.PHONY: demo cluster test test-long chaos sim check bench docs clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -29,6 +29,9 @@ test-long: $(VENV)/installed-dev   ## every test, the long variants too
 
 chaos: $(VENV)/installed-dev      ## half an hour of faults on a cluster under load
 	$(BIN)/python -m tests.chaos --minutes 30
+
+sim: $(VENV)/installed-dev        ## whole clusters under faults in simulated time, until Ctrl-C
+	$(BIN)/python -m tests.sim
 
 check: $(VENV)/installed-dev       ## style, types, layers, generated files
 	$(BIN)/ruff check .

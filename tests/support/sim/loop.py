@@ -82,13 +82,20 @@ class SimLoop(asyncio.SelectorEventLoop):
 class SimExecutor(Executor):
     """Runs work on the loop's own thread, each piece some simulated time later.
 
-    Nothing runs any more once ``is_dead`` says so.
+    Nothing runs any more once ``is_dead`` says so. ``late_s`` is what each piece takes besides.
     """
 
-    def __init__(self, loop: SimLoop, random: Random, is_dead: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        loop: SimLoop,
+        random: Random,
+        is_dead: Callable[[], bool],
+        late_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         self._loop = loop
         self._random = random
         self._is_dead = is_dead
+        self._late_s = late_s
 
     def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         done: Future[Any] = Future()
@@ -104,5 +111,5 @@ class SimExecutor(Executor):
                 done.set_result(result)
 
         delay_s = self._random.expovariate(1 / 0.001)
-        self._loop.call_later(delay_s, run)
+        self._loop.call_later(delay_s + self._late_s(), run)
         return done

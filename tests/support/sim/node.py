@@ -74,6 +74,7 @@ class SimNode:
         self.name = name
         self.disk = disk
         self.is_dead = False
+        self._is_stopping = False
         self.topics: dict[str, Topic] = {}
         self.clock = LoopClock(loop)
         self._loop = loop
@@ -161,7 +162,8 @@ class SimNode:
         self.disk.crash(power=power)
 
     async def stop(self) -> None:
-        """End in good order."""
+        """End in good order: what is agreed on meanwhile is not followed any more."""
+        self._is_stopping = True
         await self.repairs.close()
         await self.replicas.close()
         self.is_dead = True
@@ -182,7 +184,7 @@ class SimNode:
 
     def _agree(self, parts: dict[PartitionKey, Part]) -> None:
         """Take over what all agreed on; what is older than what is known is passed over."""
-        if self.is_dead:
+        if self.is_dead or self._is_stopping:
             return
         for key, part in parts.items():
             known = self._latest.get(key)

@@ -1,0 +1,62 @@
+"""Simulate whole clusters: ``python -m tests.sim`` until Ctrl-C, or ``--seeds A-B``.
+
+Of a single seed, ``--seeds A``, the history is printed: that is how a failing one is replayed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import nullcontext
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # where ``support`` is
+
+_EVERY_S = 20.0
+
+
+def main() -> int:
+    from sim.mutations import MUTATIONS
+    from sim.run import run
+
+    parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
+    parser.add_argument("--seeds", default="1-", help="A-B, A- for all from A on, or A")
+    parser.add_argument("--faults-s", type=float, help="simulated seconds of faults in each life")
+    parser.add_argument("--without", choices=sorted(MUTATIONS), help="a rule to take out")
+    arguments = parser.parse_args()
+    first, dash, last = arguments.seeds.partition("-")
+    seeds: Iterable[int] = itertools.count(int(first))
+    if last or not dash:
+        seeds = range(int(first), int(last or first) + 1)
+    log = None if dash else print
+    total: Counter[str] = Counter()
+    bad: list[int] = []
+    began_s = told_s = time.monotonic()
+    try:
+        for seed in seeds:
+            with MUTATIONS[arguments.without]() if arguments.without else nullcontext():
+                outcome = run(seed, faults_s=arguments.faults_s, log=log)
+            total += outcome.counts
+            if outcome.broken:
+                bad.append(seed)
+                for what in outcome.broken[:3]:
+                    print(f"seed {seed}: {what}")
+                print(f"  replay it: python -m tests.sim --seeds {seed}", flush=True)
+            if time.monotonic() - told_s > _EVERY_S:
+                told_s = time.monotonic()
+                took_s = told_s - began_s
+                print(f"{total['seeds']} seeds, {len(bad)} bad, {took_s:.0f} s", flush=True)
+    except KeyboardInterrupt:
+        print()
+    for what, count in sorted(total.items()):
+        print(f"{count:9} {what}")
+    print(f"{len(bad)} of {total['seeds']} seeds are bad", *bad)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""What clients did and were told, and what is wrong with it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from .world import World
+
+
+class Books:
+    """Of one topic and one group. Values are never sent twice, so a value is a message."""
+
+    def __init__(self, world: World) -> None:
+        self.sent: dict[bytes, tuple[bytes, int]] = {}
+        """Key and time of delivery in ms, 0 for at once, by value."""
+        self.acknowledged: dict[bytes, tuple[int, int]] = {}
+        """Partition and offset by value."""
+        self.delivered: Counter[bytes] = Counter()
+        self.acked: set[bytes] = set()
+        self._world = world
+        self._shown: dict[tuple[int, int], bytes] = {}
+        self._last_of_key: dict[bytes, int] = {}
+
+    def send(self, value: bytes, key: bytes, deliver_at_ms: int) -> None:
+        self.sent[value] = key, deliver_at_ms
+
+    def stored(self, value: bytes, partition: int, offset: int) -> None:
+        """Note that a publish was acknowledged."""
+        self.acknowledged[value] = partition, offset
+        self.show(value, partition, offset)
+
+    def show(self, value: bytes, partition: int, offset: int) -> None:
+        """Note which message a client was told to be at an offset."""
+        before = self._shown.setdefault((partition, offset), value)
+        if before != value:
+            self._world.fail(f"{partition}:{offset} was {before!r}, and is {value!r}")
+
+    def deliver(self, value: bytes, partition: int, offset: int, latest_ms: int) -> None:
+        """Note that a message was handed over; ``latest_ms`` is the latest time by any clock."""
+        fail = self._world.fail
+        if value not in self.sent:
+            fail(f"{partition}:{offset} holds {value!r}, which was never sent")
+            return
+        self.show(value, partition, offset)
+        if value in self.acked:
+            fail(f"{value!r} came again after its ack was acknowledged")
+        key, deliver_at_ms = self.sent[value]
+        if deliver_at_ms > latest_ms:
+            fail(f"{value!r} came {deliver_at_ms - latest_ms} ms early")
+        self.delivered[value] += 1
+        if self.delivered[value] == 1 and not deliver_at_ms:
+            last = self._last_of_key.get(key, -1)
+            if offset < last:
+                fail(f"{value!r} of key {key!r} at {offset} came first after {last}")
+            self._last_of_key[key] = offset
+
+    @property
+    def shown(self) -> dict[tuple[int, int], bytes]:
+        """What clients were told to be where."""
+        return self._shown

@@ -1,0 +1,278 @@
+"""What must hold at any moment, and what must hold once all is whole again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from support.delivery_twin import canonical
+
+from goq.broker.frame_cache import FrameCache
+from goq.broker.opening import Machinery, open_partition
+from goq.broker.stats import Histogram
+from goq.broker.tasks import Tasks
+from goq.clock import ManualClock
+from goq.cluster.metadata.state import Partition, State
+from goq.cluster.replication.messages import PartitionKey
+from goq.errors import GoqError
+from goq.frame.header import parse_header
+from goq.storage.log import Log
+
+from .books import Books
+from .cluster import GROUP, NAMES, PARTITIONS, SETTINGS, TOPIC, Cluster
+from .machine import Machine
+from .process import Process
+
+LOGS = ("messages", "events")
+_LOOK_S = 0.5
+_BASE_MS = ManualClock().wall_ms()
+
+
+class Frame(NamedTuple):
+    """A frame in a log's files."""
+
+    position: int
+    size_bytes: int
+    start: int
+    end: int
+
+
+class Checks:
+    """Looks at all nodes, from outside."""
+
+    def __init__(self, cluster: Cluster, books: Books) -> None:
+        self.is_rotten = False
+        """Whether bits were flipped: then files may differ until they are mended."""
+        self._cluster = cluster
+        self._books = books
+        self._world = cluster.world
+        self._latest_us = 0
+        self._states: dict[int, State] = {}
+        self._terms: dict[int, str] = {}
+
+    @property
+    def raft_leaders(self) -> int:
+        """How many leaders of Raft were seen."""
+        return len(self._terms)
+
+    # Time
+
+    def true_ms(self) -> int:
+        return int(self._world.loop.time() * 1000) + _BASE_MS
+
+    def latest_ms(self) -> int:
+        """Return the latest time that any clock has shown so far."""
+        clocks = [machine.clock.wall_us() for machine in self._cluster.machines.values()]
+        self._latest_us = max(self._latest_us, *clocks)
+        return self._latest_us // 1000
+
+    # At any moment
+
+    def acknowledged(self, values: list[bytes]) -> None:
+        """Check that what was acknowledged is synced on as many disks as were promised."""
+        if self.is_rotten:
+            return
+        number = self._books.acknowledged[values[0]][0]
+        stable = [
+            b"".join(_stable(machine, number, "messages"))
+            for machine in self._cluster.machines.values()
+        ]
+        for value in values:
+            synced = sum(value in data for data in stable)
+            if synced < 2:
+                self._world.fail(f"{value!r} was acknowledged, and is synced on {synced} disks")
+
+    async def keep_looking(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            self.look()
+
+    def look(self) -> None:
+        """Check what must hold at any moment."""
+        self.latest_ms()
+        for process in self._cluster.live():
+            view = process.raft.view if process.raft is not None else None
+            if view is not None and view.is_leader:
+                before = self._terms.setdefault(view.term, process.name)
+                if before != process.name:
+                    self._world.fail(f"term {view.term} has leaders {before} and {process.name}")
+            self._look_at_state(process)
+        topic = self._cluster.topic()
+        if topic is None or self.is_rotten:
+            return
+        for number, partition in enumerate(topic.partitions):
+            self._look_at(PartitionKey(TOPIC, topic.topic_id, number), partition)
+
+    def _look_at_state(self, process: Process) -> None:
+        """Check that all nodes knew the same after each command of the log of Raft."""
+        machine = process.membership._machine if process.is_ready else None
+        if machine is not None:
+            before = self._states.setdefault(machine.state.version, machine.state)
+            if before != machine.state:
+                self._world.fail(f"{process.name} knows another state {before.version}")
+
+    def _look_at(self, key: PartitionKey, partition: Partition) -> None:
+        leader = self._cluster.leader_of(key.number)
+        replica = None if leader is None else leader.member.replicas.get(key)
+        leading = None if replica is None else replica.leading
+        if leading is None or leading.leader_epoch != partition.leader_epoch:
+            return
+        for log, safe in zip(LOGS, leading.progress.high_watermark, strict=True):
+            assert leader is not None
+            own = _stable_bytes(leader.machine, key.number, log)
+            for name in partition.in_sync:
+                other = _stable_bytes(self._cluster.machines[name], key.number, log)
+                self._compare(f"{key.number}/{log} of {leader.name} and {name}", own, other, safe)
+
+    def _compare(self, what: str, own: bytes, other: bytes, safe: int) -> None:
+        """Check that both have synced the same bytes up to an offset."""
+        needed, end = 0, 0
+        for frame in _frames(own):
+            if frame.start >= safe:
+                break
+            needed, end = frame.position + frame.size_bytes, frame.end
+        if end < safe:
+            self._world.fail(f"{what}: {safe} is safe, and the leader has synced {end}")
+        elif own[:needed] != other[:needed]:
+            self._world.fail(f"{what}: the bytes below {safe} differ")
+
+    # Once all is whole
+
+    def is_done(self) -> bool:
+        """Whether the group has done all there is."""
+        for number in range(PARTITIONS):
+            leader = self._cluster.leader_of(number)
+            topic = None if leader is None else leader.broker.topics.get(TOPIC)
+            partition = None if topic is None else topic.partitions.get(number)
+            if partition is None:
+                return False
+            group = partition.state.group(GROUP)
+            if group.leases or len(group.retries):
+                return False
+            if group.taken.floor != partition.state.end_offset:
+                return False
+        return True
+
+    def is_in_sync(self) -> bool:
+        """Whether all replicas are in sync and as long as each other."""
+        topic = self._cluster.topic()
+        if topic is None:
+            return False
+        for number, partition in enumerate(topic.partitions):
+            key = PartitionKey(TOPIC, topic.topic_id, number)
+            ends = {_ends(self._cluster.processes[name], key) for name in NAMES}
+            if len(partition.in_sync) < len(NAMES) or len(ends) > 1 or None in ends:
+                return False
+        return True
+
+    def are_equal(self) -> bool:
+        """Whether all replicas have the same bytes."""
+        return all(
+            len({_bytes(machine, number, log) for machine in self._cluster.machines.values()}) == 1
+            for number in range(PARTITIONS)
+            for log in LOGS
+        )
+
+    def is_as_rebuilt(self) -> bool:
+        """Whether each leader's state is what its logs lead to; not while an event is under way."""
+        return all(self._is_as_rebuilt(number) for number in range(PARTITIONS))
+
+    def _is_as_rebuilt(self, number: int) -> bool:
+        leader = self._cluster.leader_of(number)
+        topic = None if leader is None else leader.broker.topics.get(TOPIC)
+        live = None if topic is None else topic.partitions.get(number)
+        if leader is None or live is None:
+            return False
+        disk = leader.machine.disk.copy()
+        machinery = Machinery(
+            disk, leader.broker.executor, leader.machine.clock, live._machinery.epoch,
+            lambda *_: None, Histogram(), FrameCache(), Tasks(), lambda: 0.5, lambda: 1,
+        )  # fmt: skip
+        directory = leader.broker.topics_dir / TOPIC / str(number)
+        rebuilt = open_partition(directory, machinery, SETTINGS)
+        return bool(canonical(rebuilt.state) == canonical(live.state))
+
+    def logs(self) -> None:
+        """Check, when all nodes have stopped, that all have what was acknowledged, each once.
+
+        Whoever led as it ended wrote a last snapshot; not all others were there to have it, too.
+        """
+        fail = self._world.fail
+        machines = self._cluster.machines
+        for number in range(PARTITIONS):
+            if len({_bytes(machines[name], number, "messages") for name in NAMES}) > 1:
+                fail(f"messages of {number} differ in the end")
+            events = [_bytes(machines[name], number, "events") for name in NAMES]
+            least = min(map(len, events))
+            if len({each[:least] for each in events}) > 1:
+                fail(f"events of {number} differ in the end")
+            values = list(_values(machines[NAMES[0]], number))
+            if len(values) != len(set(values)):
+                fail(f"something is stored twice in {number}")
+            for value, (partition, offset) in self._books.acknowledged.items():
+                if partition == number and values[offset : offset + 1] != [value]:
+                    fail(f"{value!r} was acknowledged at {offset} of {number}, and is not there")
+            for (partition, offset), value in self._books.shown.items():
+                if partition == number and values[offset : offset + 1] != [value]:
+                    fail(f"{value!r} was shown at {offset} of {number}, and is not there")
+        missing = self._books.acknowledged.keys() - self._books.delivered.keys()
+        if missing:
+            fail(f"{len(missing)} acknowledged messages were never delivered: {min(missing)!r}")
+
+
+def _ends(process: Process, key: PartitionKey) -> object:
+    if not process.is_ready or process.is_dead:
+        return None
+    replica = process.member.replicas.get(key)
+    if replica is None:
+        return None
+    if replica.leading is not None:
+        return replica.leading.progress.ends
+    return None if replica.following is None else replica.following.position.ends
+
+
+def paths(machine: Machine, number: int, log: str) -> list[Path]:
+    """Return the segments of a log, in order."""
+    folder = f"{machine.folder}/topics/{TOPIC}/{number}/{log}/"
+    found = [path for path in machine.disk._inodes if str(path).startswith(folder)]
+    return sorted((path for path in found if path.suffix == ".log"), key=str)
+
+
+def _bytes(machine: Machine, number: int, log: str) -> bytes:
+    return b"".join(machine.disk.read_all(path) for path in paths(machine, number, log))
+
+
+def _stable(machine: Machine, number: int, log: str) -> Iterator[bytes]:
+    for path in paths(machine, number, log):
+        yield bytes(machine.disk._inodes[path].stable)
+
+
+def _stable_bytes(machine: Machine, number: int, log: str) -> bytes:
+    return b"".join(_stable(machine, number, log))
+
+
+def _frames(data: bytes) -> Iterator[Frame]:
+    """Return the whole frames that bytes begin with; what was never synced may end them."""
+    position = 0
+    while True:
+        try:
+            header = parse_header(data, position)
+        except GoqError:
+            return
+        end = position + header.frame_bytes
+        if end > len(data):
+            return
+        yield Frame(position, header.frame_bytes, header.base_offset, header.end_offset)
+        position = end
+
+
+def _values(machine: Machine, number: int) -> Iterator[bytes]:
+    folder = machine.folder / "topics" / TOPIC / str(number) / "messages"
+    log = Log.open(folder, machine.disk)
+    reading = log.reader.read(0, log.end_offset, messages_max=2**40, bytes_max=2**40)
+    assert not reading.damage
+    for frame in reading.frames:
+        for value in frame.values(0, frame.header.message_count):
+            yield value or b""

@@ -1,0 +1,170 @@
+"""Who publishes and consumes: each again and again, at any node, with the retries of a client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from support.broker_harness import leased
+
+from goq.broker.commit import Appended
+from goq.broker.partition import Delivery
+from goq.broker.topic import ReceiveOptions
+from goq.delivery.settling import acknowledge
+from goq.errors import GoqError, SequenceGap, TopicExists, Unavailable
+from goq.frame.encode import Columns, ProducerMark, encode_frame
+from goq.frame.keys import partition_of
+from goq.frame.view import FrameView
+from goq.model import Receipt
+
+from .books import Books
+from .checks import Checks
+from .cluster import GROUP, NAMES, PARTITIONS, SETTINGS, TOPIC, Cluster
+from .process import Process
+
+T = TypeVar("T")
+_PATIENCE_S = 1.5
+_LOST_ANSWERS = 0.02
+_KEYS: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
+for _number in range(12):
+    _KEYS[partition_of(b"k%d" % _number, PARTITIONS)].append(b"k%d" % _number)
+
+
+class Clients:
+    """Producers and consumers; producers end with what they are at once ``is_calm``."""
+
+    def __init__(self, cluster: Cluster, books: Books, checks: Checks) -> None:
+        self.is_calm = False
+        self._cluster = cluster
+        self._books = books
+        self._checks = checks
+        self._world = cluster.world
+        self._random = cluster.world.stream("clients")
+
+    async def make_topic(self) -> None:
+        """Make the topic, however often it takes."""
+        while True:
+            try:
+                await self._ask(
+                    lambda p: p.broker.create_topic(TOPIC, PARTITIONS, SETTINGS.written())
+                )
+            except TopicExists:
+                return
+            except GoqError:
+                await self._pause(0.1)
+            else:
+                return
+
+    async def produce(self, number: int) -> None:
+        """Publish batches one after the other, each again until it is acknowledged."""
+        sequences = [0] * PARTITIONS
+        random, world = self._random, self._world
+        while not self.is_calm:
+            partition, count = random.randrange(PARTITIONS), random.randint(1, 4)
+            first = sequences[partition]
+            sequences[partition] += count
+            values = [b"<%d/%d/%d>" % (number, partition, first + n) for n in range(count)]
+            keys = [random.choice(_KEYS[partition]) for _ in values]
+            delays_ms = [random.choice([0, 0, 0, 0, 0, random.randint(1, 1500)]) for _ in values]
+            now_ms = self._checks.true_ms()
+            times_ms = [now_ms + delay_ms if delay_ms else 0 for delay_ms in delays_ms]
+            for value, key, time_ms in zip(values, keys, times_ms, strict=True):
+                self._books.send(value, key, time_ms)
+            mark = ProducerMark(10 * number + partition + 1, 1, first)
+            columns = Columns(values, keys, deliver_at_ms=times_ms if any(times_ms) else None)
+            view = FrameView.parse(encode_frame(columns, producer=mark))
+            offset = await self._until_stored(partition, view)
+            world.note(f"{values[0]!r} and {count - 1} more are stored at {partition}:{offset}")
+            for index, value in enumerate(values):
+                self._books.stored(value, partition, offset + index)
+            self._checks.acknowledged(values)
+            await self._pause(0.06)
+
+    async def _until_stored(self, number: int, view: FrameView) -> int:
+        async def publish(process: Process) -> Appended:
+            target = process.broker.topic(TOPIC).target(number)
+            target.check_publish(view.header.frame_bytes)
+            return await target.publish(view)
+
+        while True:
+            try:
+                return (await self._ask(publish)).offset
+            except SequenceGap as error:  # all before it was acknowledged
+                self._world.fail(f"a producer was refused for good: {error}")
+                await self._pause(1.0)
+            except GoqError:
+                self._world.counts["publishes sent again"] += 1
+                await self._pause(0.05)
+
+    async def consume(self, number: int) -> None:
+        """Receive and ack; some of it is left to expire."""
+        options = ReceiveOptions(f"c{number}", 10, 2**20, 200, None)
+
+        async def receive(process: Process) -> list[Delivery]:
+            topic = process.broker.topic(TOPIC)
+            await process.broker.remember_group(topic, GROUP)
+            return await topic.receive(GROUP, options)
+
+        while True:
+            process = self._probably_a_leader()
+            try:
+                deliveries = await self._ask(receive, process)
+            except GoqError:
+                await self._pause(0.05)
+                continue
+            for delivery in deliveries:
+                await self._handle(process, delivery)
+
+    async def _handle(self, process: Process, delivery: Delivery) -> None:
+        values = []
+        for offset, attempt, value in leased([delivery]):
+            values.append(value)
+            self._world.counts["redeliveries"] += attempt > 1
+            latest_ms = self._checks.latest_ms()
+            self._books.deliver(value, delivery.partition, offset, latest_ms)
+        self._world.note(f"{process.name} hands over {values} of {delivery.partition}")
+        if self._random.random() < 0.1 and not self.is_calm:
+            return
+        await self._pause(0.05)
+        receipts = [Receipt(delivery.partition, delivery.token, s, e) for s, e, _ in delivery.spans]
+
+        async def settle(at: Process) -> tuple[int, list[Receipt]]:
+            topic = at.broker.topic(TOPIC)
+            return await topic.settle(GROUP, receipts, lambda p, r: acknowledge(p.state, GROUP, r))
+
+        try:
+            _, lost = await self._ask(settle, process)
+        except GoqError:
+            return
+        if not lost:
+            self._world.note(f"{values} are acked")
+            self._books.acked.update(values)
+
+    # How a client asks
+
+    def _any(self) -> Process:
+        return self._cluster.processes[self._random.choice(NAMES)]
+
+    def _probably_a_leader(self) -> Process:
+        if self._random.random() < 0.8:
+            leader = self._cluster.leader_of(self._random.randrange(PARTITIONS))
+            if leader is not None:
+                return leader
+        return self._any()
+
+    async def _ask(
+        self, work: Callable[[Process], Awaitable[T]], process: Process | None = None
+    ) -> T:
+        process = process or self._any()
+        await self._pause(0.001)
+        if process.is_dead:
+            raise Unavailable("nobody listens")
+        answer = await process.ask(lambda: work(process), _PATIENCE_S)
+        if self._random.random() < _LOST_ANSWERS and not self.is_calm:
+            self._world.counts["answers lost"] += 1
+            raise Unavailable("the answer was lost")
+        return answer
+
+    async def _pause(self, mean_s: float) -> None:
+        await asyncio.sleep(self._random.expovariate(1 / mean_s))

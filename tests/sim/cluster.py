@@ -1,0 +1,181 @@
+"""All nodes: their machines, and the processes on these."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from goq.cluster.metadata.state import State, Topic
+from goq.cluster.replication.messages import PartitionKey
+from goq.config import BrokerConfig, ClusterConfig, Config
+from goq.settings import TopicSettings
+
+from .machine import Machine
+from .network import Network
+from .process import Process
+from .world import World
+
+T = TypeVar("T")
+NAMES = ("a", "b", "c")
+TOPIC = "t"
+PARTITIONS = 2
+GROUP = "g"
+RAFT_PORT = 9080
+_CANCELS_MAX = 3
+SECRET = b"known to all nodes of the simulation"
+SETTINGS = replace(
+    TopicSettings(),
+    visibility_timeout_ms=1000,
+    attempts_max=None,
+    backoff_initial_ms=50,
+)
+
+
+class Cluster:
+    """Nodes by name; ``folder`` is an empty folder of the real machine."""
+
+    def __init__(self, world: World, network: Network, folder: Path) -> None:
+        self.world = world
+        self.network = network
+        self.machines: dict[str, Machine] = {}
+        self.processes: dict[str, Process] = {}
+        self.lives: list[Process] = []
+        self.final_topic: Topic | None = None
+        """The topic as it was known before a node was stopped last."""
+        secret = folder / "secret"
+        secret.write_bytes(SECRET)
+        peers = {name: f"{name}:{RAFT_PORT}" for name in NAMES}
+        self._configs = {}
+        for name in NAMES:
+            own = folder / name
+            own.mkdir()
+            self.machines[name] = Machine(world, name, own)
+            self._configs[name] = Config(
+                broker=BrokerConfig(node_id=name, data_dir=own, listen=f"{name}:8080"),
+                cluster=ClusterConfig(listen=peers[name], peers=peers, secret_file=secret),
+            )
+
+    def start(self, name: str) -> None:
+        """Start a node whose process has ended."""
+        self.network.off.discard(name)
+        process = Process(
+            self.world, self.machines[name], self.network, self._configs[name], len(self.lives)
+        )
+        self.world.note(f"{name} starts")
+        self.processes[name] = process
+        self.lives.append(process)
+        process.start()
+
+    def is_up(self, name: str) -> bool:
+        process = self.processes.get(name)
+        return process is not None and not process.is_dead and process.failure is None
+
+    def crash(self, name: str, *, power: bool) -> None:
+        """End a process at once; with the power goes what was not synced, or some of it."""
+        process, machine = self.processes[name], self.machines[name]
+        counts = self.world.counts
+        self.world.note(f"{name} {'loses power' if power else 'is killed'}")
+        counts["power losses" if power else "kills"] += 1
+        process.is_dead = True
+        process.held = []
+        self.network.ended(process, power=power)
+        if power:
+            counts["bytes not synced when the power went"] += machine.unsynced_bytes
+            machine.lose_power()
+        else:
+            machine.disk.crash(power=False)
+
+    async def stop(self, name: str) -> None:
+        """End a process in good order."""
+        process = self.processes[name]
+        self.final_topic = self.topic() or self.final_topic
+        self.world.note(f"{name} stops")
+        await asyncio.wait([process.spawn(process.stop())], timeout=30)
+        process.is_dead = True
+        self.network.ended(process, power=False)
+        self.machines[name].disk.crash(power=False)
+
+    def live(self) -> list[Process]:
+        return [process for name, process in self.processes.items() if self.is_up(name)]
+
+    @property
+    def state(self) -> State:
+        """The newest state that any node knows."""
+        states = [
+            process.membership._machine.state
+            for process in self.live()
+            if process.is_ready and process.membership._machine is not None
+        ]
+        return max(states, key=lambda state: state.version, default=State())
+
+    def knows_all(self) -> bool:
+        """Whether a topic's replicas would be on all nodes."""
+        return self.state.nodes.keys() == set(NAMES)
+
+    def topic(self) -> Topic | None:
+        return self.state.topics.get(TOPIC)
+
+    def keys(self) -> list[PartitionKey]:
+        topic = self.topic()
+        if topic is None:
+            return []
+        return [PartitionKey(TOPIC, topic.topic_id, number) for number in range(PARTITIONS)]
+
+    def leader_of(self, number: int) -> Process | None:
+        """Return who leads a partition, as the newest state says, if it does so already."""
+        topic = self.topic()
+        name = None if topic is None else topic.partitions[number].leader
+        process = None if name is None else self.processes.get(name)
+        if process is None or not process.is_ready or process.is_dead:
+            return None
+        return process
+
+    def controller(self) -> str | None:
+        """Return who leads Raft in the highest term, if anybody does."""
+        views = [
+            (process.raft.view.term, process.name)
+            for process in self.live()
+            if process.raft is not None and process.raft.view.is_leader
+        ]
+        return max(views)[1] if views else None
+
+    async def until(self, condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
+        """Return once something is so; fail if it takes longer than that of simulated time."""
+        end_s = self.world.loop.time() + seconds
+        while not condition():
+            if self.world.loop.time() > end_s:
+                raise AssertionError(f"not in time: {what}")
+            await asyncio.sleep(0.05)
+
+
+def run_in(world: World, work: Awaitable[T]) -> T:
+    """Run something to its end in simulated time, then end all that is left."""
+    loop = world.loop
+    asyncio.set_event_loop(loop)
+    try:
+        return loop.run_until_complete(work)
+    finally:
+        loop.runs_all = True
+        loop.run_until_complete(_end_all())
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+async def _end_all() -> None:
+    """End all there is: what waits is cancelled, and what the dead will never do is let go of."""
+    for _ in range(_CANCELS_MAX):
+        others = {task for task in asyncio.all_tasks() if not task.done()}
+        others.discard(asyncio.current_task())  # type: ignore[arg-type]
+        if not others:
+            return
+        for task in others:
+            task.cancel()
+        await asyncio.wait(others, timeout=1)
+    for task in others:
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        with suppress(RuntimeError):
+            task.get_coro().close()  # type: ignore[union-attr]

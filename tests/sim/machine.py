@@ -1,0 +1,65 @@
+"""What of a node outlives its processes: the disk, the databases and the clock of its machine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+from support.broker_harness import MemoryMetadata
+from support.disk import SimulatedDisk
+from support.sim.node import LoopClock
+
+from .databases import Stored
+from .world import World
+
+
+class Disk(SimulatedDisk):
+    """A disk that says at once when an operation is the process's last."""
+
+    def __init__(self, random: Random, counts: Counter[str]) -> None:
+        super().__init__(random)
+        self._counts = counts
+        self.on_crash: Callable[[], None] = lambda: None
+
+    def begin(self, operation: str, path: Path) -> bool:
+        if operation == "truncate" and path.suffix == ".log":
+            self._counts["logs cut"] += 1
+        is_last = super().begin(operation, path)
+        if is_last:
+            self.on_crash()
+        return is_last
+
+
+class NodeDatabase(MemoryMetadata):
+    """``node.db`` of a member: durable when a call returns. It knows no topics."""
+
+    async def delete_topic(self, name: str) -> None:
+        self.segment_keys = {key for key in self.segment_keys if key[0] != name}
+
+
+class Machine:
+    """A machine with one node on it, whose data lie in ``folder``."""
+
+    def __init__(self, world: World, name: str, folder: Path) -> None:
+        self.name = name
+        self.counts = world.counts
+        self.folder = folder
+        self.random = world.stream(f"machine {name}")
+        self.disk = Disk(world.stream(f"disk {name}"), world.counts)
+        self.disk.make_dir(folder)
+        self.database = Stored()
+        self.local = NodeDatabase()
+        self.clock = LoopClock(world.loop)
+        self.disk_late_s = 0.0
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """How much a loss of power may take."""
+        inodes = self.disk._inodes.values()
+        return 512 * sum(len(inode.dirty | inode.forgotten) for inode in inodes)
+
+    def lose_power(self) -> None:
+        self.disk.crash(power=True)
+        self.database.lose_power(self.random)

@@ -1,0 +1,101 @@
+"""Rules of the product, each of which can be taken out: then some seed has to find a fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from support.disk import _SimulatedFile
+
+from goq.cluster.member import Member
+from goq.cluster.raft.journal import FILE_NAME
+from goq.cluster.replication.following import Following
+from goq.cluster.replication.leading import Leading
+from goq.cluster.replication.messages import PartitionNews, Position
+from goq.cluster.replication.progress import Ends, Progress
+from goq.cluster.replication.serving import FetchServer
+
+Mutation = Callable[[], AbstractContextManager[Any]]
+
+
+def _raft_answers_before_it_syncs() -> AbstractContextManager[Any]:
+    """Its journal is written, and not synced."""
+    original = _SimulatedFile.sync
+
+    def sync(self: _SimulatedFile) -> None:
+        if self._path.name == FILE_NAME:
+            self._begin("sync")
+        else:
+            original(self)
+
+    return patch.object(_SimulatedFile, "sync", sync)
+
+
+def _nobody_syncs() -> AbstractContextManager[Any]:
+    return patch.object(_SimulatedFile, "sync", lambda self: self._begin("sync") and None)
+
+
+@contextmanager
+def _a_leader_refuses_though_it_may_be_deposed() -> Iterator[None]:
+    """It asks neither itself whether it was heard lately, nor the others whether they follow."""
+    with (
+        patch.object(Member, "_is_heard", lambda _self: True),
+        patch.object(Leading, "confirm", lambda _self, then: then()),
+    ):
+        yield
+
+
+def _a_leader_shows_what_it_alone_has() -> AbstractContextManager[Any]:
+    def advance(self: Progress) -> None:
+        self.high_watermark = self.ends
+
+    return patch.object(Progress, "_advance", advance)
+
+
+@contextmanager
+def _epochs_are_not_looked_at() -> Iterator[None]:
+    """Whatever epoch a follower is in, it takes what comes, and counts as having it."""
+    original = Following.take
+
+    def take(self: Following, news: PartitionNews, frames: memoryview) -> None:
+        self.leader_epoch = max(self.leader_epoch, news.leader_epoch)
+        original(self, news, frames)
+
+    def fetched(self: Leading, node: str, ends: Ends, now_ms: int) -> None:
+        self.progress.fetched(node, Ends(*map(max, ends, self.progress.ends)), now_ms)
+        self._tell()
+
+    with patch.object(Following, "take", take), patch.object(Leading, "fetched", fetched):
+        yield
+
+
+def _logs_are_not_cut_where_they_part() -> AbstractContextManager[Any]:
+    original = Leading.news
+
+    def news(self: Leading, position: object, *, is_checked: bool, bytes_max: int) -> object:
+        return original(self, position, is_checked=True, bytes_max=bytes_max)  # type: ignore[arg-type]
+
+    return patch.object(Leading, "news", news)
+
+
+def _followers_count_before_they_are_looked_at() -> AbstractContextManager[Any]:
+    def note(
+        self: FetchServer, leading: Leading, session: Any, position: Position, now_ms: int
+    ) -> None:
+        if leading.leader_epoch == position.leader_epoch:
+            leading.fetched(session.node, position.ends, now_ms)
+
+    return patch.object(FetchServer, "_note", note)
+
+
+MUTATIONS: dict[str, Mutation] = {
+    "raft answers before it syncs": _raft_answers_before_it_syncs,
+    "nobody syncs": _nobody_syncs,
+    "a leader refuses though it may be deposed": _a_leader_refuses_though_it_may_be_deposed,
+    "a leader shows what it alone has": _a_leader_shows_what_it_alone_has,
+    "epochs are not looked at": _epochs_are_not_looked_at,
+    "followers count before they are looked at": _followers_count_before_they_are_looked_at,
+    "logs are not cut where they part": _logs_are_not_cut_where_they_part,
+}

@@ -1,0 +1,267 @@
+"""Who breaks things, and mends them again after a while."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from goq.errors import DamagedData, GoqError, LogFailed
+
+from .checks import LOGS, Checks, paths
+from .cluster import NAMES, PARTITIONS, TOPIC, Cluster
+
+Ways = set[tuple[str, str]]
+_OTHERS = {name: [other for other in NAMES if other != name] for name in NAMES}
+
+
+class Nemesis:
+    """Breaks something every now and then; what it has broken it mends by itself."""
+
+    def __init__(self, cluster: Cluster, checks: Checks) -> None:
+        self.rots_on: str | None = None
+        """Whose disk loses bits."""
+        self._cluster = cluster
+        self._checks = checks
+        self._world = cluster.world
+        self._random = cluster.world.stream("nemesis")
+        self._mending: set[asyncio.Task[None]] = set()
+        self._faults: dict[str, Callable[[], Awaitable[None]]] = {
+            "kill one": lambda: self._restart(self._some(1), power=False),
+            "kill a leader": lambda: self._restart([self._leader()], power=False),
+            "kill the controller": lambda: self._restart([self._controller()], power=False),
+            "kill midway": self._kill_midway,
+            "cut the power of one": lambda: self._restart(self._some(1), power=True),
+            "cut the power of some": lambda: self._restart(
+                self._some(self._random.choice([2, 3])), power=True
+            ),
+            "stop and start": self._stop_and_start,
+            "isolate": lambda: self._part(_around(self._random.choice(NAMES))),
+            "isolate a leader": lambda: self._part(_around(self._leader())),
+            "isolate the controller": lambda: self._part(_around(self._controller())),
+            "cut one way": self._cut_one_way,
+            "leave a bridge": self._leave_a_bridge,
+            "slow links": self._slow_links,
+            "repeat calls": self._repeat_calls,
+            "hold a leader": lambda: self._hold(self._leader()),
+            "hold one": lambda: self._hold(self._random.choice(NAMES)),
+            "jump a clock": self._jump,
+            "fill a disk": self._fill_disk,
+            "fail a disk": self._fail_disk,
+            "slow a disk": self._slow_disk,
+            "move a leadership": self._move_leadership,
+        }
+
+    async def torment(self, seconds: float) -> None:
+        """Break things for so long."""
+        loop, random = self._world.loop, self._random
+        until = loop.time() + seconds
+        while True:
+            await asyncio.sleep(random.expovariate(1 / 0.6))
+            if loop.time() > until:
+                break
+            name = random.choice(list(self._faults))
+            self._world.note(f"nemesis: {name}")
+            self._world.counts[f"fault: {name}"] += 1
+            mending = asyncio.ensure_future(self._faults[name]())
+            self._mending.add(mending)
+            mending.add_done_callback(self._mending.discard)
+
+    async def make_peace(self) -> None:
+        """Return when all that was broken is mended."""
+        while self._mending:
+            await asyncio.wait(self._mending)
+
+    # Processes
+
+    async def keep_running(self) -> None:
+        """Start again what has ended by itself, as whoever looks after a node does."""
+        while True:
+            await asyncio.sleep(0.1)
+            for name in NAMES:
+                self._look_after(name)
+
+    def _look_after(self, name: str) -> None:
+        process = self._cluster.processes[name]
+        if process.ended_at_once:
+            process.ended_at_once = False
+            self._world.counts["ends within an operation"] += 1
+            self._restart_later(name, power=self._random.random() < 0.5)
+            return
+        if process.is_dead:
+            return
+        failure: object = process.failure
+        if failure is None and process.raft is not None:
+            failure = process.raft.view.failure
+        if isinstance(failure, DamagedData) and not isinstance(failure, LogFailed):
+            self._world.fail(f"{name} does not start: {failure.detail}")
+        if failure is not None:
+            self._world.note(f"{name} has failed: {type(failure).__name__}")
+            self._world.counts["nodes that stopped by themselves"] += 1
+            self._restart_later(name, power=False)
+
+    def _restart_later(self, name: str, *, power: bool) -> None:
+        mending = asyncio.ensure_future(self._restart([name], power=power, even_dead=True))
+        self._mending.add(mending)
+        mending.add_done_callback(self._mending.discard)
+
+    async def _restart(self, names: list[str], *, power: bool, even_dead: bool = False) -> None:
+        names = [name for name in names if even_dead or self._is_up(name)]
+        for name in names:
+            self._cluster.crash(name, power=power)
+        for name in names:
+            await asyncio.sleep(self._random.expovariate(1 / 0.5))
+            self._cluster.start(name)
+
+    async def _kill_midway(self) -> None:
+        disk = self._cluster.machines[self._random.choice(NAMES)].disk
+        disk.crash_at = disk.operations + self._random.randint(1, 60)
+
+    async def _stop_and_start(self) -> None:
+        name = self._random.choice(NAMES)
+        process = self._cluster.processes[name]
+        if self._is_up(name) and process.is_ready:
+            await self._cluster.stop(name)
+            await asyncio.sleep(self._random.uniform(0.05, 0.5))
+            self._cluster.start(name)
+
+    async def _hold(self, name: str) -> None:
+        process, loop = self._cluster.processes[name], self._world.loop
+        if self._is_up(name) and not process.is_held:
+            self._world.note(f"{name} stands still")
+            loop.hold(process)
+            await asyncio.sleep(self._random.choice([0.3, 1.2, 2.5]) * self._random.uniform(0.5, 1))
+            self._world.note(f"{name} goes on")
+            loop.release(process)
+
+    # Links
+
+    async def _part(self, ways: Ways) -> None:
+        network = self._cluster.network
+        network.block(ways)
+        await asyncio.sleep(self._random.uniform(0.1, 2.5))
+        network.heal(ways)
+
+    async def _cut_one_way(self) -> None:
+        source, target = self._random.sample(NAMES, 2)
+        await self._part({(source, target)})
+
+    async def _leave_a_bridge(self) -> None:
+        one, other = self._random.sample(NAMES, 2)
+        await self._part({(one, other), (other, one)})
+
+    async def _slow_links(self) -> None:
+        slow, ways = self._cluster.network.slow, []
+        for one in NAMES:
+            for other in _OTHERS[one]:
+                if self._random.random() < 0.4:
+                    slow[one, other] = self._random.choice([0.02, 0.1, 0.5]) * self._random.random()
+                    ways.append((one, other))
+        await asyncio.sleep(self._random.uniform(0.2, 2))
+        for way in ways:
+            slow.pop(way, None)
+
+    async def _repeat_calls(self) -> None:
+        self._cluster.network.repeats = 0.3
+        await asyncio.sleep(self._random.uniform(0.2, 2))
+        self._cluster.network.repeats = 0.0
+
+    # Machines
+
+    async def _jump(self) -> None:
+        machine = self._cluster.machines[self._random.choice(NAMES)]
+        step_ms = self._random.choice([-2000, -300, 300, 2000])
+        machine.clock.advance_ms(step_ms)
+        self._checks.latest_ms()
+        await asyncio.sleep(self._random.uniform(0.2, 3))
+        self._checks.latest_ms()
+        machine.clock.advance_ms(-step_ms)
+
+    async def _fill_disk(self) -> None:
+        disk = self._cluster.machines[self._random.choice(NAMES)].disk
+        disk.capacity_bytes = disk.used_bytes + self._random.randint(0, 4000)
+        await asyncio.sleep(self._random.uniform(0.1, 1.5))
+        disk.capacity_bytes = None
+
+    async def _fail_disk(self) -> None:
+        random = self._random
+        disk = self._cluster.machines[random.choice(NAMES)].disk
+        failing = random.choice([("append", "write_at"), ("sync",), ("replace", "rename", "open")])
+
+        def fault(operation: str, _path: Path) -> int | None:
+            fails = operation in failing and random.random() < 0.3
+            self._world.counts["disk errors"] += fails
+            return errno.EIO if fails else None
+
+        disk.fault = fault
+        await asyncio.sleep(random.uniform(0.05, 0.6))
+        disk.fault = lambda _operation, _path: None
+
+    async def _slow_disk(self) -> None:
+        machine = self._cluster.machines[self._random.choice(NAMES)]
+        machine.disk_late_s = self._random.choice([0.01, 0.1])
+        await asyncio.sleep(self._random.uniform(0.2, 2))
+        machine.disk_late_s = 0.0
+
+    async def rot(self) -> None:
+        """Flip bits of what is sealed in one node's logs, now and then."""
+        if self.rots_on is None:
+            return
+        machine = self._cluster.machines[self.rots_on]
+        while True:
+            await asyncio.sleep(self._random.expovariate(1 / 0.7))
+            sealed = [
+                path
+                for number in range(PARTITIONS)
+                for log in LOGS
+                for path in paths(machine, number, log)[:-1]
+            ]
+            if sealed:
+                self._checks.is_rotten = True
+                self._world.counts["fault: flip a bit"] += 1
+                path = self._random.choice(sealed)
+                position = self._random.randrange(machine.disk.size(path))
+                machine.disk.flip(path, position, 1 << self._random.randrange(8))
+
+    # Operators
+
+    async def _move_leadership(self) -> None:
+        """Have another node lead a partition, or Raft."""
+        controller = self._cluster.controller()
+        if controller is None:
+            return
+        process = self._cluster.processes[controller]
+        to, number = self._random.choice(NAMES), self._random.randrange(PARTITIONS)
+
+        async def move() -> None:
+            assert process.raft is not None
+            assert process.membership.seat is not None
+            if self._random.random() < 0.5:
+                await process.raft.transfer_leadership(to, 2.0)
+            else:
+                await process.membership.seat.administering.elect(TOPIC, number, to)
+
+        try:
+            await process.ask(move, 3.0)
+        except GoqError:
+            self._world.counts["moves refused"] += 1
+
+    # Whom
+
+    def _some(self, count: int) -> list[str]:
+        return self._random.sample(NAMES, count)
+
+    def _leader(self) -> str:
+        leader = self._cluster.leader_of(self._random.randrange(PARTITIONS))
+        return self._random.choice(NAMES) if leader is None else leader.name
+
+    def _controller(self) -> str:
+        return self._cluster.controller() or self._random.choice(NAMES)
+
+    def _is_up(self, name: str) -> bool:
+        return not self._cluster.processes[name].is_dead
+
+
+def _around(name: str) -> Ways:
+    return {(name, other) for other in _OTHERS[name]} | {(other, name) for other in _OTHERS[name]}

@@ -1,0 +1,267 @@
+"""What is between machines: TCP connections and HTTP calls, slow, cut, and lost with who has them.
+
+A connection delivers in order or not at all. A cut holds back what is under way in its direction,
+as retransmission does, until it heals or somebody gives the connection up. A process that ends
+closes its connections; a machine without power says nothing, and once it is up again it resets what
+it does not know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Awaitable, Mapping
+from typing import Any, Protocol
+
+import httpx
+from support.sim.loop import HOME
+
+from .loop import Home
+from .world import World
+
+_LATENCY_S = 0.0004
+_PATIENCE_S = 3600.0
+HTTP_PORT = 8080
+_NOBODY = contextvars.copy_context()  # runs though all processes are dead
+
+Answer = tuple[int, Mapping[str, str], bytes]
+
+
+class HttpServer(Protocol):
+    """What answers calls."""
+
+    async def answer(self, path: str, headers: Mapping[str, str], body: bytes) -> Answer: ...
+
+
+class Wire(asyncio.Transport):
+    """One end of a connection."""
+
+    def __init__(self, network: Network, home: Home, there: str) -> None:
+        super().__init__()
+        self.home = home
+        self.there = there
+        self.protocol: Any = None
+        self.peer: Wire
+        self.is_over = False
+        self.held: list[bytes | None] = []
+        self.last_s = 0.0
+        self._network = network
+        self._waiting_bytes = 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if not self.is_over and not self.home.is_dead:
+            self._waiting_bytes += len(data)
+            self._network.post(self, bytes(data))
+
+    def get_write_buffer_size(self) -> int:
+        return self._waiting_bytes
+
+    def is_closing(self) -> bool:
+        return self.is_over
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return (self.there, 0) if name == "peername" else default
+
+    def close(self) -> None:
+        self.abort()
+
+    def abort(self) -> None:
+        if not self.is_over and not self.home.is_dead:
+            self.is_over = True
+            self._network.post(self, None)
+            self._network.loop.call_soon(self.protocol.connection_lost, None)
+
+    def delivered(self, data: bytes | None) -> None:
+        """Hear that the other machine has got something."""
+        self._waiting_bytes -= len(data or b"")
+
+    def arrived(self, data: bytes | None) -> None:
+        """Take what came, as the process does when it comes to it."""
+        if self.is_over:
+            return
+        if data is None:
+            self.is_over = True
+            self.protocol.connection_lost(None)
+        else:
+            self.protocol.data_received(data)
+
+
+class Listening:
+    """A port that is listened on; the server that asyncio returns."""
+
+    def __init__(self, network: Network, port: tuple[str, int], factory: Any, home: Home) -> None:
+        self.factory = factory
+        self.home = home
+        self._network = network
+        self._port = port
+
+    def close(self) -> None:
+        if self._network.listening.get(self._port) is self:
+            del self._network.listening[self._port]
+
+
+class Network:
+    """All machines, by name, and what is under way between them."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.loop = world.loop
+        self.cut: set[tuple[str, str]] = set()
+        self.slow: dict[tuple[str, str], float] = {}
+        self.off: set[str] = set()
+        """Machines without power."""
+        self.repeats = 0.0
+        """How much of all calls comes twice."""
+        self.listening: dict[tuple[str, int], Listening] = {}
+        self.http: dict[str, tuple[Home, HttpServer]] = {}
+        self._wires: list[Wire] = []
+        self._random = world.stream("network")
+        self.loop.create_server = self._create_server  # type: ignore[method-assign,assignment]
+        self.loop.create_connection = self._create_connection  # type: ignore[method-assign,assignment]
+
+    # What happens to it
+
+    def block(self, ways: set[tuple[str, str]]) -> None:
+        self.cut |= ways
+
+    def heal(self, ways: set[tuple[str, str]]) -> None:
+        self.cut -= ways
+        for wire in self._wires:
+            if wire.held and (wire.home.name, wire.there) not in self.cut:
+                held, wire.held = wire.held, []
+                for data in held:
+                    self.post(wire, data)
+
+    def ended(self, home: Home, *, power: bool) -> None:
+        """Take away what a process had; it closes its connections, unless the power went."""
+        self.listening = {p: each for p, each in self.listening.items() if each.home is not home}
+        self.http = {name: each for name, each in self.http.items() if each[0] is not home}
+        if power:
+            self.off.add(home.name)
+        for wire in self._wires:
+            if wire.home is home and not wire.is_over:
+                wire.is_over = True
+                if not power:
+                    self.post(wire, None)
+        self._wires = [wire for wire in self._wires if not (wire.is_over and wire.peer.is_over)]
+
+    # Connections, as asyncio has them
+
+    async def _create_server(self, factory: Any, host: str, port: int, **_tls: Any) -> Listening:
+        home = HOME.get()
+        assert isinstance(home, Home)
+        listening = self.listening[home.name, port] = Listening(
+            self, (home.name, port), factory, home
+        )
+        return listening
+
+    async def _create_connection(
+        self, factory: Any, host: str, port: int, **_tls: Any
+    ) -> tuple[Wire, Any]:
+        home = HOME.get()
+        assert isinstance(home, Home)
+        await self._travel(home.name, host)
+        listening = self.listening.get((host, port))
+        await self._travel(host, home.name)
+        if listening is None or listening.home.is_dead:
+            raise ConnectionRefusedError(f"nobody listens at {host}:{port}")
+        here, there = Wire(self, home, host), Wire(self, listening.home, home.name)
+        here.peer, there.peer = there, here
+        self._wires += (here, there)
+
+        def accept() -> None:
+            there.protocol = listening.factory()
+            there.protocol.connection_made(there)
+
+        self.loop.call_soon(accept, context=listening.home.context)
+        here.protocol = factory()
+        here.protocol.connection_made(here)
+        return here, here.protocol
+
+    def post(self, wire: Wire, data: bytes | None) -> None:
+        """Send bytes, or None for the end, to the other side; they arrive in order."""
+        delay_s = self._delay_s(wire.home.name, wire.there)
+        wire.last_s = max(wire.last_s + 1e-7, self.loop.time() + delay_s)
+        self.loop.call_at(wire.last_s, self._arrive, wire, data, context=_NOBODY)
+
+    def _arrive(self, wire: Wire, data: bytes | None) -> None:
+        target = wire.peer
+        if (wire.home.name, wire.there) in self.cut or wire.held:
+            wire.held.append(data)
+            return
+        wire.delivered(data)
+        if target.home.is_dead:
+            if wire.there not in self.off and not wire.is_over:  # the machine resets it
+                self.post(target, None)
+        else:
+            self.loop.call_soon(target.arrived, data, context=target.home.context)
+
+    def _delay_s(self, source: str, target: str) -> float:
+        return self._random.expovariate(1 / _LATENCY_S) + self.slow.get((source, target), 0.0)
+
+    async def _travel(self, source: str, target: str) -> None:
+        """Get to another machine, for ever if it cannot be reached."""
+        await asyncio.sleep(self._delay_s(source, target))
+        if (source, target) in self.cut or target in self.off:
+            await asyncio.sleep(_PATIENCE_S)
+
+    # Calls
+
+    async def call(
+        self, source: str, target: str, path: str, headers: Mapping[str, str], body: bytes
+    ) -> Answer:
+        """Call another node's HTTP server; ``httpx.ConnectError`` where nobody listens."""
+        await self._travel(source, target)
+        found = self.http.get(target)
+        if found is None:
+            await self._travel(target, source)
+            raise httpx.ConnectError("nobody listens")
+        home, server = found
+        answering = self._spawn(home, server.answer(path, headers, body))
+        if self._random.random() < self.repeats:
+            self.world.counts["calls repeated"] += 1
+            late_s = self._random.uniform(0, 0.5)
+            self.loop.call_later(
+                late_s, self._repeat, home, server, (path, headers, body), context=_NOBODY
+            )
+        await asyncio.wait([answering])
+        await self._travel(target, source)
+        return answering.result()
+
+    def _spawn(self, home: Home, work: Awaitable[Answer]) -> asyncio.Task[Answer]:
+        task: asyncio.Task[Answer] = self.loop.create_task(work, context=home.context.copy())  # type: ignore[arg-type]
+        task.add_done_callback(lambda late: late.cancelled() or late.exception())
+        return task
+
+    def _repeat(self, home: Home, server: HttpServer, call: Any) -> None:
+        if not home.is_dead:
+            self._spawn(home, server.answer(*call))
+
+
+class Transports:
+    """Stands in for ``goq.cluster.transports.Transports``: calls go over the simulated network."""
+
+    network: Network  # of the world that runs
+
+    def __init__(self, _connections_max: int) -> None:
+        home = HOME.get()
+        assert isinstance(home, Home)
+        self._home = home
+
+    def to(self, _url: str) -> Transports:
+        return self
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        headers = dict(request.headers)
+        call = self.network.call(
+            self._home.name, request.url.host, request.url.path, headers, request.content
+        )
+        try:
+            async with asyncio.timeout(request.extensions["timeout"]["read"]):
+                status, answered, body = await call
+        except TimeoutError:
+            raise httpx.ReadTimeout("no answer in time") from None
+        return httpx.Response(status, headers=dict(answered), content=body)
+
+    async def close(self) -> None:
+        return

@@ -1,0 +1,130 @@
+"""The one place that replaces what the product takes from the machine: threads, chance, SQLite."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import pysyncobj.node
+import pysyncobj.syncobj
+from support.sim.loop import HOME, SimExecutor
+
+from goq import limits
+from goq.broker import archive, background, broker, compacting, dedup_restore, opening, partition
+from goq.broker.opening import messages_config
+from goq.cluster import membership
+from goq.cluster.calls import calling
+from goq.cluster.raft import link, sqlite_machine
+from goq.cluster.raft.node import RaftNode
+from goq.errors import ShuttingDown
+from goq.settings import TopicSettings
+from goq.storage.log import LogConfig
+
+from .databases import SIMULATED
+from .network import Network, Transports
+from .process import Process
+from .world import World
+
+SMALL = {
+    "EVENT_SEGMENT_BYTES": 2000,
+    "SNAPSHOT_EVENTS_MIN": 10,
+    "REPLICA_LAG_MS_MAX": 600,
+    "SCRUB_PAUSE_S": 1.0,
+    "FIT_AGAIN_BYTES": 4096,
+    "FIT_AGAIN_PAUSE_S": 0.3,
+    "PREFERRED_LEADER_DELAY_MS": 1500,
+    "RAFT_JOURNAL_BYTES": 6000,
+}
+"""Limits that are made small, so that a short life reaches them."""
+
+
+SEGMENT_BYTES = 4096  # less than may be set on a topic
+
+
+def _small_segments(settings: TopicSettings) -> LogConfig:
+    return messages_config(replace(settings, segment_bytes=SEGMENT_BYTES))
+
+
+class LoopRaftNode(RaftNode):
+    """A ``RaftNode`` whose thread is the one loop that there is."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        home = HOME.get()
+        assert isinstance(home, Process)
+        super().__init__(*arguments, **{**options, "random": home.random})
+        self._life: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._app = asyncio.get_running_loop()
+        started: asyncio.Future[None] = self._app.create_future()
+        self._life = asyncio.ensure_future(self._main(started))
+        await started
+
+    async def stop(self) -> None:
+        if self._stopping is not None and self._life is not None:
+            self._tell(self._stopping.set)
+            await self._life
+        self._give_up(ShuttingDown("this node is stopping; ask another one"))
+
+
+def _threads(*_arguments: Any, **_options: Any) -> SimExecutor:
+    home = HOME.get()
+    assert isinstance(home, Process)
+    return home.executor(home.random)
+
+
+class _NoSockets:
+    def poll(self, timeout: float) -> None:
+        assert timeout == 0.0
+
+    def subscribe(self, descriptor: int, callback: object, events: int) -> None:
+        raise AssertionError("nothing in the simulation has a socket")
+
+
+def _same_in_every_process(node: pysyncobj.node.Node) -> int:
+    return zlib.crc32(node.id.encode())
+
+
+@contextmanager
+def product_in(world: World, network: Network) -> Iterator[None]:
+    """Let the product live in a world while the block runs."""
+    chance = world.stream("product")
+    library = pysyncobj.syncobj
+    logging.disable()
+    with ExitStack() as stack:
+        stack.callback(logging.disable, logging.NOTSET)
+
+        def put(target: Any, name: str, value: Any) -> None:
+            stack.enter_context(patch.object(target, name, value))
+
+        for module in (archive, background, broker, compacting):
+            put(module, "ThreadPoolExecutor", _threads)
+        drawn = SimpleNamespace(Random=lambda: chance, getrandbits=chance.getrandbits)
+        put(broker, "random", drawn)
+        put(dedup_restore, "random", drawn)
+        put(secrets, "randbits", chance.getrandbits)
+        put(secrets, "token_bytes", chance.randbytes)
+        put(secrets, "token_hex", lambda size: chance.randbytes(size).hex())
+        put(link, "os", SimpleNamespace(urandom=chance.randbytes))
+        put(sqlite_machine, "sqlite3", SIMULATED)
+        put(membership, "RaftNode", LoopRaftNode)
+        put(calling, "Transports", Transports)
+        stack.enter_context(patch.object(Transports, "network", network, create=True))
+        put(library, "monotonicTime", world.loop.time)
+        put(library, "random", chance)
+        put(library, "createPoller", lambda _kind: _NoSockets())
+        put(library, "PIPE_NOTIFIER_ENABLED", False)
+        put(pysyncobj.node.Node, "__hash__", _same_in_every_process)
+        for module in (opening, partition):
+            put(module, "messages_config", _small_segments)
+        for name, value in SMALL.items():
+            put(limits, name, value)
+        yield

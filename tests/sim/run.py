@@ -1,0 +1,122 @@
+"""One seed: faults for a while, then peace, and what must hold at its end."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from .books import Books
+from .checks import Checks
+from .clients import Clients
+from .cluster import NAMES, Cluster, run_in
+from .nemesis import Nemesis
+from .network import Network
+from .patches import product_in
+from .world import World
+
+PRODUCERS = CONSUMERS = 2
+PEACE_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a life ended."""
+
+    seed: int
+    broken: list[str]
+    history: str
+    counts: Counter[str]
+    simulated_s: float
+
+
+def run(
+    seed: int, *, faults_s: float | None = None, log: Callable[[str], None] | None = None
+) -> Outcome:
+    """Run one seed to its end, with faults for so long."""
+    world = World(seed, log=log)
+    network = Network(world)
+    with tempfile.TemporaryDirectory(prefix="goq-sim-") as folder, product_in(world, network):
+        life = _Life(world, network, Path(folder))
+        try:
+            run_in(world, life.live(faults_s))
+        except AssertionError as error:
+            world.fail(str(error) or repr(error))
+        for unexpected in world.loop.unexpected:
+            world.broken.append(unexpected)
+        life.count()
+    return Outcome(seed, world.broken, world.history(), world.counts, world.loop.time())
+
+
+class _Life:
+    def __init__(self, world: World, network: Network, folder: Path) -> None:
+        self.world = world
+        self.cluster = Cluster(world, network, folder)
+        self.books = Books(world)
+        self.checks = Checks(self.cluster, self.books)
+        self.clients = Clients(self.cluster, self.books, self.checks)
+        self.nemesis = Nemesis(self.cluster, self.checks)
+        self.random = world.stream("life")
+
+    async def live(self, faults_s: float | None) -> None:
+        random, nemesis = self.random, self.nemesis
+        if random.random() < 0.2:
+            nemesis.rots_on = random.choice(NAMES)
+        if faults_s is None:
+            faults_s = random.uniform(2, 5)
+        for name in NAMES:
+            self.cluster.start(name)
+        others = [asyncio.ensure_future(self.checks.keep_looking())]
+        others.append(asyncio.ensure_future(nemesis.keep_running()))
+        await self.cluster.until(self.cluster.knows_all, "all nodes know each other")
+        await self.clients.make_topic()
+        producers = [asyncio.ensure_future(self.clients.produce(n)) for n in range(PRODUCERS)]
+        consumers = [asyncio.ensure_future(self.clients.consume(n)) for n in range(CONSUMERS)]
+        rotting = asyncio.ensure_future(nemesis.rot())
+        await nemesis.torment(faults_s)
+        self.world.note("peace")
+        rotting.cancel()
+        self.clients.is_calm = True
+        for machine in self.cluster.machines.values():
+            machine.disk.crash_at = None
+        await nemesis.make_peace()
+        await self._end(producers, consumers)
+        for other in others:
+            other.cancel()
+        for name in NAMES:
+            await self.cluster.stop(name)
+        self.checks.logs()
+
+    async def _end(
+        self, producers: list[asyncio.Future[None]], consumers: list[asyncio.Future[None]]
+    ) -> None:
+        until = self.cluster.until
+        await until(lambda: all(p.done() for p in producers), "producers", PEACE_S)
+        for producer in producers:
+            producer.result()
+        await until(self.checks.is_done, "the group has done all", PEACE_S)
+        for consumer in consumers:
+            consumer.cancel()
+        await asyncio.wait(consumers)
+        await until(self.checks.is_done, "what was leased last is done", PEACE_S)
+        await until(self.checks.is_in_sync, "all replicas are in sync", PEACE_S)
+        await until(self.checks.are_equal, "all replicas are equal", PEACE_S)
+        await until(self.checks.is_as_rebuilt, "states are what logs lead to", 3.0)
+
+    def count(self) -> None:
+        """Sum up what happened."""
+        counts, books = self.world.counts, self.books
+        counts["seeds"] += 1
+        counts["messages acknowledged"] += len(books.acknowledged)
+        counts["deliveries"] += books.delivered.total()
+        counts["acks acknowledged"] += len(books.acked)
+        counts["elections of Raft"] += self.checks.raft_leaders
+        for life in self.cluster.lives:
+            if life.is_ready and life.membership.member is not None:
+                counts["frames repaired"] += life.member.repairs.repaired_frames
+        topic = self.cluster.final_topic
+        if topic is not None:
+            counts["changes of leaders"] += sum(p.leader_epoch - 1 for p in topic.partitions)

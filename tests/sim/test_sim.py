@@ -1,0 +1,130 @@
+"""A whole cluster under faults, from seeds: what was acknowledged stays, and all agree.
+
+``python -m tests.sim --seeds A-B`` runs more of them, and one with its history.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pysyncobj.syncobj
+import pytest
+
+from goq import limits
+from goq.broker import broker
+from goq.cluster import membership
+from sim.mutations import MUTATIONS
+from sim.run import run
+
+REPOSITORY = Path(__file__).parents[2]
+SEEDS = 200
+AT_ONCE = 25
+_MUTATION_SEEDS = 60
+_COVERED = (
+    "acks acknowledged",
+    "answers lost",
+    "bytes not synced when the power went",
+    "calls repeated",
+    "changes of leaders",
+    "disk errors",
+    "elections of Raft",
+    "ends within an operation",
+    "frames repaired",
+    "kills",
+    "logs cut",
+    "power losses",
+    "publishes sent again",
+    "redeliveries",
+    "snapshots taken over",
+    "fault: cut one way",
+    "fault: fill a disk",
+    "fault: hold a leader",
+    "fault: isolate the controller",
+    "fault: jump a clock",
+    "fault: leave a bridge",
+    "fault: move a leadership",
+    "fault: slow a disk",
+    "fault: slow links",
+    "fault: stop and start",
+)
+_covered: Counter[str] = Counter()
+
+
+def check_seeds(seeds: range) -> Counter[str]:
+    """Run the seeds, each of which must keep every promise; return what happened in them."""
+    counts: Counter[str] = Counter()
+    for seed in seeds:
+        outcome = run(seed)
+        replay = f"replay it: python -m tests.sim --seeds {seed}"
+        assert not outcome.broken, f"seed {seed}: {outcome.broken[:3]}; {replay}"
+        counts += outcome.counts
+    return counts
+
+
+# The simulation
+
+
+def test_a_seed_gives_the_same_history_each_time() -> None:
+    first = run(5)
+    again = run(5)
+    assert again == first
+    assert run(6).history != first.history
+
+
+@pytest.mark.parametrize("hash_seed", ["1", "2"])
+def test_a_seed_gives_the_same_history_in_another_process(hash_seed: str) -> None:
+    code = "from sim.run import run; print(run(8).history)"
+    paths = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests")])
+    environment = {**os.environ, "PYTHONPATH": paths, "PYTHONHASHSEED": hash_seed}
+    command = [sys.executable, "-c", code]
+    output = subprocess.run(command, env=environment, capture_output=True, check=True, timeout=120)
+    assert output.stdout.decode().strip() == run(8).history
+
+
+def test_the_product_lives_on_the_machine_again_after_a_life() -> None:
+    modules = (broker, limits, membership, pysyncobj.syncobj)
+    before = [dict(vars(module)) for module in modules]
+    run(2)
+    assert [dict(vars(module)) for module in modules] == before
+
+
+# The cluster
+
+
+@pytest.mark.parametrize("first", range(1, SEEDS + 1, AT_ONCE))
+def test_the_cluster_keeps_its_promises_whatever_breaks(first: int) -> None:
+    counts = check_seeds(range(first, first + AT_ONCE))
+    assert counts["messages acknowledged"] > 50 * AT_ONCE
+    _covered.update(counts)
+
+
+def test_everything_that_can_break_has_broken() -> None:
+    if _covered["seeds"] < SEEDS:
+        pytest.skip("not all seeds have run here")
+    assert [what for what in _COVERED if not _covered[what]] == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(1001, 2001, 100))
+def test_the_cluster_keeps_its_promises_in_many_lives(first: int) -> None:
+    check_seeds(range(first, first + 100))
+
+
+# The cluster without one of its rules
+
+
+def _fails_without(rule: str) -> bool:
+    for seed in range(1, _MUTATION_SEEDS + 1):
+        with MUTATIONS[rule]():
+            if run(seed).broken:
+                return True
+    return False
+
+
+@pytest.mark.parametrize("rule", MUTATIONS)
+def test_without_this_rule_a_fault_is_found(rule: str) -> None:
+    assert _fails_without(rule)

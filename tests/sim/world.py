@@ -1,0 +1,45 @@
+"""Simulated time, chance and history: everything is drawn from the seed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+
+from .loop import ProcessLoop
+
+
+class World:
+    """Time, the counts of what happened, and a digest of all that was noted.
+
+    Each concern draws from its own stream of chance, so that one that draws more often does not
+    change what the others draw.
+    """
+
+    def __init__(self, seed: int, *, log: Callable[[str], None] | None = None) -> None:
+        self.seed = seed
+        self.loop = ProcessLoop()
+        self.counts: Counter[str] = Counter()
+        self.broken: list[str] = []
+        self._log = log
+        self._digest = hashlib.sha256()
+
+    def stream(self, name: str) -> Random:
+        return Random(f"{self.seed} {name}")
+
+    def note(self, line: str) -> None:
+        """Put something that happened into the history."""
+        line = f"{self.loop.time():10.6f} {line}"
+        self._digest.update(line.encode() + b"\n")
+        if self._log is not None:
+            self._log(line)
+
+    def fail(self, what: str) -> None:
+        """Note that a promise is broken."""
+        self.note(f"BROKEN: {what}")
+        self.broken.append(what)
+
+    def history(self) -> str:
+        """Return a digest of all that was noted."""
+        return self._digest.hexdigest()
