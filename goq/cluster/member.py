@@ -23,6 +23,7 @@ from goq.cluster.calls.calling import Calling
 from goq.cluster.controlling import Controlling
 from goq.cluster.disk_id import disk_id
 from goq.cluster.fitness import Fitness
+from goq.cluster.handing_over import HandingOver
 from goq.cluster.heartbeats import decode_heartbeat
 from goq.cluster.leader_map import LeaderMap
 from goq.cluster.local_topics import LocalTopics
@@ -58,7 +59,6 @@ from goq.storage.files import Disk
 
 _log = logging.getLogger("goq.cluster")
 _AGAIN_S = 0.2
-_LOOK_S = 0.01
 
 
 class Member:
@@ -100,13 +100,12 @@ class Member:
         self.archives = Archives(
             broker.archive, self.replicas, topics.settings, self._others, self.asking.archive
         )
-        self._broker = broker
+        self._handing_over = HandingOver(broker, self.replicas, self.speaking, self._is_up)
         self._becoming = Becoming(broker, self.replicas)
         self._data_dir = broker.topics_dir.parent
         self._proposing = proposing
         self._calling = calling
         self._registration: RegisterNode | None = None
-        self._is_stopping = False
         self._was_wiped = False
         self._min_insync = 0
         self._has_started = False
@@ -142,29 +141,8 @@ class Member:
         self._changed.set()
 
     async def hand_over(self) -> None:
-        """Have other nodes lead what this one leads, before it stops; return when they do.
-
-        First all that was taken becomes safe, so that everybody is answered. Then the node counts
-        as away: nobody waits for its replicas any more, and what has no other one in sync is led
-        by nobody. None of that takes long, or it is not waited for.
-        """
-        with suppress(TimeoutError):
-            async with asyncio.timeout(limits.QUIET_TIMEOUT_MS / 1000):
-                for replica in self.replicas:
-                    if replica.leading is not None:
-                        replica.leading.give_up()
-                while not self._is_quiet():
-                    await asyncio.sleep(_LOOK_S)
-        self._is_stopping = True
-        with suppress(TimeoutError):
-            async with asyncio.timeout(limits.HAND_OVER_TIMEOUT_MS / 1000):
-                while self._is_up() or any(r.leading is not None for r in self.replicas):
-                    await self.speaking.speak()
-                    await asyncio.sleep(_LOOK_S)
-
-    def _is_quiet(self) -> bool:
-        led = (p for topic in self._broker.topics.values() for p in topic.partitions)
-        return all(partition.is_quiet for partition in led)
+        """Have other nodes lead what this one leads, before it stops; return when they do."""
+        await self._handing_over.run()
 
     def _is_up(self) -> bool:
         known = self.state.nodes.get(self.name)
@@ -285,7 +263,7 @@ class Member:
             frozenset(self._becoming.deleted & {t.topic_id for t in self.state.topics.values()}),
             self.repairs.damaged,
             self.repairs.repaired,
-            self._is_stopping,
+            self._handing_over.is_stopping,
         )
 
     def _is_listed(self) -> bool:
