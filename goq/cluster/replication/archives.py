@@ -11,6 +11,7 @@ import asyncio
 import logging
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -20,11 +21,12 @@ from goq.broker.opening import PartitionId
 from goq.cluster.replication.custody import LOGS
 from goq.cluster.replication.messages import PartitionKey
 from goq.cluster.replication.replica import Replica
-from goq.errors import DamagedData, GoqError, InvalidFrame
+from goq.errors import DamagedData, GoqError, InvalidFrame, TopicNotFound
 from goq.settings import TopicSettings
 from goq.storage.nodedb import ArchiveRow
 
 _log = logging.getLogger("goq.cluster")
+_LOOK_S = 5.0
 _PAUSE_S_MIN = 1.0
 _PAUSE_S_MAX = 60.0
 
@@ -90,16 +92,17 @@ class Archives:
     async def run(self) -> None:
         """Fetch what is lacking, again and again, until cancelled."""
         while True:
-            await asyncio.sleep(_PAUSE_S_MIN)
+            await asyncio.sleep(_LOOK_S)
             replicas = list(self._replicas)
             for key in self._cares.keys() - {replica.key for replica in replicas}:
                 del self._cares[key]
             for replica in replicas:
-                await self._look_after(replica)
+                with suppress(TopicNotFound):  # it is being deleted
+                    await self._look_after(replica)
 
     async def _look_after(self, replica: Replica) -> None:
-        standing = replica.standing
-        if standing is None or not self._settings_of(replica.key.topic).archive:
+        is_archived, standing = self._settings_of(replica.key.topic).archive, replica.standing
+        if standing is None or not is_archived:
             return
         care, now_s = self._cares.setdefault(replica.key, _Care()), _now_s()
         starts = tuple(log.start_offset for log in standing.logs)

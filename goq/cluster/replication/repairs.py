@@ -13,14 +13,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from functools import partial
 from typing import NamedTuple
 
 from goq import limits
 from goq.cluster.replication.custody import LOGS
-from goq.cluster.replication.following import checked
+from goq.cluster.replication.finding import Ask, Finding, Joined, Undecided
 from goq.cluster.replication.mending import MendAnswer, MendRequest, answer_mend
 from goq.cluster.replication.messages import PartitionKey
 from goq.cluster.replication.replica import Replica
@@ -29,24 +28,13 @@ from goq.errors import GoqError, InvalidFrame
 from goq.frame.view import FrameView
 from goq.storage.damage import Damage
 from goq.storage.log import Log
-from goq.storage.mending import Gap, Sound, damage_of, first_sound, gaps_of, look_through, mend
+from goq.storage.mending import Gap, damage_of, gaps_of, look_through, mend
 from goq.storage.reader import number_of
 from goq.storage.segment import Segment
 
 _log = logging.getLogger("goq.cluster")
 _PAUSE_MS_MIN = 500
 _PAUSE_MS_MAX = 30_000
-
-Ask = Callable[[str, MendRequest], Awaitable[tuple[MendAnswer, memoryview]]]
-"""Asks a node, by name; raises ``GoqError`` where it cannot be reached or does not answer."""
-
-
-class _Undecided(Exception):
-    """Not all replicas could say what they have."""
-
-
-class _Joined(Exception):
-    """Another replica has a gap's messages in frames with others, by compaction."""
 
 
 class _Care:
@@ -79,7 +67,7 @@ class Repairs:
         self._repaired: Counter[str] = Counter()
         self._name = replicas.name
         self._replicas = replicas
-        self._ask = ask
+        self._finding = Finding(ask, replicas.in_thread)
         self._in_thread = replicas.in_thread
         self._now_ms = replicas.now_ms
         self._cares: dict[PartitionKey, _Care] = {}
@@ -198,7 +186,7 @@ class Repairs:
             if not self._damage(replica):
                 await self._look_through(replica)
             await self._mend_all(replica)
-        except (GoqError, OSError, _Undecided, _Joined) as error:
+        except (GoqError, OSError, Undecided, Joined) as error:
             _log.warning("%s is damaged and not whole again yet: %s", _name_of(replica), error)
             care.again_ms = self._now_ms() + care.pause_ms
             care.pause_ms = min(2 * care.pause_ms, _PAUSE_MS_MAX)
@@ -218,11 +206,11 @@ class Repairs:
         while damages := self._damage(replica):
             standing = replica.standing
             if standing is None or replica.leading is not None:
-                raise _Undecided("it changed its part meanwhile")
+                raise Undecided("it changed its part meanwhile")
             which, damage = damages[0]
             await self._mend(replica, which, standing.logs[which], damage)
             if (which, damage) in self._damage(replica):
-                raise _Undecided(str(damage))
+                raise Undecided(str(damage))
 
     async def _mend(self, replica: Replica, which: int, log: Log, damage: Damage) -> None:
         """Mend the segment that some damage lies in, as far as others have what is missing."""
@@ -236,7 +224,7 @@ class Repairs:
             async with replica.changing:
                 standing = replica.standing
                 if standing is None or standing.logs[which] is not log:
-                    raise _Undecided("it changed its part meanwhile")
+                    raise Undecided("it changed its part meanwhile")
                 await self._in_thread(partial(_write, replica, which, log, segment, found))
                 await self._replicas.listed(replica.key, standing.logs)
             self._tell_mended(replica, which, found)
@@ -269,24 +257,20 @@ class Repairs:
                 for gap in whole:
                     await self._replace(replica, node, log, gap)
                 return
-            except (GoqError, OSError, _Undecided, _Joined) as error:
+            except (GoqError, OSError, Undecided, Joined) as error:
                 failures.append(f"{node}: {error}")
-        raise _Undecided("; ".join(failures) or "it changed its part meanwhile")
+        raise Undecided("; ".join(failures) or "it changed its part meanwhile")
 
     async def _replace(self, replica: Replica, node: str, log: Log, gap: Gap) -> None:
         """Have a whole segment of the messages as another replica has it."""
-        after = await self._in_thread(partial(first_sound, log, gap.end_offset))
-        assert after is None or isinstance(after, Sound)
-        frames = await self._ask_for(
-            node, lambda rest: MendRequest(replica.key, 0, rest, after), gap
-        )
+        frames = await self._finding.find_at(node, replica, 0, log, gap)
         if frames is None:
-            raise _Undecided(f"it has nothing of offsets {gap}")
+            raise Undecided(f"it has nothing of offsets {gap}")
         async with replica.changing:
             segment = next((s for s in log.segments if s.base_offset == gap.start_offset), None)
             standing = replica.standing
             if segment is None or standing is None or standing.logs[0] is not log:
-                raise _Undecided("it changed its part meanwhile")
+                raise Undecided("it changed its part meanwhile")
             await self._in_thread(partial(_write, replica, 0, log, segment, {gap: frames}))
             await self._replicas.listed(replica.key, standing.logs)
         self._tell_mended(replica, 0, {gap: frames})
@@ -301,10 +285,10 @@ class Repairs:
         lost: list[Gap] = []
         for gap in gaps:
             try:
-                frames = await self._find(replica, which, log, gap)
-            except _Joined:  # frames are never joined across the border of a segment
+                frames = await self._finding.find(replica, which, log, gap)
+            except Joined:  # frames are never joined across the border of a segment
                 whole = Gap(segment.base_offset, segment.end_offset)
-                frames = await self._find(replica, which, log, whole)
+                frames = await self._finding.find(replica, which, log, whole)
                 if frames is not None:
                     return {whole: frames}, []
             if frames is None:
@@ -334,55 +318,6 @@ class Repairs:
             LOGS[which],
             _name_of(replica),
         )
-
-    async def _find(
-        self, replica: Replica, which: int, log: Log, gap: Gap
-    ) -> list[FrameView] | None:
-        """Return frames that fill a gap; None if no other replica has them."""
-        after = await self._in_thread(partial(first_sound, log, gap.end_offset))
-        assert after is None or isinstance(after, Sound)
-        if not replica.others:
-            raise _Undecided("it changed its part meanwhile")
-        failures: list[str] = []
-        are_joined = False
-        for node in replica.others:
-            try:
-                frames = await self._ask_for(
-                    node, lambda rest: MendRequest(replica.key, which, rest, after), gap
-                )
-            except _Joined:
-                are_joined = True
-            except (GoqError, OSError, _Undecided) as error:
-                failures.append(f"{node}: {error}")
-            else:
-                if frames is not None:
-                    return frames
-        if are_joined:
-            raise _Joined("the frames of another replica do not fit into the gap")
-        if failures:
-            raise _Undecided("; ".join(failures))
-        return None
-
-    async def _ask_for(
-        self, node: str, request: Callable[[Gap], MendRequest], gap: Gap
-    ) -> list[FrameView] | None:
-        """Return all frames of a gap as one node has them, None if it will not have them."""
-        found: list[FrameView] = []
-        rest = gap
-        while rest.start_offset < gap.end_offset:
-            answer, data = await self._ask(node, request(rest))
-            if not data:
-                if answer.has_none:
-                    return None
-                raise _Undecided("it is not known there what belongs in the gap")
-            frames = checked(data)
-            if frames[0].header.base_offset != rest.start_offset:
-                raise _Joined
-            found += frames
-            rest = Gap(frames[-1].header.end_offset, gap.end_offset)
-        if rest.start_offset != gap.end_offset:
-            raise _Joined
-        return found
 
 
 def _write(

@@ -28,7 +28,7 @@ from goq.cluster.replication.mending import Standing
 from goq.cluster.replication.messages import PartitionKey
 from goq.cluster.replication.progress import Ends
 from goq.cluster.replication.replica import Replica
-from goq.errors import DamagedData, InvalidFrame, Unavailable
+from goq.errors import DamagedData, InvalidFrame, TopicNotFound, Unavailable
 from goq.settings import TopicSettings
 from goq.storage.nodedb import ArchiveRow
 
@@ -139,6 +139,32 @@ def test_what_comes_broken_gets_no_name(broken: bytes) -> None:
         assert not [p for p in lacking.disk.paths() if p.name.endswith(".zst")]
         await completed(lacking, full)
         assert rows(lacking) == rows(full)
+
+    asyncio.run(run())
+
+
+def test_a_topic_that_is_being_deleted_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("goq.cluster.replication.archives._LOOK_S", 0.001)
+
+    async def run() -> None:
+        full, lacking = await two_nodes()
+        archives = lacking.follows({"full": full.follows({})})
+        asked = 0
+
+        def settings_of(topic: str) -> TopicSettings:
+            nonlocal asked
+            asked += 1
+            if asked == 1:
+                raise TopicNotFound(topic)
+            return lacking.settings
+
+        archives._settings_of = settings_of
+        running = asyncio.ensure_future(archives.run())
+        async with asyncio.timeout(30):
+            while rows(lacking) != rows(full):
+                assert not running.done()
+                await asyncio.sleep(0.001)
+        running.cancel()
 
     asyncio.run(run())
 
