@@ -9,13 +9,13 @@ from unittest.mock import patch
 
 from support.disk import _SimulatedFile
 
-from goq.cluster.member import Member
 from goq.cluster.raft.journal import FILE_NAME
 from goq.cluster.replication.following import Following
 from goq.cluster.replication.leading import Leading
 from goq.cluster.replication.messages import PartitionNews, Position
 from goq.cluster.replication.progress import Ends, Progress
 from goq.cluster.replication.serving import FetchServer
+from goq.cluster.speaking import Speaking
 
 Mutation = Callable[[], AbstractContextManager[Any]]
 
@@ -41,7 +41,7 @@ def _nobody_syncs() -> AbstractContextManager[Any]:
 def _a_leader_refuses_though_it_may_be_deposed() -> Iterator[None]:
     """It asks neither itself whether it was heard lately, nor the others whether they follow."""
     with (
-        patch.object(Member, "_is_heard", lambda _self: True),
+        patch.object(Speaking, "is_heard", lambda _self: True),
         patch.object(Leading, "confirm", lambda _self, then: then()),
     ):
         yield

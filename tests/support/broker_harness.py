@@ -199,8 +199,14 @@ class MemoryMetadata:
     async def put_segment(self, segment: SegmentRow) -> None:
         self.segment_keys.add((segment.topic, segment.partition, segment.log, segment.base_offset))
 
+    async def add_segments(self, segments: Sequence[SegmentRow]) -> None:
+        self.segment_keys |= {segment[:4] for segment in segments}
+
     async def delete_segments(self, keys: Sequence[tuple[str, int, str, int]]) -> None:
         self.segment_keys -= set(keys)
+
+    async def delete_segments_of(self, topic: str, partition: int, log: str) -> None:
+        self.segment_keys = {key for key in self.segment_keys if key[:3] != (topic, partition, log)}
 
     async def put_archived(self, rows: Sequence[ArchiveRow]) -> None:
         self.before("put_archived")
