@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
 
-from support.broker_harness import MemoryMetadata
 from support.disk import SimulatedDisk
 from support.sim.node import LoopClock
+
+from goq.storage import nodedb
 
 from .databases import Stored
 from .world import World
@@ -32,11 +38,29 @@ class Disk(SimulatedDisk):
         return is_last
 
 
-class NodeDatabase(MemoryMetadata):
-    """``node.db`` of a member: durable when a call returns. It knows no topics."""
+class NodeDatabase:
+    """``node.db`` of a machine, in memory: durable when a call returns."""
 
-    async def delete_topic(self, name: str) -> None:
-        self.segment_keys = {key for key in self.segment_keys if key[0] != name}
+    def __init__(self, folder: Path) -> None:
+        in_memory = partial(sqlite3.connect, ":memory:", check_same_thread=False)
+        simulated = {**vars(sqlite3), "connect": lambda _path, **_options: in_memory()}
+        with patch.object(nodedb, "sqlite3", SimpleNamespace(**simulated)):
+            self._db = nodedb.NodeDb(folder)
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        """Return a method of a ``MetadataStore``: the one of ``NodeDb``, done at once."""
+        method = getattr(self._db, name)
+
+        async def call(*arguments: Any) -> Any:
+            return method(*arguments)
+
+        return call
+
+    async def close(self) -> None:
+        """Leave it to the next process."""
+
+    def end(self) -> None:
+        self._db.close()
 
 
 class Machine:
@@ -50,7 +74,7 @@ class Machine:
         self.disk = Disk(world.stream(f"disk {name}"), world.counts)
         self.disk.make_dir(folder)
         self.database = Stored()
-        self.local = NodeDatabase()
+        self.local = NodeDatabase(folder)
         self.clock = LoopClock(world.loop)
         self.disk_late_s = 0.0
 

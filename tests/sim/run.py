@@ -48,6 +48,8 @@ def run(
         for unexpected in world.loop.unexpected:
             world.broken.append(unexpected)
         life.count()
+        for machine in life.cluster.machines.values():
+            machine.local.end()
     return Outcome(seed, world.broken, world.history(), world.counts, world.loop.time())
 
 

@@ -125,6 +125,16 @@ def _fails_without(rule: str) -> bool:
     return False
 
 
-@pytest.mark.parametrize("rule", MUTATIONS)
+_LONG = {
+    "a leader refuses though it may be deposed",
+    "followers count before they are looked at",
+    "logs are not cut where they part",
+}
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [pytest.param(rule, marks=[pytest.mark.long] * (rule in _LONG)) for rule in MUTATIONS],
+)
 def test_without_this_rule_a_fault_is_found(rule: str) -> None:
     assert _fails_without(rule)
