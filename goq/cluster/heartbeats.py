@@ -16,6 +16,7 @@ class _Wire(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     deleted: list[int]
     damaged: list[tuple[int, int]]
     repaired: list[tuple[int, int]]
+    disk: str
 
 
 def encode_heartbeat(heartbeat: Heartbeat) -> bytes:
@@ -27,6 +28,7 @@ def encode_heartbeat(heartbeat: Heartbeat) -> bytes:
             sorted(heartbeat.deleted),
             sorted(heartbeat.damaged),
             sorted(heartbeat.repaired),
+            heartbeat.disk,
         )
     )
 
@@ -43,4 +45,5 @@ def decode_heartbeat(data: bytes) -> Heartbeat:
         frozenset(wire.deleted),
         frozenset(wire.damaged),
         frozenset(wire.repaired),
+        wire.disk,
     )

@@ -18,13 +18,14 @@ from goq.broker.broker import Broker
 from goq.broker.tasks import Tasks
 from goq.cluster.calls.calling import Calling
 from goq.cluster.controlling import Controlling
-from goq.cluster.disk_id import disk_id
+from goq.cluster.disk_id import DiskId, only_copies_lost, topics_are_made_up_for
 from goq.cluster.fitness import Fitness
 from goq.cluster.heartbeats import decode_heartbeat, encode_heartbeat
 from goq.cluster.local_topics import LocalTopics
 from goq.cluster.metadata.commands import (
     AlterInSync,
     ChangeSettings,
+    EmptyNode,
     RegisterNode,
 )
 from goq.cluster.metadata.state import Partition, State, Topic, places
@@ -69,6 +70,11 @@ FETCH, HEARTBEAT, MEND = "/cluster/fetch", "/cluster/heartbeat", "/cluster/mend"
 _HEAD_BYTES = 4
 _AGAIN_S = 0.2
 _LOOK_S = 0.01
+_NOT_THE_ONE = (
+    "the cluster knows {0} with another disk; what that had, and what it has promised, is not here."
+    " Bring the old data folder back; or stop this node, take it out on another one"
+    " (goq cluster leave {0}), and start it again with an empty folder and --join"
+)
 
 
 class Member:
@@ -80,11 +86,13 @@ class Member:
         incarnation: int,
         broker: Broker,
         disk: Disk,
+        own_disk: DiskId,
         proposing: Proposing,
         calling: Calling,
         take_out: Callable[[str], Awaitable[None]],
     ) -> None:
         self.name = name
+        self._disk = own_disk
         self.incarnation = incarnation
         self.controlling = Controlling(proposing, take_out)
         self.replicas = Replicas(
@@ -109,7 +117,7 @@ class Member:
         self._taken_up: dict[str, object] = {}
         self._stopping = ""
         self._heard_s = -math.inf
-        self._was_wiped = False
+        self._refused_by: tuple[str, ...] = ()
         self._min_insync = 0
         self.has_left = False
         self._has_started = False
@@ -129,9 +137,8 @@ class Member:
         ``min_insync`` counts if the cluster has just begun.
         """
         self._min_insync = min_insync
-        disk = disk_id(self.replicas.disk, self._broker.topics_dir.parent)
         self._registration = RegisterNode(
-            self.name, self.incarnation, http_url, cluster_address, rack, disk
+            self.name, self.incarnation, http_url, cluster_address, rack, self._disk.id
         )
         works = (
             self._follow(),
@@ -168,7 +175,9 @@ class Member:
 
     def viewed(self, view: View) -> None:
         """Hear how things stand in the Raft group."""
-        self._leader = view.leader
+        if view.refused_by and not self._refused_by and view.leader is None:
+            _log.critical("this node takes no part: %s", _NOT_THE_ONE.format(self.name))
+        self._leader, self._refused_by = view.leader, view.refused_by
         self.controlling.lead(view.is_leader)
 
     def agreed(self) -> None:
@@ -184,6 +193,8 @@ class Member:
 
         A node that falls behind later is of use all the same, as a way to the others.
         """
+        if self._refused_by and self._leader is None:
+            return [f"its disk: {_NOT_THE_ONE.format(self.name)}"]
         if self._has_started:
             return []
         found = still_to_come(self.state, self.name, self.incarnation)
@@ -219,31 +230,13 @@ class Member:
             await self._changed.wait()
             self._changed.clear()
             try:
-                if not self._is_wiped():
-                    await self._register()
-                    await self._become(self.state)
+                await self._register()
+                await self._become(self.state)
+                await self._make_up_for_loss(self.state)
             except (GoqError, OSError) as error:
                 _log.warning("this node does not follow the cluster yet: %s", error)
                 await asyncio.sleep(_AGAIN_S)
                 self._changed.set()
-
-    def _is_wiped(self) -> bool:
-        """Whether the cluster knows this node with another data folder: then it does nothing.
-
-        It would count as having what it has lost.
-        """
-        known, own = self.state.nodes.get(self.name), self._registration
-        is_wiped = known is not None and own is not None and known.disk != own.disk
-        if is_wiped and not self._was_wiped:
-            _log.critical(
-                "the data folder of %s is not the one that the cluster knows it with, so this node"
-                " takes no part: bring the old folder back; or stop it, take it out from another"
-                " node (goq cluster leave %s), and start it with an empty folder and a new id",
-                self.name,
-                self.name,
-            )
-        self._was_wiped = is_wiped
-        return is_wiped
 
     async def _register(self) -> None:
         known = self.state.nodes.get(self.name)
@@ -252,11 +245,30 @@ class Member:
         ):
             with suppress(GoqError):  # who registers without having been heard of counts as silent
                 await self._say_alive()
+            if self._disk.has_lost_topics and known is not None:
+                _log.critical("the messages on this node are gone; it copies them from the others")
+                await self._proposing.propose(EmptyNode(self.name, self._disk.id))
             await self._proposing.propose(self._registration)
         settings = self.state.settings
         if settings.version == 1 and settings.min_insync != self._min_insync:
             with suppress(Conflict):  # another node was first
                 await self._proposing.propose(ChangeSettings(1, min_insync=self._min_insync))
+
+    async def _make_up_for_loss(self, state: State) -> None:
+        """Forget that messages were lost, once others have led wherever they were the only ones."""
+        if not self._disk.has_lost_topics or only_copies_lost(state, self.name):
+            return
+        disk, topics_dir = self.replicas.disk, self._broker.topics_dir
+        await self.replicas.in_thread(
+            lambda: topics_are_made_up_for(disk, topics_dir, self._disk.id)
+        )
+        self._disk = self._disk._replace(has_lost_topics=False)
+
+    def _repaired(self) -> frozenset[tuple[int, int]]:
+        """Return what is whole again; what is empty has no damage, and is not whole for that."""
+        if not self._disk.has_lost_topics:
+            return self.repairs.repaired
+        return self.repairs.repaired - only_copies_lost(self.state, self.name)
 
     async def _become(self, state: State) -> None:
         rows = {row.name: row for row in topic_rows(state)}
@@ -301,8 +313,7 @@ class Member:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(limits.NODE_HEARTBEAT_MS / 1000)
-            if not self._was_wiped:
-                self._tasks.start(self._say_alive())  # one that hangs does not hold up the next
+            self._tasks.start(self._say_alive())  # one that hangs does not hold up the next
 
     async def _say_alive(self) -> None:
         try:
@@ -311,8 +322,8 @@ class Member:
             if self.name in self.state.nodes and not self.has_left:
                 self.has_left = True
                 _log.warning(
-                    "this node has left the cluster; stop it. To take part again it needs a new id"
-                    " and an empty folder"
+                    "this node has left the cluster; stop it. To take part again it needs an empty"
+                    " folder and --join"
                 )
         except GoqError as error:
             _log.debug("no heartbeat: %s", error)
@@ -323,7 +334,8 @@ class Member:
             self._stopping or self.fitness.reason,
             frozenset(self._deleted & {t.topic_id for t in self.state.topics.values()}),
             self.repairs.damaged,
-            self.repairs.repaired,
+            self._repaired(),
+            self._disk.id,
         )
         leader, said_s = self._leader, asyncio.get_running_loop().time()
         if leader is None:

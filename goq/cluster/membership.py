@@ -13,6 +13,7 @@ from goq.broker.metadata import LocalMetadata
 from goq.cluster.administering import Administering
 from goq.cluster.calls.answering import Answering
 from goq.cluster.calls.calling import Calling
+from goq.cluster.disk_id import FILE_NAME, DiskId, disk_id
 from goq.cluster.elsewhere import (
     PRODUCERS,
     PUBLISH,
@@ -21,11 +22,13 @@ from goq.cluster.elsewhere import (
 )
 from goq.cluster.giving_back import GIVE_BACK, GivingBack
 from goq.cluster.member import FETCH, HEARTBEAT, MEND, Member
+from goq.cluster.metadata.state import State
 from goq.cluster.metadata.store import MetadataMachine
 from goq.cluster.proposing import Proposing
 from goq.cluster.raft.driver import RaftSettings, View
-from goq.cluster.raft.journal import FILE_NAME
+from goq.cluster.raft.journal import FILE_NAME as JOURNAL
 from goq.cluster.raft.link import Credentials
+from goq.cluster.raft.member import Member as RaftMember
 from goq.cluster.raft.node import RaftNode
 from goq.cluster.raft.watched import Applied
 from goq.cluster.relaying import Relay
@@ -52,7 +55,8 @@ class Membership:
         self._disk = disk
         self._name = config.broker.node_id
         self._secret = _secret(config.cluster.secret_file)
-        self._calling = Calling(self._name, self._secret)
+        self._disk_id: DiskId | None = None
+        self._calling: Calling | None = None
         self.relay = Relay()
         self._raft: RaftNode | None = None
         self._machine: MetadataMachine | None = None
@@ -68,22 +72,27 @@ class Membership:
         Raises ``UsageError`` for what cannot be, ``DamagedData``, and what opening files may raise.
         """
         config = self._config
-        folder = config.broker.data_dir / _FOLDER
-        if not folder.exists() and await local.topics():
+        data_dir = config.broker.data_dir
+        folder = data_dir / _FOLDER
+        was_member = folder.exists() or FILE_NAME in self._disk.names(data_dir)
+        if not was_member and await local.topics():
             raise UsageError(
                 f"the topics in {config.broker.data_dir} are of a node on its own, and a cluster"
                 " would not know them; begin a cluster with an empty folder, and take over what is"
                 " to be kept by goq consume and goq produce",
                 field="broker.data_dir",
             )
-        folder.mkdir(exist_ok=True)
-        self._machine = MetadataMachine(folder)
+        own = self._disk_id = disk_id(self._disk, data_dir, folder, data_dir / "topics")
+        self._calling = Calling(self._name, self._secret, own.id)
+        machine = self._machine = MetadataMachine(folder)
         settings = RaftSettings(
-            f"{self._name}={self._address}",
+            self._spec,
             config.cluster.address,
             folder,
             Credentials(self._secret),
             others=await self._others(folder),
+            disk=own.id,
+            known_disk=lambda node: _registered_disk(machine.state, node),
         )
         self._raft = RaftNode(
             settings,
@@ -108,14 +117,22 @@ class Membership:
         return address
 
     @property
+    def _spec(self) -> str:
+        """This node as a member; one that joins names its disk, so that nobody else is let in."""
+        assert self._disk_id is not None
+        place = self._address if self._joins is None else f"{self._address}/{self._disk_id.id}"
+        return f"{self._name}={place}"
+
+    @property
     def _joins(self) -> str | None:
         return self._config.cluster.joins(self._name)
 
     async def _others(self, folder: Path) -> tuple[str, ...]:
         """Return the members to begin with; they count in a new folder only."""
         peers, join = self._config.cluster.peers, self._joins
-        if join is None or (folder / FILE_NAME).exists():
+        if join is None or (folder / JOURNAL).exists():
             return tuple(f"{n}={a}" for n, a in peers.items() if n != self._name)
+        assert self._calling is not None
         try:
             answer = await self._calling.call(join, _MEMBERS, b"", _JOIN_TIMEOUT_S)
         except GoqError as error:
@@ -132,12 +149,15 @@ class Membership:
         """Make the part that works with the broker, which has been started."""
         assert self._raft is not None
         assert self._machine is not None
+        assert self._disk_id is not None
+        assert self._calling is not None
         proposing = Proposing(self._raft, self._machine)
         self.member = Member(
             self._name,
             broker.epoch,
             broker,
             self._disk,
+            self._disk_id,
             proposing,
             self._calling,
             self._take_out,
@@ -165,6 +185,8 @@ class Membership:
                 _MEMBERS: self._answer_members,
                 _JOIN: self._answer_join,
             },
+            anyone=frozenset((_MEMBERS, _JOIN)),
+            is_known=self._is_known,
         )
         self._viewed(self._raft.view)
 
@@ -193,10 +215,10 @@ class Membership:
 
         So a node that has heard anything once never asks again, least of all one that has left.
         """
-        spec = f"{self._name}={self._address}".encode()
+        assert self._calling is not None
         while not self._state_nodes():
             try:
-                await self._calling.call(url, _JOIN, spec, _JOIN_TIMEOUT_S)
+                await self._calling.call(url, _JOIN, self._spec.encode(), _JOIN_TIMEOUT_S)
                 return
             except GoqError as error:
                 _log.warning("not a member of the cluster at %s yet: %s", url, error)
@@ -221,8 +243,17 @@ class Membership:
             await self._raft.stop()
         if self._machine is not None:
             self._machine.close()
-        await self._calling.close()
+        if self._calling is not None:
+            await self._calling.close()
         await self.relay.close()
+
+    def _is_known(self, node: str, disk: str) -> bool:
+        """Whether a node comes with the disk that it is known with, by the log before the state."""
+        assert self._raft is not None
+        assert self._machine is not None
+        members = {member.id: member.disk for member in map(RaftMember, self._raft.view.members)}
+        known = members.get(node) or _registered_disk(self._machine.state, node)
+        return not known or known == disk
 
     def _viewed(self, view: View) -> None:
         if self.member is not None:
@@ -245,8 +276,8 @@ class Membership:
             raise InvalidInput(f"{node} asks to be let in as {spec[:100]!r}")
         if node in self._state_nodes():
             raise Conflict(
-                f"there is a node {node} already, which has another folder: take another id, and"
-                f" if that node is lost: goq cluster leave {node}"
+                f"there is a node {node} already, which has another disk: if that is lost, take"
+                f" the node out first (goq cluster leave {node}), or take another id"
             )
         await self._raft.add_member(spec)
         return []
@@ -260,6 +291,11 @@ def _secret(path: Path | None) -> bytes:
         raise UsageError(
             f"cannot read {path}: {error.strerror}", field="cluster.secret_file"
         ) from None
+
+
+def _registered_disk(state: State, node: str) -> str:
+    known = state.nodes.get(node)
+    return "" if known is None else known.disk
 
 
 def _reachable(http_url: str, cluster_address: str) -> str:

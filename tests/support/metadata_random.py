@@ -55,6 +55,8 @@ class Commands:
         if node.unfit_reason and r.random() < 0.5:
             return c.SetFitness(name, incarnation)
         kind = r.randrange(8)
+        if r.random() < 0.03:
+            return c.EmptyNode(name, r.choice(["", "", "another"]))
         if kind < 4:
             return c.FenceNode(name, incarnation)
         if kind < 5:

@@ -37,6 +37,7 @@ def apply_bytes(state: State, data: bytes, index: int) -> Applied:
 _RULES: dict[type[commands.Command], Callable[[State, Any], Applied]] = {
     commands.RegisterNode: nodes.register_node,
     commands.FenceNode: nodes.fence_node,
+    commands.EmptyNode: nodes.empty_node,
     commands.UnfenceNode: nodes.unfence_node,
     commands.SetFitness: nodes.set_fitness,
     commands.LeaveNode: nodes.leave_node,

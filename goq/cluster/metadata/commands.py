@@ -56,6 +56,13 @@ class UnfenceNode(Command, frozen=True, tag="unfence_node/1"):
     incarnation: Count
 
 
+class EmptyNode(Command, frozen=True, tag="empty_node/1"):
+    """A node has lost the messages of all its replicas, and comes with the disk all the same."""
+
+    node: Text
+    disk: Text
+
+
 class SetFitness(Command, frozen=True, tag="set_fitness/1"):
     """A node can lead, or cannot for a reason (not empty then), as a full disk."""
 
@@ -229,6 +236,7 @@ AnyCommand = (
     RegisterNode
     | FenceNode
     | UnfenceNode
+    | EmptyNode
     | SetFitness
     | LeaveNode
     | RemoveNode
