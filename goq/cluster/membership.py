@@ -30,6 +30,7 @@ from goq.cluster.raft.journal import FILE_NAME as JOURNAL
 from goq.cluster.raft.link import Credentials
 from goq.cluster.raft.member import Member as RaftMember
 from goq.cluster.raft.node import RaftNode
+from goq.cluster.raft.tls import tls_credentials
 from goq.cluster.raft.watched import Applied
 from goq.cluster.relaying import Relay
 from goq.cluster.reporting import REPORTS
@@ -86,10 +87,10 @@ class Membership:
         self._calling = Calling(self._name, self._secret, own.id)
         machine = self._machine = MetadataMachine(folder)
         settings = RaftSettings(
-            self._spec,
+            self._spec(joins=self._joins is not None),
             config.cluster.address,
             folder,
-            Credentials(self._secret),
+            self._credentials(),
             others=await self._others(folder),
             disk=own.id,
             known_disk=lambda node: _registered_disk(machine.state, node),
@@ -116,12 +117,16 @@ class Membership:
         assert address is not None  # the configuration has been checked
         return address
 
-    @property
-    def _spec(self) -> str:
-        """This node as a member; one that joins names its disk, so that nobody else is let in."""
+    def _credentials(self) -> Credentials:
+        tls = self._config.cluster.tls
+        if tls is None:
+            return Credentials(self._secret)
+        return tls_credentials(self._secret, tls.ca_file, tls.cert_file, tls.key_file)
+
+    def _spec(self, *, joins: bool) -> str:
+        """Return this node as a member; one that joins names its disk: nobody else is let in."""
         assert self._disk_id is not None
-        place = self._address if self._joins is None else f"{self._address}/{self._disk_id.id}"
-        return f"{self._name}={place}"
+        return f"{self._name}={self._address}" + (f"/{self._disk_id.id}" if joins else "")
 
     @property
     def _joins(self) -> str | None:
@@ -132,13 +137,11 @@ class Membership:
         peers, join = self._config.cluster.peers, self._joins
         if join is None or (folder / JOURNAL).exists():
             return tuple(f"{n}={a}" for n, a in peers.items() if n != self._name)
-        assert self._calling is not None
         try:
-            answer = await self._calling.call(join, _MEMBERS, b"", _JOIN_TIMEOUT_S)
+            members = await self._members_at(join)
         except GoqError as error:
             raise UsageError(f"cannot join {join}: {error}", field="cluster.join") from None
-        members: list[str] = msgspec.json.decode(answer, type=list[str])
-        return tuple(spec for spec in members if spec.partition("=")[0] != self._name)
+        return tuple(spec for name, spec in members.items() if name != self._name)
 
     def elsewhere(self, topic: str, number: int) -> RemotePartition:
         """Return a partition that another node leads."""
@@ -196,8 +199,8 @@ class Membership:
         cluster = self._config.cluster
         url = cluster.advertise or _reachable(http_url, self._address)
         self.member.start(url, self._address, cluster.rack, cluster.min_insync)
-        if self._joins is not None:
-            self._joining = asyncio.ensure_future(self._join(self._joins))
+        if cluster.join is not None:
+            self._joining = asyncio.ensure_future(self._join(cluster.join))
 
     async def _take_out(self, node: str) -> None:
         """Take a node that leaves out of the Raft group; one that leads it hands that over first.
@@ -213,16 +216,27 @@ class Membership:
     async def _join(self, url: str) -> None:
         """Ask to be let in until something is heard from the cluster, which tells members alone.
 
-        So a node that has heard anything once never asks again, least of all one that has left.
+        So a node that has heard anything once never asks again, least of all one that has left. One
+        of the first nodes is a member from the beginning; it asks if it is none any more, as it has
+        left and begins anew with an empty folder.
         """
         assert self._calling is not None
+        spec = self._spec(joins=True).encode()
         while not self._state_nodes():
             try:
-                await self._calling.call(url, _JOIN, self._spec.encode(), _JOIN_TIMEOUT_S)
-                return
+                if self._joins is not None or self._name not in await self._members_at(url):
+                    await self._calling.call(url, _JOIN, spec, _JOIN_TIMEOUT_S)
+                    return
             except GoqError as error:
                 _log.warning("not a member of the cluster at %s yet: %s", url, error)
-                await asyncio.sleep(_AGAIN_S)
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _members_at(self, url: str) -> dict[str, str]:
+        """Return the members that a node knows, by id, as they are written in the log."""
+        assert self._calling is not None
+        answer = await self._calling.call(url, _MEMBERS, b"", _JOIN_TIMEOUT_S)
+        specs = msgspec.json.decode(answer, type=list[str])
+        return {spec.partition("=")[0]: spec for spec in specs}
 
     def _state_nodes(self) -> list[str]:
         assert self._machine is not None

@@ -191,7 +191,10 @@ def in_sync(cluster: ThreeNodes, seen_by: str) -> set[str]:
     return set() if partition is None else set(partition.in_sync)
 
 
-def test_a_wiped_node_comes_back_under_its_id_and_gets_everything_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_peer", [False, True])
+def test_a_wiped_node_comes_back_under_its_id_and_gets_everything_again(
+    tmp_path: Path, *, is_peer: bool
+) -> None:
     async def story(cluster: ThreeNodes) -> None:
         leader = await cluster.filled()
         victim, other = others_than(leader)
@@ -201,7 +204,7 @@ def test_a_wiped_node_comes_back_under_its_id_and_gets_everything_again(tmp_path
         await cluster.move_to(leader, other)
         await cluster.membership(leader).seat.administering.leave(victim)  # type: ignore[union-attr]
         await cluster.until(lambda: victim not in cluster.member(leader).state.nodes)
-        await cluster.start(victim, join=leader)
+        await cluster.start(victim, join=leader, is_peer=is_peer)
         await cluster.until(lambda: victim in cluster.member(leader).state.nodes)
         await cluster.until(lambda: cluster.member(leader).state.nodes[victim].is_up)
         await cluster.publish(leader, b"after")

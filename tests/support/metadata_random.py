@@ -57,6 +57,8 @@ class Commands:
         kind = r.randrange(8)
         if r.random() < 0.03:
             return c.EmptyNode(name, r.choice(["", "", "another"]))
+        if r.random() < 0.006:
+            return c.BeginAgain(name, r.choice(["", "", "another"]))
         if kind < 4:
             return c.FenceNode(name, incarnation)
         if kind < 5:

@@ -8,7 +8,10 @@ import shutil
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
+from goq import limits
 from goq.cluster.member import Member
 from goq.cluster.membership import Membership
 from goq.cluster.metadata.state import Partition
@@ -36,14 +39,20 @@ class ThreeNodes:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.tls: dict[str, dict[str, Path]] = {}  # by node; none is as in most clusters
         self.nodes: dict[str, Node] = {}
         self._ports = dict(zip(NAMES, _free_ports(len(NAMES)), strict=True))
         (path / "secret").write_text("s" * 64)
 
-    async def start(self, name: str, join: str | None = None) -> None:
-        """Start a node with all as its peers, or, with ``join``, by the node of that name."""
+    async def start(self, name: str, join: str | None = None, *, is_peer: bool = False) -> None:
+        """Start a node with all as its peers, or, with ``join``, by the node of that name.
+
+        One that is a peer all the same is told both, as pods are.
+        """
         peers = {each: f"127.0.0.1:{port}" for each, port in self._ports.items()}
-        how = {"peers": peers} if join is None else {"join": self.nodes[join].url}
+        how: dict[str, Any] = {} if join is None else {"join": self.nodes[join].url}
+        if join is None or is_peer:
+            how["peers"] = peers
         config = Config.model_validate(
             {
                 "broker": {
@@ -54,6 +63,7 @@ class ThreeNodes:
                 "cluster": {
                     "listen": peers[name],
                     "secret_file": self.path / "secret",
+                    "tls": self.tls.get(name),
                     **how,
                 },
             }
@@ -61,17 +71,16 @@ class ThreeNodes:
         self.nodes[name] = Node(config)
         await self.nodes[name].start()
 
-    async def stop(self) -> None:
-        for node in self.nodes.values():
-            await node.stop()
-
     async def stop_at_once(self) -> None:
         """Stop all that run, of which none sees another go: what was agreed on stays as it is."""
-        nodes, self.nodes = self.nodes, {}
+        nodes, self.nodes = dict(sorted(self.nodes.items())), {}
         memberships = [node._membership for node in nodes.values()]
         rafts = [m._raft for m in memberships if m is not None and m._raft is not None]
-        await asyncio.gather(*(raft.stop() for raft in rafts))
-        await asyncio.gather(*(node.stop() for node in nodes.values()))
+        for raft in rafts:
+            await raft.stop()
+        with patch.object(limits, "HAND_OVER_TIMEOUT_MS", 0):  # nobody takes anything over
+            for node in nodes.values():
+                await node.stop()
 
     async def wipe(self, name: str, what: str = ".") -> None:
         """Stop a node and remove its folder, or one in it."""
@@ -190,6 +199,6 @@ def run_story(path: Path, story: Callable[[ThreeNodes], Awaitable[None]]) -> Non
         try:
             await story(cluster)
         finally:
-            await cluster.stop()
+            await cluster.stop_at_once()
 
     asyncio.run(main())

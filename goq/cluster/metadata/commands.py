@@ -63,6 +63,13 @@ class EmptyNode(Command, frozen=True, tag="empty_node/1"):
     disk: Text
 
 
+class BeginAgain(Command, frozen=True, tag="begin_again/1"):
+    """All other nodes are lost for good. It is never proposed: see ``goq.cluster.recovering``."""
+
+    node: Text
+    disk: Text
+
+
 class SetFitness(Command, frozen=True, tag="set_fitness/1"):
     """A node can lead, or cannot for a reason (not empty then), as a full disk."""
 
@@ -237,6 +244,7 @@ AnyCommand = (
     | FenceNode
     | UnfenceNode
     | EmptyNode
+    | BeginAgain
     | SetFitness
     | LeaveNode
     | RemoveNode

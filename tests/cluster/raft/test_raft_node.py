@@ -345,7 +345,7 @@ def test_a_member_whose_log_is_gone_does_not_start(tmp_path: Path) -> None:
         for file in (tmp_path / "n1" / "raft").iterdir():
             file.unlink()
         again = Running(specs[0], specs, tmp_path)
-        with pytest.raises(DamagedData, match="join again with a new id"):
+        with pytest.raises(DamagedData, match="join again with an empty"):
             await again.start()
         await again.stop()
 
