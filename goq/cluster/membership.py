@@ -6,8 +6,6 @@ import asyncio
 import logging
 from pathlib import Path
 
-import msgspec
-
 from goq.broker.broker import Broker
 from goq.broker.metadata import LocalMetadata
 from goq.cluster.administering import Administering
@@ -21,14 +19,21 @@ from goq.cluster.elsewhere import (
     RemotePartition,
 )
 from goq.cluster.giving_back import GIVE_BACK, GivingBack
+from goq.cluster.joining import (
+    ASKED_BY_ANYONE,
+    JOIN,
+    MEMBERS,
+    Admitting,
+    join,
+    members_at,
+    registered_disk,
+)
 from goq.cluster.member import FETCH, HEARTBEAT, MEND, Member
-from goq.cluster.metadata.state import State
 from goq.cluster.metadata.store import MetadataMachine
 from goq.cluster.proposing import Proposing
 from goq.cluster.raft.driver import RaftSettings, View
 from goq.cluster.raft.journal import FILE_NAME as JOURNAL
 from goq.cluster.raft.link import Credentials
-from goq.cluster.raft.member import Member as RaftMember
 from goq.cluster.raft.node import RaftNode
 from goq.cluster.raft.tls import tls_credentials
 from goq.cluster.raft.watched import Applied
@@ -37,15 +42,12 @@ from goq.cluster.reporting import REPORTS
 from goq.cluster.seat import MemberSeat
 from goq.cluster.shared_metadata import SharedMetadata
 from goq.config import Config
-from goq.errors import Conflict, GoqError, InvalidInput, NotLeader, UsageError
+from goq.errors import GoqError, NotLeader, UsageError
 from goq.storage.files import Disk
 
 _log = logging.getLogger("goq.cluster")
 _FOLDER = "cluster"
-_MEMBERS, _JOIN = "/cluster/members", "/cluster/join"
 _ANY_HOST = ("0.0.0.0", "::", "")
-_JOIN_TIMEOUT_S = 10.0
-_AGAIN_S = 0.5
 
 
 class Membership:
@@ -93,7 +95,7 @@ class Membership:
             self._credentials(),
             others=await self._others(folder),
             disk=own.id,
-            known_disk=lambda node: _registered_disk(machine.state, node),
+            known_disk=lambda node: registered_disk(machine.state, node),
         )
         self._raft = RaftNode(
             settings,
@@ -134,13 +136,14 @@ class Membership:
 
     async def _others(self, folder: Path) -> tuple[str, ...]:
         """Return the members to begin with; they count in a new folder only."""
-        peers, join = self._config.cluster.peers, self._joins
-        if join is None or (folder / JOURNAL).exists():
+        peers, url = self._config.cluster.peers, self._joins
+        if url is None or (folder / JOURNAL).exists():
             return tuple(f"{n}={a}" for n, a in peers.items() if n != self._name)
+        assert self._calling is not None
         try:
-            members = await self._members_at(join)
+            members = await members_at(self._calling, url)
         except GoqError as error:
-            raise UsageError(f"cannot join {join}: {error}", field="cluster.join") from None
+            raise UsageError(f"cannot join {url}: {error}", field="cluster.join") from None
         return tuple(spec for name, spec in members.items() if name != self._name)
 
     def elsewhere(self, topic: str, number: int) -> RemotePartition:
@@ -173,6 +176,7 @@ class Membership:
             self.member.reporting,
             Administering(proposing, self.member.reporting, raft.add_member),
         )
+        admitting = Admitting(raft, lambda: proposing.state)
         for_others = PublishingForOthers(broker)
         self.giving_back = GivingBack(broker, self.member.call_leader)
         self.answering = Answering(
@@ -185,11 +189,11 @@ class Membership:
                 HEARTBEAT: self.member.answer_heartbeat,
                 REPORTS: self.member.reporting.answer,
                 MEND: self.member.answer_mend,
-                _MEMBERS: self._answer_members,
-                _JOIN: self._answer_join,
+                MEMBERS: admitting.answer_members,
+                JOIN: admitting.answer_join,
             },
-            anyone=frozenset((_MEMBERS, _JOIN)),
-            is_known=self._is_known,
+            anyone=ASKED_BY_ANYONE,
+            is_known=admitting.is_known,
         )
         self._viewed(self._raft.view)
 
@@ -200,7 +204,18 @@ class Membership:
         url = cluster.advertise or _reachable(http_url, self._address)
         self.member.start(url, self._address, cluster.rack, cluster.min_insync)
         if cluster.join is not None:
-            self._joining = asyncio.ensure_future(self._join(cluster.join))
+            assert self._calling is not None
+            assert self._machine is not None
+            machine = self._machine
+            self._joining = asyncio.ensure_future(
+                join(
+                    self._calling,
+                    cluster.join,
+                    self._spec(joins=True),
+                    is_first=self._joins is None,
+                    has_heard=lambda: bool(machine.state.nodes),
+                )
+            )
 
     async def _take_out(self, node: str) -> None:
         """Take a node that leaves out of the Raft group; one that leads it hands that over first.
@@ -212,35 +227,6 @@ class Membership:
             await self._raft.transfer_leadership()
             raise NotLeader("another node runs the controller now")
         await self._raft.remove_member(node)
-
-    async def _join(self, url: str) -> None:
-        """Ask to be let in until something is heard from the cluster, which tells members alone.
-
-        So a node that has heard anything once never asks again, least of all one that has left. One
-        of the first nodes is a member from the beginning; it asks if it is none any more, as it has
-        left and begins anew with an empty folder.
-        """
-        assert self._calling is not None
-        spec = self._spec(joins=True).encode()
-        while not self._state_nodes():
-            try:
-                if self._joins is not None or self._name not in await self._members_at(url):
-                    await self._calling.call(url, _JOIN, spec, _JOIN_TIMEOUT_S)
-                    return
-            except GoqError as error:
-                _log.warning("not a member of the cluster at %s yet: %s", url, error)
-            await asyncio.sleep(_AGAIN_S)
-
-    async def _members_at(self, url: str) -> dict[str, str]:
-        """Return the members that a node knows, by id, as they are written in the log."""
-        assert self._calling is not None
-        answer = await self._calling.call(url, _MEMBERS, b"", _JOIN_TIMEOUT_S)
-        specs = msgspec.json.decode(answer, type=list[str])
-        return {spec.partition("=")[0]: spec for spec in specs}
-
-    def _state_nodes(self) -> list[str]:
-        assert self._machine is not None
-        return list(self._machine.state.nodes)
 
     async def hand_over(self) -> None:
         """Have others lead what this node leads: it is going to stop."""
@@ -261,14 +247,6 @@ class Membership:
             await self._calling.close()
         await self.relay.close()
 
-    def _is_known(self, node: str, disk: str) -> bool:
-        """Whether a node comes with the disk that it is known with, by the log before the state."""
-        assert self._raft is not None
-        assert self._machine is not None
-        members = {member.id: member.disk for member in map(RaftMember, self._raft.view.members)}
-        known = members.get(node) or _registered_disk(self._machine.state, node)
-        return not known or known == disk
-
     def _viewed(self, view: View) -> None:
         if self.member is not None:
             self.member.viewed(view)
@@ -279,23 +257,6 @@ class Membership:
         if self.seat is not None:
             self.seat.agreed()
 
-    async def _answer_members(self, _node: str, _body: bytes) -> list[bytes | memoryview]:
-        assert self._raft is not None
-        return [msgspec.json.encode(list(self._raft.view.members))]
-
-    async def _answer_join(self, node: str, body: bytes) -> list[bytes | memoryview]:
-        assert self._raft is not None
-        spec = body.decode(errors="replace")
-        if spec.partition("=")[0] != node:
-            raise InvalidInput(f"{node} asks to be let in as {spec[:100]!r}")
-        if node in self._state_nodes():
-            raise Conflict(
-                f"there is a node {node} already, which has another disk: if that is lost, take"
-                f" the node out first (goq cluster leave {node}), or take another id"
-            )
-        await self._raft.add_member(spec)
-        return []
-
 
 def _secret(path: Path | None) -> bytes:
     assert path is not None
@@ -305,11 +266,6 @@ def _secret(path: Path | None) -> bytes:
         raise UsageError(
             f"cannot read {path}: {error.strerror}", field="cluster.secret_file"
         ) from None
-
-
-def _registered_disk(state: State, node: str) -> str:
-    known = state.nodes.get(node)
-    return "" if known is None else known.disk
 
 
 def _reachable(http_url: str, cluster_address: str) -> str:

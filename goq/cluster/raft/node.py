@@ -31,6 +31,7 @@ from goq.storage.files import Disk, RealDisk
 
 _PERHAPS_APPLIED = (FAIL_REASON.LEADER_CHANGED, FAIL_REASON.UNKNOWN_OUTCOME)
 _PAUSE_S = 0.02
+_PARTING_S = 0.05
 _STOP_S = 10.0
 _log = logging.getLogger(__name__)
 
@@ -281,6 +282,8 @@ class RaftNode:
         _soon(app, lambda: _resolve(started, None))
         await self._stopping.wait()
         driver.stop()
+        if self._settings.credentials.server_tls is not None:
+            await asyncio.sleep(_PARTING_S)  # until connections with TLS are gone
 
 
 def _soon(loop: asyncio.AbstractEventLoop, call: Callable[[], Any]) -> None:

@@ -226,7 +226,11 @@ class SecureTransport(Transport):  # type: ignore[misc]
                         ssl=tls,
                         server_hostname=str(node.id) if tls else None,
                     )
-                await link.ended
+                try:
+                    await link.ended
+                except asyncio.CancelledError:  # also one that has not said yet who it is
+                    link.abort("it is not dialed any more", logging.DEBUG)
+                    raise
                 if link.was_open:
                     wait_s = self._pace.retry_s
             except (OSError, TimeoutError) as error:
