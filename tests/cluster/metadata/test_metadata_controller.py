@@ -98,9 +98,7 @@ def test_heartbeats_of_another_start_say_nothing_of_this_one() -> None:
     assert newer.of("n2", 2) is not None
 
 
-def test_a_node_that_came_back_with_another_disk_counts_its_starts_anew_and_is_heard() -> (
-    None
-):
+def test_a_node_that_came_back_with_another_disk_counts_its_starts_anew_and_is_heard() -> None:
     watch = Watch.begin(0).hear("n2", Heartbeat(7, disk="lost"), 100, TIMEOUT_MS)
     watch = watch.hear("n2", Heartbeat(1, disk="new"), 200, TIMEOUT_MS)
     assert watch.of("n2", 1) is not None
