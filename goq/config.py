@@ -89,6 +89,20 @@ def _node_url(value: str) -> str:
     return value.rstrip("/")
 
 
+class ClusterTlsConfig(BaseModel):
+    """Certificates for what the nodes agree on: it is encrypted, and each node shows who it is.
+
+    PEM files. The certificate is signed by the authority in ``ca_file``, which should sign nothing
+    else, names the node's id as a DNS name, and is good for servers and clients.
+    """
+
+    model_config = _STRICT
+
+    cert_file: Path
+    key_file: Path
+    ca_file: Path
+
+
 class ClusterConfig(BaseModel):
     """The node as a member of a cluster; without ``listen`` it is on its own.
 
@@ -104,6 +118,7 @@ class ClusterConfig(BaseModel):
     peers: Annotated[dict[str, str], NoDecode] = Field(default_factory=dict)
     join: str | None = None
     secret_file: Path | None = None
+    tls: ClusterTlsConfig | None = None
     advertise: str | None = None
     rack: str | None = None
     min_insync: int = Field(default=2, ge=1, le=limits.CLUSTER_NODES_MAX)
@@ -113,7 +128,7 @@ class ClusterConfig(BaseModel):
     def _has_host_and_port(cls, value: str | None) -> str | None:
         return None if value is None else _host_and_port(value)
 
-    @field_validator("listen", "join", "secret_file", "advertise", "rack", mode="before")
+    @field_validator("listen", "join", "secret_file", "tls", "advertise", "rack", mode="before")
     @classmethod
     def _may_be_none(cls, value: Any) -> Any:
         return None if value == "none" else value

@@ -211,4 +211,5 @@ RAFT_MESSAGE_BYTES_MAX: Final = 4 * MIB
 RAFT_SEND_BUFFER_BYTES_MAX: Final = 16 * MIB  # waiting to be sent to one member
 RAFT_HANDSHAKES_MAX: Final = 64  # connections that have not said yet who they are
 RAFT_HANDSHAKE_TIMEOUT_S: Final = 3.0
+RAFT_STRANGER_SEEN_S: Final = 10.0  # a member with another disk that does not come again is gone
 RAFT_SECRET_BYTES_MIN: Final = 16

@@ -51,6 +51,10 @@ class Seat(Protocol):
     def controller(self) -> str | None:
         """Which node decides now, if that is known."""
 
+    @property
+    def strangers(self) -> tuple[str, ...]:
+        """Nodes under whose ids somebody comes with another disk, and is not let in."""
+
     async def changed(self, version: int, wait_s: float) -> None:
         """Return when the state has another version than this, or the time is over."""
 
@@ -151,6 +155,7 @@ class ClusterRoutes:
                 controller=seat.controller,
                 topics=names,
                 reports=reports,
+                strangers=seat.strangers,
             )
         )
 

@@ -8,7 +8,10 @@ from goq.api.bodies import Input, Output
 
 
 class NodeOut(Output):
-    """A node; ``status`` is up, fenced, leaving or unfit, ``reason`` says why it is unfit."""
+    """A node; ``status`` is up, fenced, leaving or unfit.
+
+    ``reason`` says why it is unfit, or that somebody with another disk comes under its id.
+    """
 
     id: str
     url: str

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Reports = Mapping[tuple[str, int], "ReplicaReport"]
 _MS_PER_S = 1000
+_STRANGER = "comes with another disk than it is known with, and is not let in"
 
 
 def cluster_out(
@@ -31,6 +32,7 @@ def cluster_out(
     controller: str | None,
     topics: Collection[str] | None = None,
     reports: Reports = {},  # noqa: B006 - nothing writes to it
+    strangers: Collection[str] = (),
 ) -> ClusterOut:
     """Return what ``node`` knows, of all topics or of some."""
     out = ClusterOut(
@@ -38,7 +40,7 @@ def cluster_out(
         node=node,
         cluster=is_cluster,
         controller=controller,
-        nodes=[_node(known) for _, known in sorted(state.nodes.items())],
+        nodes=[_node(known, strangers) for _, known in sorted(state.nodes.items())],
         settings=ClusterSettingsOut(
             state.settings.replication_factor,
             state.settings.min_insync,
@@ -81,14 +83,14 @@ def status_of(node: Node) -> str:
     return "leaving" if node.leaving else "up"
 
 
-def _node(node: Node) -> NodeOut:
+def _node(node: Node, strangers: Collection[str]) -> NodeOut:
     return NodeOut(
         node.id,
         node.http_url,
         status_of(node),
         node.incarnation,
         node.rack,
-        node.unfit_reason or None,
+        _STRANGER if node.id in strangers else node.unfit_reason or None,
     )
 
 

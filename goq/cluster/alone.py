@@ -23,6 +23,7 @@ class AloneSeat:
     administering = None
     view = None
     elections = 0
+    strangers = ()
 
     def __init__(self, broker: Broker, node: str, url: Callable[[], str]) -> None:
         self.node = node

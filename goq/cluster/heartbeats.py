@@ -17,6 +17,7 @@ class _Wire(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     damaged: list[tuple[int, int]]
     repaired: list[tuple[int, int]]
     stopping: bool
+    disk: str
 
 
 def encode_heartbeat(heartbeat: Heartbeat) -> bytes:
@@ -29,6 +30,7 @@ def encode_heartbeat(heartbeat: Heartbeat) -> bytes:
             sorted(heartbeat.damaged),
             sorted(heartbeat.repaired),
             heartbeat.stopping,
+            heartbeat.disk,
         )
     )
 
@@ -46,4 +48,5 @@ def decode_heartbeat(data: bytes) -> Heartbeat:
         frozenset(wire.damaged),
         frozenset(wire.repaired),
         wire.stopping,
+        wire.disk,
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from goq.cluster.disk_id import TOPICS_FILE_NAME
 from goq.storage.files import Disk
 
 FILE_NAME = "kept-topics"
@@ -35,7 +36,7 @@ class KeptTopics:
         self._known: _File | None = None
         if FILE_NAME in disk.names(data_dir):
             self._known = _read(disk, self._path)
-        elif not disk.names(topics_dir):
+        elif not set(disk.names(topics_dir)) - {TOPICS_FILE_NAME}:
             self._known = _File([], [])
 
     @property

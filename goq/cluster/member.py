@@ -21,15 +21,17 @@ from goq.cluster.asking import Asking, headed
 from goq.cluster.becoming import Becoming
 from goq.cluster.calls.calling import Calling
 from goq.cluster.controlling import Controlling
-from goq.cluster.disk_id import disk_id
+from goq.cluster.disk_id import DiskId
 from goq.cluster.fitness import Fitness
 from goq.cluster.handing_over import HandingOver
 from goq.cluster.heartbeats import decode_heartbeat
 from goq.cluster.leader_map import LeaderMap
 from goq.cluster.local_topics import LocalTopics
+from goq.cluster.lost_topics import LostTopics
 from goq.cluster.metadata.commands import (
     AlterInSync,
     ChangeSettings,
+    EmptyNode,
     RegisterNode,
 )
 from goq.cluster.metadata.state import State
@@ -59,6 +61,11 @@ from goq.storage.files import Disk
 
 _log = logging.getLogger("goq.cluster")
 _AGAIN_S = 0.2
+_NOT_THE_ONE = (
+    "the cluster knows {0} with another disk; what that had, and what it has promised, is not here."
+    " Bring the old data folder back; or stop this node, take it out on another one"
+    " (goq cluster leave {0}), and start it again with an empty folder and --join"
+)
 
 
 class Member:
@@ -70,11 +77,13 @@ class Member:
         incarnation: int,
         broker: Broker,
         disk: Disk,
+        own_disk: DiskId,
         proposing: Proposing,
         calling: Calling,
         take_out: Callable[[str], Awaitable[None]],
     ) -> None:
         self.name = name
+        self._disk = own_disk
         self.incarnation = incarnation
         topics = LocalTopics(broker)
         self.controlling = Controlling(proposing, take_out)
@@ -102,11 +111,11 @@ class Member:
         )
         self._handing_over = HandingOver(broker, self.replicas, self.speaking, self._is_up)
         self._becoming = Becoming(broker, self.replicas)
-        self._data_dir = broker.topics_dir.parent
+        self._lost = LostTopics(own_disk, self.replicas, broker.topics_dir)
         self._proposing = proposing
         self._calling = calling
         self._registration: RegisterNode | None = None
-        self._was_wiped = False
+        self._refused_by: tuple[str, ...] = ()
         self._min_insync = 0
         self._has_started = False
         self._changed = asyncio.Event()
@@ -124,13 +133,12 @@ class Member:
         ``min_insync`` counts if the cluster has just begun.
         """
         self._min_insync = min_insync
-        disk = disk_id(self.replicas.disk, self._data_dir)
         self._registration = RegisterNode(
-            self.name, self.incarnation, http_url, cluster_address, rack, disk
+            self.name, self.incarnation, http_url, cluster_address, rack, self._disk.id
         )
         works = (
             self._follow(),
-            self.speaking.beat(lambda: not self._was_wiped),
+            self.speaking.beat(),
             self._look_at_replicas(),
             self.repairs.scrub(),
             self.archives.run(),
@@ -160,7 +168,9 @@ class Member:
 
     def viewed(self, view: View) -> None:
         """Hear how things stand in the Raft group."""
-        self.speaking.leader = view.leader
+        if view.refused_by and not self._refused_by and view.leader is None:
+            _log.critical("this node takes no part: %s", _NOT_THE_ONE.format(self.name))
+        self.speaking.leader, self._refused_by = view.leader, view.refused_by
         self.controlling.lead(view.is_leader)
 
     def agreed(self) -> None:
@@ -174,6 +184,8 @@ class Member:
 
         A node that falls behind later is of use all the same, as a way to the others.
         """
+        if self._refused_by and self.speaking.leader is None:
+            return [f"its disk: {_NOT_THE_ONE.format(self.name)}"]
         if self._has_started:
             return []
         found = still_to_come(self.state, self.name, self.incarnation)
@@ -215,31 +227,13 @@ class Member:
             await self._changed.wait()
             self._changed.clear()
             try:
-                if not self._is_wiped():
-                    await self._register()
-                    await self._becoming.become(self.state)
+                await self._register()
+                await self._becoming.become(self.state)
+                await self._lost.make_up(self.state)
             except (GoqError, OSError) as error:
                 _log.warning("this node does not follow the cluster yet: %s", error)
                 await asyncio.sleep(_AGAIN_S)
                 self._changed.set()
-
-    def _is_wiped(self) -> bool:
-        """Whether the cluster knows this node with another data folder: then it does nothing.
-
-        It would count as having what it has lost.
-        """
-        known, own = self.state.nodes.get(self.name), self._registration
-        is_wiped = known is not None and own is not None and known.disk != own.disk
-        if is_wiped and not self._was_wiped:
-            _log.critical(
-                "the data folder of %s is not the one that the cluster knows it with, so this node"
-                " takes no part: bring the old folder back; or stop it, take it out from another"
-                " node (goq cluster leave %s), and start it with an empty folder and a new id",
-                self.name,
-                self.name,
-            )
-        self._was_wiped = is_wiped
-        return is_wiped
 
     async def _register(self) -> None:
         known = self.state.nodes.get(self.name)
@@ -248,13 +242,21 @@ class Member:
         ):
             with suppress(GoqError):  # who registers without having been heard of counts as silent
                 await self.speaking.speak()
-            always = self._becoming.synced_at_once(self.state)
-            keeps = tuple(sorted(t for t in self._becoming.kept.ids if always.get(t)))
-            await self._proposing.propose(replace(self._registration, keeps=keeps))
+            if self._lost.are_lost and known is not None:
+                _log.critical("the messages on this node are gone; it copies them from the others")
+                await self._proposing.propose(EmptyNode(self.name, self._disk.id))
+            await self._proposing.propose(replace(self._registration, keeps=self._keeps()))
         settings = self.state.settings
         if settings.version == 1 and settings.min_insync != self._min_insync:
             with suppress(Conflict):  # another node was first
                 await self._proposing.propose(ChangeSettings(1, min_insync=self._min_insync))
+
+    def _keeps(self) -> tuple[int, ...]:
+        """Return of which topics this node has whatever it said it has."""
+        if self._lost.are_lost:
+            return ()
+        always = self._becoming.synced_at_once(self.state)
+        return tuple(sorted(t for t in self._becoming.kept.ids if always.get(t)))
 
     def _heartbeat(self) -> Heartbeat:
         return Heartbeat(
@@ -262,8 +264,9 @@ class Member:
             self.fitness.reason,
             frozenset(self._becoming.deleted & {t.topic_id for t in self.state.topics.values()}),
             self.repairs.damaged,
-            self.repairs.repaired,
+            self._lost.whole(self.repairs.repaired, self.state),
             self._handing_over.is_stopping,
+            self._disk.id,
         )
 
     def _is_listed(self) -> bool:

@@ -7,14 +7,13 @@ import logging
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
-
 from goq.broker.broker import Broker
 from goq.broker.metadata import LocalMetadata
-from goq.cluster.administering import Administering, check_nobody_is_away
+from goq.cluster.administering import Administering
 from goq.cluster.asking import ARCHIVE, FETCH, MEND
 from goq.cluster.calls.answering import Answering
 from goq.cluster.calls.calling import Calling
+from goq.cluster.disk_id import FILE_NAME, DiskId, disk_id
 from goq.cluster.elsewhere import (
     PRODUCERS,
     PUBLISH,
@@ -22,13 +21,23 @@ from goq.cluster.elsewhere import (
     RemotePartition,
 )
 from goq.cluster.giving_back import GIVE_BACK, GivingBack
+from goq.cluster.joining import (
+    ASKED_BY_ANYONE,
+    JOIN,
+    MEMBERS,
+    Admitting,
+    join,
+    members_at,
+    registered_disk,
+)
 from goq.cluster.member import Member
 from goq.cluster.metadata.store import MetadataMachine
 from goq.cluster.proposing import Proposing
 from goq.cluster.raft.driver import RaftSettings, View
-from goq.cluster.raft.journal import FILE_NAME
+from goq.cluster.raft.journal import FILE_NAME as JOURNAL
 from goq.cluster.raft.link import Credentials
 from goq.cluster.raft.node import RaftNode
+from goq.cluster.raft.tls import tls_credentials
 from goq.cluster.raft.watched import Applied
 from goq.cluster.relaying import Relay
 from goq.cluster.reporting import REPORTS
@@ -36,15 +45,12 @@ from goq.cluster.seat import MemberSeat
 from goq.cluster.shared_metadata import SharedMetadata
 from goq.cluster.speaking import HEARTBEAT
 from goq.config import Config
-from goq.errors import Conflict, GoqError, InvalidInput, NotLeader, UsageError
+from goq.errors import GoqError, NotLeader, UsageError
 from goq.storage.files import Disk
 
 _log = logging.getLogger("goq.cluster")
 _FOLDER = "cluster"
-_MEMBERS, _JOIN = "/cluster/members", "/cluster/join"
 _ANY_HOST = ("0.0.0.0", "::", "")
-_JOIN_TIMEOUT_S = 10.0
-_AGAIN_S = 0.5
 _HAND_OVER_S = 1.0
 
 
@@ -56,7 +62,8 @@ class Membership:
         self._disk = disk
         self._name = config.broker.node_id
         self._secret = _secret(config.cluster.secret_file)
-        self._calling = Calling(self._name, self._secret)
+        self._disk_id: DiskId | None = None
+        self._calling: Calling | None = None
         self.relay = Relay()
         self._raft: RaftNode | None = None
         self._machine: MetadataMachine | None = None
@@ -72,22 +79,27 @@ class Membership:
         Raises ``UsageError`` for what cannot be, ``DamagedData``, and what opening files may raise.
         """
         config = self._config
-        folder = config.broker.data_dir / _FOLDER
-        if not folder.exists() and await local.topics():
+        data_dir = config.broker.data_dir
+        folder = data_dir / _FOLDER
+        was_member = folder.exists() or FILE_NAME in self._disk.names(data_dir)
+        if not was_member and await local.topics():
             raise UsageError(
                 f"the topics in {config.broker.data_dir} are of a node on its own, and a cluster"
                 " would not know them; begin a cluster with an empty folder, and take over what is"
                 " to be kept by goq consume and goq produce",
                 field="broker.data_dir",
             )
-        folder.mkdir(exist_ok=True)
-        self._machine = MetadataMachine(folder)
+        own = self._disk_id = disk_id(self._disk, data_dir, folder, data_dir / "topics")
+        self._calling = Calling(self._name, self._secret, own.id)
+        machine = self._machine = MetadataMachine(folder)
         settings = RaftSettings(
-            f"{self._name}={self._address}",
+            self._spec(joins=self._joins is not None),
             config.cluster.address,
             folder,
-            Credentials(self._secret),
+            self._credentials(),
             others=await self._others(folder),
+            disk=own.id,
+            known_disk=lambda node: registered_disk(machine.state, node),
         )
         self._raft = RaftNode(
             settings,
@@ -111,21 +123,32 @@ class Membership:
         assert address is not None  # the configuration has been checked
         return address
 
+    def _credentials(self) -> Credentials:
+        tls = self._config.cluster.tls
+        if tls is None:
+            return Credentials(self._secret)
+        return tls_credentials(self._secret, tls.ca_file, tls.cert_file, tls.key_file)
+
+    def _spec(self, *, joins: bool) -> str:
+        """Return this node as a member; one that joins names its disk: nobody else is let in."""
+        assert self._disk_id is not None
+        return f"{self._name}={self._address}" + (f"/{self._disk_id.id}" if joins else "")
+
     @property
     def _joins(self) -> str | None:
         return self._config.cluster.joins(self._name)
 
     async def _others(self, folder: Path) -> tuple[str, ...]:
         """Return the members to begin with; they count in a new folder only."""
-        peers, join = self._config.cluster.peers, self._joins
-        if join is None or (folder / FILE_NAME).exists():
+        peers, url = self._config.cluster.peers, self._joins
+        if url is None or (folder / JOURNAL).exists():
             return tuple(f"{n}={a}" for n, a in peers.items() if n != self._name)
+        assert self._calling is not None
         try:
-            answer = await self._calling.call(join, _MEMBERS, b"", _JOIN_TIMEOUT_S)
+            members = await members_at(self._calling, url)
         except GoqError as error:
-            raise UsageError(f"cannot join {join}: {error}", field="cluster.join") from None
-        members: list[str] = msgspec.json.decode(answer, type=list[str])
-        return tuple(spec for spec in members if spec.partition("=")[0] != self._name)
+            raise UsageError(f"cannot join {url}: {error}", field="cluster.join") from None
+        return tuple(spec for name, spec in members.items() if name != self._name)
 
     def elsewhere(self, topic: str, number: int) -> RemotePartition:
         """Return a partition that another node leads."""
@@ -136,12 +159,15 @@ class Membership:
         """Make the part that works with the broker, which has been started."""
         assert self._raft is not None
         assert self._machine is not None
+        assert self._disk_id is not None
+        assert self._calling is not None
         proposing = Proposing(self._raft, self._machine)
         self.member = Member(
             self._name,
             broker.epoch,
             broker,
             self._disk,
+            self._disk_id,
             proposing,
             self._calling,
             self._take_out,
@@ -155,6 +181,7 @@ class Membership:
             Administering(proposing, self.member.reporting, raft.add_member),
             self.member.repairs,
         )
+        admitting = Admitting(raft, lambda: proposing.state)
         for_others = PublishingForOthers(broker)
         self.giving_back = GivingBack(broker, self.member.map.call_leader)
         self.answering = Answering(
@@ -168,9 +195,11 @@ class Membership:
                 REPORTS: self.member.reporting.answer,
                 MEND: self.member.answer_mend,
                 ARCHIVE: self.member.answer_archive,
-                _MEMBERS: self._answer_members,
-                _JOIN: self._answer_join,
+                MEMBERS: admitting.answer_members,
+                JOIN: admitting.answer_join,
             },
+            anyone=ASKED_BY_ANYONE,
+            is_known=admitting.is_known,
         )
         self._viewed(self._raft.view)
 
@@ -180,8 +209,19 @@ class Membership:
         cluster = self._config.cluster
         url = cluster.advertise or _reachable(http_url, self._address)
         self.member.start(url, self._address, cluster.rack, cluster.min_insync)
-        if self._joins is not None:
-            self._joining = asyncio.ensure_future(self._join(self._joins))
+        if cluster.join is not None:
+            assert self._calling is not None
+            assert self._machine is not None
+            machine = self._machine
+            self._joining = asyncio.ensure_future(
+                join(
+                    self._calling,
+                    cluster.join,
+                    self._spec(joins=True),
+                    is_first=self._joins is None,
+                    has_heard=lambda: bool(machine.state.nodes),
+                )
+            )
 
     async def _take_out(self, node: str) -> None:
         """Take a node that leaves out of the Raft group; one that leads it hands that over first.
@@ -193,24 +233,6 @@ class Membership:
             await self._raft.transfer_leadership()
             raise NotLeader("another node runs the controller now")
         await self._raft.remove_member(node)
-
-    async def _join(self, url: str) -> None:
-        """Ask to be let in until something is heard from the cluster, which tells members alone.
-
-        So a node that has heard anything once never asks again, least of all one that has left.
-        """
-        spec = f"{self._name}={self._address}".encode()
-        while not self._state_nodes():
-            try:
-                await self._calling.call(url, _JOIN, spec, _JOIN_TIMEOUT_S)
-                return
-            except GoqError as error:
-                _log.warning("not a member of the cluster at %s yet: %s", url, error)
-                await asyncio.sleep(_AGAIN_S)
-
-    def _state_nodes(self) -> list[str]:
-        assert self._machine is not None
-        return list(self._machine.state.nodes)
 
     async def hand_over(self) -> None:
         """Have others lead what this node leads: it is going to stop."""
@@ -230,7 +252,8 @@ class Membership:
             await self._raft.stop()
         if self._machine is not None:
             self._machine.close()
-        await self._calling.close()
+        if self._calling is not None:
+            await self._calling.close()
         await self.relay.close()
 
     def _viewed(self, view: View) -> None:
@@ -242,25 +265,6 @@ class Membership:
             self.member.agreed()
         if self.seat is not None:
             self.seat.agreed()
-
-    async def _answer_members(self, _node: str, _body: bytes) -> list[bytes | memoryview]:
-        assert self._raft is not None
-        return [msgspec.json.encode(list(self._raft.view.members))]
-
-    async def _answer_join(self, node: str, body: bytes) -> list[bytes | memoryview]:
-        assert self._raft is not None
-        spec = body.decode(errors="replace")
-        if spec.partition("=")[0] != node:
-            raise InvalidInput(f"{node} asks to be let in as {spec[:100]!r}")
-        if node in self._state_nodes():
-            raise Conflict(
-                f"there is a node {node} already, which has another folder: take another id, and"
-                f" if that node is lost: goq cluster leave {node}"
-            )
-        assert self._machine is not None
-        check_nobody_is_away(self._machine.state)
-        await self._raft.add_member(spec)
-        return []
 
 
 def _secret(path: Path | None) -> bytes:

@@ -54,6 +54,11 @@ class MemberSeat:
         """Which node decides now, None while there is none or it is not known."""
         return self._view().leader
 
+    @property
+    def strangers(self) -> tuple[str, ...]:
+        """Nodes under whose ids somebody comes with another disk, and is not let in here."""
+        return self._view().refused
+
     def led_here(self) -> list[ReplicaReport]:
         """Return what is known of the partitions that this node leads."""
         return self._reporting.led_here()

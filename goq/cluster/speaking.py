@@ -44,12 +44,11 @@ class Speaking:
         self._heard_s = -math.inf
         self._tasks = Tasks()
 
-    async def beat(self, may_speak: Callable[[], bool]) -> None:
+    async def beat(self) -> None:
         """Speak again and again, until cancelled."""
         while True:
             await asyncio.sleep(limits.NODE_HEARTBEAT_MS / 1000)
-            if may_speak():
-                self._tasks.start(self.speak())  # one that hangs does not hold up the next
+            self._tasks.start(self.speak())  # one that hangs does not hold up the next
 
     async def speak(self) -> None:
         """Send one heartbeat; what fails is made up for by the next."""
@@ -59,8 +58,8 @@ class Speaking:
             if self._is_known() and not self.has_left:
                 self.has_left = True
                 _log.warning(
-                    "this node has left the cluster; stop it. To take part again it needs a new id"
-                    " and an empty folder"
+                    "this node has left the cluster; stop it. To take part again it needs an empty"
+                    " folder and --join"
                 )
         except GoqError as error:
             _log.debug("no heartbeat: %s", error)

@@ -182,6 +182,8 @@ def verify_data_dir(disk: Disk, data_dir: Path) -> DirReport:
 def _logs_in(disk: Disk, data_dir: Path) -> Iterator[tuple[str, int, str]]:
     topics_dir = data_dir / TOPICS_DIR
     for topic in disk.names(topics_dir):
+        if topic.startswith("."):  # no topic's name: what a node keeps of itself
+            continue
         for partition in disk.names(topics_dir / topic):
             if not (partition.isascii() and partition.isdigit()):
                 continue

@@ -15,6 +15,7 @@ from goq_cli.cluster_view import (
     print_nodes,
     summary,
 )
+from goq_cli.commands import cluster_recover
 from goq_cli.output import confirm, notice, print_json, print_text
 from goq_cli.session import SESSION
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from goq.client import Client
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+app.command("recover")(cluster_recover.command)
 _Topic = Annotated[str, typer.Argument(metavar="TOPIC")]
 _Partition = Annotated[int, typer.Argument(metavar="PARTITION", min=0)]
 _WATCH_S = 1.0

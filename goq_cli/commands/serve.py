@@ -36,6 +36,14 @@ def command(
         Path | None,
         typer.Option(help="By what nodes prove themselves: openssl rand -hex 32 > FILE"),
     ] = None,
+    cluster_tls_cert_file: Annotated[
+        Path | None,
+        typer.Option(help="With the next two: encrypt what the nodes agree on. PEM, of this node."),
+    ] = None,
+    cluster_tls_key_file: Annotated[Path | None, typer.Option(help="Of the certificate.")] = None,
+    cluster_tls_ca_file: Annotated[
+        Path | None, typer.Option(help="The authority of all nodes' certificates.")
+    ] = None,
     settings: Annotated[
         list[str], typer.Option("--set", metavar="KEY=VALUE", help="Any setting, by dotted name.")
     ] = [],  # noqa: B006 - typer reads the default, nothing writes to it
@@ -65,6 +73,9 @@ def command(
         "cluster.peers": peers,
         "cluster.join": join,
         "cluster.secret_file": cluster_secret_file,
+        "cluster.tls.cert_file": cluster_tls_cert_file,
+        "cluster.tls.key_file": cluster_tls_key_file,
+        "cluster.tls.ca_file": cluster_tls_ca_file,
     }
     flags |= {name: value for name, value in given.items() if value is not None}
     loaded = load_config(config, flags)

@@ -101,7 +101,7 @@ def test_an_id_that_is_in_use_joins_no_second_time(cluster: Members) -> None:
         address = f"127.0.0.1:{free_port()}"
         await second._calling.call(url, "/cluster/join", f"n2={address}".encode(), 5.0)
 
-    with pytest.raises(Conflict, match="another id"):
+    with pytest.raises(Conflict, match="another disk"):
         cluster.running["n2"].on_loop(ask)
 
 

@@ -289,6 +289,8 @@ def test_other_nodes_reach_a_node_where_its_configuration_says(
             {"cluster.peers": "none", "cluster.join": "http://h:1", "cluster.listen": "[::]:9080"},
             "cluster.advertise",
         ),
+        ({"cluster.tls.cert_file": "n1.pem"}, "cluster.tls.key_file"),
+        ({"cluster.tls": "ca.pem"}, "cluster.tls"),
         ({"cluster.min_insync": "0"}, "cluster.min_insync"),
         ({"cluster.min_insync": "33"}, "cluster.min_insync"),
         ({"cluster.colour": "red"}, "cluster.colour"),
@@ -299,6 +301,20 @@ def test_a_member_that_cannot_be_is_told_which_setting_is_wrong(
 ) -> None:
     with pytest.raises(UsageError, match=re.escape(named)):
         load_config(None, {"cluster.peers": "n1=h:1", **MEMBER, **flags})
+
+
+def test_certificates_are_named_by_flags_and_by_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GOQ_CLUSTER__TLS__CA_FILE", "ca.pem")
+    files = {"cluster.tls.cert_file": "n1.pem", "cluster.tls.key_file": "n1.key"}
+    tls = load_config(None, {**MEMBER, "cluster.peers": "n1=h:1", **files}).cluster.tls
+    assert tls is not None
+    assert [str(tls.cert_file), str(tls.key_file), str(tls.ca_file)] == [
+        "n1.pem",
+        "n1.key",
+        "ca.pem",
+    ]
 
 
 def test_min_insync_may_be_one_and_as_many_as_a_cluster_has_nodes() -> None:

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from goq.cluster.metadata.commands import (
     AnyCommand,
+    BeginAgain,
     FenceNode,
     MarkDamaged,
     MarkRepaired,
@@ -98,6 +99,10 @@ def _check_change(
         and command.node == old.leader
     )
     assert new.leader_epoch == old.leader_epoch + (new.leader != old.leader or anew)
+    if isinstance(command, BeginAgain):
+        assert new.replicas == new.in_sync == (command.node,)
+        assert new.leader is None
+        return
     for node in set(new.holders) - set(old.holders) | set(new.target) - set(old.target):
         assert node in old.target or node in old.holders or before.nodes[node].takes_replicas
     for node in set(new.returned) - set(old.returned):

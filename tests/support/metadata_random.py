@@ -60,6 +60,10 @@ class Commands:
         if node.unfit_reason and r.random() < 0.5:
             return c.SetFitness(name, incarnation)
         kind = r.randrange(8)
+        if r.random() < 0.03:
+            return c.EmptyNode(name, r.choice(["", "", "another"]))
+        if r.random() < 0.006:
+            return c.BeginAgain(name, r.choice(["", "", "another"]))
         if kind < 4:
             return c.FenceNode(name, incarnation)
         if kind < 5:

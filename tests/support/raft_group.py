@@ -10,6 +10,7 @@ from typing import Any
 from goq.cluster.raft.driver import RaftSettings
 from goq.cluster.raft.link import Credentials
 from goq.cluster.raft.machine import Refused, Request
+from goq.cluster.raft.member import Member
 from goq.cluster.raft.node import RaftNode
 from goq.cluster.raft.sqlite_machine import SqliteMachine
 from goq.cluster.raft.timing import Timing
@@ -56,15 +57,16 @@ def member_specs(count: int) -> list[str]:
 
 
 def settings_of(spec: str, others: list[str], folder: Path, timing: Timing) -> RaftSettings:
-    id_, _, address = spec.partition("=")
-    host, _, port = address.rpartition(":")
+    member = Member(spec)
+    host, _, port = member.address.rpartition(":")
     return RaftSettings(
         spec,
         (host, int(port)),
-        folder / id_ / "raft",
+        folder / str(member.id) / "raft",
         Credentials(SECRET),
         tuple(other for other in others if other != spec),
         timing,
+        disk=member.disk,
     )
 
 

@@ -18,6 +18,7 @@ PROOF = "goq-proof"
 NODE = "goq-node"
 SESSION = "goq-session"
 NUMBER = "goq-number"
+DISK = "goq-disk"
 
 
 class Answered(NamedTuple):
@@ -29,10 +30,23 @@ class Answered(NamedTuple):
 
 
 class Answering:
-    """What other nodes may ask of this one, by path."""
+    """What other nodes may ask of this one, by path.
 
-    def __init__(self, secret: bytes, works: Mapping[str, Work]) -> None:
+    ``is_known`` says whether a node comes with the disk that it is known with: another has lost
+    what it had. Such a node may ask for what is in ``anyone`` only.
+    """
+
+    def __init__(
+        self,
+        secret: bytes,
+        works: Mapping[str, Work],
+        *,
+        anyone: frozenset[str] = frozenset(),
+        is_known: Callable[[str, str], bool] = lambda _node, _disk: True,
+    ) -> None:
         self.boot = new_nonce()
+        self._anyone = anyone
+        self._is_known = is_known
         self._prover = Prover(secret)
         self._works = works
         self._heard: dict[tuple[str, str], Heard] = {}
@@ -44,6 +58,7 @@ class Answering:
         except GoqError as error:
             return Answered(error.http_status, [error.code.encode()], {BOOT: self.boot})
         try:
+            self._check_disk(path, mark)
             status, answer = 200, await self._work(path)(mark.node, body)
         except GoqError as error:
             status, answer = error.http_status, [f"{error.code}\n{error.detail}".encode()]
@@ -54,7 +69,7 @@ class Answering:
         if not (number.isascii() and number.isdecimal() and len(number) < 19):
             raise InvalidInput("this is for nodes of the cluster alone")
         names = (headers.get(NODE, ""), headers.get(BOOT, ""), headers.get(SESSION, ""))
-        mark = CallMark(*names, int(number))
+        mark = CallMark(*names, int(number), headers.get(DISK, ""))
         self._prover.check(self._prover.of_call(mark, path, body), headers.get(PROOF, ""))
         if mark.boot != self.boot:
             raise NotAllowed("this node was started anew")
@@ -66,6 +81,13 @@ class Answering:
             heard = self._heard[session] = Heard()
         heard.take(mark.number)
         return mark
+
+    def _check_disk(self, path: str, mark: CallMark) -> None:
+        if path not in self._anyone and not self._is_known(mark.node, mark.disk):
+            raise NotAllowed(
+                f"{mark.node} comes with another disk than the cluster knows it with, and is not"
+                " listened to"
+            )
 
     def _work(self, path: str) -> Work:
         work = self._works.get(path)

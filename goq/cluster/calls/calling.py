@@ -5,17 +5,18 @@ from __future__ import annotations
 import httpx
 
 from goq import limits
-from goq.cluster.calls.answering import BOOT, NODE, NUMBER, PROOF, SESSION
+from goq.cluster.calls.answering import BOOT, DISK, NODE, NUMBER, PROOF, SESSION
 from goq.cluster.calls.proofs import CallMark, Prover, new_nonce
 from goq.cluster.transports import Transports
 from goq.errors import BY_CODE, GoqError, NotAllowed, Unavailable
 
 
 class Calling:
-    """Calls other nodes as the node ``me``."""
+    """Calls other nodes as the node ``me``, which comes with ``disk``."""
 
-    def __init__(self, me: str, secret: bytes) -> None:
+    def __init__(self, me: str, secret: bytes, disk: str = "") -> None:
         self._me = me
+        self._disk = disk
         self._prover = Prover(secret)
         self._session = new_nonce()
         self._number = 0
@@ -51,12 +52,14 @@ class Calling:
         self, url: str, path: str, body: bytes, timeout_s: float
     ) -> tuple[CallMark, httpx.Response]:
         self._number += 1
-        mark = CallMark(self._me, self._boots.get(url, ""), self._session, self._number)
+        boot = self._boots.get(url, "")
+        mark = CallMark(self._me, boot, self._session, self._number, self._disk)
         headers = {
             NODE: mark.node,
             BOOT: mark.boot,
             SESSION: mark.session,
             NUMBER: str(mark.number),
+            DISK: mark.disk,
             PROOF: self._prover.of_call(mark, path, body),
         }
         timeout = httpx.Timeout(timeout_s).as_dict()

@@ -22,12 +22,13 @@ _WINDOW = 4096  # calls of a session that may arrive out of order
 
 
 class CallMark(NamedTuple):
-    """What tells one call from all others."""
+    """What tells one call from all others, and with which disk its node comes."""
 
     node: str
     boot: str
     session: str
     number: int
+    disk: str = ""
 
 
 def new_nonce() -> str:

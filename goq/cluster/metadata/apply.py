@@ -12,6 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from goq.cluster.metadata import commands, groups, moves, nodes, partitions, topics
+from goq.cluster.metadata.beginning_again import begin_again
 from goq.cluster.metadata.results import Applied, Refusal
 from goq.cluster.metadata.state import State
 
@@ -37,6 +38,8 @@ def apply_bytes(state: State, data: bytes, index: int) -> Applied:
 _RULES: dict[type[commands.Command], Callable[[State, Any], Applied]] = {
     commands.RegisterNode: nodes.register_node,
     commands.FenceNode: nodes.fence_node,
+    commands.EmptyNode: nodes.empty_node,
+    commands.BeginAgain: begin_again,
     commands.UnfenceNode: nodes.unfence_node,
     commands.SetFitness: nodes.set_fitness,
     commands.LeaveNode: nodes.leave_node,

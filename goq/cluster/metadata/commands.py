@@ -58,6 +58,20 @@ class UnfenceNode(Command, frozen=True, tag="unfence_node/1"):
     incarnation: Count
 
 
+class EmptyNode(Command, frozen=True, tag="empty_node/1"):
+    """A node has lost the messages of all its replicas, and comes with the disk all the same."""
+
+    node: Text
+    disk: Text
+
+
+class BeginAgain(Command, frozen=True, tag="begin_again/1"):
+    """All other nodes are lost for good. It is never proposed: see ``goq.cluster.recovering``."""
+
+    node: Text
+    disk: Text
+
+
 class SetFitness(Command, frozen=True, tag="set_fitness/1"):
     """A node can lead, or cannot for a reason (not empty then), as a full disk."""
 
@@ -241,6 +255,8 @@ AnyCommand = (
     RegisterNode
     | FenceNode
     | UnfenceNode
+    | EmptyNode
+    | BeginAgain
     | SetFitness
     | LeaveNode
     | RemoveNode

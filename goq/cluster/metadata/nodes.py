@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from goq import limits
 from goq.cluster.metadata.commands import (
+    EmptyNode,
     FenceNode,
     LeaveNode,
     RegisterNode,
@@ -39,7 +40,7 @@ def register_node(state: State, command: RegisterNode) -> Applied:
             "another_disk",
             f"node {known.id!r} comes with another data folder than it was let in with: what it had"
             f" is not there, and it must not count as having it. Bring the old folder back, or take"
-            f" the node out (goq cluster leave {known.id}) and let it join under a new id",
+            f" the node out (goq cluster leave {known.id}) and let it join with an empty folder",
         )
     if command.incarnation <= known.incarnation:
         raise Refusal(
@@ -97,6 +98,29 @@ def unfence_node(state: State, command: UnfenceNode) -> Applied:
     if node.is_up:
         raise Refusal("not_fenced", f"node {node.id!r} is not fenced")
     return _changed(state, replace(node, status=NodeStatus.UP), f"node {node.id} is back")
+
+
+def empty_node(state: State, command: EmptyNode) -> Applied:
+    """Count a node's replicas as having nothing: in sync nowhere, or damaged where it was alone."""
+    node = state.nodes.get(command.node)
+    if node is None:
+        raise Refusal("node_not_found", f"there is no node {command.node!r} in the cluster")
+    if node.disk != command.disk:
+        raise Refusal("another_disk", f"node {node.id!r} comes with another disk")
+    loads = Leaderships(state)
+    nodes = state.nodes
+    state = with_each(state, node.id, lambda p, _topic: settled(nodes, _emptied(p, node.id), loads))
+    return _accepted(state, f"node {node.id} has lost its messages")
+
+
+def _emptied(partition: Partition, node: str) -> Partition:
+    others = tuple(other for other in partition.in_sync if other != node)
+    returned = tuple(other for other in partition.returned if other != node)
+    partition = replace(partition, returned=returned)
+    if others or node not in partition.in_sync:
+        return replace(partition, in_sync=others or partition.in_sync)
+    damaged = tuple(n for n in partition.holders if n in (*partition.damaged, node))
+    return replace(partition, damaged=damaged, unclean=False)
 
 
 def set_fitness(state: State, command: SetFitness) -> Applied:

@@ -54,7 +54,7 @@ class MetadataMachine:
         except (sqlite3.DatabaseError, raft.MachineFailed) as error:
             raise DamagedData(
                 f"{path} cannot be used: {error}; remove this node from the cluster, and let it"
-                " join again with a new id and an empty folder: the others have what was in it"
+                " join again with an empty folder: the others have what was in it"
             ) from error
 
     @property

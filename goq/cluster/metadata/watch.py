@@ -19,7 +19,8 @@ class Heartbeat(NamedTuple):
     ``deleted`` are ids of topics that are being deleted and of which it has no file any more,
     ``damaged`` the partitions, by topic id and number, that have damaged frames here, ``repaired``
     those that had and are whole again. What is in neither says nothing: the node may not have
-    looked yet. ``stopping`` says that it wants to be counted as away, from now on.
+    looked yet. ``stopping`` says that it wants to be counted as away, from now on; ``disk`` is the
+    one that it comes with.
     """
 
     incarnation: int
@@ -28,6 +29,7 @@ class Heartbeat(NamedTuple):
     damaged: frozenset[tuple[int, int]] = frozenset()
     repaired: frozenset[tuple[int, int]] = frozenset()
     stopping: bool = False
+    disk: str = ""
 
 
 class Heard(NamedTuple):
@@ -81,10 +83,13 @@ class Watch(NamedTuple):
         now_ms: int,
         timeout_ms: int = limits.NODE_SESSION_TIMEOUT_MS,
     ) -> Watch:
-        """Return the watch after a heartbeat; one of an earlier incarnation is old news."""
+        """Return the watch after a heartbeat; one of an earlier incarnation is old news.
+
+        Incarnations are counted by each disk for itself.
+        """
         before = self.heard.get(node)
         since_ms = now_ms
-        if before is not None:
+        if before is not None and before.heartbeat.disk == heartbeat.disk:
             if heartbeat.incarnation < before.heartbeat.incarnation:
                 return self
             same = heartbeat.incarnation == before.heartbeat.incarnation

@@ -10,9 +10,11 @@ from pathlib import Path
 from random import Random
 
 from goq.cluster.raft.hardened import Callback, HardenedSyncObj
+from goq.cluster.raft.journal import FILE_NAME
 from goq.cluster.raft.link import Credentials
 from goq.cluster.raft.machine import StateMachine
 from goq.cluster.raft.member import Member, in_order
+from goq.cluster.raft.strangers import Strangers
 from goq.cluster.raft.timing import Timing
 from goq.cluster.raft.transport import Pace, SecureTransport
 from goq.cluster.raft.watched import Applied, WatchedMachine
@@ -29,6 +31,8 @@ class RaftSettings:
 
     ``member`` is itself, as ``n1=10.0.0.1:9080``, under which the others reach it; ``listen`` is
     where it listens. ``others`` are the other members, and count only in a new ``folder``.
+    ``disk`` is the id of the disk that it comes with, and ``known_disk`` says of another member
+    with which it comes, empty if that is not known yet; called on the thread of the node.
     """
 
     member: str
@@ -38,13 +42,16 @@ class RaftSettings:
     others: tuple[str, ...] = ()
     timing: Timing = field(default_factory=Timing)
     pace: Pace = field(default_factory=Pace)
+    disk: str = ""
+    known_disk: Callable[[str], str] = lambda _id: ""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
     """How things stand, as far as this member knows: its leader may be deposed already.
 
-    ``failure`` says why the member has stopped, if it has.
+    ``failure`` says why the member has stopped, if it has. ``refused`` are members that come with
+    another disk than they are known with, ``refused_by`` those that say so of this one.
     """
 
     leader: str | None = None
@@ -55,6 +62,8 @@ class View:
     members: tuple[str, ...] = ()
     has_quorum: bool = False
     failure: str | None = None
+    refused: tuple[str, ...] = ()
+    refused_by: tuple[str, ...] = ()
 
 
 class Driver:
@@ -87,6 +96,8 @@ class Driver:
         self._is_full = False
         self._raft: HardenedSyncObj | None = None
         self._transport: SecureTransport | None = None
+        is_new = FILE_NAME not in disk.names(settings.folder)
+        self._strangers = Strangers(settings.disk, settings.known_disk, is_new=is_new)
 
     async def start(self) -> None:
         """Open the folder, listen, and begin to tick."""
@@ -138,6 +149,7 @@ class Driver:
             on_message=self._kick,
             random=self._random,
             pace=self._settings.pace,
+            strangers=self._strangers,
         )
         return self._transport
 
@@ -184,6 +196,8 @@ class Driver:
             raft.raftLastApplied,
             tuple(node.spec for node in in_order({*raft.otherNodes, raft.selfNode})),
             raft.hasQuorum,
+            refused=self._strangers.seen(self._loop.time()),
+            refused_by=self._strangers.refused_by(self._loop.time()),
         )
         if _essence(before) != _essence(self.view):
             self._on_view(self.view)
@@ -196,4 +210,4 @@ class Driver:
 
 
 def _essence(view: View) -> tuple[object, ...]:
-    return view.leader, view.is_leader, view.term, view.members
+    return view.leader, view.is_leader, view.term, view.members, view.refused, view.refused_by

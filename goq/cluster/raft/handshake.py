@@ -2,15 +2,19 @@
 
 Everything is a frame: a size u32, little-endian, and as many bytes. D dials, A accepts:
 
-    D → A   b"goqraft1" · nonce 32 · id of D · id of A    each id: size u16 · UTF-8
-    A → D   nonce 32 · proof 32
+    D → A   b"goqraft2" · nonce 32 · id of D · id of A · disk of D    each: size u16 · UTF-8
+    A → D   nonce 32 · proof 32 · disk of A
     D → A   proof 32
 
 A proof is HMAC-SHA256, keyed with the secret of the cluster, of the prover's role and the SHA-256
-of both nonces and ids as they were sent: it can be neither replayed nor reflected. After that each
+of the first two frames without proofs: it can be neither replayed nor reflected. After that each
 direction has a key of its own, made in the same way, and 32 bytes follow each frame: HMAC-SHA256
 of its number in that direction, its size and its bytes. A frame left out, repeated, moved or
-changed on the way ends the connection. The first frame of A, an empty one, tells D that it is in.
+changed on the way ends the connection.
+
+The first sealed frame of each is its verdict, first D's, then A's: empty if the other is let in,
+else why it is not. That is so when it comes with another disk than it is known with: then it has
+forgotten its votes, and what it said that it had on its disk.
 
 Nothing is encrypted: who needs that has TLS around it.
 """
@@ -20,11 +24,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
+from typing import NamedTuple
 
 from goq import limits
 from goq.errors import NotAllowed, TooLarge
 
-MAGIC = b"goqraft1"
+MAGIC = b"goqraft2"
 NONCE_BYTES = PROOF_BYTES = SEAL_BYTES = 32
 HELLO_BYTES_MAX = 1024
 _SIZE = struct.Struct("<I")
@@ -92,9 +97,9 @@ def plain_frame(data: bytes) -> bytes:
 class Keys:
     """What follows from a handshake: the proofs that are due, and the keys afterwards."""
 
-    def __init__(self, secret: bytes, hello: bytes, nonce: bytes) -> None:
+    def __init__(self, secret: bytes, hello: bytes, nonce: bytes, disk: bytes) -> None:
         self._secret = secret
-        self._transcript = hashlib.sha256(hello + nonce).digest()
+        self._transcript = hashlib.sha256(hello + nonce + disk).digest()
 
     def acceptor_proof(self) -> bytes:
         """Return what only an acceptor with the secret can send."""
@@ -122,27 +127,50 @@ def check_proof(proof: bytes, expected: bytes) -> None:
         raise NotAllowed("the other side does not have the secret of this cluster")
 
 
-def pack_hello(nonce: bytes, dialer: str, acceptor: str) -> bytes:
+class Hello(NamedTuple):
+    """What a dialer says: who it is, whom it looks for, and which disk it comes with."""
+
+    dialer: str
+    acceptor: str
+    disk: str
+
+
+def pack_hello(nonce: bytes, dialer: str, acceptor: str, disk: str) -> bytes:
     """Return the dialer's first frame."""
-    ids = (name.encode() for name in (dialer, acceptor))
-    return MAGIC + nonce + b"".join(_ID_SIZE.pack(len(id_)) + id_ for id_ in ids)
+    texts = (text.encode() for text in (dialer, acceptor, disk))
+    return MAGIC + nonce + b"".join(_ID_SIZE.pack(len(text)) + text for text in texts)
 
 
-def unpack_hello(hello: bytes) -> tuple[str, str]:
-    """Return dialer and acceptor as the dialer says; ``NotAllowed`` if it speaks otherwise."""
+def unpack_hello(hello: bytes) -> Hello:
+    """Return what the dialer says; ``NotAllowed`` if it speaks otherwise."""
     if not hello.startswith(MAGIC):
         raise NotAllowed("the other side does not speak goq's Raft protocol, or not this version")
-    position, ids = len(MAGIC) + NONCE_BYTES, []
+    position, texts = len(MAGIC) + NONCE_BYTES, []
     try:
-        for _ in range(2):
+        for _ in Hello._fields:
             (size,) = _ID_SIZE.unpack_from(hello, position)
             position += _ID_SIZE.size + size
-            ids.append(hello[position - size : position].decode())
+            texts.append(hello[position - size : position].decode())
     except (struct.error, UnicodeDecodeError):
         raise NotAllowed("the other side's greeting is cut off or garbled") from None
     if position != len(hello):
         raise NotAllowed("the other side's greeting is cut off or garbled")
-    return ids[0], ids[1]
+    return Hello(*texts)
+
+
+def pack_challenge(nonce: bytes, proof: bytes, disk: str) -> bytes:
+    """Return the acceptor's first frame."""
+    return nonce + proof + disk.encode()
+
+
+def unpack_challenge(challenge: bytes) -> tuple[bytes, bytes, bytes]:
+    """Return nonce, proof and disk, of which nothing has been checked."""
+    proof_end = NONCE_BYTES + PROOF_BYTES
+    return (
+        challenge[:NONCE_BYTES],
+        challenge[NONCE_BYTES:proof_end],
+        challenge[proof_end:],
+    )
 
 
 def _seal(key: bytes, number: int, data: bytes) -> bytes:

@@ -136,8 +136,8 @@ def _check_together(folder: Path, applied_index: int, last_index: int) -> None:
     if applied_index > last_index:
         raise DamagedData(
             f"the state of this node has command {applied_index}, but the log in {folder} ends"
-            f" at {last_index}; remove this node from the cluster, and let it join again with a"
-            " new id and an empty folder"
+            f" at {last_index}; remove this node from the cluster, and let it join again with"
+            " an empty folder"
         )
 
 

@@ -298,9 +298,7 @@ class _Synced(NamedTuple):
 
 
 _FIRST = Entry(codec.NO_OP_COMMAND, 1, 0)
-_ADVICE = (
-    "remove this node from the cluster, and let it join again with a new id and an empty folder"
-)
+_ADVICE = "remove this node from the cluster, and let it join again with an empty folder"
 
 
 def _whole(base: Base, term: Term, entries: list[Entry]) -> bytes:

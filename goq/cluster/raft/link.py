@@ -15,6 +15,7 @@ from goq.cluster.raft import handshake
 from goq.cluster.raft.handshake import Frames, Keys, Sealer
 from goq.errors import GoqError, NotAllowed
 
+_REASON_CHARS_MAX = 300
 _log = logging.getLogger(__name__)
 
 
@@ -37,8 +38,16 @@ class Owner(Protocol):
         """Whether this member may dial us."""
         ...
 
+    def refusal(self, peer: str, disk: str) -> str:
+        """Return why a member is not let in with this disk, empty if it is."""
+        ...
+
+    def refused(self, peer: str, reason: str) -> None:
+        """A member has proven itself, and does not let us in."""
+        ...
+
     def opened(self, link: Link) -> None:
-        """Both sides have proven themselves."""
+        """Both sides have proven themselves, and let each other in."""
         ...
 
     def received(self, link: Link, frame: bytes) -> None:
@@ -51,22 +60,28 @@ class Owner(Protocol):
 
 
 class Link(asyncio.Protocol):
-    """A connection; ``peer`` is whom we dial, or empty until a dialer has said who it is."""
+    """A connection; ``peer`` is whom we dial, or empty until a dialer has said who it is.
+
+    ``disk`` is what the other side has on it that it says it is, and is sure once it is open.
+    """
 
     def __init__(
         self,
         owner: Owner,
         self_id: str,
+        self_disk: str,
         credentials: Credentials,
         clock: Callable[[], float],
         peer: str = "",
     ) -> None:
         self.peer = peer
+        self.disk = ""
         self.is_open = self.was_open = False
         self.received_s = self.sent_s = clock()
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._owner = owner
         self._self_id = self_id
+        self._self_disk = self_disk
         self._credentials = credentials
         self._clock = clock
         self._dials = bool(peer)
@@ -107,7 +122,7 @@ class Link(asyncio.Protocol):
         )
         if self._dials:
             nonce = os.urandom(handshake.NONCE_BYTES)
-            self._hello = handshake.pack_hello(nonce, self._self_id, self.peer)
+            self._hello = handshake.pack_hello(nonce, self._self_id, self.peer, self._self_disk)
             transport.write(handshake.plain_frame(self._hello))
 
     def data_received(self, data: bytes) -> None:
@@ -138,8 +153,8 @@ class Link(asyncio.Protocol):
             self.received_s = self._clock()
             if frame:  # an empty one only says that the other side is there
                 self._owner.received(self, frame)
-        elif self._sealer is not None and self._dials:
-            self._open()  # the acceptor's first sealed frame: it lets us in
+        elif self._sealer is not None:
+            self._take_verdict(frame)
         elif self._dials:
             self._answer_challenge(frame)
         elif self._keys is None:
@@ -147,10 +162,9 @@ class Link(asyncio.Protocol):
         else:
             handshake.check_proof(frame, self._keys.dialer_proof())
             self._seal(self._keys.from_dialer(), self._keys.from_acceptor())
-            self._open()
 
     def _challenge(self, hello: bytes) -> None:
-        dialer, acceptor = handshake.unpack_hello(hello)
+        dialer, acceptor, self.disk = handshake.unpack_hello(hello)
         if acceptor != self._self_id:
             raise NotAllowed(f"{dialer} looks for {acceptor}, and this is {self._self_id}")
         if not self._owner.admits(dialer):
@@ -158,27 +172,49 @@ class Link(asyncio.Protocol):
         self._check_certificate(dialer)
         self.peer = dialer
         nonce = os.urandom(handshake.NONCE_BYTES)
-        self._keys = Keys(self._credentials.secret, hello, nonce)
-        self._write(nonce + self._keys.acceptor_proof())
+        self._keys = Keys(self._credentials.secret, hello, nonce, self._self_disk.encode())
+        proof = self._keys.acceptor_proof()
+        self._write(handshake.pack_challenge(nonce, proof, self._self_disk))
 
     def _answer_challenge(self, frame: bytes) -> None:
-        nonce, proof = frame[: handshake.NONCE_BYTES], frame[handshake.NONCE_BYTES :]
-        keys = Keys(self._credentials.secret, self._hello, nonce)
+        nonce, proof, disk = handshake.unpack_challenge(frame)
+        keys = Keys(self._credentials.secret, self._hello, nonce, disk)
         handshake.check_proof(proof, keys.acceptor_proof())
         self._check_certificate(self.peer)
+        self.disk = disk.decode(errors="replace")
         self._write(keys.dialer_proof())
         self._seal(keys.from_acceptor(), keys.from_dialer())
+        self._lets_in()
 
     def _seal(self, incoming: bytes, outgoing: bytes) -> None:
         self._frames.sealed(incoming)
         self._sealer = Sealer(outgoing)
 
+    def _lets_in(self) -> bool:
+        """Say whether the other side is let in. Nothing of it waits to be read at this moment.
+
+        So what is said arrives, though the connection ends with it.
+        """
+        assert self._sealer is not None
+        assert self._transport is not None
+        reason = self._owner.refusal(self.peer, self.disk)
+        self._transport.writelines(self._sealer.frame(reason.encode()))
+        if reason:
+            self._transport.close()
+        return not reason
+
+    def _take_verdict(self, verdict: bytes) -> None:
+        if verdict:
+            reason = verdict.decode(errors="replace")[:_REASON_CHARS_MAX]
+            self._owner.refused(self.peer, reason)
+            self.abort(f"it does not let this node in: {reason}", logging.DEBUG)
+        elif self._dials or self._lets_in():
+            self._open()
+
     def _open(self) -> None:
         self._stop_waiting()
         self.is_open = self.was_open = True
         self.received_s = self._clock()
-        if not self._dials:
-            self.send(b"")
         self._owner.opened(self)
 
     def _stop_waiting(self) -> None:

@@ -1,4 +1,8 @@
-"""Members of a cluster: an id that means one disk for ever, and where to find it."""
+"""Members of a cluster: an id, where to find it, and with which disk it comes.
+
+A member is its id for as long as it is one, and on one disk: with another one it would have
+forgotten what it has promised. Once it is removed, its id may come again with another disk.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +15,32 @@ from goq.errors import InvalidInput
 
 
 class Member(Node):  # type: ignore[misc]
-    """A member; ``spec`` is ``id`` or ``id=host:port``. Equal by the id alone."""
+    """A member; ``spec`` is ``id``, ``id=host:port`` or ``id=host:port/disk``.
+
+    Equal by the id alone. ``disk`` is the id of its disk, empty while the log does not say it.
+    """
 
     def __init__(self, spec: str) -> None:
-        id_, _, address = spec.partition("=")
+        id_, _, place = spec.partition("=")
+        address, _, disk = place.partition("/")
         super().__init__(id_, address=address)
         self.address: str = address
+        self.disk: str = disk
 
     @property
     def spec(self) -> str:
         """The member as it is written in the log and on the command line."""
-        return f"{self.id}={self.address}" if self.address else str(self.id)
+        place = f"{self.address}/{self.disk}" if self.disk else self.address
+        return f"{self.id}={place}" if place else str(self.id)
 
 
 def check_member(spec: str) -> str:
     """Return the member's text, or raise ``InvalidInput``."""
-    id_, equals, address = spec.partition("=")
+    id_, equals, place = spec.partition("=")
+    address, slash, disk = place.partition("/")
     host, _, port = address.rpartition(":")
     sound = id_.isprintable() and id_ and (not equals or (host and port.isdecimal()))
+    sound = sound and (not slash or (disk.isascii() and disk.isalnum()))
     if not sound or len(spec) > limits.RAFT_MEMBER_CHARS_MAX or " " in spec:
         raise InvalidInput(f"{spec!r} is not a member; write ID=HOST:PORT, as n1=10.0.0.1:9080")
     return spec

@@ -31,6 +31,7 @@ from goq.storage.files import Disk, RealDisk
 
 _PERHAPS_APPLIED = (FAIL_REASON.LEADER_CHANGED, FAIL_REASON.UNKNOWN_OUTCOME)
 _PAUSE_S = 0.02
+_PARTING_S = 0.05
 _STOP_S = 10.0
 _log = logging.getLogger(__name__)
 
@@ -135,8 +136,9 @@ class RaftNode:
         """Add a member, as ``n4=10.0.0.4:9080``, which runs already and knows the others.
 
         All members must be there and have what is committed: remove first what is lost for good.
-        Its id must be new: one that was used with another disk would be believed to have what it
-        has lost. An address is changed by removing, and adding under a new id.
+        The disk should be named, as in ``n4=10.0.0.4:9080/DISK``: nobody else is let in by this id
+        then, as whoever had it before. ``Conflict`` if it is a member with another disk; that is
+        removed first, and an address is changed in the same way.
         """
         check_member(spec)
         await self._change("add", spec, timeout_s)
@@ -197,7 +199,10 @@ class RaftNode:
         async with self._changing, _deadline(timeout_s, what):
             while True:
                 await self.barrier(timeout_s)  # then the members here are the newest
-                if (id_ in map(_id, self.view.members)) == (operation == "add"):
+                known = {_id(member): member for member in self.view.members}
+                if operation == "add" and known.get(id_, spec) != spec:
+                    raise Conflict(f"{id_} is a member already, as {known[id_]}; remove it first")
+                if (id_ in known) == (operation == "add"):
                     return
                 if operation == "add" and len(self.view.members) >= limits.RAFT_MEMBERS_MAX:
                     raise Conflict(f"{limits.RAFT_MEMBERS_MAX} members are the most; remove one")
@@ -277,6 +282,8 @@ class RaftNode:
         _soon(app, lambda: _resolve(started, None))
         await self._stopping.wait()
         driver.stop()
+        if self._settings.credentials.server_tls is not None:
+            await asyncio.sleep(_PARTING_S)  # until connections with TLS are gone
 
 
 def _soon(loop: asyncio.AbstractEventLoop, call: Callable[[], Any]) -> None:

@@ -90,7 +90,7 @@ class Snapshots:
                 raise DamagedData(
                     f"the state of this node ends at {self._machine.applied_index}, the log in"
                     f" {self._folder} begins at {first_index}; remove this node from the cluster,"
-                    " and let it join again with a new id and an empty folder"
+                    " and let it join again with an empty folder"
                 )
             self._machine.restore(self._folder / whole)
             self._machine.flush(first_index)

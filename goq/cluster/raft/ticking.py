@@ -185,7 +185,11 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
 
     def __take_members(self, members: list[str]) -> None:
         others = {Member(spec) for spec in members} - {self.__selfNode}
-        if others != self.__otherNodes:
+        specs = {node.spec for node in self.__otherNodes}
+        stay = {node for node in others if node.spec in specs}
+        if stay != self.__otherNodes:  # with another disk or address it is another one
+            self.__updateClusterConfiguration(in_order(stay))
+        if others != stay:
             self.__updateClusterConfiguration(in_order(others))
 
     def __onNodeDisconnected(self, node: Member) -> None:

@@ -1,4 +1,4 @@
-"""The library's messages between members, over TCP, by members only.
+"""The library's messages between members, over TCP, by members only, each on its own disk.
 
 Of each two members the one with the smaller id dials. A new connection of a member takes the place
 of the one before. An empty frame goes where nothing else has gone for a while, and a connection on
@@ -20,6 +20,7 @@ from goq import limits
 from goq.cluster.raft import codec
 from goq.cluster.raft.link import Credentials, Link
 from goq.cluster.raft.member import Member
+from goq.cluster.raft.strangers import Strangers
 from goq.errors import InvalidInput
 
 _log = logging.getLogger(__name__)
@@ -39,6 +40,7 @@ class SecureTransport(Transport):  # type: ignore[misc]
     """All connections of a node. Made and used on the thread of one running event loop.
 
     ``on_message`` is called after each message that was taken. ``random`` spreads the dials.
+    ``strangers`` knows with which disk each member comes; without it none is asked for.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class SecureTransport(Transport):  # type: ignore[misc]
         on_message: Callable[[], None],
         random: Random,
         pace: Pace,
+        strangers: Strangers | None = None,
     ) -> None:
         super().__init__(sync_obj, self_node, other_nodes)
         if len(credentials.secret) < limits.RAFT_SECRET_BYTES_MIN:
@@ -65,6 +68,7 @@ class SecureTransport(Transport):  # type: ignore[misc]
         self._on_message = on_message
         self._random = random
         self._pace = pace
+        self._disks = strangers or Strangers()
         self._loop = asyncio.get_running_loop()
         self._peers = {str(node.id): node for node in other_nodes}
         self._links: dict[str, Link] = {}
@@ -142,12 +146,26 @@ class SecureTransport(Transport):  # type: ignore[misc]
         """Whether this member may dial us."""
         return peer in self._peers and peer < self._self_id
 
+    def refusal(self, peer: str, disk: str) -> str:
+        """Return why a member is not let in with this disk, empty if it is."""
+        node = self._peers.get(peer)
+        return self._disks.refusal(peer, "" if node is None else node.disk, disk, self._loop.time())
+
+    def refused(self, peer: str, reason: str) -> None:
+        """Take note that a member does not let this one in."""
+        self._disks.refused(peer, reason, self._loop.time())
+        self._on_message()
+
     def opened(self, link: Link) -> None:
         """Use a link from now on, instead of the one before."""
         self._strangers.pop(link, None)
+        self._disks.let_in(link.peer)
         node = self._peers.get(link.peer)
         if node is None:
             link.abort("it is not a member any more")
+            return
+        if self._disks.is_outcast(self._loop.time()):
+            link.abort("this node is new, and not let in by all that are there")
             return
         before = self._links.get(link.peer)
         self._links[link.peer] = link
@@ -186,7 +204,7 @@ class SecureTransport(Transport):  # type: ignore[misc]
         return link
 
     def _link(self, peer: str) -> Link:
-        return Link(self, self._self_id, self._credentials, self._loop.time, peer)
+        return Link(self, self._self_id, self._disks.own, self._credentials, self._loop.time, peer)
 
     def _dial_if_ours(self, node: Member) -> None:
         id_ = str(node.id)
@@ -208,7 +226,11 @@ class SecureTransport(Transport):  # type: ignore[misc]
                         ssl=tls,
                         server_hostname=str(node.id) if tls else None,
                     )
-                await link.ended
+                try:
+                    await link.ended
+                except asyncio.CancelledError:  # also one that has not said yet who it is
+                    link.abort("it is not dialed any more", logging.DEBUG)
+                    raise
                 if link.was_open:
                     wait_s = self._pace.retry_s
             except (OSError, TimeoutError) as error:
@@ -222,6 +244,10 @@ class SecureTransport(Transport):  # type: ignore[misc]
         for link in list(self._links.values()):
             if now_s - link.received_s > self._pace.silence_s:
                 link.abort("nothing came for too long")
+            elif self.refusal(link.peer, link.disk):  # what is known of it has changed
+                link.abort("it has another disk than it is known with")
+            elif self._disks.is_outcast(now_s):
+                link.abort("this node is new, and not let in by all that are there")
             elif now_s - link.sent_s >= self._pace.watch_s:
                 link.send(b"")
         self._watch = self._loop.call_later(self._pace.watch_s, self._look)

@@ -233,3 +233,29 @@ def test_garbage_learns_the_boot_alone(headers: dict[str, str]) -> None:
         assert not node.heard
 
     run(main())
+
+
+def test_a_node_with_another_disk_is_not_listened_to_but_where_anybody_is() -> None:
+    async def test(node: _Node, url: str) -> None:
+        node.answering = Answering(
+            SECRET,
+            {"/cluster/echo": node._echo, "/cluster/members": node._echo},
+            anyone=frozenset({"/cluster/members"}),
+            is_known=lambda name, disk: (name, disk) == ("n1", "d1"),
+        )
+        wiped, known = Calling("n1", SECRET, "d2"), Calling("n1", SECRET, "d1")
+        with pytest.raises(NotAllowed, match="another disk"):
+            await wiped.call(url, "/cluster/echo", b"x", 5.0)
+        assert node.heard == []
+        assert await wiped.call(url, "/cluster/members", b"x", 5.0) == b"<x>"
+        assert await known.call(url, "/cluster/echo", b"x", 5.0) == b"<x>"
+        await wiped.close()
+        await known.close()
+
+    _with_node(test)
+
+
+def test_the_disk_of_a_caller_is_proven() -> None:
+    prover = Prover(SECRET)
+    mark = CallMark("n1", "boot", "session", 1, "d1")
+    assert prover.of_call(mark, "/x", b"") != prover.of_call(mark._replace(disk="d2"), "/x", b"")

@@ -98,6 +98,14 @@ def test_heartbeats_of_another_start_say_nothing_of_this_one() -> None:
     assert newer.of("n2", 2) is not None
 
 
+def test_a_node_that_came_back_with_another_disk_counts_its_starts_anew_and_is_heard() -> None:
+    watch = Watch.begin(0).hear("n2", Heartbeat(7, disk="lost"), 100, TIMEOUT_MS)
+    watch = watch.hear("n2", Heartbeat(1, disk="new"), 200, TIMEOUT_MS)
+    assert watch.of("n2", 1) is not None
+    assert watch.of("n2", 7) is None
+    assert watch.heard["n2"].since_ms == 200
+
+
 def test_a_node_that_says_it_cannot_lead_is_believed_both_ways() -> None:
     state = nodes(2)
     watch = watching(state, 300, n1=Heartbeat(1, "disk full"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from support.metadata_states import after, at, nodes, partition, refused, with_topic
 
+from goq.cluster.disk_id import only_copies_lost
 from goq.cluster.metadata.commands import (
     AlterInSync,
     AlterTopic,
@@ -14,6 +15,7 @@ from goq.cluster.metadata.commands import (
     DeleteGroup,
     DeleteTopic,
     ElectLeader,
+    EmptyNode,
     FenceNode,
     FinishMove,
     ForgetTopic,
@@ -134,6 +136,28 @@ def test_a_restarted_node_is_out_of_sync_until_the_leader_has_seen_it(three: Sta
     assert set(partition(state).in_sync) == {"n1", "n3"}
     state = after(state, in_sync(state, "n1", "n2", "n3"))
     assert set(partition(state).in_sync) == {"n1", "n2", "n3"}
+
+
+def test_a_node_that_has_lost_its_messages_is_in_sync_nowhere(three: State) -> None:
+    emptied = partition(after(three, EmptyNode("n1", "")))
+    assert (emptied.leader, emptied.in_sync, emptied.damaged) == ("n2", ("n2", "n3"), ())
+    assert refused(three, EmptyNode("n1", "another")) == "another_disk"
+    assert refused(three, EmptyNode("n9", "")) == "node_not_found"
+
+
+def test_a_node_that_has_lost_the_only_whole_copy_does_not_lead_with_nothing(three: State) -> None:
+    alone = after(three, in_sync(three, "n1"))
+    emptied = after(alone, EmptyNode("n1", ""), RegisterNode("n1", 2, "http://n1", "n1:9", None))
+    found = partition(emptied)
+    assert (found.leader, found.in_sync, found.damaged) == (None, ("n1",), ("n1",))
+    assert only_copies_lost(emptied, "n1") == {(found_id(emptied), 0)}
+    chosen = after(emptied, ElectLeader(*at(emptied), "n2", unclean=True))
+    assert partition(chosen).leader == "n2"
+    assert not only_copies_lost(chosen, "n1")
+
+
+def found_id(state: State) -> int:
+    return state.topics["orders"].topic_id
 
 
 def test_what_the_leader_saw_of_an_earlier_start_of_a_node_counts_for_nothing(

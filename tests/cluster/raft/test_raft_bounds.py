@@ -36,7 +36,9 @@ def test_a_command_fits_up_to_its_bound() -> None:
 def test_a_member_is_written_in_few_characters() -> None:
     host = "h" * (limits.RAFT_MEMBER_CHARS_MAX - len("n1=:80"))
     assert check_member(f"n1={host}:80")
-    for wrong in (f"n1={host}h:80", "", "=a:1", "n1=", "n1=host", "n1=:1", "n 1=a:1", "n1=a:b"):
+    assert check_member("n1=[::1]:80/0a1b")
+    misspelt = ("", "=a:1", "n1=", "n1=host", "n1=:1", "n 1=a:1", "n1=a:b", "n1=a:1/", "n1=a:1/a/b")
+    for wrong in (f"n1={host}h:80", f"n1={host}:80/d", *misspelt):
         with pytest.raises(InvalidInput):
             check_member(wrong)
 

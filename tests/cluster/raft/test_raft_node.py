@@ -200,6 +200,39 @@ def test_a_cluster_grows_from_one_node_and_shrinks_again(tmp_path: Path) -> None
     run(test())
 
 
+def test_a_removed_id_comes_again_with_another_disk_and_not_with_the_old_one(
+    tmp_path: Path,
+) -> None:
+    async def test() -> None:
+        async with group(tmp_path, 3) as members:
+            leader = await leader_of(members)
+            await leader.set("before", "x")
+            gone, other = (member for member in members if member is not leader)
+            await gone.stop()
+            new = f"{gone.spec}/d2"
+            with pytest.raises(Conflict, match="is a member already"):
+                await leader.node.add_member(new, WAIT_S)
+            await leader.node.remove_member(gone.id, WAIT_S)
+            specs = [leader.spec, other.spec]
+            again = await Running(new, specs, tmp_path / "again").start()
+            await leader.node.add_member(new, WAIT_S)
+            await again.node.barrier(WAIT_S)
+            assert again.rows() == leader.rows()
+            assert new in other.node.view.members
+            await again.stop()
+            for disk in ("", "/d1"):
+                old = await Running(f"{gone.spec}{disk}", specs, tmp_path).start()
+                await until(lambda old=old: old.node.view.refused_by)
+                await until(lambda: gone.id in leader.node.view.refused)
+                assert old.node.view.leader is None
+                await old.stop()
+            again = members[members.index(gone)] = Running(new, [], tmp_path / "again")
+            await again.start()
+            await again.node.barrier(WAIT_S)
+
+    run(test())
+
+
 def test_a_node_that_is_no_member_is_not_heard(tmp_path: Path) -> None:
     async def test() -> None:
         async with group(tmp_path, 2) as members:
@@ -345,7 +378,7 @@ def test_a_member_whose_log_is_gone_does_not_start(tmp_path: Path) -> None:
         for file in (tmp_path / "n1" / "raft").iterdir():
             file.unlink()
         again = Running(specs[0], specs, tmp_path)
-        with pytest.raises(DamagedData, match="join again with a new id"):
+        with pytest.raises(DamagedData, match="join again with an empty"):
             await again.start()
         await again.stop()
 

@@ -3,53 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import subprocess
 from pathlib import Path
 from random import Random
 
 import pytest
+from support.authority import SECRET, Authority, needs_openssl
 
 from goq.cluster.raft.link import Credentials, Link
 from goq.cluster.raft.member import Member
 from goq.cluster.raft.tls import tls_credentials
 from goq.cluster.raft.transport import Pace, SecureTransport
 from goq.errors import UsageError
-
-SECRET = b"a secret of the cluster"
-needs_openssl = pytest.mark.skipif(
-    shutil.which("openssl") is None, reason="certificates are made with openssl"
-)
-
-
-def openssl(folder: Path, *arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-
-class Authority:
-    """Signs certificates."""
-
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir()
-        self.folder = folder
-        openssl(
-            folder, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
-            "-nodes", "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=cluster",
-        )  # fmt: skip
-
-    def credentials(self, id_: str, trusts: Authority | None = None) -> Credentials:
-        """Return what a member with this id in its certificate has."""
-        openssl(
-            self.folder, "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
-            "-keyout", f"{id_}.key", "-out", f"{id_}.csr", "-subj", f"/CN={id_}",
-        )  # fmt: skip
-        (self.folder / "san").write_text(f"subjectAltName=DNS:{id_}\n")
-        openssl(
-            self.folder, "x509", "-req", "-in", f"{id_}.csr", "-CA", "ca.pem", "-CAkey", "ca.key",
-            "-CAcreateserial", "-days", "2", "-extfile", "san", "-out", f"{id_}.pem",
-        )  # fmt: skip
-        ca = (trusts or self).folder / "ca.pem"
-        return tls_credentials(SECRET, ca, self.folder / f"{id_}.pem", self.folder / f"{id_}.key")
 
 
 def meet(dialer: Credentials, acceptor: Credentials) -> bool:

@@ -20,6 +20,7 @@ from goq import limits
 from goq.cluster.raft import codec, handshake, link
 from goq.cluster.raft.link import Credentials
 from goq.cluster.raft.member import Member
+from goq.cluster.raft.strangers import OTHER_DISK, Strangers
 from goq.cluster.raft.transport import Pace, SecureTransport
 from goq.errors import InvalidInput
 
@@ -111,17 +112,19 @@ class Stranger:
         (size,) = struct.unpack("<I", await self.reader.readexactly(4))
         return await self.reader.readexactly(size)
 
-    async def hello(self, dialer: str = "n1", acceptor: str = "n2") -> bytes:
-        hello = handshake.pack_hello(os.urandom(32), dialer, acceptor)
+    async def hello(self, dialer: str = "n1", acceptor: str = "n2", disk: str = "") -> bytes:
+        hello = handshake.pack_hello(os.urandom(32), dialer, acceptor, disk)
         await self.send(handshake.plain_frame(hello))
         return hello
 
-    async def enter(self, secret: bytes = SECRET) -> None:
+    async def enter(self, secret: bytes = SECRET, disk: str = "", verdict: bytes = b"") -> None:
         """Do all that a member does."""
-        hello = await self.hello()
-        keys = handshake.Keys(secret, hello, (await self.frame())[:32])
-        await self.send(handshake.plain_frame(keys.dialer_proof()))
-        self.sealer = handshake.Sealer(keys.from_dialer())
+        hello = await self.hello(disk=disk)
+        nonce, _, acceptors = handshake.unpack_challenge(await self.frame())
+        self.keys = handshake.Keys(secret, hello, nonce, acceptors)
+        await self.send(handshake.plain_frame(self.keys.dialer_proof()))
+        self.sealer = handshake.Sealer(self.keys.from_dialer())
+        await self.send(self.sealed(verdict))
 
     def sealed(self, message: bytes) -> bytes:
         assert self.sealer is not None
@@ -202,11 +205,13 @@ def test_a_short_secret_is_refused() -> None:
         b"\x00" * 100,
         b"\xff" * 100,
         struct.pack("<I", handshake.HELLO_BYTES_MAX + 1),
-        handshake.plain_frame(b"goqraft2" + bytes(40)),
+        handshake.plain_frame(b"goqraft1" + bytes(40)),
         handshake.plain_frame(handshake.MAGIC + bytes(32)),
         handshake.plain_frame(handshake.MAGIC + bytes(32) + b"\x09\x00n1\x02\x00n2"),
-        handshake.plain_frame(handshake.pack_hello(bytes(32), "n1", "n2") + b"x"),
-        handshake.plain_frame(handshake.MAGIC + bytes(32) + b"\x01\x00\xff\x02\x00n2"),
+        handshake.plain_frame(handshake.MAGIC + bytes(32) + b"\x02\x00n1\x02\x00n2"),
+        handshake.plain_frame(handshake.pack_hello(bytes(32), "n1", "n2", "d1") + b"x"),
+        handshake.plain_frame(handshake.pack_hello(bytes(32), "n1", "n2", "d" * 2000)),
+        handshake.plain_frame(handshake.MAGIC + bytes(32) + b"\x01\x00\xff\x02\x00n2\x00\x00"),
         handshake.plain_frame(pickle.dumps(print)),
     ],
 )
@@ -243,7 +248,7 @@ def test_an_answer_to_another_challenge_is_no_proof() -> None:
             reflected = challenge[32:]  # what the acceptor itself has proven
             await second.send(handshake.plain_frame(reflected))
             await second.is_thrown_out()
-            keys = handshake.Keys(SECRET, hello, bytes(32))  # of a nonce that was not this one
+            keys = handshake.Keys(SECRET, hello, bytes(32), b"")  # of a nonce that was not this one
             third = await Stranger.dial(n2)
             await third.hello()
             await third.frame()
@@ -465,9 +470,142 @@ def test_a_link_sends_nothing_before_it_is_open() -> None:
     async def test() -> None:
         end = End("n2", [Member("n1")], SECRET, QUICK)
         loop = asyncio.get_running_loop()
-        closed = link.Link(end.transport, "n2", Credentials(SECRET), loop.time)
+        closed = link.Link(end.transport, "n2", "", Credentials(SECRET), loop.time)
         assert not closed.send(b"x")
         assert not end.transport.send(Member("n1"), VOTE)
         end.transport.destroy()
 
     run(test())
+
+
+# Disks
+
+
+def knowing(end: End, **disks: str) -> None:
+    """Have a side know with which disks others come, before it has talked with them."""
+    end.transport._disks = Strangers("d2", lambda id_: disks.get(id_, ""))
+
+
+@pytest.mark.parametrize("disk", ["", "other", "d1 ", "D1", "\x00", "d" * 900])
+def test_a_member_with_another_disk_is_told_so_and_not_let_in(
+    disk: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        async with acceptor() as n2:
+            knowing(n2, n1="d1")
+            for _ in range(3):
+                stranger = await Stranger.dial(n2)
+                await stranger.enter(disk=disk)
+                await stranger.send(stranger.sealed(codec.encode_message(VOTE)))
+                told = handshake.Frames()
+                told.sealed(stranger.keys.from_acceptor())
+                told.feed(await stranger.reader.read())
+                assert told.next() == OTHER_DISK.encode()
+                stranger.writer.close()
+            assert (n2.connected, n2.messages) == ([], [])
+            loop = asyncio.get_running_loop()
+            assert n2.transport._disks.seen(loop.time()) == ("n1",)
+            assert n2.transport._disks.seen(loop.time() + limits.RAFT_STRANGER_SEEN_S) == ()
+            member = await Stranger.dial(n2)
+            await member.enter(disk="d1")
+            await until(lambda: n2.connected == ["n1"])
+            member.writer.close()
+
+    run(test())
+    assert caplog.text.count("comes with another disk") == 1  # though it came again and again
+
+
+def test_a_disk_that_was_changed_on_the_way_is_no_proof() -> None:
+    async def test() -> None:
+        async with acceptor() as n2:
+            knowing(n2, n1="d1")
+            stranger = await Stranger.dial(n2)
+            hello = await stranger.hello(disk="d1")
+            nonce, _, disk = handshake.unpack_challenge(await stranger.frame())
+            before = hello.replace(b"d1", b"d9")  # what the member said, before it was changed
+            for wrong in (
+                handshake.Keys(SECRET, before, nonce, disk),
+                handshake.Keys(SECRET, hello, nonce, b"other"),
+            ):
+                assert (
+                    wrong.dialer_proof()
+                    != handshake.Keys(SECRET, hello, nonce, disk).dialer_proof()
+                )
+            changed = handshake.Keys(SECRET, before, nonce, disk).dialer_proof()
+            await stranger.send(handshake.plain_frame(changed))
+            await stranger.is_thrown_out()
+            assert not n2.connected
+
+    run(test())
+
+
+def test_both_the_dialer_and_the_acceptor_are_checked_and_both_learn_of_it() -> None:
+    async def test() -> None:
+        async with acceptor() as n2, dialer(n2.address) as n1:
+            await until(lambda: n1.connected and n2.connected)
+            n1.transport._disks = Strangers("d1", lambda _id: "lost")
+            now_s = asyncio.get_running_loop().time
+            await until(lambda: n2.transport._disks.refused_by(now_s()) == ("n1",))
+            await until(lambda: not n1.connected and not n2.connected)
+            assert n1.transport._disks.seen(now_s()) == ("n2",)
+            n1.transport._disks = Strangers("d1")
+            await until(lambda: n1.connected and n2.connected)
+            assert n2.transport._disks.refused_by(now_s()) == ()
+
+    run(test())
+
+
+def test_the_disk_in_the_log_counts_before_what_was_known_otherwise() -> None:
+    async def test() -> None:
+        async with acceptor() as n2:
+            knowing(n2, n1="before")
+            n2.transport.dropNode(Member("n1"))
+            n2.transport.addNode(Member("n1=127.0.0.1:1/now"))
+            old, new = await Stranger.dial(n2), await Stranger.dial(n2)
+            await old.enter(disk="before")
+            await old.is_thrown_out()
+            await new.enter(disk="now")
+            await until(lambda: n2.connected == ["n1"])
+            new.writer.close()
+
+    run(test())
+
+
+def test_who_becomes_known_by_another_disk_is_parted_with() -> None:
+    async def test() -> None:
+        disks: dict[str, str] = {}
+        async with acceptor() as n2:
+            n2.transport._disks = Strangers("d2", lambda id_: disks.get(id_, ""))
+            stranger = await Stranger.dial(n2)
+            await stranger.enter(disk="d1")
+            await until(lambda: n2.connected)
+            disks["n1"] = "d9"
+            await stranger.is_thrown_out()
+            await until(lambda: not n2.connected)
+
+    run(test())
+
+
+def test_a_refusal_of_any_length_is_taken_and_shortened(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test() -> None:
+        async with acceptor() as n2:
+            stranger = await Stranger.dial(n2)
+            await stranger.enter(verdict=b"\xff" * 100_000)
+            await stranger.is_thrown_out()
+            assert not n2.connected
+
+    run(test())
+    assert all(len(record.getMessage()) < 500 for record in caplog.records)
+
+
+def test_only_a_node_that_is_new_is_an_outcast_and_not_for_ever() -> None:
+    new, old = Strangers("d1", is_new=True), Strangers("d1")
+    for each in (new, old):
+        each.refused("n2", "no", 100.0)
+    assert new.is_outcast(100.0 + limits.RAFT_STRANGER_SEEN_S - 1)
+    assert not new.is_outcast(100.0 + limits.RAFT_STRANGER_SEEN_S)
+    assert not old.is_outcast(100.0)
+    new.let_in("n2")
+    assert not new.is_outcast(100.0)
