@@ -132,7 +132,7 @@ def test_a_node_that_lost_only_its_messages_is_not_in_sync_and_gets_them_back(
         await cluster.start(victim)  # all were in sync: who is there first could lead
         first, second = others_than(victim)
         await cluster.start(first)
-        await cluster.until(lambda: not cluster.member(victim)._disk.has_lost_topics)
+        await cluster.until(lambda: not cluster.member(victim)._lost.are_lost)
         await cluster.start(second)
         await cluster.publish_somewhere(b"after")
         await cluster.until(lambda: len(cluster.partition(first).in_sync) == 3)  # type: ignore[union-attr]
@@ -156,7 +156,7 @@ def test_who_alone_was_in_sync_and_lost_its_messages_takes_none_from_the_others(
         # It finds nothing damaged in what is empty, and says so, but is not believed for that.
         await cluster.until(lambda: cluster.member(victim).repairs.repaired)
         version = cluster.member(first).state.version
-        await asyncio.gather(*(cluster.member(n)._say_alive() for n in (first, victim)))
+        await asyncio.gather(*(cluster.member(n).speaking.speak() for n in (first, victim)))
         await cluster.nodes.pop(victim).stop()
         await cluster.start(victim)
         await cluster.until(lambda: cluster.member(first).state.version > version)

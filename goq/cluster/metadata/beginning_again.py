@@ -64,5 +64,6 @@ def _held(partition: Partition, node: str) -> Partition:
         (node,),
         partition.leader_epoch + had_leader,
         damaged=(node,) if node in partition.damaged else (),
+        wanted=partition.wanted,
         version=partition.version + 1,
     )
