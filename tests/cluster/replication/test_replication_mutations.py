@@ -27,29 +27,6 @@ def _shows_what_the_leader_alone_has(patch: Patch) -> None:
     patch.setattr(Progress, "_advance", advance)
 
 
-def _counts_only_those_who_are_in_sync(patch: Patch) -> None:
-    original = Progress._advance
-
-    def advance(self: Progress) -> None:
-        wanted, self._wanted = self._wanted, None
-        original(self)
-        self._wanted = wanted
-
-    patch.setattr(Progress, "_advance", advance)
-
-
-def _counts_only_those_who_are_to_be_in_sync(patch: Patch) -> None:
-    original = Progress._advance
-
-    def advance(self: Progress) -> None:
-        before = self.in_sync
-        self.in_sync = self._wanted or before
-        original(self)
-        self.in_sync = before
-
-    patch.setattr(Progress, "_advance", advance)
-
-
 def _lets_anybody_into_the_in_sync_set(patch: Patch) -> None:
     def wanted(self: Progress, _now_ms: int, _lag_ms_max: int) -> frozenset[str] | None:
         everybody = frozenset({self.node, *self._followers})
@@ -114,15 +91,13 @@ def _long(mutate: Callable[[Patch], None]) -> object:
     "mutate",
     [
         _shows_what_the_leader_alone_has,
-        _long(_counts_only_those_who_are_in_sync),
-        _long(_counts_only_those_who_are_to_be_in_sync),
         _long(_lets_anybody_into_the_in_sync_set),
         _long(_opens_before_all_in_sync_have_it),
         _never_looks_where_logs_part,
         _long(_follows_whatever_the_epoch),
         _long(_does_not_sync),
         _forgets_numbers_that_are_not_safe_yet,
-        _refuses_though_it_may_be_deposed,
+        _long(_refuses_though_it_may_be_deposed),
     ],
     ids=lambda mutate: mutate.__name__.strip("_"),
 )

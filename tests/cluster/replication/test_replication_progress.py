@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from goq import limits
 from goq.cluster.replication.progress import Ends, Progress
 
@@ -130,7 +132,8 @@ def test_a_stranger_changes_nothing() -> None:
     assert progress.wanted_in_sync(1, LAG_MS) is None
 
 
-def test_the_watermark_is_safe_in_every_set_that_may_elect_and_never_falls() -> None:
+def _check_histories() -> None:
+    """Check in random histories that the watermark is safe in each set that may elect."""
     for seed in range(300):
         rng = random.Random(seed)
         nodes = ["a", "b", "c", "d"]
@@ -166,6 +169,29 @@ def test_the_watermark_is_safe_in_every_set_that_may_elect_and_never_falls() -> 
             before = safe
             if safe != Ends(0, 0):
                 assert all(disks[name].reaches(safe) for name in members), seed
+
+
+def test_the_watermark_is_safe_in_every_set_that_may_elect_and_never_falls() -> None:
+    _check_histories()
+
+
+@pytest.mark.parametrize("counted", ["in sync", "to be in sync"])
+def test_while_the_set_changes_it_would_not_be_safe_to_count_one_of_both_alone(
+    counted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = Progress._advance
+
+    def advance(self: Progress) -> None:
+        in_sync, wanted = self.in_sync, self._wanted
+        self._wanted = None
+        if counted == "to be in sync":
+            self.in_sync = wanted or in_sync
+        original(self)
+        self.in_sync, self._wanted = in_sync, wanted
+
+    monkeypatch.setattr(Progress, "_advance", advance)
+    with pytest.raises(AssertionError):
+        _check_histories()
 
 
 def test_compaction_waits_for_who_copies_and_for_nobody_who_is_silent() -> None:
