@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from support.eventually import eventually
-from support.members import Members, free_port, members
+from support.members import Members, members
+from support.ports import free_port
 from support.running_node import running_node
 
 from goq.errors import Conflict, UsageError

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 from support.eventually import eventually
-from support.members import free_port
+from support.ports import free_port
 
 TOOL = Path(__file__).parents[2] / "tools" / "cluster.py"
 STOP_S_MAX = 60
 
 
 def test_one_command_runs_three_nodes_and_ends_all_of_them(tmp_path: Path) -> None:
-    port = free_port()
+    port = free_port(besides=(1, 2, 1000, 1001, 1002))
     command = [sys.executable, str(TOOL), "--dir", str(tmp_path / "data"), "--port", str(port)]
     tool = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ

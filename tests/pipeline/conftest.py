@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator
+from random import SystemRandom
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +20,14 @@ def node() -> Iterator[RunningNode]:
     """One node for all tests that neither stop nor damage it."""
     with running_node() as running:
         yield running
+
+
+@pytest.fixture
+def seed() -> int:
+    """Another one each time; a test that fails shows it, and ``GOQ_TEST_SEED`` repeats it."""
+    drawn = int(os.environ.get("GOQ_TEST_SEED") or SystemRandom().randrange(2**32))
+    print(f"GOQ_TEST_SEED={drawn}")
+    return drawn
 
 
 @pytest.fixture

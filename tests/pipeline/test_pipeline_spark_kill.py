@@ -95,7 +95,6 @@ def test_a_driver_killed_while_it_publishes_leaves_nothing_out_and_nothing_twice
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", [random.randrange(2**32)])
 def test_drivers_workers_and_nodes_killed_at_any_moment_leave_nothing_out_and_nothing_twice(
     spark: SparkSession, tmp_path: Path, seed: int
 ) -> None:

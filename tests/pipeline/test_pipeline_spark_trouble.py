@@ -38,7 +38,6 @@ def expected(count: int) -> list[str]:
     return sorted(f"v{number}" for number in range(count))
 
 
-@pytest.mark.parametrize("seed", [random.randrange(2**32)])
 def test_a_stream_through_any_trouble_writes_each_row_once(
     spark: SparkSession, node: RunningNode, topic: str, tmp_path: Path, seed: int
 ) -> None:
@@ -96,7 +95,6 @@ def test_what_could_not_be_published_in_time_is_not_seen_and_is_published_when_i
     assert logged(node, topic) == expected(50)
 
 
-@pytest.mark.parametrize("seed", [random.randrange(2**32)])
 def test_tasks_and_drivers_at_once_through_any_trouble_publish_each_row_once(
     node: RunningNode, topic: str, seed: int
 ) -> None:

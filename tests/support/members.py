@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from support.ports import HOST, free_port
 from support.running_node import RunningNode
-
-HOST = "127.0.0.1"
 
 
 class Members:
@@ -46,13 +44,6 @@ class Members:
     def statuses(self, by: str) -> dict[str, str]:
         """Return how the nodes are, as one of them knows."""
         return {n["id"]: n["status"] for n in self.running[by].call("GET", "/v1/cluster")["nodes"]}
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on now."""
-    with socket.socket() as one:
-        one.bind((HOST, 0))
-        return int(one.getsockname()[1])
 
 
 @contextmanager

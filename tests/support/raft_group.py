@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,8 @@ from goq.cluster.raft.member import Member
 from goq.cluster.raft.node import RaftNode
 from goq.cluster.raft.sqlite_machine import SqliteMachine
 from goq.cluster.raft.timing import Timing
+
+from .ports import free_ports
 
 SECRET = b"of a cluster in a test"
 SCHEMA = """
@@ -42,14 +43,6 @@ def apply_kv(db: sqlite3.Connection, request: Request) -> Any:
 def kv_machine(folder: Path) -> SqliteMachine:
     folder.mkdir(parents=True, exist_ok=True)
     return SqliteMachine(folder / "state.db", SCHEMA, apply_kv)
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [listening.getsockname()[1] for listening in sockets]
-    for listening in sockets:
-        listening.close()
-    return ports
 
 
 def member_specs(count: int) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import socket
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from support.eventually import eventually
+from support.ports import HOST, free_ports
 from support.running_node import RunningNode
 
 NAMES = ("n1", "n2", "n3")
@@ -55,7 +55,8 @@ def running_cluster() -> Iterator[RunningCluster]:
     with tempfile.TemporaryDirectory(prefix="goq-test-") as folder, ExitStack() as stack:
         secret = Path(folder) / "secret"
         secret.write_text(secrets.token_hex(32))
-        addresses = dict(zip(NAMES, _free_addresses(len(NAMES)), strict=True))
+        ports = free_ports(len(NAMES))
+        addresses = {n: f"{HOST}:{port}" for n, port in zip(NAMES, ports, strict=True)}
         nodes: dict[str, RunningNode] = {}
         for name, address in addresses.items():
             settings = {
@@ -83,14 +84,3 @@ def _are_up(node: RunningNode) -> bool:
         return sum(known.is_up for known in membership.member.state.nodes.values())
 
     return node.on_loop(up) == len(NAMES)
-
-
-def _free_addresses(count: int) -> list[str]:
-    """Return addresses that nobody listens on; they are all held while they are chosen."""
-    with ExitStack() as stack:
-        found = []
-        for _ in range(count):
-            listening = stack.enter_context(socket.socket())
-            listening.bind(("127.0.0.1", 0))
-            found.append(f"127.0.0.1:{listening.getsockname()[1]}")
-        return found

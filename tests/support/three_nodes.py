@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import shutil
-import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -22,16 +20,10 @@ from goq.frame.encode import Columns, encode_frame
 from goq.frame.view import FrameView
 from goq.node import Node
 
+from .ports import free_ports
+
 NAMES = ("n1", "n2", "n3")
 MESSAGES = 40
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 class ThreeNodes:
@@ -41,7 +33,7 @@ class ThreeNodes:
         self.path = path
         self.tls: dict[str, dict[str, Path]] = {}  # by node; none is as in most clusters
         self.nodes: dict[str, Node] = {}
-        self._ports = dict(zip(NAMES, _free_ports(len(NAMES)), strict=True))
+        self._ports = dict(zip(NAMES, free_ports(len(NAMES)), strict=True))
         (path / "secret").write_text("s" * 64)
 
     async def start(self, name: str, join: str | None = None, *, is_peer: bool = False) -> None:

@@ -1,0 +1,41 @@
+"""Ports that nobody listens on, outside of the range from which connections are given theirs."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable
+from contextlib import ExitStack
+from random import SystemRandom
+
+HOST = "127.0.0.1"
+_LEAST, _MOST = 10_000, 32_000
+_chance = SystemRandom()  # not the one whose draws some tests watch
+
+
+def free_port(besides: Iterable[int] = ()) -> int:
+    """Return a port; those at the distances ``besides`` from it are free, too."""
+    while True:
+        port = _chance.randint(_LEAST, _MOST - max(besides, default=0))
+        if _are_free([port, *(port + distance for distance in besides)]):
+            return port
+
+
+def free_ports(count: int) -> list[int]:
+    """Return so many different ports."""
+    found: set[int] = set()
+    while len(found) < count:
+        found.add(free_port())
+    return sorted(found)
+
+
+def _are_free(ports: Iterable[int]) -> bool:
+    with ExitStack() as stack:
+        for port in ports:
+            listening = stack.enter_context(socket.socket())
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listening.bind((HOST, port))
+                listening.listen()
+            except OSError:
+                return False
+    return True
