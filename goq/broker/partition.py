@@ -409,6 +409,11 @@ class Partition:
         Where another replica may have the messages they are not lost: nothing is recorded, and
         this raises ``PartitionOffline`` until that one leads.
         """
+        self.note_mendable(damage)
+        self._record_corruption(damage.start_offset, damage.end_offset, damage.reason)
+
+    def note_mendable(self, damage: Damage) -> None:
+        """Raise ``PartitionOffline`` for damage that others may not have: they are to lead."""
         if self._callbacks.may_be_repaired(damage):
             topic, number = self.identity
             self._offline = self._offline or PartitionOffline(
@@ -416,7 +421,6 @@ class Partition:
                 retry_after_ms=1000,
             )
             raise self._offline
-        self._record_corruption(damage.start_offset, damage.end_offset, damage.reason)
 
     def _skip(
         self, group: str, ranges: list[Range], cause: Cause, settings: TopicSettings, now_ms: int

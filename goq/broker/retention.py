@@ -27,6 +27,7 @@ from goq.broker.topic import Topic
 from goq.errors import StorageFull, TopicNotFound
 from goq.settings import TopicSettings
 from goq.storage.files import is_full
+from goq.storage.mending import look_through
 from goq.storage.retention import keep_from, too_old_at_us
 from goq.storage.segment import Segment
 
@@ -196,7 +197,9 @@ class Keeper:
         for segment in partition.messages.segments[:-1]:
             if segment.end_offset > min(keep, self._protected_from(topic, partition)):
                 return
+            await self._check_whole(partition, segment)
             await self._save(topic, partition, "messages", segment)
+            await self._check_whole(partition, segment)  # or it was bad already when it was read
             topic.stats.archived_messages += segment.message_count
             end = min(segment.end_offset, self._protected_from(topic, partition))
             await self._trim(topic, partition, end)
@@ -210,6 +213,16 @@ class Keeper:
             for offset in (replicas, unread, partition.messages.end_offset)
             if offset is not None
         )
+
+    async def _check_whole(self, partition: Partition, segment: Segment) -> None:
+        """Raise ``PartitionOffline`` where others have what is damaged here: it is mended first."""
+        if not partition.holders(segment.base_offset):
+            return
+        log = partition.messages
+        await self._in_thread(partial(look_through, log, segment))
+        for damage in log.damage:
+            if segment.base_offset <= damage.start_offset < segment.end_offset:
+                partition.note_mendable(damage)
 
     async def _save(self, topic: Topic, partition: Partition, log: str, segment: Segment) -> None:
         if topic.is_closed:

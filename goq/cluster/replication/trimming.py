@@ -68,7 +68,9 @@ class Trimming:
         while not self._is_stopping and (surplus := self._following.surplus()) is not None:
             try:
                 await self._look_through(surplus)
-                await self._delete(*surplus)
+                if await self._is_archived(*surplus):
+                    await self._look_through(surplus)  # or it was archived when it was bad already
+                    await self._delete(*surplus)
                 pause_s = _PAUSE_S_MIN
             except _NotWhole:
                 await self._pause(pause_s)
@@ -89,13 +91,18 @@ class Trimming:
             if self._may_be_repaired(key, surplus):
                 raise _NotWhole
 
-    async def _delete(self, which: int, segment: Segment) -> None:
-        key, log = self._following.key, LOGS[which]
-        saving = self._saving = asyncio.ensure_future(self._custody.archive(key, log, segment))
+    async def _is_archived(self, which: int, segment: Segment) -> bool:
+        """Archive a segment, if its topic wants that; return whether nobody broke it off."""
+        archiving = self._custody.archive(self._following.key, LOGS[which], segment)
+        saving = self._saving = asyncio.ensure_future(archiving)
         await asyncio.wait([saving])
         if saving.cancelled():
-            return
+            return False
         saving.result()
+        return True
+
+    async def _delete(self, which: int, segment: Segment) -> None:
+        key, log = self._following.key, LOGS[which]
         async with self._following.listing:
             await self._custody.forget(key, log, [segment])
             await self._in_thread(partial(self._following.delete, which, segment))
