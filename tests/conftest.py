@@ -6,6 +6,7 @@ of a file, and all that use Spark.
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
 from pathlib import Path
@@ -13,6 +14,10 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+# The process that tests run in may be told of a terminal, and theirs have other sizes.
+for _size in ("COLUMNS", "LINES"):
+    os.environ.pop(_size, None)
 
 # A node raises its own limit; the nodes that tests run in their own process need it here.
 _, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
