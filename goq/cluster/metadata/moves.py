@@ -4,8 +4,9 @@
        └────────┴─► given up
 
 A planned move changes nothing yet. One that has begun adds nodes that copy the partition. It can be
-finished when all of its target is in sync; then the replicas are the target and the others
-delete what they have. Neither end may take the partition's leader away without another.
+finished when all of its target is in sync, or, where only replicas are added, these; then the
+replicas are the target and the others delete what they have. Neither end may take the partition's
+leader away without another.
 """
 
 from __future__ import annotations
@@ -86,8 +87,13 @@ def cancelled(state: State, partition: Partition) -> Partition | None:
 
 
 def finished(state: State, partition: Partition) -> Partition | None:
-    """Return the partition with its move finished; None if it cannot be yet."""
-    if not set(partition.target) <= set(partition.in_sync) - set(partition.returned):
+    """Return the partition with its move finished; None if it cannot be yet.
+
+    Where nobody loses a replica only who gets one has to be in sync: another one may be away.
+    """
+    loses = set(partition.replicas) - set(partition.target)
+    needed = partition.target if loses else partition.incoming
+    if not set(needed) <= set(partition.in_sync) - set(partition.returned):
         return None
     wanted = len(partition.target) if partition.by_name else partition.wanted
     return _ended(state, replace(partition, wanted=wanted), partition.target)

@@ -154,7 +154,8 @@ class Progress:
                 since_ms = follower.caught_up_ms
                 stays = since_ms is not None and now_ms - since_ms <= lag_ms_max
             else:
-                stays = self._has_enough(follower)
+                # One that is silent would be refused, and with it who comes in beside it.
+                stays = self._has_enough(follower) and now_ms - follower.heard_ms <= lag_ms_max
             if stays:
                 wanted.add(name)
         vouched = wanted & (self.returned - self.unseen)

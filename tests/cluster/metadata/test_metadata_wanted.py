@@ -73,6 +73,14 @@ def test_a_topic_made_before_all_nodes_are_there_gets_its_replicas_when_they_com
     assert uneven(counts(state)[1]) <= 2  # who came later has a share of the leaderships, too
 
 
+def test_filling_up_is_done_while_another_replica_is_away() -> None:
+    state = at_rest(with_topic(nodes(2), partitions=12))
+    state = after(joined(state, "n3"), FenceNode("n1", 1))
+    state = at_rest(state)
+    assert all(set(found.replicas) == {"n1", "n2", "n3"} for _, _, found in places(state))
+    assert all(set(found.in_sync) == {"n2", "n3"} for _, _, found in places(state))
+
+
 def test_filling_up_is_bounded_like_any_move() -> None:
     state = after(with_topic(nodes(2), partitions=9), ChangeSettings(1, moves_at_once=2))
     state = looked(joined(state, "n3"))

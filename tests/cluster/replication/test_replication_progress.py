@@ -203,6 +203,14 @@ def test_compaction_waits_for_who_copies_and_for_nobody_who_is_silent() -> None:
     assert progress.copied_to(1_001 + limits.REPLICA_SILENT_MS) == Ends(100, 50)
 
 
+def test_one_that_is_silent_does_not_keep_another_out() -> None:
+    progress = _progress("a", "b")
+    progress.fetched("b", Ends(0, 0), 1)
+    progress.decided("a", 1)  # it died
+    progress.fetched("c", Ends(0, 0), LAG_MS + 2)
+    assert progress.wanted_in_sync(LAG_MS + 2, LAG_MS) == frozenset("ac")
+
+
 def test_what_a_node_had_before_its_restart_does_not_count_until_it_says_so_again() -> None:
     progress = Progress("a", Ends(10, 0), in_sync="abc", min_insync=2)
     progress.begin("abc", 0, (1, 1, 1))
