@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
 
 from goq import limits
 from goq.cluster.calls.calling import Calling
+from goq.cluster.calls.heads import parted
 from goq.cluster.metadata.state import State
 from goq.cluster.replication.archives import ArchiveRequest
 from goq.cluster.replication.mending import MendAnswer, MendRequest, decode_mend_answer
@@ -16,7 +17,6 @@ from goq.cluster.replication.messages import FetchAnswer, FetchRequest, decode_a
 from goq.errors import Unavailable
 
 FETCH, MEND, ARCHIVE = "/cluster/fetch", "/cluster/mend", "/cluster/archive"
-_HEAD_BYTES = 4
 
 
 class Asking:
@@ -37,26 +37,14 @@ class Asking:
     async def fetch(self, leader: str, request: FetchRequest) -> tuple[FetchAnswer, memoryview]:
         """Ask a leader for what is new."""
         answer = await self.call(leader, FETCH, encode(request), request.wait_ms)
-        head, frames = _parted(answer)
+        head, frames = parted(answer)
         return decode_answer(head), frames
 
     async def mend(self, node: str, request: MendRequest) -> tuple[MendAnswer, memoryview]:
         """Ask another replica for what is damaged here."""
-        head, frames = _parted(await self.call(node, MEND, encode_mend(request)))
+        head, frames = parted(await self.call(node, MEND, encode_mend(request)))
         return decode_mend_answer(head), frames
 
     async def archive(self, node: str, request: ArchiveRequest) -> bytes:
         """Ask another node for what is lacking in the archive here."""
         return await self.call(node, ARCHIVE, msgspec.msgpack.encode(request))
-
-
-def headed(head: bytes, frames: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
-    """Return an answer: a head behind its length, then frames."""
-    return [len(head).to_bytes(_HEAD_BYTES, "little"), head, *frames]
-
-
-def _parted(answer: bytes) -> tuple[memoryview, memoryview]:
-    """Return the head of an answer and what comes behind it."""
-    whole = memoryview(answer)
-    head_bytes = int.from_bytes(whole[:_HEAD_BYTES], "little")
-    return whole[_HEAD_BYTES : _HEAD_BYTES + head_bytes], whole[_HEAD_BYTES + head_bytes :]

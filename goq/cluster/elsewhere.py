@@ -10,6 +10,7 @@ import msgspec
 
 from goq.broker.broker import Broker
 from goq.broker.commit import Appended
+from goq.cluster.calls.heads import headed, parted
 from goq.delivery.events import SnapshotProducers
 from goq.delivery.producers import ProducerTable
 from goq.errors import InvalidFrame, NotLeader, PartitionOffline, Unavailable
@@ -18,7 +19,6 @@ from goq.frame.encode import LeftOut
 from goq.frame.view import FrameView
 
 PUBLISH, PRODUCERS = "/cluster/publish", "/cluster/producers"
-_HEAD_BYTES = 4
 _PATIENCE_S = 5.0
 _PAUSE_S = 0.05
 
@@ -66,7 +66,7 @@ class RemotePartition:
     ) -> asyncio.Future[Appended]:
         """Have the leader store a frame."""
         head = msgspec.msgpack.encode(_Publish(self._topic, self._number, client_id, on_leader))
-        body = len(head).to_bytes(_HEAD_BYTES, "little") + head + view.header.pack() + view.body
+        body = b"".join(headed(head, [view.header.pack(), view.body]))
         return asyncio.ensure_future(self._publish(body))
 
     async def _publish(self, body: bytes) -> Appended:
@@ -107,9 +107,8 @@ class PublishingForOthers:
 
     async def answer_publish(self, _node: str, body: bytes) -> list[bytes | memoryview]:
         """Store a frame that another node was given."""
-        head_bytes = int.from_bytes(body[:_HEAD_BYTES], "little")
-        frame = memoryview(body)[_HEAD_BYTES + head_bytes :]
-        asked = _decoded(memoryview(body)[_HEAD_BYTES : _HEAD_BYTES + head_bytes], _Publish)
+        head, frame = parted(body)
+        asked = _decoded(head, _Publish)
         view = FrameView.parse(frame)
         check_body_crc(view)
         partition = self._broker.topic(asked.topic).partition(asked.number)

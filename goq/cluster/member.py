@@ -17,9 +17,10 @@ from msgspec.structs import replace
 from goq import limits
 from goq.broker.broker import Broker
 from goq.broker.tasks import Tasks
-from goq.cluster.asking import Asking, headed
+from goq.cluster.asking import Asking
 from goq.cluster.becoming import Becoming
 from goq.cluster.calls.calling import Calling
+from goq.cluster.calls.heads import headed
 from goq.cluster.controlling import Controlling
 from goq.cluster.disk_id import DiskId
 from goq.cluster.fitness import Fitness
