@@ -4,7 +4,7 @@ Without what ``goq[spark]`` brings there is no such format, and Spark's others w
 """
 
 try:
-    from goq.pipeline.spark_source import GoqDataSource as DefaultSource
+    from goq.pipeline.spark.source import GoqDataSource as DefaultSource
 except ImportError:
     __all__: list[str] = []
 else:

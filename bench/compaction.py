@@ -13,12 +13,12 @@ import time
 from pathlib import Path
 
 from goq import limits
-from goq.frame.encode import Columns, encode_frame
+from goq.frame.encoder import Columns, encode_frame
 from goq.frame.header import HEADER_BYTES, parse_header
-from goq.storage.compaction import NewestKeys, read_newest
-from goq.storage.files import RealDisk
-from goq.storage.log import Log, LogConfig
-from goq.storage.rewriting import Terms, plan, put_in_place, rewrite
+from goq.storage.compaction.cleaner import NewestKeys, read_newest
+from goq.storage.compaction.segment_rewriter import Terms, plan, put_in_place, rewrite
+from goq.storage.disk import RealDisk
+from goq.storage.log.log import Log, LogConfig
 
 KEYS = 10_000
 UPDATES = 100

@@ -12,7 +12,7 @@ from bench.loader import Request, http_answer_length, load
 from bench.rows import Place, Row, Work
 from bench.servers import GoqNode
 from bench.topics import fresh_topic
-from goq.frame.encode import Columns, encode_frame
+from goq.frame.encoder import Columns, encode_frame
 from goq.model import DEDUP_HASH_BYTES
 
 IDS = 10_000_000

@@ -17,7 +17,7 @@ from bench.rows import Place, Row, Work
 from bench.servers import GoqNode
 from bench.topics import fresh_topic
 from goq.client import AsyncClient
-from goq.frame.encode import Columns, encode_frame
+from goq.frame.encoder import Columns, encode_frame
 
 PENDING = 100_000
 PENDING_PER_S = 2_000

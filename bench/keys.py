@@ -15,15 +15,15 @@ import time
 from pathlib import Path
 
 from bench.disk import append_rate
-from goq.broker.finding import Search
-from goq.broker.searching import Budget, HeaderSource, KeySource, Source, Wanted
-from goq.frame.encode import Columns, encode_frame
+from goq.broker.search.finder import Search
+from goq.broker.search.partition_search import Budget, HeaderSource, KeySource, Source, Wanted
+from goq.config.topic import Fsync
+from goq.frame.encoder import Columns, encode_frame
 from goq.frame.header import HEADER_BYTES, parse_header
-from goq.settings import Fsync
-from goq.storage.files import RealDisk
-from goq.storage.keyindex import KeyIndex
-from goq.storage.keymemory import KeyMemory
-from goq.storage.log import Log, LogConfig
+from goq.storage.disk import RealDisk
+from goq.storage.key_index.index import KeyIndex
+from goq.storage.key_index.keymemory import KeyMemory
+from goq.storage.log.log import Log, LogConfig
 
 VALUE = random.Random(1).randbytes(100)
 FRAME_MESSAGES = 1000

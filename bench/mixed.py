@@ -19,7 +19,7 @@ from bench.rows import Measure, Place, Row, Work
 from bench.topics import fresh_topic
 from goq.client import AsyncClient, Client
 from goq.client.batch import Batch
-from goq.frame.encode import encode_frame
+from goq.frame.encoder import encode_frame
 from goq.model import Message
 
 BATCH = 1000

@@ -13,7 +13,7 @@ from statistics import median
 
 from pyspark.sql import DataFrame
 
-from goq.pipeline.session import spark_session
+from goq.pipeline.spark.session import spark_session
 
 _TIMES = 3
 

@@ -17,10 +17,10 @@ from typing import TypeVar
 
 from bench.disk import append_rate
 from goq import limits
-from goq.frame.encode import Columns, encode_frame
+from goq.frame.encoder import Columns, encode_frame
 from goq.frame.header import HEADER_BYTES, parse_header
-from goq.storage.files import RealDisk
-from goq.storage.log import Log
+from goq.storage.disk import RealDisk
+from goq.storage.log.log import Log
 from goq.storage.verify import LogReport, verify_log
 
 T = TypeVar("T")

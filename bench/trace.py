@@ -18,11 +18,11 @@ from pathlib import Path
 
 from bench.rows import Place, Row, Work
 from goq import limits
-from goq.broker.eventsearch import Events, timeline_of
-from goq.broker.eventspans import BlockBuilder
-from goq.broker.spanindex import SpanIndex
-from goq.delivery.eventframes import encode_event_frame
-from goq.delivery.events import (
+from goq.broker.events.index import SpanIndex
+from goq.broker.events.index_blocks import BlockBuilder
+from goq.broker.events.search import Events, timeline_of
+from goq.delivery.events.affected import Leaving
+from goq.delivery.events.event import (
     Acked,
     AnyEvent,
     Leased,
@@ -30,11 +30,11 @@ from goq.delivery.events import (
     SnapshotStarted,
     token_of,
 )
-from goq.delivery.steps import Name, Published
-from goq.delivery.touched import Leaving
-from goq.storage.batch import Batch
-from goq.storage.files import RealDisk
-from goq.storage.log import Log, LogConfig
+from goq.delivery.events.frame_codec import encode_event_frame
+from goq.delivery.trace.steps import Name, Published
+from goq.storage.disk import RealDisk
+from goq.storage.log.log import Log, LogConfig
+from goq.storage.log.write_batch import Batch
 
 MESSAGES = 1_000_000
 FULL = 10_000_000

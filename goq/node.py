@@ -11,38 +11,38 @@ from typing import TYPE_CHECKING
 
 from goq import limits
 from goq.api.app import Api
-from goq.api.cluster import ClusterRoutes
-from goq.api.dead import DeadLetterRoutes
-from goq.api.event_log import EventRoutes
-from goq.api.finding import FindingRoutes
-from goq.api.groups import GroupRoutes
-from goq.api.history import HistoryRoutes
-from goq.api.members import MemberRoutes
-from goq.api.messages import MessageRoutes
-from goq.api.metrics import HttpStats, Metrics
-from goq.api.node_calls import NodeCallRoutes
-from goq.api.operations import OperationRoutes
-from goq.api.problems import problem_response
-from goq.api.producers import ProducerRoutes
-from goq.api.scheduled import ScheduledRoutes
-from goq.api.single import SingleRoutes
-from goq.api.topics import TopicRoutes
-from goq.api.tracing import TraceRoutes
+from goq.api.errors import problem_response
+from goq.api.metrics.node import HttpStats, Metrics
+from goq.api.routes.cluster import ClusterRoutes
+from goq.api.routes.dead_letters import DeadLetterRoutes
+from goq.api.routes.events import EventRoutes
+from goq.api.routes.groups import GroupRoutes
+from goq.api.routes.history import HistoryRoutes
+from goq.api.routes.members import MemberRoutes
+from goq.api.routes.message import SingleRoutes
+from goq.api.routes.messages import MessageRoutes
+from goq.api.routes.node_calls import NodeCallRoutes
+from goq.api.routes.operations import OperationRoutes
+from goq.api.routes.producers import ProducerRoutes
+from goq.api.routes.scheduled import ScheduledRoutes
+from goq.api.routes.search import FindingRoutes
+from goq.api.routes.topics import TopicRoutes
+from goq.api.routes.trace import TraceRoutes
 from goq.broker.broker import Broker
 from goq.broker.metadata import LocalMetadata, MetadataStore
-from goq.broker.partition import Partition
+from goq.broker.partition.partition import Partition
 from goq.clock import SystemClock
-from goq.cluster.alone import AloneSeat
-from goq.config import Config
+from goq.cluster.admin.standalone_view import AloneSeat
+from goq.config.node import Config
 from goq.errors import UsageError
 from goq.http.message import Handler
 from goq.http.server import HttpServer
-from goq.storage.files import RealDisk
-from goq.storage.lock import DataDirLock
+from goq.storage.data_dir_lock import DataDirLock
+from goq.storage.disk import RealDisk
 
 if TYPE_CHECKING:
-    from goq.cluster.membership import Membership
-    from goq.cluster.seat import MemberSeat
+    from goq.cluster.admin.cluster_view import MemberSeat
+    from goq.cluster.bootstrap import Membership
 
 
 class Node:
@@ -92,7 +92,7 @@ class Node:
         local = LocalMetadata(config.data_dir)
         metadata: MetadataStore = local
         if self.config.cluster.is_member:
-            from goq.cluster.membership import Membership  # a node on its own needs none of it
+            from goq.cluster.bootstrap import Membership  # a node on its own needs none of it
 
             self._membership = Membership(self.config, disk)
             metadata = await self._membership.open(local)
@@ -163,8 +163,8 @@ class Node:
         api = self.api = Api(routes, stats, others_answer=self._membership is not None)
         handle: Handler = api.handle
         if self._membership is not None:
-            from goq.api.front import Front
-            from goq.api.telling import Telling
+            from goq.api.gateway.cluster_version import Telling
+            from goq.api.gateway.gateway import Front
 
             member, relay = self._membership.member, self._membership.relay
             assert member is not None
@@ -176,7 +176,7 @@ class Node:
         """Return what says how many nodes have what is safe, None on a node of its own."""
         if self._membership is None:
             return None
-        from goq.cluster.safety import nodes_with
+        from goq.cluster.admin.safety import nodes_with
 
         member = self._membership.member
         assert member is not None

@@ -9,7 +9,7 @@ import threading
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
-from goq.client.tracecontext import traceparent_of, tracestate_of
+from goq.client.tracing.trace_context import traceparent_of, tracestate_of
 from goq.errors import GoqError
 from goq.units import format_time_us
 

@@ -17,7 +17,7 @@ import typer
 
 from goq.errors import GoqError
 from goq_cli.interrupts import Terminated
-from goq_cli.output import complain
+from goq_cli.output.output import complain
 from goq_cli.session import take_global_options
 
 COMMANDS = {

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from goq.delivery.transitions import INTERVENTIONS, LIFE, State, Transition
+from goq.delivery.events.transitions import INTERVENTIONS, LIFE, State, Transition
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "delivery.md"
 BEGIN = "<!-- begin: written by tools/delivery_doc.py -->\n"

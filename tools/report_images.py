@@ -12,10 +12,11 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from report_traffic import traffic, write_export
 
-from goq.pipeline.jobs import failures, skew, waits
-from goq.pipeline.jobs.chart import chart_of
-from goq.pipeline.jobs.inputs import Exported
-from goq.pipeline.session import spark_session
+from goq.pipeline.reports import retries as failures
+from goq.pipeline.reports import skew, waits
+from goq.pipeline.reports.html.charts import chart_of
+from goq.pipeline.reports.tables import Exported
+from goq.pipeline.spark.session import spark_session
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 

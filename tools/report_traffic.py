@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from goq.pipeline.ledger import FileEntry, Ledger, Manifest, State
-from goq.pipeline.schema import EVENTS, GROUPS, MESSAGES
-from goq.pipeline.target import LocalTarget
+from goq.pipeline.arrow.schema import EVENTS, GROUPS, MESSAGES
+from goq.pipeline.export.destination import LocalTarget
+from goq.pipeline.export.ledger import FileEntry, Ledger, Manifest, State
 
 START = datetime(2025, 1, 15, 13, tzinfo=UTC)
 HOURS = 4

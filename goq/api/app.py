@@ -7,9 +7,9 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import cast
 
-from goq.api.metrics import HttpStats
-from goq.api.problems import problem_response
-from goq.api.route import Route, Router
+from goq.api.errors import problem_response
+from goq.api.metrics.node import HttpStats
+from goq.api.router import Route, Router
 from goq.errors import GoqError, MethodNotAllowed, ShuttingDown
 from goq.http.message import Request, Response
 

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from goq import __version__
-from goq.api.bodies import HeaderIn
-from goq.api.problems import Problem
-from goq.api.route import FRAMES, JSON, NDJSON, Route
+from goq.api.errors import Problem
+from goq.api.router import FRAMES, JSON, NDJSON, Route
+from goq.api.schemas.bodies import HeaderIn
 from goq.errors import BY_CODE
 
 _REF = "#/components/schemas/{name}"

@@ -12,30 +12,30 @@ from pathlib import Path
 from typing import Any
 
 from goq import limits
-from goq.broker.archive import Archive
-from goq.broker.background import BackgroundReads
-from goq.broker.compacting import Compacting
-from goq.broker.finding import Finder
-from goq.broker.frame_cache import FrameCache
-from goq.broker.keymaking import KeyMaking
+from goq.broker.log.frame_cache import FrameCache
 from goq.broker.metadata import MetadataStore
-from goq.broker.opening import Machinery, PartitionId
-from goq.broker.partition import Partition
-from goq.broker.policies import grave_settings
-from goq.broker.retention import Keeper, KeptForReplicas
-from goq.broker.stats import Histogram
-from goq.broker.streams import Streams
-from goq.broker.targets import Elsewhere, Target
-from goq.broker.tasks import Tasks
-from goq.broker.topic import Topic
+from goq.broker.partition.failure_policy import grave_settings
+from goq.broker.partition.partition import Partition
+from goq.broker.partition.publish_target import Elsewhere, Target
+from goq.broker.partition_context import Machinery, PartitionId
+from goq.broker.retention.archiver import Archive
+from goq.broker.retention.compaction_manager import Compacting
+from goq.broker.retention.retention_manager import Keeper, KeptForReplicas
+from goq.broker.runtime.background import BackgroundReads
+from goq.broker.runtime.metrics import Histogram
+from goq.broker.runtime.tasks import Tasks
+from goq.broker.search.finder import Finder
+from goq.broker.search.key_index_builder import KeyMaking
+from goq.broker.topic.push_streams import Streams
+from goq.broker.topic.topic import Topic
 from goq.clock import Clock
+from goq.config.topic import TopicSettings, flattened
 from goq.errors import InvalidInput, ShuttingDown, TooManyRequests, TopicExists, TopicNotFound
 from goq.model import DEAD_LETTERS_SUFFIX, check_name
-from goq.settings import TopicSettings, flattened
-from goq.storage.archiveverify import DIR_NAME
-from goq.storage.files import Disk
-from goq.storage.nodedb import SegmentRow, TopicRow
-from goq.storage.segment import Segment
+from goq.storage.archive.archiveverify import DIR_NAME
+from goq.storage.disk import Disk
+from goq.storage.log.segment import Segment
+from goq.storage.node_db import SegmentRow, TopicRow
 
 _log = logging.getLogger("goq.broker")
 _PRODUCER_ID_BITS = 63

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from goq.storage.nodedb import ArchiveRow, NodeDb, SegmentRow, TopicRow
+from goq.storage.node_db import ArchiveRow, NodeDb, SegmentRow, TopicRow
 
 T = TypeVar("T")
 SegmentKey = tuple[str, int, str, int]

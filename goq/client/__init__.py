@@ -1,7 +1,7 @@
 """The client library: publish, consume, read and administer over HTTP.
 
 ``_async`` is written by hand; ``_sync`` is generated from it by ``tools/unasync.py``, except for
-the modules where the two truly differ (``backend`` and ``transport``). What needs no I/O at all
+the modules where the two truly differ (``runtime`` and ``transport``). What needs no I/O at all
 is shared: batches, wire forms, retries, the HTTP/1.1 parser. Names are imported on first use, so
 that a synchronous program never pays for asyncio.
 """
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from goq.client._async.client import AsyncClient
     from goq.client._async.producer import AsyncProducer
     from goq.client._async.receive import AsyncDeliveryBatch
-    from goq.client._async.settle import AsyncReceivedMessage
+    from goq.client._async.settlement import AsyncReceivedMessage
     from goq.client._sync.client import Client
     from goq.client._sync.producer import Producer
     from goq.client._sync.receive import DeliveryBatch
-    from goq.client._sync.settle import ReceivedMessage
+    from goq.client._sync.settlement import ReceivedMessage
     from goq.client.messages import (
         DamagedRange,
         LogMessage,
@@ -50,7 +50,7 @@ _HOMES = {
     "AsyncClient": "_async.client",
     "AsyncDeliveryBatch": "_async.receive",
     "AsyncProducer": "_async.producer",
-    "AsyncReceivedMessage": "_async.settle",
+    "AsyncReceivedMessage": "_async.settlement",
     "Client": "_sync.client",
     "DamagedRange": "messages",
     "DeliveryBatch": "_sync.receive",
@@ -59,7 +59,7 @@ _HOMES = {
     "Published": "messages",
     "PublishedBatch": "messages",
     "ReadBatch": "messages",
-    "ReceivedMessage": "_sync.settle",
+    "ReceivedMessage": "_sync.settlement",
     "Settled": "messages",
 }
 

@@ -13,8 +13,8 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from goq.client.arguments import message_bytes
-from goq.frame.encode import Columns, with_delivery
-from goq.frame.keys import dedup_partition_of, partition_of
+from goq.frame.encoder import Columns, with_delivery
+from goq.frame.hashing import dedup_partition_of, partition_of
 from goq.model import Header, Message, says_delivery
 
 _PLAIN = Message(None)

@@ -7,9 +7,9 @@ from functools import lru_cache
 from itertools import repeat
 from typing import Final
 
+from goq.config.topic import TopicSettings
 from goq.frame.header import Attribute
 from goq.frame.view import DELIVERY_COLUMNS, FrameView
-from goq.settings import TopicSettings
 
 DEFAULT_LANES: Final = "high,normal,low"
 

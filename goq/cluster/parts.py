@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from goq.cluster.metadata.state import Partition, State, places
-from goq.cluster.replication.messages import PartitionKey
+from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.replica import Part
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from goq.delivery.events import Departing, Failure, SnapshotDeparture, Span
+from goq.delivery.events.event import Departing, Failure, SnapshotDeparture, Span
 
 History = tuple[int, int, tuple[Failure, ...]]
 """``(start, end, failures)``"""

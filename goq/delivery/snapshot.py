@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
-from goq.delivery.events import (
+from goq.delivery.events.event import (
     AnyEvent,
     Failure,
     HeldSpan,
@@ -20,11 +20,11 @@ from goq.delivery.events import (
     SnapshotProducers,
     SnapshotStarted,
 )
-from goq.delivery.group import Group
-from goq.delivery.parts import Part
+from goq.delivery.group.group import Group
+from goq.delivery.group.ranges import Part
 
 if TYPE_CHECKING:
-    from goq.delivery.partition import PartitionState
+    from goq.delivery.partition_state import PartitionState
 
 T = TypeVar("T")
 _PARTS_MAX = 5_000  # with names as long as they may be, well within a frame

@@ -2,7 +2,7 @@
 
 A view parses the fixed columns and the payload's sections on first use and hands out slices of
 the original bytes. It trusts lengths only as far as the buffer reaches: a frame of foreign bytes
-goes through :mod:`goq.frame.check` first, one from the log has passed its CRC.
+goes through :mod:`goq.frame.validate` first, one from the log has passed its CRC.
 """
 
 from __future__ import annotations
@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from goq import limits
 from goq.errors import InvalidFrame, TooLarge
-from goq.frame.encode import (
+from goq.frame.body import (
+    BytesColumn,
+    Cursor,
+    Payload,
+    decompress,
+    take_gone,
+    take_left_out,
+    with_nulls,
+)
+from goq.frame.encoder import (
     NO_DEDUP_ID,
     NO_TENANT,
     Columns,
@@ -27,19 +36,10 @@ from goq.frame.header import (
     padding_bytes,
     parse_header,
 )
-from goq.frame.sections import (
-    BytesColumn,
-    Cursor,
-    Payload,
-    decompress,
-    take_gone,
-    take_left_out,
-    with_nulls,
-)
 from goq.model import Header, Message
 
 if TYPE_CHECKING:
-    from goq.frame.gone import GoneRows
+    from goq.frame.compacted_rows import GoneRows
 
 T = TypeVar("T")
 DELIVERY_COLUMNS: Final = (

@@ -8,12 +8,12 @@ from collections.abc import Awaitable
 from typing import cast
 
 from goq.errors import GoqError, Unavailable
-from goq.http.deadlines import LINGER_MS, Deadlines
+from goq.http.context import Shared
 from goq.http.message import LiveStream, Request, Response
-from goq.http.reader import Phase, RequestReader
-from goq.http.serialize import CLOSE, CONTINUE, KEEP_ALIVE
-from goq.http.shared import Shared
-from goq.http.writer import ResponseWriter
+from goq.http.request_parser import Phase, RequestReader
+from goq.http.response_encoder import CLOSE, CONTINUE, KEEP_ALIVE
+from goq.http.response_writer import ResponseWriter
+from goq.http.timeouts import LINGER_MS, Deadlines
 
 
 class Connection(asyncio.Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
-from goq.http.target import parse_query
+from goq.http.request_target import parse_query
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
 Item: TypeAlias = BytesLike | Sequence[BytesLike]

@@ -9,8 +9,8 @@ from typing import Final
 from goq.errors import GoqError
 from goq.http.bounds import HttpLimits
 from goq.http.connection import Connection
+from goq.http.context import Shared
 from goq.http.message import Handler, Response
-from goq.http.shared import Shared
 
 BACKLOG: Final = 1024
 CANCEL_MS_MAX: Final = 1_000

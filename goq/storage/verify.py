@@ -13,13 +13,13 @@ from pathlib import Path
 
 from goq import limits
 from goq.errors import GoqError
-from goq.storage.archiveverify import verify_archive
+from goq.storage.archive.archiveverify import verify_archive
 from goq.storage.damage import Damage
-from goq.storage.files import Disk
-from goq.storage.nodedb import FILE_NAME, NodeDb, SegmentRow, TopicRow
-from goq.storage.scan import FramePlace, Scan
-from goq.storage.segment import Segment, list_segments
-from goq.storage.watermark import Durable, read_durable
+from goq.storage.disk import Disk
+from goq.storage.log.recovery_point import Durable, read_durable
+from goq.storage.log.segment import Segment, list_segments
+from goq.storage.node_db import FILE_NAME, NodeDb, SegmentRow, TopicRow
+from goq.storage.scanner import FramePlace, Scan
 
 TOPICS_DIR = "topics"
 LOG_NAMES = ("messages", "events")

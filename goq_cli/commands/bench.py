@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from goq.units import format_size_bytes, parse_size_bytes
-from goq_cli.output import notice, print_json, print_table
+from goq_cli.output.output import notice, print_json, print_table
 from goq_cli.session import SESSION
 
 if TYPE_CHECKING:

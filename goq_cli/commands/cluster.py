@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from goq_cli.cluster_view import (
+from goq_cli.commands import cluster_recover
+from goq_cli.output.cluster import (
     is_degraded,
     print_cluster,
     print_moves,
     print_nodes,
     summary,
 )
-from goq_cli.commands import cluster_recover
-from goq_cli.output import confirm, notice, print_json, print_text
+from goq_cli.output.output import confirm, notice, print_json, print_text
 from goq_cli.session import SESSION
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ def set_settings(
     """
     from goq.errors import UsageError
     from goq.units import parse_size_bytes
-    from goq_cli.output import parse_settings
+    from goq_cli.output.output import parse_settings
 
     pairs = parse_settings(settings)
     unknown = pairs.keys() - {

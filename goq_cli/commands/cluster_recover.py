@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from goq_cli.output import notice, print_json, print_text
+from goq_cli.output.output import notice, print_json, print_text
 from goq_cli.session import SESSION
 
 if TYPE_CHECKING:
-    from goq.cluster.recovering import Recovery
+    from goq.cluster.unsafe_recovery import Recovery
 
 _NAMED_MAX = 20
 
@@ -35,8 +35,8 @@ def command(
     empty folders. Choose the node that has most. A single lost node needs none of this: goq cluster
     leave.
     """
-    from goq.cluster.recovering import Recovering
-    from goq.storage.files import RealDisk
+    from goq.cluster.unsafe_recovery import Recovering
+    from goq.storage.disk import RealDisk
 
     recovering = Recovering(RealDisk(), data_dir)
     try:

@@ -12,7 +12,7 @@ import typer
 
 from goq.errors import UsageError
 from goq_cli.interrupts import Interrupts
-from goq_cli.message_format import DEFAULT_FORMAT, Writer, make_writer
+from goq_cli.output.message_format import DEFAULT_FORMAT, Writer, make_writer
 from goq_cli.session import SESSION, ClientId
 
 if TYPE_CHECKING:

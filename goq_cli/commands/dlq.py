@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from goq_cli.dead_letters import (
+from goq_cli.dead_letter_filter import (
     PORTION,
     Cause,
     DryRun,
@@ -25,7 +25,7 @@ from goq_cli.dead_letters import (
     letters_of,
     wanted_by,
 )
-from goq_cli.output import confirm, notice, print_json, print_table
+from goq_cli.output.output import confirm, notice, print_json, print_table
 from goq_cli.session import SESSION
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)

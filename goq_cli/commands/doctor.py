@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from goq_cli.output import print_answer
+from goq_cli.output.output import print_answer
 from goq_cli.session import SESSION
 
 
@@ -41,7 +41,7 @@ def _node_is_well() -> bool:
 
 def _folder_is_sound(data_dir: Path) -> bool:
     from goq.errors import NotFound
-    from goq.storage.files import RealDisk
+    from goq.storage.disk import RealDisk
     from goq.storage.verify import verify_data_dir
     from goq.units import format_size_bytes
 

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from goq_cli.output import notice, print_json, print_table
+from goq_cli.output.output import notice, print_json, print_table
 from goq_cli.session import SESSION
 
 if TYPE_CHECKING:
-    from goq.pipeline.decoding import Columns
-    from goq.pipeline.export import Exported
-    from goq.pipeline.iceberg import IcebergCatalog
-    from goq.pipeline.piece_files import Span, Stager
-    from goq.pipeline.source import Source
-    from goq.pipeline.target import Target
+    from goq.pipeline.arrow.json_columns import Columns
+    from goq.pipeline.arrow.node_source import Source
+    from goq.pipeline.export.destination import Target
+    from goq.pipeline.export.export import Exported
+    from goq.pipeline.export.iceberg import IcebergCatalog
+    from goq.pipeline.export.staging import Span, Stager
 
 _COLUMNS = ("topic", "table", "files", "rows", "bytes", "missing")
 
@@ -75,7 +75,7 @@ def command(
         raise UsageError(f"there is no engine {engine!r}; there are local and spark")
     pause_s = parse_duration_ms(every, field="--every") / 1000
     with needs_extra("parquet"):
-        from goq.pipeline.target import check_ours, open_target
+        from goq.pipeline.export.destination import check_ours, open_target
     span = _span(from_time, to_time)
     target = open_target(to)
     check_ours(target, to)
@@ -115,8 +115,8 @@ class Decoding(NamedTuple):
 
     def columns(self, source: Source, target: Target, topic: str) -> Columns | None:
         """Return the columns of a topic, None where its values are left as they are."""
-        from goq.pipeline.decoding import parse_columns
-        from goq.pipeline.export import known_columns
+        from goq.pipeline.arrow.json_columns import parse_columns
+        from goq.pipeline.export.export import known_columns
 
         if not self.is_wanted:
             return None
@@ -127,7 +127,7 @@ class Decoding(NamedTuple):
 
 def _span(from_time: str | None, to_time: str | None) -> Span:
     """Return the bounds in time; what is told from now is told from when the command began."""
-    from goq.pipeline.piece_files import Span
+    from goq.pipeline.export.staging import Span
     from goq.units import parse_time_us
 
     now_us = time.time_ns() // 1000
@@ -150,7 +150,7 @@ def _catalog(register: tuple[str, str] | None) -> IcebergCatalog | None:
     if kind != "iceberg":
         raise UsageError(f"--register takes iceberg and a catalog, not {kind!r}")
     with needs_extra("iceberg"):
-        from goq.pipeline.iceberg import open_catalog
+        from goq.pipeline.export.iceberg import open_catalog
     logging.getLogger("pyiceberg").setLevel(logging.ERROR)  # else a line for each column
     return open_catalog(name)
 
@@ -173,8 +173,8 @@ def _stager(
         yield None
         return
     with needs_extra("spark"):
-        from goq.pipeline.session import spark_session
-        from goq.pipeline.spark_export import Node, stage_in_spark
+        from goq.pipeline.export.spark_tasks import Node, stage_in_spark
+        from goq.pipeline.spark.session import spark_session
     notice("starting Spark…")
     session = spark_session(master)
     try:
@@ -186,10 +186,10 @@ def _stager(
 
 def _export_all(order: Order, stager: Stager | None) -> dict[tuple[str, str], Exported]:
     """Export what there is now, of all topics; of none if one of them cannot be."""
-    from goq.pipeline.export import Export
-    from goq.pipeline.group_rows import export_groups
-    from goq.pipeline.source import NodeSource
-    from goq.pipeline.tables import MESSAGES_TABLE, TABLES
+    from goq.pipeline.arrow.node_source import NodeSource
+    from goq.pipeline.arrow.tables import MESSAGES_TABLE, TABLES
+    from goq.pipeline.export.export import Export
+    from goq.pipeline.export.groups_table import export_groups
 
     target = order.target
     now_us = time.time_ns() // 1000

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from goq_cli.output import confirm, notice, parse_settings, print_json, print_table
+from goq_cli.output.output import confirm, notice, parse_settings, print_json, print_table
 from goq_cli.session import SESSION
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from goq_cli.message_table import cell, for_each, print_messages
-from goq_cli.output import print_json, print_table
+from goq_cli.output.message_table import cell, for_each, print_messages
+from goq_cli.output.output import print_json, print_table
 from goq_cli.session import SESSION
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)

@@ -15,14 +15,14 @@ import typer
 from goq import limits
 from goq.errors import InvalidInput, NotFound, TooLarge, UsageError
 from goq.model import UNTERMINATED_HEADER, Header, Message
-from goq_cli.lines import Splitter
-from goq_cli.output import parse_settings
+from goq_cli.input.splitter import Splitter
+from goq_cli.output.output import parse_settings
 from goq_cli.progress import counting
 from goq_cli.session import SESSION, ClientId
 
 if TYPE_CHECKING:
     from goq.client import Producer, PublishedBatch
-    from goq.client.delivery import DeliveryOptions
+    from goq.client.delivery_options import DeliveryOptions
 
 STDIN = "-"
 
@@ -124,7 +124,7 @@ def command(
         raise UsageError("give --key or --key-sep, not both")
     if delay is not None and at is not None:
         raise UsageError("give --delay or --at, not both")
-    from goq.client.delivery import DeliveryOptions
+    from goq.client.delivery_options import DeliveryOptions
 
     form = Form(
         delimiter=b"\0" if null else unescape(delimiter, "--delimiter"),
@@ -186,7 +186,7 @@ def _messages(
         if form.jsonl:
             if not value.strip():
                 continue
-            from goq_cli.jsonl import parse_message
+            from goq_cli.input.jsonl import parse_message
 
             message, options = parse_message(value, f"{label}, line {number}")
             headers = (*form.headers, *message.headers)

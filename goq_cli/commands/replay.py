@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from goq.errors import UsageError
-from goq_cli.message_format import DEFAULT_FORMAT, make_writer
+from goq_cli.output.message_format import DEFAULT_FORMAT, make_writer
 from goq_cli.rate import Pace, parse_rate
-from goq_cli.replays import Bounds, copy_into, count_only, print_messages, rewind_group
+from goq_cli.replay_modes import Bounds, copy_into, count_only, print_messages, rewind_group
 from goq_cli.session import SESSION
 
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from goq_cli import republishing
-from goq_cli.output import notice, print_json, print_table
+from goq_cli.commands import republishing
+from goq_cli.output.output import notice, print_json, print_table
 from goq_cli.session import SESSION
 
 if TYPE_CHECKING:
-    from goq.pipeline.jobs.inputs import Exported
-    from goq.pipeline.jobs.report import Report, Section
+    from goq.pipeline.reports.report import Report, Section
+    from goq.pipeline.reports.tables import Exported
 
 REPORTS = {
     "latency": "How long did messages take to their first delivery, and to their ack?",
@@ -62,8 +62,8 @@ def _report(name: str, topics: list[str], source: str, master: str, html: Path |
     if not source:
         raise UsageError("say what to analyse: --from DIR, where goq export wrote")
     with needs_extra("spark"):
-        from goq.pipeline.jobs.inputs import Exported
-        from goq.pipeline.session import spark_session
+        from goq.pipeline.reports.tables import Exported
+        from goq.pipeline.spark.session import spark_session
     notice("starting Spark…")
     session = spark_session(master)
     try:
@@ -78,7 +78,7 @@ def _report(name: str, topics: list[str], source: str, master: str, html: Path |
 def show(report: Report, html: Path | None) -> None:
     """Print a report, and write its page where that was asked for."""
     if html is not None:
-        from goq.pipeline.jobs.page import page_of
+        from goq.pipeline.reports.html.page import page_of
 
         html.write_text(page_of(report))
         notice(f"wrote {html}")
@@ -86,7 +86,8 @@ def show(report: Report, html: Path | None) -> None:
 
 
 def _run(name: str, tables: Exported) -> Report:
-    from goq.pipeline.jobs import audit, failures, skew, waits
+    from goq.pipeline.reports import audit, skew, waits
+    from goq.pipeline.reports import retries as failures
 
     messages = tables.table("messages")
     if name == "skew":
@@ -112,7 +113,7 @@ def _print(report: Report) -> None:
             print_table(section.columns, section.rows)
             sys.stdout.write("\n")
         return
-    from goq.pipeline.jobs.page import scope_line
+    from goq.pipeline.reports.html.page import scope_line
 
     lines = [report.question, *([scope_line(report.scope)] if report.scope else [])]
     sys.stdout.write("\n".join([*lines, *filter(None, [report.verdict])]) + "\n")
@@ -122,7 +123,7 @@ def _print(report: Report) -> None:
 
 
 def _print_section(section: Section) -> None:
-    from goq.pipeline.jobs.shown import headings, is_number, shown
+    from goq.pipeline.reports.shown import headings, is_number, shown
 
     if not section.rows:
         sys.stdout.write(f"{section.nothing}\n")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from goq.errors import UsageError
-from goq_cli.message_table import for_each, print_messages
+from goq_cli.output.message_table import for_each, print_messages
 from goq_cli.session import SESSION
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from goq_cli.output import parse_settings, print_json
+from goq_cli.output.output import parse_settings, print_json
 from goq_cli.session import SESSION
 
 
@@ -56,7 +56,7 @@ def command(
     import logging
 
     from goq import __version__
-    from goq.config import load_config
+    from goq.config.node import load_config
     from goq.node import run
 
     logging.basicConfig(

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from goq.errors import MessageNotFound, UsageError
-from goq_cli.output import notice, parse_settings, print_json, print_table
+from goq_cli.output.output import notice, parse_settings, print_json, print_table
+from goq_cli.output.trace import Style, Timeline
 from goq_cli.session import SESSION
-from goq_cli.timeline import Style, Timeline
 
 if TYPE_CHECKING:
     from goq.client import Client
@@ -210,7 +210,7 @@ def _style() -> Style:
 
 
 def _export(traces: list[Json], url: str) -> None:
-    from goq.client.otlp import export
+    from goq.client.tracing.otlp import export
 
     sent = export(traces, url)
     if SESSION.json:

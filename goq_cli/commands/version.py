@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from goq import __version__
-from goq_cli.output import print_answer
+from goq_cli.output.output import print_answer
 
 
 def command() -> None:

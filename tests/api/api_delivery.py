@@ -8,7 +8,7 @@ from typing import Any
 import api_frames as f
 from support.running_node import RunningNode
 
-from goq.frame.encode import Columns, encode_frame
+from goq.frame.encoder import Columns, encode_frame
 from goq.model import MessageId
 
 HOUR_MS = 3_600_000

@@ -9,7 +9,7 @@ from typing import Any
 
 from crc32c import crc32c
 
-from goq.frame.encode import NO_PRODUCER, Columns, ProducerMark, encode_frame, seal
+from goq.frame.encoder import NO_PRODUCER, Columns, ProducerMark, encode_frame, seal
 from goq.frame.header import HEADER_BYTES, parse_header
 from goq.frame.view import FrameView
 

@@ -11,8 +11,8 @@ import zstandard
 from support.running_node import RunningNode
 
 from goq import limits
-from goq.api.messages_in import FRAMES_PER_REQUEST_MAX
-from goq.frame.encode import Columns, LeftOut, ProducerMark, encode_frame
+from goq.api.codec.publish_request import FRAMES_PER_REQUEST_MAX
+from goq.frame.encoder import Columns, LeftOut, ProducerMark, encode_frame
 from goq.frame.header import HEADER_BYTES, Attribute
 
 PUBLISH = "/v1/topics/framed/messages"

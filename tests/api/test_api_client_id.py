@@ -7,8 +7,8 @@ import pytest
 from support.running_node import Answer, RunningNode
 
 from goq import limits
-from goq.broker.naming import producer_name
-from goq.frame.encode import ProducerMark
+from goq.broker.partition.producer_names import producer_name
+from goq.frame.encoder import ProducerMark
 
 
 def publish_as(node: RunningNode, topic: str, name: str | bytes) -> Answer:

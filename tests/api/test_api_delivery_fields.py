@@ -11,8 +11,8 @@ from api_calls import publish, receive
 from support.running_node import RunningNode
 
 from goq import limits
-from goq.frame.encode import NO_DEDUP_ID, Columns, encode_frame
-from goq.frame.keys import dedup_hash
+from goq.frame.encoder import NO_DEDUP_ID, Columns, encode_frame
+from goq.frame.hashing import dedup_hash
 
 
 def show(node: RunningNode, result: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from support.eventually import eventually
 from support.running_node import RunningNode
 
 from goq.api.openapi import error_codes
-from goq.api.route import Route
+from goq.api.router import Route
 from goq.errors import BY_CODE
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.running_node import RunningNode
 
-from goq.api.route import Route
+from goq.api.router import Route
 
 SETTINGS = settings(
     max_examples=25,

@@ -11,8 +11,8 @@ from api_calls import publish, receive, settle, values
 from support.eventually import eventually
 from support.running_node import Answer, RunningNode
 
-from goq.broker.coordinator import Coordinator
-from goq.broker.topic import Topic
+from goq.broker.group.coordinator import Coordinator
+from goq.broker.topic.topic import Topic
 
 
 class Host:

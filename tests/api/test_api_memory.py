@@ -19,7 +19,7 @@ PEAK_GROWTH_BYTES_MAX = 400 * MIB  # of one body of 32 MiB, decoded and checked
 SCRIPT = """
 import sys
 from pathlib import Path
-from goq.config import Config
+from goq.config.node import Config
 from goq.node import run
 run(Config(broker={"data_dir": Path(sys.argv[1]), "listen": "127.0.0.1:0"}),
     lambda url: print(url, flush=True))

@@ -7,10 +7,16 @@ from typing import Any
 
 import pytest
 
-from goq.api.merged_pages import by_due, by_offset, newest_first
-from goq.api.merging import is_whole, merge_group, merge_history, merge_partitions, merge_topic
-from goq.api.spread import Asked, Document
-from goq.broker.findcursor import read_cursor, write_cursor
+from goq.api.gateway.merge import (
+    is_whole,
+    merge_group,
+    merge_history,
+    merge_partitions,
+    merge_topic,
+)
+from goq.api.gateway.merge_pages import by_due, by_offset, newest_first
+from goq.api.routing import Asked, Document
+from goq.broker.search.cursor import read_cursor, write_cursor
 from goq.errors import GroupNotFound
 from goq.units import format_time_us
 

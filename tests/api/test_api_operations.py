@@ -10,7 +10,7 @@ from support.eventually import eventually
 from support.running_node import Answer, RunningNode, running_node
 
 from goq import __version__
-from goq.api.operations import OperationRoutes
+from goq.api.routes.operations import OperationRoutes
 from goq.http.message import Request
 
 

@@ -6,7 +6,7 @@ import api_frames as f
 import pytest
 from support.running_node import RunningNode
 
-from goq.frame.encode import ProducerMark
+from goq.frame.encoder import ProducerMark
 
 
 def publish(

@@ -9,8 +9,8 @@ import pytest
 from api_calls import publish, values
 from support.running_node import RunningNode
 
-from goq.frame.encode import ProducerMark
-from goq.frame.keys import partition_of
+from goq.frame.encoder import ProducerMark
+from goq.frame.hashing import partition_of
 
 TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 

@@ -12,7 +12,7 @@ from support.eventually import eventually
 from support.running_node import RunningNode
 
 from goq import limits
-from goq.frame.check import check_frame
+from goq.frame.validate import check_frame
 
 MIB = limits.MIB
 

@@ -11,7 +11,7 @@ from support.eventually import eventually
 from support.running_node import RunningNode
 
 from goq import limits
-from goq.frame.check import check_frame
+from goq.frame.validate import check_frame
 
 MIB = limits.MIB
 NOTHING = {"done": 0, "failed": []}

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from goq import limits
-from goq.api.asking import Asking
-from goq.api.receiving_everywhere import ReceivingEverywhere
-from goq.api.spread import READY
-from goq.api.streams_everywhere import StreamsEverywhere
+from goq.api.gateway.fanout import Asking
+from goq.api.gateway.receive import ReceivingEverywhere
+from goq.api.gateway.streams import StreamsEverywhere
+from goq.api.routing import READY
 from goq.errors import Unavailable
 from goq.http.message import Request, Response
 from goq.model import Receipt

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from goq import limits
-from goq.api.asking import Asking, document_of
-from goq.api.settling_everywhere import settle
+from goq.api.gateway.fanout import Asking, document_of
+from goq.api.gateway.settle import settle
 from goq.errors import NotLeader, Unavailable
 from goq.http.message import Request, Response
 

@@ -7,7 +7,7 @@ from api_calls import publish
 from support.running_node import RunningNode, running_node
 
 from goq.clock import SystemClock
-from goq.settings import TopicSettings
+from goq.config.topic import TopicSettings
 from goq.units import parse_time_us
 
 

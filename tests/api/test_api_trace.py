@@ -13,7 +13,7 @@ from support.eventually import eventually
 from support.running_node import Answer, RunningNode, running_node
 
 from goq import limits
-from goq.broker.livespans import LiveSpans
+from goq.broker.events.live_index import LiveSpans
 
 
 def trace(node: RunningNode, message_id: str, query: str = "") -> dict[str, Any]:

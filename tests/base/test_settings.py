@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from goq import limits
+from goq.config.topic import Ordering, TopicSettings
 from goq.errors import InvalidInput
-from goq.settings import Ordering, TopicSettings
 
 DEFAULT = TopicSettings()
 DAY_MS = 86_400_000

@@ -24,13 +24,13 @@ from support.disk import SimulatedCrash, SimulatedDisk
 
 from goq import limits
 from goq.broker.broker import Broker
-from goq.broker.partition import Partition
-from goq.broker.wholelog import Past, WholeReader, whole_logs
+from goq.broker.partition.partition import Partition
+from goq.broker.retention.tiered_log import Past, WholeReader, whole_logs
 from goq.clock import ManualClock
 from goq.errors import GoqError, TopicExists
 from goq.frame.view import FrameView
-from goq.storage.archivefile import check_archive
-from goq.storage.files import Disk
+from goq.storage.archive.file import check_archive
+from goq.storage.disk import Disk
 
 HOUR_MS = 3_600_000
 SETTINGS = {"retention__age": "1h", "segment__bytes": "64KiB", "archive": "true"}
@@ -129,7 +129,7 @@ def test_wherever_the_process_ends_each_message_is_live_or_archived(
 ) -> None:
     monkeypatch.setattr(limits, "EVENT_SEGMENT_BYTES", 300)
     monkeypatch.setattr(limits, "SNAPSHOT_EVENTS_MIN", 2)
-    monkeypatch.setattr("goq.broker.topic._REOPEN_DELAY_S", 0.001)
+    monkeypatch.setattr("goq.broker.topic.topic._REOPEN_DELAY_S", 0.001)
     base, clock = Path("/simulated"), ManualClock()
     settings = {"retention__age": "1h", "archive": "true"}
 

@@ -8,7 +8,14 @@ import threading
 import pytest
 
 from goq import limits
-from goq.broker.background import BUSY_FOR_S, LATE_S, PAUSE_S_MIN, SHARE, BackgroundReads, Pace
+from goq.broker.runtime.background import (
+    BUSY_FOR_S,
+    LATE_S,
+    PAUSE_S_MIN,
+    SHARE,
+    BackgroundReads,
+    Pace,
+)
 from goq.errors import TooManyRequests
 
 

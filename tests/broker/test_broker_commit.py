@@ -12,12 +12,13 @@ import pytest
 from support.broker_harness import BrokenDisk, frame, run, until
 
 from goq import limits
-from goq.broker.commit import Appended, GroupCommit
-from goq.broker.intake import Intake
-from goq.broker.stats import Histogram, TopicStats
+from goq.broker.log.admission import Intake
+from goq.broker.log.group_commit import Appended, GroupCommit
+from goq.broker.runtime.metrics import Histogram, TopicStats
 from goq.clock import ManualClock
-from goq.delivery.dedup import DedupWindow
-from goq.delivery.producers import ProducerTable
+from goq.config.topic import Fsync
+from goq.delivery.dedup.dedup_window import DedupWindow
+from goq.delivery.dedup.producer_state import ProducerTable
 from goq.errors import (
     GoqError,
     LogFailed,
@@ -26,9 +27,8 @@ from goq.errors import (
     StorageFull,
     TooManyRequests,
 )
-from goq.frame.encode import ProducerMark
-from goq.settings import Fsync
-from goq.storage.log import Log, LogConfig
+from goq.frame.encoder import ProducerMark
+from goq.storage.log.log import Log, LogConfig
 
 NO_WINDOW = DedupWindow(None, time_of=lambda _offset: None, factors=(1, 1))
 

@@ -24,17 +24,17 @@ from support.broker_harness import (
 )
 
 from goq.broker.broker import Broker
-from goq.broker.eventlog import read_events
-from goq.broker.publishing import Placed, Stored
-from goq.broker.topic import Topic
+from goq.broker.events.replay import read_events
+from goq.broker.topic.publisher import Placed, Stored
+from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
-from goq.delivery.events import Cause, Compacted, Skipped
-from goq.frame.encode import Columns, ProducerMark, encode_frame
-from goq.frame.keys import dedup_hash
+from goq.config.topic import Cleanup
+from goq.delivery.events.event import Cause, Compacted, Skipped
+from goq.frame.encoder import Columns, ProducerMark, encode_frame
+from goq.frame.hashing import dedup_hash
 from goq.frame.view import FrameView
 from goq.model import Message
-from goq.settings import Cleanup
-from goq.storage.compaction import Progress, read_progress, write_progress
+from goq.storage.compaction.cleaner import Progress, read_progress, write_progress
 from goq.storage.verify import verify_log
 
 Pair = tuple[bytes | None, bytes | None]

@@ -7,7 +7,7 @@ from support.broker_harness import run, until
 from support.members_twin import GROUP, FakeHost, Pair
 
 from goq import limits
-from goq.broker.coordinator import Coordinator
+from goq.broker.group.coordinator import Coordinator
 from goq.clock import ManualClock
 from goq.errors import Conflict, GoqError, InvalidInput, MemberNotFound, TooLarge, TooManyRequests
 

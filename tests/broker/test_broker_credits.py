@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import random
 
-from goq.broker.credits import Account, Credits
+from goq.broker.topic.stream_credit import Account, Credits
 
 
 class Leases:

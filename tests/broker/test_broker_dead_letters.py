@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from goq import limits
-from goq.broker.dead_letters import (
+from goq.broker.dlq.search import Wanted
+from goq.broker.log.frame_fetch import REDRIVE_GROUP_HEADER
+from goq.broker.outbox.dead_letter_headers import (
     FailedAttempt,
     Life,
     dead_headers,
     read_dead_letter,
     redriven_headers,
 )
-from goq.broker.dead_search import Wanted
-from goq.broker.fetching import REDRIVE_GROUP_HEADER
 from goq.model import Header
 
 LIFE = Life("t:0:1", "g", 3, "nacked", "2025-01-15T10:30:00.000000Z", "busy")

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from support.broker_harness import BrokenDisk, MemoryMetadata, broker_on, run, until
 
-from goq.broker.publishing import ANY_PARTITION, Placed, StoredFrame
-from goq.broker.topic import Topic
+from goq.broker.topic.publisher import ANY_PARTITION, Placed, StoredFrame
+from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
 from goq.errors import InvalidInput, ProducerFenced, SequenceGap, StorageFull
-from goq.frame.encode import NO_DEDUP_ID, Columns, ProducerMark, encode_frame
-from goq.frame.keys import dedup_hash
+from goq.frame.encoder import NO_DEDUP_ID, Columns, ProducerMark, encode_frame
+from goq.frame.hashing import dedup_hash
 from goq.frame.view import FrameView
 from goq.model import Message
 

@@ -29,15 +29,15 @@ from support.disk import SimulatedDisk
 
 from goq import limits
 from goq.broker.broker import Broker
-from goq.broker.dead_letters import read_dead_letter
-from goq.broker.dead_search import DeadLetterSearch, Found, Wanted
-from goq.broker.partition import Delivery, Partition
-from goq.broker.redrive import Taking, Took, purge, redrive
-from goq.broker.topic import Topic
+from goq.broker.dlq.redrive import Taking, Took, purge, redrive
+from goq.broker.dlq.search import DeadLetterSearch, Found, Wanted
+from goq.broker.outbox.dead_letter_headers import read_dead_letter
+from goq.broker.partition.partition import Delivery, Partition
+from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
-from goq.delivery.settling import Settled, reject
+from goq.delivery.settlement import Settled, reject
 from goq.errors import StorageFull
-from goq.frame.encode import Columns, encode_frame
+from goq.frame.encoder import Columns, encode_frame
 from goq.frame.view import FrameView
 from goq.model import Receipt
 
@@ -179,8 +179,8 @@ def _copied(metadata: MemoryMetadata) -> MemoryMetadata:
 def test_wherever_the_process_ends_each_message_has_one_visible_copy(
     power: bool, small_segments: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("goq.broker.topic._REOPEN_DELAY_S", 0.001)
-    monkeypatch.setattr("goq.broker.departures._RETRY_S_MIN", 0.001)
+    monkeypatch.setattr("goq.broker.topic.topic._REOPEN_DELAY_S", 0.001)
+    monkeypatch.setattr("goq.broker.outbox.worker._RETRY_S_MIN", 0.001)
     monkeypatch.setattr("goq.limits.DEPARTURE_FRAME_MESSAGES", 2)
     if small_segments:
         monkeypatch.setattr(limits, "EVENT_SEGMENT_BYTES", 500)
@@ -191,8 +191,8 @@ def test_wherever_the_process_ends_each_message_has_one_visible_copy(
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(40))
 def test_wherever_the_process_ends_at_length(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("goq.broker.topic._REOPEN_DELAY_S", 0.001)
-    monkeypatch.setattr("goq.broker.departures._RETRY_S_MIN", 0.001)
+    monkeypatch.setattr("goq.broker.topic.topic._REOPEN_DELAY_S", 0.001)
+    monkeypatch.setattr("goq.broker.outbox.worker._RETRY_S_MIN", 0.001)
     monkeypatch.setattr("goq.limits.DEPARTURE_FRAME_MESSAGES", 1 + seed % 4)
     _check_all_crashes(seed, power=bool(seed % 2), step=1)
 
@@ -200,8 +200,8 @@ def test_wherever_the_process_ends_at_length(seed: int, monkeypatch: pytest.Monk
 def test_dead_letters_wait_for_their_topic_and_none_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("goq.broker.departures._RETRY_S_MIN", 0.001)
-    monkeypatch.setattr("goq.broker.departures._RETRY_S_MAX", 0.002)
+    monkeypatch.setattr("goq.broker.outbox.worker._RETRY_S_MIN", 0.001)
+    monkeypatch.setattr("goq.broker.outbox.worker._RETRY_S_MAX", 0.002)
     disk, metadata, refused = BrokenDisk(), MemoryMetadata(), list[str]()
 
     def refuse(change: str) -> None:
@@ -252,8 +252,8 @@ def test_what_was_under_way_goes_on_when_the_node_starts_again(
 def test_what_was_under_way_goes_on_when_its_partition_is_built_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("goq.broker.topic._REOPEN_DELAY_S", 0.001)
-    monkeypatch.setattr("goq.broker.departures._RETRY_S_MIN", 0.001)
+    monkeypatch.setattr("goq.broker.topic.topic._REOPEN_DELAY_S", 0.001)
+    monkeypatch.setattr("goq.broker.outbox.worker._RETRY_S_MIN", 0.001)
     disk = BrokenDisk()
 
     async def main() -> None:
@@ -300,7 +300,7 @@ def test_nothing_leaves_before_it_is_certain_that_it_does(tmp_path: Path) -> Non
 def test_a_message_that_cannot_be_read_any_more_leaves_a_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("goq.broker.departures._RETRY_S_MIN", 0.001)
+    monkeypatch.setattr("goq.broker.outbox.worker._RETRY_S_MIN", 0.001)
     metadata = MemoryMetadata()
 
     def refuse(_change: str) -> None:
@@ -338,7 +338,7 @@ def test_a_message_that_cannot_be_read_any_more_leaves_a_trace(
 def test_a_message_that_retention_deleted_on_its_way_leaves_a_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("goq.broker.departures._RETRY_S_MIN", 0.001)
+    monkeypatch.setattr("goq.broker.outbox.worker._RETRY_S_MIN", 0.001)
     metadata = MemoryMetadata()
 
     def refuse(_change: str) -> None:

@@ -26,19 +26,19 @@ from support.broker_harness import (
 from support.delivery_twin import canonical
 
 from goq import limits
-from goq.broker.eventlog import read_events
-from goq.broker.publishing import Placed
-from goq.broker.topic import Topic
+from goq.broker.events.replay import read_events
+from goq.broker.topic.publisher import Placed
+from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
-from goq.delivery.events import Corrupted
+from goq.delivery.events.event import Corrupted
 from goq.errors import GoqError, LogFailed, PartitionOffline, StorageFull, TooLarge
-from goq.frame.encode import ProducerMark
+from goq.frame.encoder import ProducerMark
 from goq.model import Message, Receipt
 
 
 @pytest.fixture(autouse=True)
 def _reopen_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("goq.broker.topic._REOPEN_DELAY_S", 0.01)
+    monkeypatch.setattr("goq.broker.topic.topic._REOPEN_DELAY_S", 0.01)
 
 
 async def _back_online(topic: Topic, number: int = 0) -> None:

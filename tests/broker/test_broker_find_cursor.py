@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from goq import limits
-from goq.broker.findcursor import read_cursor, write_cursor
+from goq.broker.search.cursor import read_cursor, write_cursor
 from goq.errors import InvalidInput
 
 PARTITIONS = st.integers(0, limits.PARTITIONS_PER_TOPIC_MAX - 1)

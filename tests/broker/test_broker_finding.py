@@ -15,11 +15,11 @@ from support.keys import with_key_hashes
 
 from goq import limits
 from goq.broker.broker import Broker
-from goq.broker.finding import Finder, FoundPage, Search
-from goq.broker.pace import Pace
-from goq.broker.publishing import Placed
-from goq.broker.searching import Budget, Found, Wanted
-from goq.broker.topic import Topic
+from goq.broker.runtime.pace import Pace
+from goq.broker.search.finder import Finder, FoundPage, Search
+from goq.broker.search.partition_search import Budget, Found, Wanted
+from goq.broker.topic.publisher import Placed
+from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
 from goq.errors import (
     GoqError,
@@ -28,8 +28,8 @@ from goq.errors import (
     ShuttingDown,
     TooManyRequests,
 )
-from goq.frame.encode import Columns, encode_frame
-from goq.frame.keys import dedup_hash, key_hash
+from goq.frame.encoder import Columns, encode_frame
+from goq.frame.hashing import dedup_hash, key_hash
 from goq.frame.view import FrameView
 from goq.model import Message
 

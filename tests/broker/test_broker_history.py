@@ -8,10 +8,10 @@ import pytest
 from support.disk import SimulatedDisk
 from support.logs import DIRECTORY, append, frame_of
 
-from goq.broker.history import DAY_US, Amount, bounds_us, by_day, day_starts
-from goq.broker.rates import RecentTotals, Totals
-from goq.broker.stats import TopicStats
-from goq.storage.log import Log, LogConfig
+from goq.broker.retention.daily_counts import DAY_US, Amount, bounds_us, by_day, day_starts
+from goq.broker.runtime.metrics import TopicStats
+from goq.broker.runtime.rates import RecentTotals, Totals
+from goq.storage.log.log import Log, LogConfig
 
 FRAME = frame_of([bytes(700)] * 3)
 TODAY_US = 20_000 * DAY_US

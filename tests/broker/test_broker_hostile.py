@@ -19,9 +19,9 @@ from support.broker_harness import (
     settle_nacked,
 )
 
-from goq.broker.partition import Delivery
-from goq.broker.publishing import Placed
-from goq.broker.topic import ReceiveOptions, Topic
+from goq.broker.partition.partition import Delivery
+from goq.broker.topic.publisher import Placed
+from goq.broker.topic.topic import ReceiveOptions, Topic
 from goq.clock import ManualClock
 from goq.model import Message, Receipt
 

@@ -20,13 +20,13 @@ from support.broker_harness import (
     until,
 )
 
-from goq.broker.marking import Marking
-from goq.broker.partition import Partition
-from goq.broker.topic import Topic
-from goq.broker.waiting import Pending, Waiting
+from goq.broker.group.message_changes import Marking
+from goq.broker.partition.delayed import Pending, Waiting
+from goq.broker.partition.partition import Partition
+from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
 from goq.errors import Conflict, GoqError
-from goq.frame.encode import Columns, encode_frame
+from goq.frame.encoder import Columns, encode_frame
 from goq.frame.view import FrameView
 
 HOUR_MS = 3_600_000

@@ -8,14 +8,14 @@ from pathlib import Path
 from support.broker_harness import BrokenDisk, MemoryMetadata, broker_on, frame, quiet, run, until
 
 from goq.broker.broker import Broker
-from goq.broker.eventlog import read_events
-from goq.broker.naming import producer_name, recorded_name
-from goq.broker.partition import Partition
-from goq.broker.publishing import Placed
-from goq.broker.topic import Topic
+from goq.broker.events.replay import read_events
+from goq.broker.partition.partition import Partition
+from goq.broker.partition.producer_names import producer_name, recorded_name
+from goq.broker.topic.publisher import Placed
+from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
-from goq.delivery.events import Named, Reset
-from goq.frame.encode import ProducerMark, named_producer
+from goq.delivery.events.event import Named, Reset
+from goq.frame.encoder import ProducerMark, named_producer
 from goq.frame.header import NAMED_ONLY_EPOCH, FrameHeader
 from goq.model import Message
 

@@ -15,17 +15,17 @@ from support.delivery_twin import canonical
 from test_broker_life import live
 
 from goq import limits
-from goq.api.group_views import GroupViews
-from goq.api.past import PastViews
-from goq.broker.eventlog import read_events
-from goq.broker.partition import Partition
-from goq.broker.past import replayed_to
+from goq.api.views.group import GroupViews
+from goq.api.views.group_at_time import PastViews
+from goq.broker.events.replay import read_events
+from goq.broker.group.state_at_time import replayed_to
+from goq.broker.partition.partition import Partition
 from goq.clock import ManualClock
-from goq.delivery.events import SNAPSHOT_PARTS, SnapshotEnded, SnapshotStarted
-from goq.delivery.partition import PartitionState
-from goq.delivery.producers import ProducerTable
+from goq.delivery.dedup.producer_state import ProducerTable
+from goq.delivery.events.event import SNAPSHOT_PARTS, SnapshotEnded, SnapshotStarted
+from goq.delivery.partition_state import PartitionState
 from goq.errors import GroupNotFound, MessageNotFound, PastNotKept
-from goq.storage.moments import frames_back
+from goq.storage.log.time_lookup import frames_back
 from goq.units import format_time_us
 
 OTHER = "h"

@@ -10,16 +10,16 @@ from support.broker_harness import ack, broker_on, nack, options, publish, quiet
 
 from goq import limits
 from goq.broker.broker import Broker
-from goq.broker.partition import Partition
-from goq.broker.past import GroupPast, earliest_us, group_at
-from goq.broker.topic import Topic
+from goq.broker.group.state_at_time import GroupPast, earliest_us, group_at
+from goq.broker.partition.partition import Partition
+from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
-from goq.delivery.eventframes import begins_snapshot, decode_event_frame, encode_event_frame
-from goq.delivery.events import Acked, AnyEvent, SnapshotStarted
+from goq.delivery.events.event import Acked, AnyEvent, SnapshotStarted
+from goq.delivery.events.frame_codec import begins_snapshot, decode_event_frame, encode_event_frame
 from goq.errors import PastNotKept
 from goq.frame.header import HEADER_BYTES
 from goq.frame.view import FrameView
-from goq.storage.moments import frames_back
+from goq.storage.log.time_lookup import frames_back
 
 SECOND_US = 1_000_000
 

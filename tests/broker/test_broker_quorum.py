@@ -13,18 +13,18 @@ from support.broker_harness import frame, leased, options, publish, receipts, ru
 from support.held_quorum import HeldQuorum
 
 from goq import limits
-from goq.broker.commit import GroupCommit
-from goq.broker.intake import Intake
-from goq.broker.opening import Quorums, open_logs
-from goq.broker.stats import Histogram, TopicStats
-from goq.broker.topic import Leadership, Topic
+from goq.broker.log.admission import Intake
+from goq.broker.log.group_commit import GroupCommit
+from goq.broker.partition_context import Quorums, open_logs
+from goq.broker.runtime.metrics import Histogram, TopicStats
+from goq.broker.topic.topic import Leadership, Topic
 from goq.clock import ManualClock
-from goq.delivery.dedup import DedupWindow
-from goq.delivery.producers import ProducerTable
+from goq.delivery.dedup.dedup_window import DedupWindow
+from goq.delivery.dedup.producer_state import ProducerTable
 from goq.errors import NotLeader, SequenceGap, ShuttingDown, TooManyRequests, Unavailable
-from goq.frame.encode import ProducerMark
-from goq.storage.files import RealDisk
-from goq.storage.log import Log
+from goq.frame.encoder import ProducerMark
+from goq.storage.disk import RealDisk
+from goq.storage.log.log import Log
 
 NO_WINDOW = DedupWindow(None, time_of=lambda _offset: None, factors=(1, 1))
 LOST = NotLeader("another node leads")

@@ -32,10 +32,10 @@ from support.delivery_twin import canonical
 from support.disk import SimulatedDisk
 
 from goq import limits
-from goq.broker.partition import Delivery, Partition
-from goq.broker.topic import Topic
+from goq.broker.partition.partition import Delivery, Partition
+from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
-from goq.frame.encode import ProducerMark
+from goq.frame.encoder import ProducerMark
 from goq.model import Receipt
 
 
@@ -87,9 +87,9 @@ def test_a_copy_of_the_folder_opens_with_the_state_that_is_live(
         monkeypatch.setattr(limits, "EVENT_SEGMENT_BYTES", 1500)
         monkeypatch.setattr(limits, "SNAPSHOT_EVENTS_MIN", 3)
         monkeypatch.setattr(limits, "CHECKPOINT_INTERVAL_BYTES", 2000)
-        monkeypatch.setattr("goq.delivery.eventframes._SNAPSHOT_FRAME_WEIGHT", 3)
+        monkeypatch.setattr("goq.delivery.events.frame_codec._SNAPSHOT_FRAME_WEIGHT", 3)
         monkeypatch.setattr("goq.delivery.snapshot._PARTS_MAX", 2)
-        monkeypatch.setattr("goq.broker.recorder._SNAPSHOT_COST_BYTES", 1)
+        monkeypatch.setattr("goq.broker.events.writer._SNAPSHOT_COST_BYTES", 1)
 
     async def main() -> None:
         clock, held, metadata = ManualClock(), list[Delivery](), MemoryMetadata()
@@ -206,11 +206,11 @@ def _copy(metadata: MemoryMetadata) -> MemoryMetadata:
 def test_after_any_crash_what_was_acknowledged_holds(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("goq.broker.topic._REOPEN_DELAY_S", 0.001)
+    monkeypatch.setattr("goq.broker.topic.topic._REOPEN_DELAY_S", 0.001)
     if seed % 2:
         monkeypatch.setattr(limits, "EVENT_SEGMENT_BYTES", 1000)
         monkeypatch.setattr(limits, "SNAPSHOT_EVENTS_MIN", 3)
-        monkeypatch.setattr("goq.delivery.eventframes._SNAPSHOT_FRAME_WEIGHT", 2)
+        monkeypatch.setattr("goq.delivery.events.frame_codec._SNAPSHOT_FRAME_WEIGHT", 2)
     ledger = _crash_rounds(seed, 8)
     assert len(ledger.stored) > 10
     assert ledger.acked
@@ -221,10 +221,10 @@ def test_after_any_crash_what_was_acknowledged_holds(
 def test_after_very_many_crashes_what_was_acknowledged_holds(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("goq.broker.topic._REOPEN_DELAY_S", 0.001)
+    monkeypatch.setattr("goq.broker.topic.topic._REOPEN_DELAY_S", 0.001)
     monkeypatch.setattr(limits, "EVENT_SEGMENT_BYTES", 1000)
     monkeypatch.setattr(limits, "SNAPSHOT_EVENTS_MIN", 3)
-    monkeypatch.setattr("goq.delivery.eventframes._SNAPSHOT_FRAME_WEIGHT", 2)
+    monkeypatch.setattr("goq.delivery.events.frame_codec._SNAPSHOT_FRAME_WEIGHT", 2)
     _crash_rounds(seed, 15)
 
 
@@ -376,7 +376,7 @@ def test_a_damaged_snapshot_falls_back_to_the_segment_before_it(tmp_path: Path) 
 def test_events_after_a_snapshot_that_a_crash_cut_short_are_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("goq.delivery.eventframes._SNAPSHOT_FRAME_WEIGHT", 1)
+    monkeypatch.setattr("goq.delivery.events.frame_codec._SNAPSHOT_FRAME_WEIGHT", 1)
 
     async def main() -> None:
         metadata, disk = MemoryMetadata(), BrokenDisk()
@@ -415,7 +415,7 @@ def test_retention_keeps_the_events_that_a_rebuild_begins_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The newest segment of events begins with a snapshot that a crash cut short."""
-    monkeypatch.setattr("goq.delivery.eventframes._SNAPSHOT_FRAME_WEIGHT", 1)
+    monkeypatch.setattr("goq.delivery.events.frame_codec._SNAPSHOT_FRAME_WEIGHT", 1)
 
     async def main() -> None:
         metadata, clock = MemoryMetadata(), ManualClock()

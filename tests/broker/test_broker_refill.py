@@ -23,10 +23,10 @@ from support.broker_harness import (
     until,
 )
 
-from goq.broker.marking import Marking
-from goq.broker.topic import Topic
+from goq.broker.group.message_changes import Marking
+from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
-from goq.frame.encode import Columns, encode_frame
+from goq.frame.encoder import Columns, encode_frame
 from goq.frame.view import FrameView
 
 HIGH, NORMAL, LOW = 0, 1, 2

@@ -21,14 +21,14 @@ from support.broker_harness import (
 )
 
 from goq.broker.broker import Broker
-from goq.broker.partition import Partition
-from goq.broker.protection import first_unread
-from goq.broker.retention import Keeper
-from goq.broker.topic import Topic
+from goq.broker.partition.partition import Partition
+from goq.broker.retention.protection import first_unread
+from goq.broker.retention.retention import keep_from
+from goq.broker.retention.retention_manager import Keeper
+from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
-from goq.settings import TopicSettings
-from goq.storage.retention import keep_from
-from goq.storage.segment import Segment
+from goq.config.topic import TopicSettings
+from goq.storage.log.segment import Segment
 
 SECOND_US = 1_000_000
 HOUR_MS = 3_600_000

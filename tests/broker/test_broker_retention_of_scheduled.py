@@ -6,10 +6,10 @@ from pathlib import Path
 
 from support.broker_harness import ack, broker_on, leased, options, publish, run, until
 
-from goq.broker.marking import Marking
-from goq.broker.topic import Topic
+from goq.broker.group.message_changes import Marking
+from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
-from goq.frame.encode import Columns, encode_frame
+from goq.frame.encoder import Columns, encode_frame
 from goq.frame.view import FrameView
 
 HOUR_MS = 3_600_000

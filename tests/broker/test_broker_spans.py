@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from support.disk import SimulatedDisk
 
 from goq import limits
-from goq.broker.eventsearch import Events, timeline_of
-from goq.broker.livespans import LiveSpans
-from goq.broker.spanindex import SpanIndex
-from goq.delivery.eventframes import StoredEvent, encode_event_frame
-from goq.delivery.events import (
+from goq.broker.events.index import SpanIndex
+from goq.broker.events.live_index import LiveSpans
+from goq.broker.events.search import Events, timeline_of
+from goq.delivery.events.event import (
     Acked,
     AnyEvent,
     Cancelled,
@@ -45,11 +44,12 @@ from goq.delivery.events import (
     Truncated,
     token_of,
 )
+from goq.delivery.events.frame_codec import StoredEvent, encode_event_frame
 from goq.delivery.outbox import Outbox
-from goq.delivery.steps import Published
-from goq.delivery.timeline import Timeline
-from goq.storage.log import Log, LogConfig
-from goq.storage.segment import SPANS_SUFFIX
+from goq.delivery.trace.steps import Published
+from goq.delivery.trace.timeline import Timeline
+from goq.storage.log.log import Log, LogConfig
+from goq.storage.log.segment import SPANS_SUFFIX
 
 FOLDER = Path("/events")
 OFFSETS = 3000

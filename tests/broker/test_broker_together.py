@@ -26,25 +26,25 @@ from support.broker_harness import (
 )
 
 from goq import limits
-from goq.api.bodies import GroupOut
-from goq.api.past import PastViews
+from goq.api.schemas.bodies import GroupOut
+from goq.api.views.group_at_time import PastViews
 from goq.broker.broker import Broker
-from goq.broker.dead_search import Wanted as DeadWanted
-from goq.broker.finding import Search
-from goq.broker.partition import Partition
-from goq.broker.publishing import Placed
-from goq.broker.redrive import Taking, redrive
-from goq.broker.searching import Wanted
-from goq.broker.topic import Topic
-from goq.broker.traced import Trace
-from goq.broker.tracing import Tracing
-from goq.broker.wholelog import whole_logs
+from goq.broker.dlq.redrive import Taking, redrive
+from goq.broker.dlq.search import Wanted as DeadWanted
+from goq.broker.partition.partition import Partition
+from goq.broker.retention.tiered_log import whole_logs
+from goq.broker.search.finder import Search
+from goq.broker.search.partition_search import Wanted
+from goq.broker.topic.publisher import Placed
+from goq.broker.topic.topic import Topic
+from goq.broker.trace.trace import Trace
+from goq.broker.trace.tracer import Tracing
 from goq.clock import ManualClock
-from goq.delivery.settling import Settled, reject
+from goq.delivery.settlement import Settled, reject
 from goq.errors import DamagedData, GroupNotFound, MessageNotFound, PastNotKept
 from goq.model import Message, MessageId, Receipt
-from goq.storage.reader import LogReader
-from goq.storage.timerange import TimeRange, frames_between
+from goq.storage.log.reader import LogReader
+from goq.storage.log.time_range_reader import TimeRange, frames_between
 from goq.units import format_time_us
 
 HOUR_MS = 3_600_000

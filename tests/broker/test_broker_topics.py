@@ -23,8 +23,9 @@ from support.broker_harness import (
 from goq import limits
 from goq.broker.broker import Broker
 from goq.broker.metadata import LocalMetadata
-from goq.broker.publishing import ANY_PARTITION, Placed
+from goq.broker.topic.publisher import ANY_PARTITION, Placed
 from goq.clock import ManualClock
+from goq.config.topic import TopicSettings
 from goq.errors import (
     GoqError,
     InvalidInput,
@@ -33,12 +34,11 @@ from goq.errors import (
     TopicExists,
     TopicNotFound,
 )
-from goq.frame.encode import Columns, encode_frame
-from goq.frame.keys import partition_of
+from goq.frame.encoder import Columns, encode_frame
+from goq.frame.hashing import partition_of
 from goq.frame.view import FrameView
 from goq.model import Message, Receipt
-from goq.settings import TopicSettings
-from goq.storage.files import RealDisk
+from goq.storage.disk import RealDisk
 
 
 def test_topics_groups_and_progress_survive_a_restart(tmp_path: Path) -> None:

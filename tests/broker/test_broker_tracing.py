@@ -21,15 +21,15 @@ from support.broker_harness import (
 from support.trace_twin import TOPIC, TraceTwin, as_told
 
 from goq import limits
-from goq.broker.dead_search import Wanted
-from goq.broker.partition import Partition
-from goq.broker.publishing import Placed
-from goq.broker.redrive import Taking, redrive
-from goq.broker.topic import Topic
-from goq.broker.traced import Trace
-from goq.broker.tracing import Tracing
+from goq.broker.dlq.redrive import Taking, redrive
+from goq.broker.dlq.search import Wanted
+from goq.broker.partition.partition import Partition
+from goq.broker.topic.publisher import Placed
+from goq.broker.topic.topic import Topic
+from goq.broker.trace.trace import Trace
+from goq.broker.trace.tracer import Tracing
 from goq.clock import ManualClock
-from goq.delivery.settling import Settled, reject
+from goq.delivery.settlement import Settled, reject
 from goq.errors import MessageNotFound, TopicNotFound
 from goq.model import Message, MessageId, Receipt
 

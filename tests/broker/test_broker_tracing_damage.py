@@ -12,13 +12,13 @@ from support.broker_harness import MemoryMetadata, broker_on, run
 from support.trace_twin import TOPIC, TraceTwin
 
 from goq import limits
-from goq.broker.eventsearch import Events, timeline_of
-from goq.broker.spanindex import SpanIndex
+from goq.broker.events.index import SpanIndex
+from goq.broker.events.search import Events, timeline_of
 from goq.clock import ManualClock
-from goq.delivery.steps import Published, Step
-from goq.delivery.timeline import Timeline
-from goq.storage.files import RealDisk
-from goq.storage.log import Log, LogConfig
+from goq.delivery.trace.steps import Published, Step
+from goq.delivery.trace.timeline import Timeline
+from goq.storage.disk import RealDisk
+from goq.storage.log.log import Log, LogConfig
 
 SETTINGS = {"delivery__max_attempts": 3, "delivery__backoff__initial": "1s"}
 FLIPS = 40

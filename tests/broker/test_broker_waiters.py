@@ -19,8 +19,8 @@ from support.broker_harness import (
 )
 
 from goq import limits
-from goq.broker.topic import Topic
-from goq.broker.waiters import Waiters
+from goq.broker.topic.topic import Topic
+from goq.broker.topic.waiters import Waiters
 from goq.clock import ManualClock
 from goq.errors import ShuttingDown, TooManyRequests, TopicNotFound
 
@@ -218,7 +218,7 @@ def test_a_retry_that_is_due_wakes_one_waiter_not_all(tmp_path: Path) -> None:
 def test_a_retry_in_a_partition_that_is_offline_does_not_keep_the_node_busy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("goq.broker.topic._REOPEN_DELAY_S", 30)
+    monkeypatch.setattr("goq.broker.topic.topic._REOPEN_DELAY_S", 30)
 
     async def main() -> None:
         disk = BrokenDisk()

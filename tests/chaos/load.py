@@ -15,10 +15,10 @@ from support.serving import wait_until
 
 from chaos.cluster import SETTLE_S_MAX, Cluster, Member
 from goq.client import Client, LogMessage, Published
-from goq.client.wire import decode_published, place
+from goq.client.protocol.frames import decode_published, place
 from goq.errors import GoqError
-from goq.frame.encode import Columns, ProducerMark, encode_frame
-from goq.frame.keys import partition_of
+from goq.frame.encoder import Columns, ProducerMark, encode_frame
+from goq.frame.hashing import partition_of
 from goq.model import MessageId
 from goq.units import parse_time_us
 

@@ -12,7 +12,7 @@ from support.running_node import RunningNode
 from support.serving import wait_until
 
 import goq as package
-from goq.broker.coordinator import Coordinator
+from goq.broker.group.coordinator import Coordinator
 
 
 def test_topics_are_created_shown_altered_listed_and_deleted(goq: Run, topic: str) -> None:

@@ -9,7 +9,7 @@ from support.cli import Run
 from support.running_node import RunningNode
 
 from goq import limits
-from goq.broker.naming import producer_name
+from goq.broker.partition.producer_names import producer_name
 
 
 def producers(node: RunningNode, topic: str) -> list[str | None]:

@@ -13,7 +13,7 @@ from support.cli import Run
 from support.eventually import eventually
 from support.members import Members, members
 
-from goq_cli.cluster_view import is_degraded, print_cluster, summary
+from goq_cli.output.cluster import is_degraded, print_cluster, summary
 
 WELL: dict[str, Any] = {
     "version": 9,

@@ -12,7 +12,7 @@ import termios
 import pytest
 from support.cli import GOQ, Run
 
-from goq_cli.history_view import bar
+from goq_cli.output.topic_history import bar
 
 
 def on_terminal(environment: dict[str, str], columns: int, *arguments: str) -> list[str]:

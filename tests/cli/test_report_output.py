@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("pyspark", minversion="4.2")
 
-from goq.pipeline.jobs.report import Report, Scope, Section
+from goq.pipeline.reports.report import Report, Scope, Section
 from goq_cli.commands.report import _print
 from goq_cli.session import SESSION
 

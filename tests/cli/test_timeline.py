@@ -20,7 +20,7 @@ from support.traces import (
     trace,
 )
 
-from goq_cli.timeline import Style, Timeline
+from goq_cli.output.trace import Style, Timeline
 
 GOLDEN = Path(__file__).parent / "golden"
 PAGES = {

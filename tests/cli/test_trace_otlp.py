@@ -26,8 +26,8 @@ from support.traces import (
     trace_server,
 )
 
-from goq.client.otlp import endpoint_of
-from goq.client.spans import spans_of
+from goq.client.tracing.otlp import endpoint_of
+from goq.client.tracing.spans import spans_of
 from goq.errors import InvalidInput
 
 ID = "orders:2:45678"

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from goq.frame.check import check_frame
 from goq.frame.header import HEADER_BYTES, stamp
-from goq.frame.parts import slice_frame
+from goq.frame.slice import slice_frame
+from goq.frame.validate import check_frame
 from goq.frame.view import FrameView
 from goq.model import Receipt
 from goq.units import format_time_us, parse_duration_ms, parse_time_us

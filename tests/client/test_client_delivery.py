@@ -9,9 +9,9 @@ import pytest
 from support.running_node import RunningNode, running_node
 
 from goq.client import AsyncClient, Client
-from goq.client.delivery import NodeClock
+from goq.client.delivery_options import NodeClock
 from goq.errors import InvalidInput
-from goq.frame.keys import dedup_hash, dedup_partition_of
+from goq.frame.hashing import dedup_hash, dedup_partition_of
 from goq.model import Message
 
 HOUR_US = 3_600_000_000

@@ -10,7 +10,7 @@ from support.running_node import running_node
 from goq.client import Client
 from goq.client.identity import producer_id_of
 from goq.errors import SequenceGap, TopicNotFound
-from goq.frame.encode import Columns, ProducerMark, encode_frame
+from goq.frame.encoder import Columns, ProducerMark, encode_frame
 
 
 @pytest.fixture(scope="module")

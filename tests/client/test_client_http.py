@@ -8,7 +8,8 @@ from client_fake_node import FakeNode, Refused
 from client_scripted_server import ScriptedServer, ok
 
 from goq import __version__
-from goq.client import AsyncClient, Client, routes
+from goq.client import AsyncClient, Client
+from goq.client.protocol import routes
 from goq.errors import (
     BY_CODE,
     GoqError,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 
-from goq.api.messages_out import deliveries_parts
-from goq.broker.partition import Delivery
-from goq.client.wire import decode_deliveries
-from goq.frame.encode import Columns, encode_frame
+from goq.api.codec.messages import deliveries_parts
+from goq.broker.partition.partition import Delivery
+from goq.client.protocol.frames import decode_deliveries
+from goq.config.topic import TopicSettings
+from goq.frame.encoder import Columns, encode_frame
 from goq.frame.header import stamp
 from goq.frame.view import FrameView
-from goq.settings import TopicSettings
 
 
 class _Topic:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from goq.client.places import ClusterMap, Place, Places
+from goq.client.cluster_map import ClusterMap, Place, Places
 
 A, B, C = (f"http://{name}:8080" for name in "abc")
 ORDERS_0, ORDERS_1 = Place("orders", 0), Place("orders", 1)

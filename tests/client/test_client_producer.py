@@ -8,7 +8,7 @@ from client_fake_node import FakeNode, Refused, placed_frames
 
 from goq.client import AsyncClient, Client, PublishedBatch
 from goq.errors import InvalidInput, NotAllowed, TooLarge, TopicNotFound, Unavailable
-from goq.frame.keys import partition_of
+from goq.frame.hashing import partition_of
 from goq.model import Message
 
 NEVER = "1h"

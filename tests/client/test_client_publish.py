@@ -16,7 +16,7 @@ from goq.errors import (
     TopicNotFound,
     Unavailable,
 )
-from goq.frame.keys import partition_of
+from goq.frame.hashing import partition_of
 from goq.model import Message, MessageId
 
 

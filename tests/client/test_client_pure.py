@@ -7,14 +7,14 @@ import json
 
 import pytest
 
-from goq.client import wire
 from goq.client.batch import Batch, batches_of
 from goq.client.messages import PublishedBatch, PublishedRun, joined
+from goq.client.protocol import frames as wire
 from goq.client.retry import Attempts, Failure, RetryPolicy
 from goq.errors import DamagedData, InvalidFrame, InvalidInput, TimedOut, Unavailable
-from goq.frame.encode import Columns, encode_frame
+from goq.frame.encoder import Columns, encode_frame
+from goq.frame.hashing import partition_of
 from goq.frame.header import parse_header, stamp
-from goq.frame.keys import partition_of
 from goq.model import Message, Receipt
 
 BROKEN = Failure(Unavailable("broken"), maybe_done=True)

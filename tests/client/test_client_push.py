@@ -10,7 +10,7 @@ import pytest
 from client_fake_node import FakeGroup, FakeNode
 
 from goq.client import AsyncClient, Client
-from goq.client.wire import StreamedAnswers
+from goq.client.protocol.frames import StreamedAnswers
 from goq.errors import InvalidFrame, Unavailable
 from goq.model import Message
 

@@ -14,9 +14,9 @@ from support.running_node import RunningNode, running_node
 
 from goq import limits
 from goq.client import AsyncClient, Client, ReadBatch
-from goq.client._sync.copying import OVERTAKEN_MAX, Copying
-from goq.client._sync.log import Span
-from goq.client.replays import REPLAYED_FROM, Replay
+from goq.client._sync.log_reader import Span
+from goq.client._sync.topic_copy import OVERTAKEN_MAX, Copying
+from goq.client.replay_plan import REPLAYED_FROM, Replay
 from goq.errors import (
     Conflict,
     InvalidInput,
@@ -421,7 +421,7 @@ def test_what_is_to_be_read_besides_is_told_to_the_node(
         asked.append(span)
         return ReadBatch(source, 0, frames=[], bounds=(0, 0, 0), damaged=[])
 
-    monkeypatch.setattr("goq.client._sync.log.read", read)
+    monkeypatch.setattr("goq.client._sync.log_reader.read", read)
     replay = client.replay(
         source, from_time="-1h", include_deleted=True, from_snapshot="2025-01-15", partition=0
     )

@@ -8,7 +8,7 @@ import pytest
 from support.running_node import RunningNode, running_node
 
 from goq.client import Client
-from goq.client.replays import REPLAYED_FROM
+from goq.client.replay_plan import REPLAYED_FROM
 from goq.model import Message
 
 

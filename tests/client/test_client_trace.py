@@ -14,7 +14,7 @@ from support.traces import EXPIRED_ONCE, trace_server
 from goq import limits
 from goq.client import Client
 from goq.client.messages import LogMessage
-from goq.client.tracecontext import (
+from goq.client.tracing.trace_context import (
     TraceParent,
     parse_traceparent,
     traceparent_of,

@@ -10,10 +10,10 @@ import pytest
 from support.local_raft import proposing
 
 from goq import limits
-from goq.cluster.administering import Administering
+from goq.cluster.admin.operations import Administering
+from goq.cluster.admin.replica_status import Reporting
 from goq.cluster.metadata.commands import CreateTopic, FenceNode, RegisterNode
 from goq.cluster.metadata.state import Partition
-from goq.cluster.reporting import Reporting
 from goq.errors import Conflict, GoqError, InvalidInput, NodeNotFound, PartitionNotFound
 
 ENDS = {"n2": 70, "n3": 90}

@@ -7,9 +7,9 @@ from support.eventually import eventually
 from support.running_cluster import RunningCluster, running_cluster
 from support.running_node import RunningNode
 
-from goq.broker.opening import PartitionId
+from goq.broker.partition_context import PartitionId
 from goq.client import Client
-from goq.storage.files import RealDisk
+from goq.storage.disk import RealDisk
 from goq.storage.verify import verify_data_dir
 
 MESSAGES = 6

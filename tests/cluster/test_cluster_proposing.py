@@ -10,6 +10,7 @@ import pytest
 from support.local_raft import proposing
 from support.raft_group import PATIENT, member_specs, settings_of
 
+from goq.cluster.metadata.client import Proposing
 from goq.cluster.metadata.commands import (
     AlterInSync,
     FenceNode,
@@ -17,8 +18,7 @@ from goq.cluster.metadata.commands import (
     RegisterNode,
     RemoveNode,
 )
-from goq.cluster.metadata.store import MetadataMachine
-from goq.cluster.proposing import Proposing
+from goq.cluster.metadata.state_machine import MetadataMachine
 from goq.cluster.raft.node import RaftNode
 from goq.errors import Conflict, GoqError, NodeNotFound, TopicNotFound
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from goq.cluster.controlling import nobody_listens
+from goq.cluster.controller.runner import nobody_listens
 
 
 def test_a_port_that_nobody_listens_on_is_told_from_one_that_is_slow_to_answer() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.disk import SimulatedDisk
 
-from goq.cluster.kept_topics import FILE_NAME, KeptTopics
+from goq.cluster.membership.durable_topics import FILE_NAME, KeptTopics
 
 TOPICS = Path("/data/topics")
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from support.metadata_states import after, at, nodes, with_topic
 
+from goq.cluster.liveness.readiness import still_to_come
 from goq.cluster.metadata.commands import AlterInSync, FenceNode, RegisterNode
 from goq.cluster.metadata.state import State
-from goq.cluster.readiness import still_to_come
 
 NOT_KNOWN = ["the cluster to know that this node is up"]
 

@@ -13,10 +13,10 @@ from support.cli import GOQ
 from support.three_nodes import MESSAGES, NAMES, ThreeNodes, run_story
 
 from goq.cluster.metadata.commands import CreateTopic
-from goq.cluster.raft.journal import FILE_NAME
-from goq.cluster.recovering import Recovering, Recovery
+from goq.cluster.raft.log.journal import FILE_NAME
+from goq.cluster.unsafe_recovery import Recovering, Recovery
 from goq.errors import Conflict, DamagedData, DataDirLocked, UsageError
-from goq.storage.files import RealDisk
+from goq.storage.disk import RealDisk
 
 SENT = [b"%d" % number for number in range(MESSAGES)]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goq.delivery.assignment import assign
+from goq.delivery.membership.sticky_assignor import assign
 
 NAMES = ["ann", "bob", "cy", "di"]
 

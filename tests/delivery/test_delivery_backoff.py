@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goq.delivery.backoff import RetryPolicy
+from goq.delivery.group.retry_policy import RetryPolicy
 
 
 def test_the_wait_doubles_up_to_its_bound() -> None:

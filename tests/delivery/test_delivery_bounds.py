@@ -5,11 +5,11 @@ from __future__ import annotations
 from support.delivery_pair import Pair
 from support.delivery_twin import Message, heap_sizes
 
-from goq.delivery.events import Leased, Nacked, Span, token_of
-from goq.delivery.partition import PartitionState
-from goq.delivery.settling import acknowledge, extend
+from goq.config.topic import Ordering, TopicSettings
+from goq.delivery.events.event import Leased, Nacked, Span, token_of
+from goq.delivery.partition_state import PartitionState
+from goq.delivery.settlement import acknowledge, extend
 from goq.model import Receipt
-from goq.settings import Ordering, TopicSettings
 
 
 def _lease(state: PartitionState, sequence: int, spans: list[Span], end: int) -> int:

@@ -7,9 +7,9 @@ from support.delivery_pair import Pair
 from support.delivery_twin import Message
 
 from goq import limits
-from goq.delivery.backoff import RetryPolicy
+from goq.config.topic import Ordering, TopicSettings
+from goq.delivery.group.retry_policy import RetryPolicy
 from goq.model import Receipt
-from goq.settings import Ordering, TopicSettings
 
 _NONE = {"g": Ordering.NONE}
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from goq.delivery import dedup
-from goq.delivery.dedup import DedupRows, DedupWindow, Original
-from goq.delivery.id_table import IdTable, Mixer
+from goq.delivery.dedup import dedup_window as dedup
+from goq.delivery.dedup.dedup_window import DedupRows, DedupWindow, Original
+from goq.delivery.dedup.id_table import IdTable, Mixer
 
 WINDOW_US = 1_000
 FACTORS = (0x9E37_79B9_7F4A_7C15, 0xC2B2_AE3D_27D4_EB4F)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from goq.delivery.events import (
+from goq.delivery.dedup.producer_state import ProducerTable
+from goq.delivery.events.event import (
     Cause,
     Departed,
     Departing,
@@ -13,10 +14,9 @@ from goq.delivery.events import (
     token_of,
 )
 from goq.delivery.outbox import LOST
-from goq.delivery.partition import PartitionState
-from goq.delivery.producers import ProducerTable
+from goq.delivery.partition_state import PartitionState
 from goq.delivery.snapshot import snapshot_of, weight_of
-from goq.frame.encode import Columns, ProducerMark, encode_frame
+from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.header import FrameHeader, parse_header
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goq.delivery.frontier import Frontier
+from goq.delivery.delay.maturity import Frontier
 
 PAIRS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=12)
 

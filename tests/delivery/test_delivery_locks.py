@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from goq.delivery.locks import Fact, Held, KeyLocks
+from goq.delivery.group.key_locks import Fact, Held, KeyLocks
 
 
 def held(offset: int, *, key: int = 7, lane: int = 1, tenant: int = 0) -> Held:

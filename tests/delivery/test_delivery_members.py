@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from goq import limits
-from goq.delivery.members import DEFAULT_SESSION_TIMEOUT_MS, Membership
-from goq.delivery.rebalances import History, Move, Reason, Rebalance
+from goq.delivery.membership.membership import DEFAULT_SESSION_TIMEOUT_MS, Membership
+from goq.delivery.membership.rebalance_history import History, Move, Reason, Rebalance
 
 
 def settled(membership: Membership, now_ms: int = 0) -> None:

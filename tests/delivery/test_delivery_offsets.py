@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from goq.delivery.offsets import OffsetSet
-from goq.delivery.parts import Part, gaps
+from goq.delivery.group.offset_set import OffsetSet
+from goq.delivery.group.ranges import Part, gaps
 
 LAST = 20_000
 # Around the edges of chunks of 4096, where mistakes are.

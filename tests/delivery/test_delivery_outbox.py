@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import msgspec
 
-from goq.delivery.events import Cause, Departed, Departing, token_of
-from goq.delivery.partition import PartitionState
+from goq.delivery.events.event import Cause, Departed, Departing, token_of
+from goq.delivery.partition_state import PartitionState
 from goq.delivery.snapshot import snapshot_of
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from goq.delivery.parts import Part, Parts
+from goq.delivery.group.ranges import Part, Parts
 
 
 def _parts(*runs: tuple[int, int]) -> Parts:

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import pytest
 
 from goq import limits
-from goq.delivery.events import SnapshotProducers, decode_events, encode_events
-from goq.delivery.producers import ProducerTable
+from goq.delivery.dedup.producer_state import ProducerTable
+from goq.delivery.events.event import SnapshotProducers, decode_events, encode_events
 from goq.errors import ProducerFenced, SequenceGap
-from goq.frame.encode import Columns, ProducerMark, encode_frame, named_producer
+from goq.frame.encoder import Columns, ProducerMark, encode_frame, named_producer
 from goq.frame.header import FrameHeader, parse_header
 
 

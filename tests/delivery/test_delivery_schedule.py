@@ -10,8 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from support.held_memory import memory_of
 from support.schedule_twin import SchedulePair
 
-from goq.delivery.frontier import Frontier
-from goq.delivery.schedule import Load, Schedule
+from goq.delivery.delay.delayed_messages import Load, Schedule
+from goq.delivery.delay.maturity import Frontier
 from goq.limits import SCHEDULE_HORIZON_MS as HORIZON_MS
 
 NOW_MS = 1_760_000_000_000

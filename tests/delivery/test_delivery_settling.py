@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from goq.delivery.backoff import RetryPolicy
-from goq.delivery.events import (
+from goq.delivery.events.event import (
     Acked,
     Cause,
     Departing,
@@ -14,8 +13,9 @@ from goq.delivery.events import (
     Span,
     token_of,
 )
-from goq.delivery.partition import PartitionState
-from goq.delivery.settling import (
+from goq.delivery.group.retry_policy import RetryPolicy
+from goq.delivery.partition_state import PartitionState
+from goq.delivery.settlement import (
     Failing,
     Grave,
     acknowledge,

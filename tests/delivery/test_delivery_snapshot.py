@@ -3,8 +3,7 @@ from __future__ import annotations
 from support.delivery_twin import canonical
 
 from goq import limits
-from goq.delivery.eventframes import snapshot_frames
-from goq.delivery.events import (
+from goq.delivery.events.event import (
     Cancelled,
     Leased,
     Moved,
@@ -15,7 +14,8 @@ from goq.delivery.events import (
     encode_events,
     token_of,
 )
-from goq.delivery.partition import PartitionState
+from goq.delivery.events.frame_codec import snapshot_frames
+from goq.delivery.partition_state import PartitionState
 from goq.delivery.snapshot import snapshot_of
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from goq.delivery.events import (
+from goq.delivery.events.event import (
     Acked,
     AnyEvent,
     Cancelled,
@@ -29,8 +29,8 @@ from goq.delivery.events import (
     Truncated,
     token_of,
 )
-from goq.delivery.steps import Copy, Name, Published, Step
-from goq.delivery.timeline import Timeline
+from goq.delivery.trace.steps import Copy, Name, Published, Step
+from goq.delivery.trace.timeline import Timeline
 
 EPOCH, OFFSET = 2, 10
 PUBLISHED = Published(OFFSET, 1_000_000)

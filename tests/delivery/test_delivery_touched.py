@@ -7,8 +7,18 @@ from typing import get_args
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goq.delivery.cover import INTERVALS_MAX, Cover
-from goq.delivery.events import (
+from goq.broker.events.cover import INTERVALS_MAX, Cover
+from goq.delivery.events.affected import (
+    NONE,
+    OTHERWISE,
+    PLAIN,
+    WIDE,
+    Leaving,
+    is_within,
+    touched,
+    touches,
+)
+from goq.delivery.events.event import (
     Acked,
     AnyEvent,
     Cause,
@@ -22,8 +32,7 @@ from goq.delivery.events import (
     Trimmed,
     token_of,
 )
-from goq.delivery.timeline import _HANDLERS
-from goq.delivery.touched import NONE, OTHERWISE, PLAIN, WIDE, Leaving, is_within, touched, touches
+from goq.delivery.trace.timeline import _HANDLERS
 
 
 def test_each_event_is_in_exactly_one_part_of_the_table() -> None:

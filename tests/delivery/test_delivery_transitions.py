@@ -8,8 +8,8 @@ from typing import Any, get_args
 
 import pytest
 
-from goq.broker.standing import Standing, check_exists, group_standing
-from goq.delivery.events import (
+from goq.broker.group.message_status import Standing, check_exists, group_standing
+from goq.delivery.events.event import (
     SNAPSHOT_PARTS,
     Acked,
     AnyEvent,
@@ -39,9 +39,9 @@ from goq.delivery.events import (
     Truncated,
     token_of,
 )
-from goq.delivery.locks import Fact, Held
-from goq.delivery.partition import PartitionState
-from goq.delivery.transitions import TRANSITIONS, State, Transition
+from goq.delivery.events.transitions import TRANSITIONS, State, Transition
+from goq.delivery.group.key_locks import Fact, Held
+from goq.delivery.partition_state import PartitionState
 from goq.errors import MessageNotFound
 
 NOW_MS, DUE_MS, LANE = 1000, 5000, 1

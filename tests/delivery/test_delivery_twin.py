@@ -14,8 +14,8 @@ from support.delivery_steps import GROUPS, random_pair, run_history, step
 from support.delivery_twin import DONE, FRESH, Message, skipped
 
 from goq import limits
-from goq.delivery.backoff import RetryPolicy
-from goq.delivery.events import (
+from goq.config.topic import TopicSettings
+from goq.delivery.events.event import (
     Acked,
     AnyEvent,
     Cancelled,
@@ -36,9 +36,9 @@ from goq.delivery.events import (
     Trimmed,
     decode_events,
 )
-from goq.delivery.partition import PartitionState
+from goq.delivery.group.retry_policy import RetryPolicy
+from goq.delivery.partition_state import PartitionState
 from goq.model import Receipt
-from goq.settings import TopicSettings
 
 _STEPS = 36
 _LOSSY: tuple[type[AnyEvent], ...] = (

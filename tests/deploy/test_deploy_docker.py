@@ -128,7 +128,7 @@ def test_goq_runs_from_no_more_than_the_image_copies(tmp_path: Path) -> None:
         shutil.copytree(path, tmp_path / path.name) if path.is_dir() else shutil.copy(
             path, tmp_path
         )
-    line = "import goq_cli.commands.serve, goq.node, goq.cluster.membership as m; print(m.__file__)"
+    line = "import goq_cli.commands.serve, goq.node, goq.cluster.bootstrap as m; print(m.__file__)"
     done = subprocess.run(
         [sys.executable, "-c", line],
         cwd=tmp_path,

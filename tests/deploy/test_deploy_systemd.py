@@ -11,7 +11,7 @@ import pytest
 from support.deployed import DEPLOY, ROOT, config_of
 
 from goq import limits
-from goq.config import Config
+from goq.config.node import Config
 
 FOLDER = DEPLOY / "systemd"
 UNIT = FOLDER / "goq.service"

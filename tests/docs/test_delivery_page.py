@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 from goq import limits
-from goq.broker.policies import retry_policy
-from goq.delivery.lane_shares import LaneShares
-from goq.delivery.transitions import TRANSITIONS, State
-from goq.delivery.wheel import TimerWheel
-from goq.settings import TopicSettings
+from goq.broker.partition.failure_policy import retry_policy
+from goq.config.topic import TopicSettings
+from goq.delivery.delay.timer_wheel import TimerWheel
+from goq.delivery.events.transitions import TRANSITIONS, State
+from goq.delivery.queues.lane_shares import LaneShares
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "delivery.md").read_text()

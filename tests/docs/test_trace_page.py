@@ -9,7 +9,7 @@ from pathlib import Path
 
 from support import terminal
 
-from goq.delivery.timeline import Name
+from goq.delivery.trace.timeline import Name
 
 PAGE = Path(__file__).parents[2] / "docs" / "trace.md"
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from crc32c import crc32c
 from hypothesis import strategies as st
 
-from goq.frame.encode import NO_PRODUCER, Columns, ProducerMark, encode_frame, seal
+from goq.frame.encoder import NO_PRODUCER, Columns, ProducerMark, encode_frame, seal
 from goq.frame.header import HEADER_BYTES, Attribute, parse_header, stamp
 
 

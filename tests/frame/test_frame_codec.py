@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from goq import limits
 from goq.errors import InvalidFrame
-from goq.frame.check import check_body_crc, check_frame
-from goq.frame.encode import (
+from goq.frame.compacted_rows import compacted, emptied, gone_run
+from goq.frame.encoder import (
     Columns,
     LeftOut,
     ProducerMark,
@@ -26,10 +26,10 @@ from goq.frame.encode import (
     encode_value,
     named_producer,
 )
-from goq.frame.gone import compacted, emptied, gone_run
+from goq.frame.hashing import dedup_hash, key_hash, partition_of
 from goq.frame.header import NAMED_ONLY_EPOCH
-from goq.frame.keys import dedup_hash, key_hash, partition_of
-from goq.frame.parts import slice_frame, without_rows
+from goq.frame.slice import slice_frame, without_rows
+from goq.frame.validate import check_body_crc, check_frame
 from goq.frame.view import FrameView
 from goq.model import Message
 

@@ -10,13 +10,13 @@ import zstandard
 from frame_cases import GOLDEN, Batch, event_frame, resealed
 
 from goq import limits
+from goq.config.topic import TopicSettings
 from goq.errors import InvalidFrame, TooLarge
-from goq.frame.check import check_delivery, check_frame
-from goq.frame.encode import Columns, LeftOut, ProducerMark, encode_frame
+from goq.frame.encoder import Columns, LeftOut, ProducerMark, encode_frame
 from goq.frame.header import ATTRIBUTES, Attribute
-from goq.frame.parts import slice_frame, without_rows
+from goq.frame.slice import slice_frame, without_rows
+from goq.frame.validate import check_delivery, check_frame
 from goq.frame.view import FrameView
-from goq.settings import TopicSettings
 
 EVERY = GOLDEN["every-column"].encode()
 

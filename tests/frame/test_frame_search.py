@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from goq.errors import InvalidFrame
-from goq.frame.encode import Columns, encode_frame
+from goq.frame.encoder import Columns, encode_frame
 from goq.frame.header import HEADER_BYTES, Attribute
-from goq.frame.search import has_dedup_id, has_key, rows_with_header
+from goq.frame.match import has_dedup_id, has_key, rows_with_header
 from goq.frame.view import FrameView
 
 NAMES = st.sampled_from(["a", "b", "ab", "é"])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from goq.http import Handler, HttpLimits, Request, Response
 from goq.http.connection import Connection
-from goq.http.shared import Shared
+from goq.http.context import Shared
 
 LIMITS = HttpLimits(
     target_bytes_max=64,

@@ -4,7 +4,7 @@ import pytest
 
 from goq.errors import BadHttp, InvalidInput
 from goq.http import Request
-from goq.http.target import QUERY_FIELDS_MAX, parse_query, parse_target
+from goq.http.request_target import QUERY_FIELDS_MAX, parse_query, parse_target
 
 
 @pytest.mark.parametrize(

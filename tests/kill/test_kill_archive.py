@@ -13,7 +13,7 @@ from support.serving import Serving, wait_until
 
 from goq.client import Client
 from goq.errors import GoqError
-from goq.storage.files import RealDisk
+from goq.storage.disk import RealDisk
 from goq.storage.verify import verify_data_dir
 
 SEED = int(os.environ.get("GOQ_KILL_SEED") or random.SystemRandom().getrandbits(32))

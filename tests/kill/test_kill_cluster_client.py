@@ -15,7 +15,7 @@ from support.serving_cluster import NAMES, ServingCluster, serving_cluster
 from goq.client import Client, ReceivedMessage
 from goq.errors import GoqError, Unavailable
 from goq.model import Message, Receipt
-from goq.pipeline.source import NodeSource
+from goq.pipeline.arrow.node_source import NodeSource
 
 PARTITIONS = 6
 RETRIES = "60s"

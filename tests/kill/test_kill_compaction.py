@@ -16,7 +16,7 @@ from support.serving import Serving, wait_until
 
 from goq.client import Client
 from goq.errors import GoqError
-from goq.storage.files import RealDisk
+from goq.storage.disk import RealDisk
 from goq.storage.verify import verify_data_dir
 
 ROUNDS = 4

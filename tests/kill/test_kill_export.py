@@ -20,10 +20,10 @@ import pyarrow.dataset as ds
 
 from goq.client import Client
 from goq.errors import GoqError
-from goq.pipeline.event_rows import events_batch
-from goq.pipeline.ledger import Ledger
-from goq.pipeline.source import NodeSource
-from goq.pipeline.target import LocalTarget
+from goq.pipeline.arrow.events import events_batch
+from goq.pipeline.arrow.node_source import NodeSource
+from goq.pipeline.export.destination import LocalTarget
+from goq.pipeline.export.ledger import Ledger
 
 SEED = int(os.environ.get("GOQ_KILL_SEED") or random.SystemRandom().getrandbits(32))
 IDENTITY = {

@@ -11,7 +11,7 @@ import pytest
 from support.serving import GOQ, Serving, clean_environment, running_goq, wait_until
 
 from goq.client import Client
-from goq.client.replays import REPLAYED_FROM
+from goq.client.replay_plan import REPLAYED_FROM
 from goq.model import Message
 
 COUNT = 20_000
@@ -51,7 +51,7 @@ def copies(client: Client, topic: str) -> list[list[tuple[str, bytes | None]]]:
 
 def arguments(client: Client, into: str) -> tuple[str, ...]:
     """A replay with fixed bounds, as the command to go on has it."""
-    from goq_cli.replays import resume_command
+    from goq_cli.replay_modes import resume_command
 
     words = resume_command(client.replay("source", from_offset=0), into).split()
     return tuple(words[1:])

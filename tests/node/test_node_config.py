@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from goq.config import Config, load_config
+from goq.config.node import Config, load_config
+from goq.config.topic import TopicSettings
 from goq.errors import UsageError
-from goq.settings import TopicSettings
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "config.example.yaml"

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from support.running_node import RunningNode, running_node
 
-from goq.config import Config
+from goq.config.node import Config
 from goq.errors import DataDirLocked, UsageError
-from goq.frame.encode import Columns, ProducerMark, encode_frame
+from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.node import Node
 
 GROUP = "/v1/topics/t/groups/g"

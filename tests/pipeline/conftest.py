@@ -42,7 +42,7 @@ def topic(node: RunningNode) -> str:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One session for all tests: starting it takes seconds."""
     pytest.importorskip("pyspark", minversion="4.2")
-    from goq.pipeline.session import spark_session
+    from goq.pipeline.spark.session import spark_session
 
     session = spark_session(
         "local[2,2]",  # a task may fail once

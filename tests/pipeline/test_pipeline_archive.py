@@ -17,10 +17,10 @@ from support.running_node import RunningNode
 from goq import limits
 from goq.client import Client
 from goq.errors import Conflict
-from goq.pipeline.export import Export, Exported
-from goq.pipeline.source import Bounds, NodeSource, Stretch
-from goq.pipeline.tables import EVENTS_TABLE, MESSAGES_TABLE, Table, rows_between
-from goq.pipeline.target import LocalTarget
+from goq.pipeline.arrow.node_source import Bounds, NodeSource, Stretch
+from goq.pipeline.arrow.tables import EVENTS_TABLE, MESSAGES_TABLE, Table, rows_between
+from goq.pipeline.export.destination import LocalTarget
+from goq.pipeline.export.export import Export, Exported
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ pytest.importorskip("pyarrow")
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from goq.frame.encode import Columns, ProducerMark, encode_frame
+from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.header import HEADER_BYTES, parse_header, stamp
 from goq.frame.view import FrameView
-from goq.pipeline.arrow import messages_batch
-from goq.pipeline.schema import MESSAGES
+from goq.pipeline.arrow.messages import messages_batch
+from goq.pipeline.arrow.schema import MESSAGES
 
 _KEYS = st.none() | st.binary(max_size=12)
 _HEADERS = st.lists(st.tuples(st.text(min_size=1, max_size=5), st.binary(max_size=6)), max_size=3)

@@ -12,8 +12,8 @@ pytest.importorskip("pyarrow")
 import pyarrow as pa
 
 from goq.errors import InvalidInput
-from goq.pipeline.decoding import columns_in, decode, decoded_schema, parse_columns
-from goq.pipeline.schema import MESSAGES
+from goq.pipeline.arrow.json_columns import columns_in, decode, decoded_schema, parse_columns
+from goq.pipeline.arrow.schema import MESSAGES
 
 
 def decoded(columns: str, *values: bytes | None) -> list[dict[str, Any]]:

@@ -6,8 +6,7 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from goq.delivery.eventframes import encode_event_frame
-from goq.delivery.events import (
+from goq.delivery.events.event import (
     Acked,
     AnyEvent,
     Cancelled,
@@ -24,10 +23,11 @@ from goq.delivery.events import (
     Trimmed,
     token_of,
 )
+from goq.delivery.events.frame_codec import encode_event_frame
 from goq.frame.header import stamp
 from goq.frame.view import FrameView
-from goq.pipeline.event_rows import events_batch
-from goq.pipeline.schema import EVENTS
+from goq.pipeline.arrow.events import events_batch
+from goq.pipeline.arrow.schema import EVENTS
 
 
 def frame(events: list[AnyEvent], sequence: int, time_us: int) -> FrameView:

@@ -14,8 +14,8 @@ pytest.importorskip("pyspark", minversion="4.2")
 from support.running_node import RunningNode
 
 from goq.client import Client
-from goq.pipeline.jobs.audit import audit
-from goq.pipeline.jobs.inputs import Exported
+from goq.pipeline.reports.audit import audit
+from goq.pipeline.reports.tables import Exported
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

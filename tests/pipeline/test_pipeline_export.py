@@ -16,13 +16,13 @@ import pyarrow.parquet as pq
 
 from goq.errors import Conflict, DamagedData
 from goq.model import Message
-from goq.pipeline.export import Export
-from goq.pipeline.ledger import Ledger
-from goq.pipeline.piece_files import PieceFiles, Span, Work, stage_here
-from goq.pipeline.plan import Piece
-from goq.pipeline.published import Positions, missing_positions
-from goq.pipeline.tables import MESSAGES_TABLE
-from goq.pipeline.target import LocalTarget
+from goq.pipeline.arrow.tables import MESSAGES_TABLE
+from goq.pipeline.export.destination import LocalTarget
+from goq.pipeline.export.export import Export
+from goq.pipeline.export.ledger import Ledger
+from goq.pipeline.export.plan import Piece
+from goq.pipeline.export.publish import Positions, missing_positions
+from goq.pipeline.export.staging import PieceFiles, Span, Work, stage_here
 from tests.support.logged_frames import LoggedFrames
 
 DAY_US = 86_400_000_000

@@ -12,9 +12,9 @@ pytest.importorskip("pyarrow")
 from support.running_node import RunningNode
 
 from goq.client import Client
-from goq.pipeline.group_rows import export_groups
-from goq.pipeline.ledger import Ledger
-from goq.pipeline.target import LocalTarget
+from goq.pipeline.export.destination import LocalTarget
+from goq.pipeline.export.groups_table import export_groups
+from goq.pipeline.export.ledger import Ledger
 
 
 class Stopped(BaseException):

@@ -19,13 +19,13 @@ from support.running_node import RunningNode
 
 from goq.client import Client
 from goq.errors import Conflict, NotFound, Unavailable
-from goq.pipeline.decoding import Columns
-from goq.pipeline.export import Export
-from goq.pipeline.group_rows import export_groups
-from goq.pipeline.iceberg import IcebergCatalog
-from goq.pipeline.source import NodeSource
-from goq.pipeline.tables import MESSAGES_TABLE, TABLES
-from goq.pipeline.target import LocalTarget
+from goq.pipeline.arrow.json_columns import Columns
+from goq.pipeline.arrow.node_source import NodeSource
+from goq.pipeline.arrow.tables import MESSAGES_TABLE, TABLES
+from goq.pipeline.export.destination import LocalTarget
+from goq.pipeline.export.export import Export
+from goq.pipeline.export.groups_table import export_groups
+from goq.pipeline.export.iceberg import IcebergCatalog
 
 
 class Stopped(BaseException):

@@ -11,13 +11,13 @@ pytest.importorskip("pyspark", minversion="4.2")
 
 import pyarrow as pa
 
-from goq.pipeline.jobs.audit import audit
-from goq.pipeline.jobs.failures import retries
-from goq.pipeline.jobs.gaps import missing_offsets
-from goq.pipeline.jobs.report import Report
-from goq.pipeline.jobs.skew import skew
-from goq.pipeline.jobs.waits import fairness, latency, lateness
-from goq.pipeline.schema import EVENTS, GROUPS, MESSAGES, ddl_of
+from goq.pipeline.arrow.schema import EVENTS, GROUPS, MESSAGES, ddl_of
+from goq.pipeline.reports.audit import audit
+from goq.pipeline.reports.gaps import missing_offsets
+from goq.pipeline.reports.report import Report
+from goq.pipeline.reports.retries import retries
+from goq.pipeline.reports.skew import skew
+from goq.pipeline.reports.waits import fairness, latency, lateness
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,8 +13,8 @@ import pytest
 
 pytest.importorskip("pyspark", minversion="4.2")
 
-from goq.pipeline.jobs.audit import audit
-from goq.pipeline.jobs.inputs import Exported
+from goq.pipeline.reports.audit import audit
+from goq.pipeline.reports.tables import Exported
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,14 +15,14 @@ from support.running_node import RunningNode
 from goq.client import Client
 from goq.client.messages import LogMessage
 from goq.errors import GoqError, InvalidInput
-from goq.pipeline.jobs.live import Live, Node
-from goq.pipeline.jobs.report import Report
-from goq.pipeline.jobs.republish import Republished, as_messages, preview, report_of, republish
-from goq.pipeline.jobs.spark_errors import told_plainly
-from goq.pipeline.sink_options import SinkOptions
-from goq.pipeline.spark_sink import stage
-from goq.pipeline.staging import StagedTopic, TopicLedger
-from goq.pipeline.transactions import Transaction, commit
+from goq.pipeline.reports.live import Live, Node
+from goq.pipeline.reports.report import Report
+from goq.pipeline.reports.republish import Republished, as_messages, preview, report_of, republish
+from goq.pipeline.reports.spark_errors import told_plainly
+from goq.pipeline.spark.sink import stage
+from goq.pipeline.spark.sink_options import SinkOptions
+from goq.pipeline.spark.transaction_topics import StagedTopic, TopicLedger
+from goq.pipeline.spark.transactions import Transaction, commit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

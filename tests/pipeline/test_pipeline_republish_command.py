@@ -14,7 +14,7 @@ pytest.importorskip("pyspark", minversion="4.2")
 from support.running_node import RunningNode
 
 from goq.client import Client
-from goq.pipeline import session
+from goq.pipeline.spark import session
 from goq_cli import main
 from goq_cli.session import SESSION
 

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from goq import limits
 from goq.client.lanes import lanes_of
 from goq.errors import InvalidInput, TooLarge
-from goq.frame.check import check_frame
-from goq.frame.encode import NO_PRODUCER
-from goq.frame.keys import partition_of
+from goq.frame.encoder import NO_PRODUCER
+from goq.frame.hashing import partition_of
+from goq.frame.validate import check_frame
 from goq.frame.view import FrameView
 from goq.model import Message, check_name
-from goq.pipeline.row_frames import FRAME_BYTES, Target, frame_of, shares_of
-from goq.pipeline.schema import HEADERS, TIMESTAMP
-from goq.pipeline.sink_options import COLUMNS, NAME_CHARS_MAX, SinkOptions, check_columns
-from goq.pipeline.staging import COMMITS_SUFFIX
+from goq.pipeline.arrow.frames import FRAME_BYTES, Target, frame_of, shares_of
+from goq.pipeline.arrow.schema import HEADERS, TIMESTAMP
+from goq.pipeline.spark.sink_options import COLUMNS, NAME_CHARS_MAX, SinkOptions, check_columns
+from goq.pipeline.spark.transaction_topics import COMMITS_SUFFIX
 
 TOO_MANY = str(limits.FRAME_MESSAGES_MAX + 1)
 TARGET = Target(5, lanes_of("high,normal,low"), 1000)

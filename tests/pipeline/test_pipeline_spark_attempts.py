@@ -16,9 +16,9 @@ from pyspark.sql.types import StructType
 from support.running_node import RunningNode
 
 from goq.client import Client
-from goq.pipeline.sink_options import SinkOptions
-from goq.pipeline.spark_sink import BatchWriter, StreamWriter, Written, stage
-from goq.pipeline.staging import StagedTopic
+from goq.pipeline.spark.sink import BatchWriter, StreamWriter, Written, stage
+from goq.pipeline.spark.sink_options import SinkOptions
+from goq.pipeline.spark.transaction_topics import StagedTopic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

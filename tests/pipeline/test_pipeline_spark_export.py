@@ -16,14 +16,14 @@ from support.running_node import RunningNode
 
 from goq.client import Client
 from goq.errors import Unavailable
-from goq.pipeline.export import Export
-from goq.pipeline.parquet import Staging
-from goq.pipeline.piece_files import Stager
-from goq.pipeline.remote_target import RemoteTarget
-from goq.pipeline.source import NodeSource
-from goq.pipeline.spark_export import Node, stage_in_spark
-from goq.pipeline.tables import TABLES
-from goq.pipeline.target import LocalTarget, Target
+from goq.pipeline.arrow.node_source import NodeSource
+from goq.pipeline.arrow.tables import TABLES
+from goq.pipeline.export.destination import LocalTarget, Target
+from goq.pipeline.export.export import Export
+from goq.pipeline.export.parquet import Staging
+from goq.pipeline.export.remote_destination import RemoteTarget
+from goq.pipeline.export.spark_tasks import Node, stage_in_spark
+from goq.pipeline.export.staging import Stager
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

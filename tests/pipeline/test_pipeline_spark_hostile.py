@@ -15,8 +15,8 @@ from support.running_node import RunningNode, running_node
 
 from goq.client import Client
 from goq.errors import Conflict, DamagedData, InvalidInput, TopicNotFound
-from goq.pipeline.spark_options import SourceOptions
-from goq.pipeline.spark_source import BatchReader, StreamReader
+from goq.pipeline.spark.source import BatchReader, StreamReader
+from goq.pipeline.spark.source_options import SourceOptions
 
 Reader = BatchReader | StreamReader
 ALL = ReadAllAvailable()

@@ -13,8 +13,10 @@ pytest.importorskip("pyspark", minversion="4.2")
 from support import terminal
 
 from goq.client import Client
-from goq.pipeline import event_rows, session, sink_options, spark_options
-from goq.pipeline.schema import EVENTS, GROUPS, MESSAGES, ddl_of
+from goq.pipeline.arrow import events as event_rows
+from goq.pipeline.arrow.schema import EVENTS, GROUPS, MESSAGES, ddl_of
+from goq.pipeline.spark import session, sink_options
+from goq.pipeline.spark import source_options as spark_options
 from goq_cli.commands.report import REPORTS
 
 if TYPE_CHECKING:

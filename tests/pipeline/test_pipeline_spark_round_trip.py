@@ -20,12 +20,12 @@ from support.running_node import RunningNode
 
 from goq import limits
 from goq.client import Client
-from goq.frame.encode import columns_of, encode_frame
+from goq.frame.encoder import columns_of, encode_frame
 from goq.model import Message
-from goq.pipeline.export import Export
-from goq.pipeline.source import NodeSource
-from goq.pipeline.tables import MESSAGES_TABLE
-from goq.pipeline.target import LocalTarget
+from goq.pipeline.arrow.node_source import NodeSource
+from goq.pipeline.arrow.tables import MESSAGES_TABLE
+from goq.pipeline.export.destination import LocalTarget
+from goq.pipeline.export.export import Export
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

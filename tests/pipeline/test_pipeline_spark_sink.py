@@ -14,8 +14,8 @@ from support.running_node import RunningNode
 from support.spark_driver import COPY_S_MAX, start_copy
 
 from goq.client import Client
-from goq.pipeline.sink_options import SinkOptions
-from goq.pipeline.spark_sink import StreamWriter, Written, stage
+from goq.pipeline.spark.sink import StreamWriter, Written, stage
+from goq.pipeline.spark.sink_options import SinkOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -14,7 +14,7 @@ from support.archiving import publish_segments, retire
 from support.running_node import RunningNode
 
 from goq.client import Client
-from goq.pipeline.schema import EVENTS, MESSAGES, ddl_of
+from goq.pipeline.arrow.schema import EVENTS, MESSAGES, ddl_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from goq import limits
-from goq.frame.encode import Columns, encode_frame
+from goq.frame.encoder import Columns, encode_frame
 from goq.frame.header import HEADER_BYTES, parse_header, stamp
 from goq.frame.view import FrameView
-from goq.pipeline.tables import MESSAGES_TABLE, rows_between
+from goq.pipeline.arrow.tables import MESSAGES_TABLE, rows_between
 
 _BOUND = st.none() | st.integers(-2, 12)
 

@@ -13,9 +13,9 @@ pytest.importorskip("pyarrow")
 from pyarrow import fs
 
 from goq.errors import Conflict, InvalidInput
-from goq.pipeline import remote_target
-from goq.pipeline.remote_target import RemoteTarget
-from goq.pipeline.target import LocalTarget, Target, check_ours, open_target
+from goq.pipeline.export import remote_destination as remote_target
+from goq.pipeline.export.destination import LocalTarget, Target, check_ours, open_target
+from goq.pipeline.export.remote_destination import RemoteTarget
 
 
 class Stopped(BaseException):

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from goq.errors import Conflict, GoqError, NotAllowed, StorageFull, Unavailable
-from goq.pipeline.target_errors import explained
+from goq.pipeline.export.errors import explained
 
 
 @pytest.mark.parametrize(

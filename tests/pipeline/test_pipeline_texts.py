@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from goq.pipeline.texts import numbered, repeated
+from goq.pipeline.arrow.text_columns import numbered, repeated
 
 _NUMBERS = st.lists(st.integers(0, 2**63 - 1) | st.integers(0, 20_000), max_size=30)
 

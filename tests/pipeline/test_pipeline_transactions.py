@@ -12,9 +12,9 @@ from support.running_node import RunningNode, running_node
 from goq import limits
 from goq.client import Client
 from goq.errors import Conflict, SequenceGap
-from goq.frame.encode import Columns, encode_frame
-from goq.pipeline.staging import StagedTopic, TopicLedger
-from goq.pipeline.transactions import (
+from goq.frame.encoder import Columns, encode_frame
+from goq.pipeline.spark.transaction_topics import StagedTopic, TopicLedger
+from goq.pipeline.spark.transactions import (
     OVERTAKEN_MAX,
     Entry,
     Staged,

@@ -9,16 +9,16 @@ from typing import NamedTuple
 
 from support.delivery_twin import canonical
 
-from goq.broker.frame_cache import FrameCache
-from goq.broker.opening import Machinery, open_partition
-from goq.broker.stats import Histogram
-from goq.broker.tasks import Tasks
+from goq.broker.log.frame_cache import FrameCache
+from goq.broker.partition_context import Machinery, open_partition
+from goq.broker.runtime.metrics import Histogram
+from goq.broker.runtime.tasks import Tasks
 from goq.clock import ManualClock
 from goq.cluster.metadata.state import Partition, State
-from goq.cluster.replication.messages import PartitionKey
+from goq.cluster.replication.protocol import PartitionKey
 from goq.errors import GoqError
 from goq.frame.header import parse_header
-from goq.storage.log import Log
+from goq.storage.log.log import Log
 
 from .books import Books
 from .cluster import GROUP, NAMES, PARTITIONS, SETTINGS, TOPIC, Cluster

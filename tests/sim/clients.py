@@ -8,13 +8,13 @@ from typing import TypeVar
 
 from support.broker_harness import leased
 
-from goq.broker.commit import Appended
-from goq.broker.partition import Delivery
-from goq.broker.topic import ReceiveOptions
-from goq.delivery.settling import acknowledge
+from goq.broker.log.group_commit import Appended
+from goq.broker.partition.partition import Delivery
+from goq.broker.topic.topic import ReceiveOptions
+from goq.delivery.settlement import acknowledge
 from goq.errors import GoqError, SequenceGap, TopicExists, Unavailable
-from goq.frame.encode import Columns, ProducerMark, encode_frame
-from goq.frame.keys import partition_of
+from goq.frame.encoder import Columns, ProducerMark, encode_frame
+from goq.frame.hashing import partition_of
 from goq.frame.view import FrameView
 from goq.model import Receipt
 

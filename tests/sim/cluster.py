@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from goq.cluster.metadata.state import State, Topic
-from goq.cluster.replication.messages import PartitionKey
-from goq.config import BrokerConfig, ClusterConfig, Config
-from goq.settings import TopicSettings
+from goq.cluster.replication.protocol import PartitionKey
+from goq.config.node import BrokerConfig, ClusterConfig, Config
+from goq.config.topic import TopicSettings
 
 from .machine import Machine
 from .network import Network

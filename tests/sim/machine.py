@@ -15,7 +15,7 @@ from unittest.mock import patch
 from support.disk import SimulatedDisk
 from support.sim.node import LoopClock
 
-from goq.storage import nodedb
+from goq.storage import node_db as nodedb
 
 from .databases import Stored
 from .world import World

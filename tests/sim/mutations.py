@@ -9,13 +9,13 @@ from unittest.mock import patch
 
 from support.disk import _SimulatedFile
 
-from goq.cluster.raft.journal import FILE_NAME
-from goq.cluster.replication.following import Following
-from goq.cluster.replication.leading import Leading
-from goq.cluster.replication.messages import PartitionNews, Position
+from goq.cluster.liveness.speaking import Speaking
+from goq.cluster.raft.log.journal import FILE_NAME
+from goq.cluster.replication.fetch_server import FetchServer
+from goq.cluster.replication.follower import Following
+from goq.cluster.replication.leader import Leading
 from goq.cluster.replication.progress import Ends, Progress
-from goq.cluster.replication.serving import FetchServer
-from goq.cluster.speaking import Speaking
+from goq.cluster.replication.protocol import PartitionNews, Position
 
 Mutation = Callable[[], AbstractContextManager[Any]]
 

@@ -239,7 +239,7 @@ class Network:
 
 
 class Transports:
-    """Stands in for ``goq.cluster.transports.Transports``: calls go over the simulated network."""
+    """``goq.cluster.rpc.transports.Transports`` over the simulated network."""
 
     network: Network  # of the world that runs
 

@@ -18,15 +18,22 @@ import pysyncobj.syncobj
 from support.sim.loop import HOME, SimExecutor
 
 from goq import limits
-from goq.broker import archive, background, broker, compacting, dedup_restore, opening, partition
-from goq.broker.opening import messages_config
-from goq.cluster import membership
-from goq.cluster.calls import calling
-from goq.cluster.raft import link, sqlite_machine
+from goq.broker import broker
+from goq.broker import partition_context as opening
+from goq.broker.partition import loader as dedup_restore
+from goq.broker.partition import partition
+from goq.broker.partition_context import messages_config
+from goq.broker.retention import archiver as archive
+from goq.broker.retention import compaction_manager as compacting
+from goq.broker.runtime import background
+from goq.cluster import bootstrap as membership
 from goq.cluster.raft.node import RaftNode
+from goq.cluster.raft.state_machine import sqlite as sqlite_machine
+from goq.cluster.raft.transport import link
+from goq.cluster.rpc import client as calling
+from goq.config.topic import TopicSettings
 from goq.errors import ShuttingDown
-from goq.settings import TopicSettings
-from goq.storage.log import LogConfig
+from goq.storage.log.log import LogConfig
 
 from .databases import SIMULATED
 from .network import Network, Transports

@@ -10,11 +10,11 @@ from typing import TypeVar
 from support.sim.loop import SimExecutor
 
 from goq.broker.broker import Broker
-from goq.broker.partition import Partition
-from goq.cluster.member import Member
-from goq.cluster.membership import Membership
+from goq.broker.partition.partition import Partition
+from goq.cluster.bootstrap import Membership
+from goq.cluster.cluster_node import Member
 from goq.cluster.raft.node import RaftNode
-from goq.config import Config
+from goq.config.node import Config
 from goq.errors import GoqError, Unavailable
 
 from .loop import Home

@@ -16,7 +16,7 @@ import pytest
 
 from goq import limits
 from goq.broker import broker
-from goq.cluster import membership
+from goq.cluster import bootstrap as membership
 from sim.mutations import MUTATIONS
 from sim.run import run
 

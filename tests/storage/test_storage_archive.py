@@ -15,8 +15,8 @@ from support.logs import append, frame_of
 from goq import limits
 from goq.errors import DamagedData
 from goq.frame.view import FrameView
-from goq.storage.archivedisk import ArchiveDisk
-from goq.storage.archivefile import (
+from goq.storage.archive.disk import ArchiveDisk
+from goq.storage.archive.file import (
     Footer,
     archive_path,
     check_archive,
@@ -24,11 +24,11 @@ from goq.storage.archivefile import (
     read_footer,
     write_archive,
 )
-from goq.storage.files import NotCached, RealDisk
-from goq.storage.log import Log, LogConfig
-from goq.storage.nodedb import ArchiveRow, NodeDb
-from goq.storage.reader import LogReader
-from goq.storage.segment import Segment
+from goq.storage.disk import NotCached, RealDisk
+from goq.storage.log.log import Log, LogConfig
+from goq.storage.log.reader import LogReader
+from goq.storage.log.segment import Segment
+from goq.storage.node_db import ArchiveRow, NodeDb
 from goq.storage.verify import verify_data_dir
 
 ROOT = Path("/archive")

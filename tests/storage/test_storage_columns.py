@@ -13,14 +13,14 @@ from support.disk import SimulatedCrash, SimulatedDisk
 from support.logs import DIRECTORY, START_US, append, frame_of, read_all
 
 from goq import limits
+from goq.config.topic import Fsync
 from goq.errors import LogFailed
-from goq.frame.encode import Columns, encode_frame
+from goq.frame.encoder import Columns, encode_frame
 from goq.frame.view import FrameView
-from goq.settings import Fsync
-from goq.storage.columns import ColumnsBuilder
-from goq.storage.files import RealDisk
-from goq.storage.framecolumns import dedup_rows_of, rows_of
-from goq.storage.log import Log, LogConfig
+from goq.storage.column_index.extract import dedup_rows_of, rows_of
+from goq.storage.column_index.rows import ColumnsBuilder
+from goq.storage.disk import RealDisk
+from goq.storage.log.log import Log, LogConfig
 
 CONFIG = LogConfig(columns=True)
 

@@ -13,12 +13,12 @@ from support.disk import SimulatedDisk
 from support.logs import DIRECTORY, START_US, append, frame_of, read_all
 
 from goq import limits
-from goq.frame.encode import Columns, encode_frame
+from goq.frame.encoder import Columns, encode_frame
 from goq.frame.header import HEADER_BYTES, parse_header
 from goq.frame.view import FrameView
-from goq.storage.columnblock import Place
-from goq.storage.columnfile import ColumnFile
-from goq.storage.log import Log, LogConfig
+from goq.storage.column_index.block import Place
+from goq.storage.column_index.file import ColumnFile
+from goq.storage.log.log import Log, LogConfig
 
 CONFIG = LogConfig(columns=True)
 SEGMENT = DIRECTORY / "00000000000000000000.log"

@@ -19,10 +19,10 @@ from support.logs import DIRECTORY, START_US, append, read_all
 
 from goq import limits
 from goq.errors import LogFailed
-from goq.frame.encode import Columns, ProducerMark, encode_frame
+from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.header import parse_header
 from goq.frame.view import FrameView
-from goq.storage.compaction import (
+from goq.storage.compaction.cleaner import (
     NewestKeys,
     Progress,
     is_due,
@@ -31,9 +31,9 @@ from goq.storage.compaction import (
     tombstones_due_us,
     write_progress,
 )
-from goq.storage.log import Log, LogConfig
-from goq.storage.rewriting import Terms, plan, put_in_place, rewrite
-from goq.storage.segment import Segment
+from goq.storage.compaction.segment_rewriter import Terms, plan, put_in_place, rewrite
+from goq.storage.log.log import Log, LogConfig
+from goq.storage.log.segment import Segment
 from goq.storage.verify import verify_log
 
 SECRET = b"of no account in a test"

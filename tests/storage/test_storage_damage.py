@@ -12,8 +12,8 @@ from support.logs import DIRECTORY, START_US, Held, append, frame_of, read_all
 
 from goq import limits
 from goq.errors import DamagedData, LogFailed
-from goq.storage.files import NotCached
-from goq.storage.log import Log, LogConfig
+from goq.storage.disk import NotCached
+from goq.storage.log.log import Log, LogConfig
 
 SEGMENT = DIRECTORY / "00000000000000000000.log"
 INDEX = SEGMENT.with_suffix(".index")

@@ -12,9 +12,9 @@ from support.disk import FILE_COST_BYTES, SimulatedDisk
 from support.logs import DIRECTORY, append, frame_of, read_all
 
 from goq import limits
+from goq.config.topic import Fsync
 from goq.errors import LogFailed, StorageFull
-from goq.settings import Fsync
-from goq.storage.log import Log, LogConfig
+from goq.storage.log.log import Log, LogConfig
 
 FRAME = frame_of([b"a message"] * 3)
 

@@ -13,10 +13,10 @@ import pytest
 from support.logs import append, frame_of, read_all
 
 from goq.errors import DamagedData, DataDirLocked, LogFailed
-from goq.storage.files import NotCached, RealDisk
-from goq.storage.lock import DataDirLock
-from goq.storage.log import Log, LogConfig
-from goq.storage.nodedb import NodeDb, SegmentRow, TopicRow
+from goq.storage.data_dir_lock import DataDirLock
+from goq.storage.disk import NotCached, RealDisk
+from goq.storage.log.log import Log, LogConfig
+from goq.storage.node_db import NodeDb, SegmentRow, TopicRow
 
 FRAME = frame_of([b"a message"] * 3)
 
@@ -236,7 +236,7 @@ def test_a_second_process_is_told_which_one_holds_the_folder(tmp_path: Path) -> 
     lock = DataDirLock(tmp_path)
     code = (
         "import sys, pathlib\n"
-        "from goq.storage.lock import DataDirLock\n"
+        "from goq.storage.data_dir_lock import DataDirLock\n"
         "from goq.errors import DataDirLocked\n"
         "try: DataDirLock(pathlib.Path(sys.argv[1]))\n"
         "except DataDirLocked as error: print(error.detail)\n"

@@ -9,10 +9,10 @@ from support.disk import SimulatedDisk
 from support.logs import DIRECTORY, append, frame_of
 
 from goq import limits
-from goq.settings import TopicSettings
-from goq.storage.index import IndexEntry, SparseIndex
-from goq.storage.log import Log, LogConfig
-from goq.storage.retention import keep_from
+from goq.broker.retention.retention import keep_from
+from goq.config.topic import TopicSettings
+from goq.storage.log.log import Log, LogConfig
+from goq.storage.log.sparse_index import IndexEntry, SparseIndex
 
 FRAME = frame_of([bytes(100)] * 10)
 

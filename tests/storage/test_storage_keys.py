@@ -29,19 +29,19 @@ from support.keys import (
 from support.logs import DIRECTORY, START_US, append
 
 from goq import limits
+from goq.config.topic import Fsync
 from goq.errors import ShuttingDown, StorageFull
-from goq.frame.encode import Columns, encode_frame
+from goq.frame.encoder import Columns, encode_frame
+from goq.frame.hashing import key_hash
 from goq.frame.header import HEADER_BYTES, parse_header, stamp
-from goq.frame.keys import key_hash
-from goq.settings import Fsync
-from goq.storage import keyfile
-from goq.storage.keyfile import Table
-from goq.storage.keyindex import KeyIndex
-from goq.storage.keylookup import Lookup
-from goq.storage.keymemory import KeyMemory
-from goq.storage.log import Log, LogConfig
-from goq.storage.reader import LogReader
-from goq.storage.segment import KEYS_SUFFIX, Segment
+from goq.storage.key_index import file as keyfile
+from goq.storage.key_index.file import Table
+from goq.storage.key_index.index import KeyIndex
+from goq.storage.key_index.keymemory import KeyMemory
+from goq.storage.key_index.lookup import Lookup
+from goq.storage.log.log import Log, LogConfig
+from goq.storage.log.reader import LogReader
+from goq.storage.log.segment import KEYS_SUFFIX, Segment
 
 TINY = LogConfig(segment_bytes=2000)
 
@@ -343,7 +343,7 @@ def test_a_part_holds_so_many_entries_and_no_more(
     part_entries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "KEYS_PART_ENTRIES", part_entries)
-    monkeypatch.setattr("goq.storage.framekeys._PIECE_BYTES", 1)
+    monkeypatch.setattr("goq.storage.key_index.extract._PIECE_BYTES", 1)
     disk = SimulatedDisk()
     log, _, _ = sealed_with_file(disk)
     index = index_of(log, disk)
@@ -358,8 +358,8 @@ def test_what_memory_has_no_room_for_is_read_each_time(
     room: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "KEYS_GROWING_ENTRIES_MAX", room)
-    monkeypatch.setattr("goq.storage.keylookup._FOUND_MAX", 2)
-    monkeypatch.setattr("goq.storage.framekeys._PIECE_BYTES", 1)
+    monkeypatch.setattr("goq.storage.key_index.lookup._FOUND_MAX", 2)
+    monkeypatch.setattr("goq.storage.key_index.extract._PIECE_BYTES", 1)
     disk = SimulatedDisk()
     log = Log.open(DIRECTORY, disk)
     index = index_of(log, disk)

@@ -9,10 +9,10 @@ import pytest
 from support.disk import SimulatedCrash, SimulatedDisk
 
 from goq.errors import DamagedData, InvalidFrame
-from goq.frame.encode import Columns, encode_frame
+from goq.frame.encoder import Columns, encode_frame
 from goq.frame.view import FrameView
-from goq.storage.log import Log
-from goq.storage.mending import Gap, damage_of, frames_at, gaps_of, mend
+from goq.storage.log.log import Log
+from goq.storage.repair import Gap, damage_of, frames_at, gaps_of, mend
 
 PATH = Path("/data/messages")
 _FRAMES = 6

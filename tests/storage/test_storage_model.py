@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from support.disk import SimulatedCrash, SimulatedDisk
 
 from goq import limits
+from goq.config.topic import Fsync
 from goq.errors import LogFailed
-from goq.frame.encode import Columns, encode_frame
+from goq.frame.encoder import Columns, encode_frame
 from goq.frame.header import HEADER_BYTES, FrameHeader, parse_header
 from goq.frame.view import FrameView
-from goq.settings import Fsync
-from goq.storage.log import Log, LogConfig
+from goq.storage.log.log import Log, LogConfig
 
 DIRECTORY = Path("/data/messages")
 

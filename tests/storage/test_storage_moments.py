@@ -11,8 +11,8 @@ from support.logs import DIRECTORY, START_US, append, frame_of
 
 from goq import limits
 from goq.errors import DamagedData
-from goq.storage.log import Log, LogConfig
-from goq.storage.moments import end_at, frames_back, while_kept
+from goq.storage.log.log import Log, LogConfig
+from goq.storage.log.time_lookup import end_at, frames_back, while_kept
 
 SMALL, LARGE = frame_of([bytes(50)] * 2), frame_of([bytes(3000)] * 4)
 CONFIG = LogConfig(segment_bytes=50_000)

@@ -10,10 +10,10 @@ from support.broker_harness import frame
 
 from goq.errors import InvalidFrame
 from goq.frame.view import FrameView
-from goq.storage.epochs import NO_EPOCH, EpochEnd, epoch_end, last_epoch
-from goq.storage.files import RealDisk
-from goq.storage.log import Log, LogConfig
-from goq.storage.replica import store
+from goq.storage.disk import RealDisk
+from goq.storage.log.leader_epochs import NO_EPOCH, EpochEnd, epoch_end, last_epoch
+from goq.storage.log.log import Log, LogConfig
+from goq.storage.log.replica import store
 
 DISK = RealDisk()
 FOLLOWING = LogConfig(2**62, 2**62)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
-from goq.storage.rewritten import Rewritten
-from goq.storage.segment import Segment
+from goq.storage.log.rewritten import Rewritten
+from goq.storage.log.segment import Segment
 
 
 def segment(end_offset: int, generation: int = 0) -> Segment:

@@ -15,14 +15,14 @@ from support.disk import SimulatedDisk
 from support.logs import DIRECTORY, START_US, append, frame_of
 
 from goq import limits
+from goq.config.topic import Fsync
 from goq.frame.header import HEADER_BYTES, FrameHeader, parse_header
-from goq.settings import Fsync
-from goq.storage.files import RealDisk
-from goq.storage.index import IndexEntry, SparseIndex
-from goq.storage.log import Log, LogConfig
-from goq.storage.reader import LogReader, Reading
-from goq.storage.segment import Segment
-from goq.storage.timerange import ReadBounds, TimeRange, frames_between
+from goq.storage.disk import RealDisk
+from goq.storage.log.log import Log, LogConfig
+from goq.storage.log.reader import LogReader, Reading
+from goq.storage.log.segment import Segment
+from goq.storage.log.sparse_index import IndexEntry, SparseIndex
+from goq.storage.log.time_range_reader import ReadBounds, TimeRange, frames_between
 
 YEAR_US = 365 * 86_400_000_000
 FRAME = frame_of([bytes(100)] * 10)

@@ -8,11 +8,11 @@ import pytest
 from support.disk import SimulatedDisk
 from support.logs import DIRECTORY, append, frame_of, read_all
 
-from goq.settings import Fsync
-from goq.storage.files import RealDisk
-from goq.storage.log import Log, LogConfig
-from goq.storage.nodedb import NodeDb, SegmentRow, TopicRow
-from goq.storage.segment import Segment
+from goq.config.topic import Fsync
+from goq.storage.disk import RealDisk
+from goq.storage.log.log import Log, LogConfig
+from goq.storage.log.segment import Segment
+from goq.storage.node_db import NodeDb, SegmentRow, TopicRow
 from goq.storage.verify import DirReport, LogReport, verify_data_dir, verify_log
 
 FRAME = frame_of([b"a message"] * 3)

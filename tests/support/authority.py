@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from goq.cluster.raft.link import Credentials
-from goq.cluster.raft.tls import tls_credentials
+from goq.cluster.raft.transport.link import Credentials
+from goq.cluster.raft.transport.tls import tls_credentials
 
 SECRET = b"a secret of the cluster"
 needs_openssl = pytest.mark.skipif(

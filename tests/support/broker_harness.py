@@ -13,21 +13,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from goq.broker.broker import Broker
-from goq.broker.frame_cache import FrameCache
-from goq.broker.opening import Machinery, Opened, open_partition
-from goq.broker.partition import Delivery, Partition
-from goq.broker.publishing import Placed
-from goq.broker.stats import Histogram
-from goq.broker.tasks import Tasks
-from goq.broker.topic import ReceiveOptions, Topic
+from goq.broker.log.frame_cache import FrameCache
+from goq.broker.partition.partition import Delivery, Partition
+from goq.broker.partition_context import Machinery, Opened, open_partition
+from goq.broker.runtime.metrics import Histogram
+from goq.broker.runtime.tasks import Tasks
+from goq.broker.topic.publisher import Placed
+from goq.broker.topic.topic import ReceiveOptions, Topic
 from goq.clock import ManualClock
-from goq.delivery.settling import Settled, acknowledge, give_back
-from goq.frame.encode import Columns, ProducerMark, encode_frame
+from goq.config.topic import TopicSettings
+from goq.delivery.settlement import Settled, acknowledge, give_back
+from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.view import FrameView
 from goq.model import Message, Receipt
-from goq.settings import TopicSettings
-from goq.storage.files import Disk, File, NotCached, RealDisk
-from goq.storage.nodedb import ArchiveRow, SegmentRow, TopicRow
+from goq.storage.disk import Disk, File, NotCached, RealDisk
+from goq.storage.node_db import ArchiveRow, SegmentRow, TopicRow
 
 T = TypeVar("T")
 _PATIENCE_S = 20.0

@@ -13,15 +13,15 @@ from copy import deepcopy
 from pathlib import Path
 
 from goq.broker.broker import Broker
-from goq.broker.dead_letters import read_dead_letter
-from goq.broker.dead_search import DeadLetterSearch, Wanted
-from goq.broker.marking import Marking
-from goq.broker.partition import Partition
-from goq.broker.publishing import Placed
-from goq.broker.topic import Topic
+from goq.broker.dlq.search import DeadLetterSearch, Wanted
+from goq.broker.group.message_changes import Marking
+from goq.broker.outbox.dead_letter_headers import read_dead_letter
+from goq.broker.partition.partition import Partition
+from goq.broker.topic.publisher import Placed
+from goq.broker.topic.topic import Topic
 from goq.client import LogMessage, Published
 from goq.clock import ManualClock
-from goq.delivery.settling import Settled, acknowledge, extend, give_back, reject
+from goq.delivery.settlement import Settled, acknowledge, extend, give_back, reject
 from goq.errors import Conflict
 from goq.model import Message, MessageId, Receipt
 from support.broker_harness import MemoryMetadata, leased, options, quiet, until

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from random import Random
 from typing import NamedTuple
 
-from goq.frame.encode import Columns, encode_frame
+from goq.frame.encoder import Columns, encode_frame
 from goq.frame.view import FrameView
-from goq.storage.log import Log
+from goq.storage.log.log import Log
 from support.logs import START_US
 
 START_MS = START_US // 1000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from goq.settings import Ordering
+from goq.config.topic import Ordering
 
 if TYPE_CHECKING:
     from support.delivery_pair import Pair

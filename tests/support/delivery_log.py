@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from goq.delivery.chosen import Facts
-from goq.storage.columns import Rows
+from goq.delivery.selection.chosen import Facts
+from goq.storage.column_index.rows import Rows
 from support.delivery_twin import Message
 
 
@@ -19,7 +19,7 @@ class Frame(NamedTuple):
 
 
 class MessageLog:
-    """The part of :class:`goq.storage.log.Log` that delivery asks."""
+    """The part of :class:`goq.storage.log.log.Log` that delivery asks."""
 
     def __init__(self, messages: list[Message]) -> None:
         self.messages = messages

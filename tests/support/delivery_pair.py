@@ -1,7 +1,7 @@
 """A partition's delivery and its naive twin side by side: every step compares them.
 
 What is real here is all but the disk: the state, the ready queues, the schedule and the choice,
-driven as :mod:`goq.broker.partition` drives them.
+driven as :mod:`goq.broker.partition.partition` drives them.
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ import random
 from typing import Any, cast
 
 from goq import limits
-from goq.broker.dispatch import Dispatch, first_needed
-from goq.delivery.backoff import RetryPolicy
-from goq.delivery.choice import Choice
-from goq.delivery.chosen import Facts
-from goq.delivery.events import (
+from goq.broker.partition.ready_state import Dispatch, first_needed
+from goq.config.topic import Ordering, TopicSettings
+from goq.delivery.events.event import (
     Acked,
     AnyEvent,
     Cancelled,
@@ -38,10 +36,13 @@ from goq.delivery.events import (
     encode_events,
     token_of,
 )
-from goq.delivery.group import Group
-from goq.delivery.locks import Fact
-from goq.delivery.partition import PartitionState
-from goq.delivery.settling import (
+from goq.delivery.group.group import Group
+from goq.delivery.group.key_locks import Fact
+from goq.delivery.group.retry_policy import RetryPolicy
+from goq.delivery.partition_state import PartitionState
+from goq.delivery.selection.chosen import Facts
+from goq.delivery.selection.selector import Choice
+from goq.delivery.settlement import (
     Failing,
     Grave,
     Settled,
@@ -54,8 +55,7 @@ from goq.delivery.settling import (
 )
 from goq.delivery.snapshot import snapshot_of
 from goq.model import Receipt
-from goq.settings import Ordering, TopicSettings
-from goq.storage.log import Log
+from goq.storage.log.log import Log
 from support.delivery_choice_check import ChoiceCheck
 from support.delivery_log import Frame, MessageLog
 from support.delivery_twin import (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from goq.delivery.backoff import RetryPolicy
+from goq.config.topic import Ordering, TopicSettings
+from goq.delivery.group.retry_policy import RetryPolicy
 from goq.model import Receipt
-from goq.settings import Ordering, TopicSettings
 from support.delivery_pair import Pair
 from support.delivery_twin import Message
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from goq.delivery.group import Group
-from goq.delivery.partition import PartitionState
+from goq.delivery.group.group import Group
+from goq.delivery.partition_state import PartitionState
 from goq.model import Receipt
 
 FRESH, DONE, CORRUPT = ("fresh",), ("done",), ("corrupt",)

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from goq.config import Config
+from goq.config.node import Config
 from goq_cli.main import build_app
 from support.serving import clean_environment, wait_until
 

@@ -1,4 +1,4 @@
-"""A disk in memory that promises exactly what ``goq.storage.files`` asks for, and no more.
+"""A disk in memory that promises exactly what ``goq.storage.disk`` asks for, and no more.
 
 Bytes that were written and not synced are lost, kept, or kept in part when the power goes; a
 killed process loses nothing that it wrote. Any operation can be the last one, half done. A sync
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
-from goq.storage.files import NotCached
+from goq.storage.disk import NotCached
 
 SECTOR_BYTES = 512
 FILE_COST_BYTES = 64

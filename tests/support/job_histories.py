@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from goq.pipeline.schema import EVENTS, GROUPS, MESSAGES
+from goq.pipeline.arrow.schema import EVENTS, GROUPS, MESSAGES
 
 NOON = datetime(2025, 1, 15, 12, tzinfo=UTC)
 LEASE = timedelta(seconds=20)

@@ -8,15 +8,15 @@ from random import Random
 
 from crc32c import crc32c
 
-from goq.frame.encode import Columns, encode_frame
+from goq.frame.encoder import Columns, encode_frame
+from goq.frame.hashing import dedup_hash, key_hash
 from goq.frame.header import Attribute, parse_header
-from goq.frame.keys import dedup_hash, key_hash
 from goq.frame.view import FrameView
-from goq.storage.keyfile import Table
-from goq.storage.keyindex import KeyIndex
-from goq.storage.keylookup import Lookup
-from goq.storage.keymemory import KeyMemory
-from goq.storage.log import Log
+from goq.storage.key_index.file import Table
+from goq.storage.key_index.index import KeyIndex
+from goq.storage.key_index.keymemory import KeyMemory
+from goq.storage.key_index.lookup import Lookup
+from goq.storage.log.log import Log
 from support.disk import SimulatedDisk
 from support.logs import read_all
 

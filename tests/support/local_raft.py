@@ -7,9 +7,9 @@ from typing import Any, cast
 import msgspec
 
 from goq.cluster.metadata.apply import apply_bytes
+from goq.cluster.metadata.client import Proposing
 from goq.cluster.metadata.state import State
-from goq.cluster.metadata.store import MetadataMachine
-from goq.cluster.proposing import Proposing
+from goq.cluster.metadata.state_machine import MetadataMachine
 from goq.cluster.raft.node import RaftNode
 
 

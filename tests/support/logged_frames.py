@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from goq.frame.encode import columns_of, encode_frame
+from goq.frame.encoder import columns_of, encode_frame
 from goq.frame.header import HEADER_BYTES, parse_header, stamp
-from goq.frame.parts import slice_frame
+from goq.frame.slice import slice_frame
 from goq.frame.view import FrameView
 from goq.model import Message
-from goq.pipeline.source import Bounds, Stretch
+from goq.pipeline.arrow.node_source import Bounds, Stretch
 
 
 class LoggedFrames:

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from goq.frame.encode import Columns, encode_frame
+from goq.frame.encoder import Columns, encode_frame
 from goq.frame.header import HEADER_BYTES, parse_header
 from goq.frame.view import FrameView
 from goq.model import Message
 from goq.storage.damage import Damage
-from goq.storage.log import Log
+from goq.storage.log.log import Log
 
 DIRECTORY = Path("/data/messages")
 START_US = 1_700_000_000_000_000

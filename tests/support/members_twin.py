@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from goq import limits
-from goq.broker.coordinator import Coordinator
+from goq.broker.group.coordinator import Coordinator
 from goq.clock import ManualClock
-from goq.delivery.members import Membership
+from goq.delivery.membership.membership import Membership
 
 GROUP = "g"
 

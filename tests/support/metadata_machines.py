@@ -6,7 +6,7 @@ from goq.cluster.metadata.apply import apply
 from goq.cluster.metadata.commands import AnyCommand, encode_command
 from goq.cluster.metadata.state import State
 from goq.cluster.raft.codec import COMMAND_VERSION
-from goq.cluster.raft.machine import Request
+from goq.cluster.raft.state_machine.state_machine import Request
 from support.metadata_random import Commands
 
 

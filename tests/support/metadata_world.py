@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import random
 
+from goq.cluster.controller.controller import decide
+from goq.cluster.controller.node_liveness import Heartbeat, Watch
+from goq.cluster.controller.rebalance import plan_rebalance
 from goq.cluster.metadata import commands as c
 from goq.cluster.metadata.apply import apply
-from goq.cluster.metadata.controller import decide
-from goq.cluster.metadata.rebalance import plan_rebalance
 from goq.cluster.metadata.results import Result
 from goq.cluster.metadata.state import Partition, Place, State, Topic, places
-from goq.cluster.metadata.watch import Heartbeat, Watch
 from support.metadata_checks import check_step
 
 STEP_MS = 200

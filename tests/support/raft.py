@@ -15,9 +15,9 @@ from pysyncobj import SyncObj, SyncObjConf, SyncObjConsumer, replicated
 from pysyncobj.node import Node
 from pysyncobj.transport import Transport
 
-from goq.cluster.raft.hardened import HardenedSyncObj
-from goq.cluster.raft.machine import Request
-from goq.storage.files import Disk
+from goq.cluster.raft.pysyncobj.raft import HardenedSyncObj
+from goq.cluster.raft.state_machine.state_machine import Request
+from goq.storage.disk import Disk
 
 from .disk import SimulatedDisk
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from goq.cluster.raft.driver import RaftSettings
-from goq.cluster.raft.link import Credentials
-from goq.cluster.raft.machine import Refused, Request
 from goq.cluster.raft.member import Member
 from goq.cluster.raft.node import RaftNode
-from goq.cluster.raft.sqlite_machine import SqliteMachine
+from goq.cluster.raft.state_machine.sqlite import SqliteMachine
+from goq.cluster.raft.state_machine.state_machine import Refused, Request
 from goq.cluster.raft.timing import Timing
+from goq.cluster.raft.transport.link import Credentials
 
 from .ports import free_ports
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import uvloop
 
-from goq.config import Config
+from goq.config.node import Config
 from goq.node import Node
 
 T = TypeVar("T")

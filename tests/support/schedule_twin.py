@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from goq.delivery.frontier import Frontier
-from goq.delivery.schedule import Due, Load, Schedule
+from goq.delivery.delay.delayed_messages import Due, Load, Schedule
+from goq.delivery.delay.maturity import Frontier
 
 Row = tuple[int, int, int]
 """``(offset, tag, due_ms)``"""

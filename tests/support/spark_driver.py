@@ -116,7 +116,7 @@ def _stat(pid: int) -> list[str]:
 
 def main(server: str, source: str, sink: str, checkpoint: str, batch: str) -> int:
     """Copy; return the exit code."""
-    from goq.pipeline.session import spark_session
+    from goq.pipeline.spark.session import spark_session
 
     folder = Path(checkpoint)
     settings = {

@@ -10,13 +10,13 @@ from typing import Any
 from unittest.mock import patch
 
 from goq import limits
-from goq.cluster.member import Member
-from goq.cluster.membership import Membership
+from goq.cluster.admin.cluster_view import MemberSeat
+from goq.cluster.bootstrap import Membership
+from goq.cluster.cluster_node import Member
 from goq.cluster.metadata.state import Partition
-from goq.cluster.seat import MemberSeat
-from goq.config import Config
+from goq.config.node import Config
 from goq.errors import GoqError
-from goq.frame.encode import Columns, encode_frame
+from goq.frame.encoder import Columns, encode_frame
 from goq.frame.view import FrameView
 from goq.node import Node
 

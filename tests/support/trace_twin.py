@@ -14,17 +14,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from goq.broker.broker import Broker
-from goq.broker.dead_letters import read_dead_letter
-from goq.broker.dead_search import Wanted
-from goq.broker.marking import Marking
-from goq.broker.partition import Partition
-from goq.broker.policies import retry_policy
-from goq.broker.publishing import Placed
-from goq.broker.redrive import Taking, redrive
-from goq.broker.topic import ReceiveOptions, Topic
-from goq.broker.traced import TracedStep
+from goq.broker.dlq.redrive import Taking, redrive
+from goq.broker.dlq.search import Wanted
+from goq.broker.group.message_changes import Marking
+from goq.broker.outbox.dead_letter_headers import read_dead_letter
+from goq.broker.partition.failure_policy import retry_policy
+from goq.broker.partition.partition import Partition
+from goq.broker.topic.publisher import Placed
+from goq.broker.topic.topic import ReceiveOptions, Topic
+from goq.broker.trace.trace import TracedStep
 from goq.clock import ManualClock
-from goq.delivery.settling import Settled, acknowledge, extend, give_back, reject
+from goq.delivery.settlement import Settled, acknowledge, extend, give_back, reject
 from goq.errors import Conflict
 from goq.model import Message, MessageId, Receipt
 from support.broker_harness import leased, quiet, until

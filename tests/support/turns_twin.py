@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from goq.delivery.policy import Policy
-from goq.delivery.ready import Ready
-from goq.delivery.tenants import Tenants
-from goq.delivery.turns import Turns
+from goq.delivery.queues.fair_scheduler import Turns
+from goq.delivery.queues.policy import Policy
+from goq.delivery.queues.ready_queues import Ready
+from goq.delivery.queues.tenants import Tenants
 
 TENANTS = ["", "a", "b", "c", "d"]
 

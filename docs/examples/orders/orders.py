@@ -105,7 +105,7 @@ def run(spark: SparkSession, folder: Path, seed: int) -> dict[str, int]:
 
 def main() -> None:
     """Run it on this machine."""
-    from goq.pipeline.session import spark_session
+    from goq.pipeline.spark.session import spark_session
 
     folder = Path(sys.argv[1])
     for reason, times in sorted(run(spark_session(), folder, random.randrange(99)).items()):

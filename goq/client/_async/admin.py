@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from goq.client import routes
 from goq.client._async.clustering import AsyncClusterAdmin
 from goq.client._async.dead import AsyncDeadLetters
 from goq.client._async.http import Http
+from goq.client.protocol import routes
 from goq.model import MessageId
 
 Json = dict[str, Any]

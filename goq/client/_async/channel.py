@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Generic, TypeVar
 
-from goq.client._async.backend import Monitor
+from goq.client._async.runtime import Monitor
 
 Item = TypeVar("Item")
 

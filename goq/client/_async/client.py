@@ -21,12 +21,12 @@ from goq.client._async.consumer import ConsumeOptions, Consumption
 from goq.client._async.direct import DirectPublisher
 from goq.client._async.frames import AsyncFrames
 from goq.client._async.http import Http, HttpOptions
-from goq.client._async.log import Log, OnDamage, Span, read, read_events
+from goq.client._async.log_reader import Log, OnDamage, Span, read, read_events
 from goq.client._async.producer import AsyncProducer, ProducerOptions
 from goq.client._async.publisher import Publisher
 from goq.client._async.receive import AsyncDeliveryBatch, ReceiveOptions, receive
-from goq.client._async.replays import AsyncReplays
-from goq.client._async.settle import (
+from goq.client._async.replay import AsyncReplays
+from goq.client._async.settlement import (
     AsyncReceivedMessage,
     Settler,
     by_group,
@@ -45,7 +45,7 @@ from goq.client.arguments import (
     check_acks,
     wait_ms,
 )
-from goq.client.delivery import DeliveryOptions
+from goq.client.delivery_options import DeliveryOptions
 from goq.client.messages import (
     FailedReceipt,
     LogMessage,
@@ -55,7 +55,7 @@ from goq.client.messages import (
     Settled,
 )
 from goq.client.retry import RetryPolicy
-from goq.client.tracecontext import with_current_span
+from goq.client.tracing.trace_context import with_current_span
 from goq.clock import Clock, SystemClock
 from goq.errors import InvalidInput
 from goq.model import Receipt, check_client_id
@@ -262,7 +262,7 @@ class AsyncClient(AsyncAdmin, AsyncFrames, AsyncReplays, AsyncTracing):
         """Yield the messages of all partitions, or of one, merged by append time.
 
         From the beginning of the log where nothing else is said, to its end as it is now, or
-        with ``follow`` for ever: see :class:`~goq.client._async.log.Log` for the order then.
+        with ``follow`` for ever: see :class:`~goq.client._async.log_reader.Log` for the order then.
         With times, exactly the messages appended at or after ``from_time`` and before ``to_time``.
         In the ``background`` the node reads only as fast as its live traffic leaves room for.
         Damaged messages go to ``on_damage``, or raise ``DamagedData``. ``before_wait`` is called

@@ -11,13 +11,13 @@ from math import inf
 from typing import Final
 
 from goq import limits
-from goq.client._async.backend import Lock, Worker, sleep
 from goq.client._async.channel import Channel
 from goq.client._async.extender import Extender
 from goq.client._async.feed import Feed
 from goq.client._async.http import Http
 from goq.client._async.receive import AsyncDeliveryBatch, ReceiveOptions, receive
-from goq.client._async.settle import (
+from goq.client._async.runtime import Lock, Worker, sleep
+from goq.client._async.settlement import (
     AsyncReceivedMessage,
     Settler,
     by_group,

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from goq import limits
-from goq.client import routes
 from goq.client._async.http import Http
+from goq.client.protocol import routes
 
 Json = dict[str, Any]
 

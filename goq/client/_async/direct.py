@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from goq.client._async.backend import Lock
 from goq.client._async.publisher import Job, Publisher
+from goq.client._async.runtime import Lock
 from goq.client.arguments import message_bytes
 from goq.client.batch import Batch, batches_of
-from goq.client.delivery import DeliveryOptions
+from goq.client.delivery_options import DeliveryOptions
 from goq.client.messages import Published, PublishedBatch, joined
 from goq.errors import PartitionNotFound
 from goq.model import Message

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from goq.client._async.backend import Monitor, Worker
-from goq.client._async.settle import (
+from goq.client._async.runtime import Monitor, Worker
+from goq.client._async.settlement import (
     AsyncReceivedMessage,
     Settler,
     by_group,

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from goq.client import routes, wire
 from goq.client._async.http import Http
 from goq.client._async.posting import post_frames
+from goq.client.protocol import frames as wire
+from goq.client.protocol import routes
 from goq.errors import TopicExists
 
 

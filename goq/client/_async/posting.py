@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from goq.client import routes, wire
-from goq.client._async.backend import Worker
 from goq.client._async.http import Http
-from goq.client.places import Place
-from goq.client.problems import unreadable
+from goq.client._async.runtime import Worker
+from goq.client.cluster_map import Place
+from goq.client.errors import unreadable
+from goq.client.protocol import frames as wire
+from goq.client.protocol import routes
 from goq.errors import InvalidFrame
 
 

@@ -11,14 +11,15 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from goq.client import routes, wire
 from goq.client._async.http import Http
 from goq.client._async.posting import post_frames
 from goq.client.batch import Batch, Share
-from goq.client.delivery import PLAIN, DeliveryOptions, NodeClock, Target
+from goq.client.delivery_options import PLAIN, DeliveryOptions, NodeClock, Target
 from goq.client.messages import PublishedBatch, PublishedRun
+from goq.client.protocol import frames as wire
+from goq.client.protocol import routes
 from goq.errors import InvalidInput, PartitionNotFound
-from goq.frame.encode import ProducerMark, encode_frame
+from goq.frame.encoder import ProducerMark, encode_frame
 from goq.model import Message
 from goq.units import parse_duration_ms, parse_time_us
 

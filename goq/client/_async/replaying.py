@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
-from goq.client import routes
 from goq.client._async.http import Http
-from goq.client._async.log import Log, OnDamage, Span
+from goq.client._async.log_reader import Log, OnDamage, Span
 from goq.client.arguments import Time
 from goq.client.messages import LogMessage
-from goq.client.replays import Replay
+from goq.client.protocol import routes
+from goq.client.replay_plan import Replay
 from goq.errors import InvalidInput
 from goq.units import format_time_us, parse_time_us
 

@@ -6,9 +6,9 @@ import base64
 from typing import Any
 
 from goq import limits
-from goq.client import routes
 from goq.client._async.http import Http
 from goq.client.arguments import Time, as_bytes
+from goq.client.protocol import routes
 from goq.errors import InvalidInput
 from goq.model import MessageId
 

@@ -1,1 +1,1 @@
-"""The synchronous client. All but ``backend`` and ``transport`` is generated from ``_async``."""
+"""The synchronous client. All but ``runtime`` and ``transport`` is generated from ``_async``."""

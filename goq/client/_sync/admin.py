@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from goq.client import routes
 from goq.client._sync.clustering import ClusterAdmin
 from goq.client._sync.dead import DeadLetters
 from goq.client._sync.http import Http
+from goq.client.protocol import routes
 from goq.model import MessageId
 
 Json = dict[str, Any]

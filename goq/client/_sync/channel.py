@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Generic, TypeVar
 
-from goq.client._sync.backend import Monitor
+from goq.client._sync.runtime import Monitor
 
 Item = TypeVar("Item")
 

@@ -21,12 +21,12 @@ from goq.client._sync.consumer import ConsumeOptions, Consumption
 from goq.client._sync.direct import DirectPublisher
 from goq.client._sync.frames import Frames
 from goq.client._sync.http import Http, HttpOptions
-from goq.client._sync.log import Log, OnDamage, Span, read, read_events
+from goq.client._sync.log_reader import Log, OnDamage, Span, read, read_events
 from goq.client._sync.producer import Producer, ProducerOptions
 from goq.client._sync.publisher import Publisher
 from goq.client._sync.receive import DeliveryBatch, ReceiveOptions, receive
-from goq.client._sync.replays import Replays
-from goq.client._sync.settle import (
+from goq.client._sync.replay import Replays
+from goq.client._sync.settlement import (
     ReceivedMessage,
     Settler,
     by_group,
@@ -45,7 +45,7 @@ from goq.client.arguments import (
     check_acks,
     wait_ms,
 )
-from goq.client.delivery import DeliveryOptions
+from goq.client.delivery_options import DeliveryOptions
 from goq.client.messages import (
     FailedReceipt,
     LogMessage,
@@ -55,7 +55,7 @@ from goq.client.messages import (
     Settled,
 )
 from goq.client.retry import RetryPolicy
-from goq.client.tracecontext import with_current_span
+from goq.client.tracing.trace_context import with_current_span
 from goq.clock import Clock, SystemClock
 from goq.errors import InvalidInput
 from goq.model import Receipt, check_client_id
@@ -262,7 +262,7 @@ class Client(Admin, Frames, Replays, Tracing):
         """Yield the messages of all partitions, or of one, merged by append time.
 
         From the beginning of the log where nothing else is said, to its end as it is now, or
-        with ``follow`` for ever: see :class:`~goq.client._sync.log.Log` for the order then.
+        with ``follow`` for ever: see :class:`~goq.client._sync.log_reader.Log` for the order then.
         With times, exactly the messages appended at or after ``from_time`` and before ``to_time``.
         In the ``background`` the node reads only as fast as its live traffic leaves room for.
         Damaged messages go to ``on_damage``, or raise ``DamagedData``. ``before_wait`` is called

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from goq.client import routes
 from goq.client._sync.http import Http
+from goq.client.protocol import routes
 
 Json = dict[str, Any]
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from goq.client._sync.backend import Monitor, Worker
-from goq.client._sync.settle import (
+from goq.client._sync.runtime import Monitor, Worker
+from goq.client._sync.settlement import (
     ReceivedMessage,
     Settler,
     by_group,

@@ -10,13 +10,14 @@ from typing import Final
 import msgspec
 
 from goq import limits
-from goq.client import routes, wire
 from goq.client._sync.http import Http, Streaming
 from goq.client._sync.receive import OWN_ALONE, ReceiveOptions
-from goq.client.http1 import ANSWER_BYTES_MAX
-from goq.client.places import VERSION_HEADER
-from goq.client.problems import unreadable
-from goq.client.wire import Delivery
+from goq.client.cluster_map import VERSION_HEADER
+from goq.client.errors import unreadable
+from goq.client.protocol import frames as wire
+from goq.client.protocol import routes
+from goq.client.protocol.frames import Delivery
+from goq.client.protocol.http1 import ANSWER_BYTES_MAX
 from goq.errors import GoqError, InvalidFrame, Unavailable
 
 _SILENCE_MS_MAX: Final = 2 * limits.HEARTBEAT_MS

@@ -14,12 +14,12 @@ import httpx
 import msgspec
 
 from goq import __version__
-from goq.client import routes
-from goq.client._sync.backend import sleep
+from goq.client._sync.runtime import sleep
 from goq.client._sync.transport import finish, open_transport
-from goq.client.http1 import ANSWER_BYTES_MAX, CONNECTIONS_MAX
-from goq.client.places import LEADER_HEADER, VERSION_HEADER, Place, Places, decode_map
-from goq.client.problems import Answer, error_of_answer, failure_of_transport, unreadable
+from goq.client.cluster_map import LEADER_HEADER, VERSION_HEADER, Place, Places, decode_map
+from goq.client.errors import Answer, error_of_answer, failure_of_transport, unreadable
+from goq.client.protocol import routes
+from goq.client.protocol.http1 import ANSWER_BYTES_MAX, CONNECTIONS_MAX
 from goq.client.retry import Attempts, Failure, RetryPolicy, answered
 from goq.errors import InvalidInput, NotLeader, TooLarge
 

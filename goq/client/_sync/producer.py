@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Final, TypeVar
 
 from goq import limits
-from goq.client._sync.backend import Monitor, Worker
 from goq.client._sync.publisher import Job, Publisher
+from goq.client._sync.runtime import Monitor, Worker
 from goq.client.arguments import (
     Duration,
     HeadersLike,
@@ -27,7 +27,7 @@ from goq.client.arguments import (
     value_bytes,
 )
 from goq.client.batch import Batch
-from goq.client.delivery import DeliveryOptions
+from goq.client.delivery_options import DeliveryOptions
 from goq.client.messages import PublishedBatch
 from goq.errors import GoqError, InvalidInput
 from goq.model import Message

@@ -11,19 +11,20 @@ from typing import Final
 import msgspec
 
 from goq import limits
-from goq.client import routes, wire
 from goq.client._sync.http import Http
-from goq.client._sync.settle import (
+from goq.client._sync.settlement import (
     ReceivedMessage,
     Settler,
     extend_details,
     nack_details,
 )
 from goq.client.arguments import Duration
+from goq.client.errors import Answer, unreadable
 from goq.client.lanes import delivery_fields
 from goq.client.messages import Settled
-from goq.client.problems import Answer, unreadable
-from goq.client.wire import Delivery
+from goq.client.protocol import frames as wire
+from goq.client.protocol import routes
+from goq.client.protocol.frames import Delivery
 from goq.errors import GoqError, InvalidFrame
 from goq.units import format_duration_ms
 

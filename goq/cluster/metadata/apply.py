@@ -11,8 +11,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from goq.cluster.metadata import commands, groups, moves, nodes, partitions, topics
-from goq.cluster.metadata.beginning_again import begin_again
+from goq.cluster.metadata import commands
+from goq.cluster.metadata.handlers import groups, nodes, partitions, topics
+from goq.cluster.metadata.handlers import reassignments as moves
+from goq.cluster.metadata.handlers.unsafe_recovery import begin_again
 from goq.cluster.metadata.results import Applied, Refusal
 from goq.cluster.metadata.state import State
 

@@ -66,7 +66,7 @@ class EmptyNode(Command, frozen=True, tag="empty_node/1"):
 
 
 class BeginAgain(Command, frozen=True, tag="begin_again/1"):
-    """All other nodes are lost for good. It is never proposed: see ``goq.cluster.recovering``."""
+    """All other nodes are lost for good. Never proposed: see ``goq.cluster.unsafe_recovery``."""
 
     node: Text
     disk: Text

@@ -4,6 +4,11 @@ The library below is PySyncObj, of one exact version and with its faults mended;
 this package imports it. ``docs/internals/raft.md`` says what is promised and why.
 """
 
-from goq.cluster.raft.machine import MachineFailed, Refused, Request, StateMachine
+from goq.cluster.raft.state_machine.state_machine import (
+    MachineFailed,
+    Refused,
+    Request,
+    StateMachine,
+)
 
 __all__ = ["MachineFailed", "Refused", "Request", "StateMachine"]

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from goq import limits
-from goq.cluster.raft.machine import Request
+from goq.cluster.raft.state_machine.state_machine import Request
 from goq.errors import InvalidInput, TooLarge
 
 COMMAND_VERSION = 1

@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from goq.cluster.raft.hardened import Callback, HardenedSyncObj
-from goq.cluster.raft.journal import FILE_NAME
-from goq.cluster.raft.link import Credentials
-from goq.cluster.raft.machine import StateMachine
+from goq.cluster.raft.log.journal import FILE_NAME
 from goq.cluster.raft.member import Member, in_order
-from goq.cluster.raft.strangers import Strangers
+from goq.cluster.raft.pysyncobj.raft import Callback, HardenedSyncObj
+from goq.cluster.raft.state_machine.state_machine import StateMachine
+from goq.cluster.raft.state_machine.watched import Applied, WatchedMachine
 from goq.cluster.raft.timing import Timing
-from goq.cluster.raft.transport import Pace, SecureTransport
-from goq.cluster.raft.watched import Applied, WatchedMachine
+from goq.cluster.raft.transport.link import Credentials
+from goq.cluster.raft.transport.peer_identity import Strangers
+from goq.cluster.raft.transport.transport import Pace, SecureTransport
 from goq.errors import StorageFull
-from goq.storage.files import Disk
+from goq.storage.disk import Disk
 
 _RETRY_S = 0.1
 _log = logging.getLogger(__name__)

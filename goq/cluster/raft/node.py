@@ -15,9 +15,9 @@ from pysyncobj import FAIL_REASON
 from goq import limits
 from goq.cluster.raft import codec
 from goq.cluster.raft.driver import Driver, RaftSettings, View
-from goq.cluster.raft.machine import Refused, Request, StateMachine
 from goq.cluster.raft.member import Member, check_member
-from goq.cluster.raft.watched import Applied
+from goq.cluster.raft.state_machine.state_machine import Refused, Request, StateMachine
+from goq.cluster.raft.state_machine.watched import Applied
 from goq.errors import (
     BY_CODE,
     Conflict,
@@ -27,7 +27,7 @@ from goq.errors import (
     TooManyRequests,
     Unavailable,
 )
-from goq.storage.files import Disk, RealDisk
+from goq.storage.disk import Disk, RealDisk
 
 _PERHAPS_APPLIED = (FAIL_REASON.LEADER_CHANGED, FAIL_REASON.UNKNOWN_OUTCOME)
 _PAUSE_S = 0.02

@@ -14,19 +14,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from goq.broker.opening import Logs, open_logs
-from goq.broker.topic import Leadership
-from goq.cluster.replication.following import Following
-from goq.cluster.replication.leading import Leading
-from goq.cluster.replication.mending import Standing
-from goq.cluster.replication.messages import PartitionKey
+from goq.broker.partition_context import Logs, open_logs
+from goq.broker.topic.topic import Leadership
+from goq.cluster.replication.follower import Following
+from goq.cluster.replication.leader import Leading
 from goq.cluster.replication.progress import Ends, Progress
+from goq.cluster.replication.protocol import PartitionKey
+from goq.cluster.replication.repair.protocol import Standing
+from goq.config.topic import TopicSettings
 from goq.errors import GoqError, LogFailed, NotLeader, PartitionOffline
-from goq.settings import TopicSettings
 from goq.storage.damage import Damage
-from goq.storage.files import Disk
-from goq.storage.log import Log
-from goq.storage.mending import Gap
+from goq.storage.disk import Disk
+from goq.storage.log.log import Log
+from goq.storage.repair import Gap
 
 _log = logging.getLogger("goq.cluster")
 _TRY_AGAIN_S = 1.0

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from support.broker_harness import run
 
-from goq.cluster.calls.answering import BOOT, NUMBER, PROOF, Answered, Answering
-from goq.cluster.calls.calling import Calling
-from goq.cluster.calls.proofs import CallMark, Heard, Prover
+from goq.cluster.rpc.auth import CallMark, Heard, Prover
+from goq.cluster.rpc.client import Calling
+from goq.cluster.rpc.server import BOOT, NUMBER, PROOF, Answered, Answering
 from goq.errors import NotAllowed, NotLeader, Unavailable
 from goq.http.message import Request, Response
 from goq.http.server import HttpServer

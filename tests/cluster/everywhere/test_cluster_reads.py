@@ -8,8 +8,8 @@ import pytest
 from support.eventually import eventually
 from support.running_cluster import NAMES, RunningCluster
 
-from goq.api.route import FRAMES
-from goq.frame.encode import Columns, ProducerMark, encode_frame
+from goq.api.router import FRAMES
+from goq.frame.encoder import Columns, ProducerMark, encode_frame
 
 _VARYING = ("time", "oldest_ready_age_ms", "rates", "at")
 

@@ -12,8 +12,8 @@ from support.eventually import eventually
 from support.running_cluster import RunningCluster, running_cluster
 from support.running_node import RunningNode
 
-from goq.api.leased import read_frames
-from goq.api.route import FRAMES
+from goq.api.codec.leased import read_frames
+from goq.api.router import FRAMES
 
 
 def test_a_stream_has_the_messages_of_all_nodes(cluster: RunningCluster, topic: str) -> None:

@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
 from support.metadata_machines import history, request
 
-from goq.cluster.metadata.store import MetadataMachine
+from goq.cluster.metadata.state_machine import MetadataMachine
 
 
 def main(folder: Path, seed: str, count: int) -> None:

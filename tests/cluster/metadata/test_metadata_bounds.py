@@ -12,6 +12,8 @@ from support.metadata_random import Commands
 from support.metadata_states import after, at, nodes, partition, refused, with_topic
 
 from goq import limits
+from goq.cluster.controller.controller import decide
+from goq.cluster.controller.node_liveness import Heartbeat, Watch
 from goq.cluster.metadata.apply import apply, apply_bytes
 from goq.cluster.metadata.commands import (
     AddPartitions,
@@ -24,10 +26,8 @@ from goq.cluster.metadata.commands import (
     decode_command,
     encode_command,
 )
-from goq.cluster.metadata.controller import decide
 from goq.cluster.metadata.results import Accepted, Refusal, Refused
 from goq.cluster.metadata.state import State
-from goq.cluster.metadata.watch import Heartbeat, Watch
 from goq.errors import TooLarge
 
 

@@ -7,6 +7,8 @@ from support.metadata_states import after, at, nodes, partition, with_topic
 from support.metadata_world import World
 
 from goq import limits
+from goq.cluster.controller.controller import decide
+from goq.cluster.controller.node_liveness import Heartbeat, Watch
 from goq.cluster.metadata.apply import apply
 from goq.cluster.metadata.commands import (
     AlterInSync,
@@ -28,10 +30,8 @@ from goq.cluster.metadata.commands import (
     StartMove,
     UnfenceNode,
 )
-from goq.cluster.metadata.controller import decide
 from goq.cluster.metadata.results import Accepted
 from goq.cluster.metadata.state import State
-from goq.cluster.metadata.watch import Heartbeat, Watch
 
 TIMEOUT_MS = 1000
 DELAY_MS = 5000

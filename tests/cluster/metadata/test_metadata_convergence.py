@@ -6,8 +6,8 @@ import pytest
 from support.metadata_states import counts, uneven
 from support.metadata_world import World
 
-from goq.cluster.metadata.placement import racks_of, spread
-from goq.cluster.metadata.rebalance import plan_rebalance
+from goq.cluster.controller.rebalance import plan_rebalance
+from goq.cluster.metadata.handlers.replica_placement import racks_of, spread
 from goq.cluster.metadata.state import places
 
 

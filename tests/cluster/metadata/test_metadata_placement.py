@@ -8,6 +8,7 @@ import pytest
 from support.metadata_states import after, at, counts, nodes, partition, refused, uneven, with_topic
 
 from goq import limits
+from goq.cluster.controller.rebalance import plan_rebalance
 from goq.cluster.metadata.apply import apply
 from goq.cluster.metadata.commands import (
     AddPartitions,
@@ -20,9 +21,8 @@ from goq.cluster.metadata.commands import (
     SetFitness,
     StartMove,
 )
-from goq.cluster.metadata.elections import Leaderships
-from goq.cluster.metadata.placement import racks_of, spread
-from goq.cluster.metadata.rebalance import plan_rebalance
+from goq.cluster.metadata.handlers.elections import Leaderships
+from goq.cluster.metadata.handlers.replica_placement import racks_of, spread
 from goq.cluster.metadata.state import Partition, State, encode_state, places
 
 

@@ -12,7 +12,7 @@ from support.raft_group import PATIENT, member_specs, settings_of
 from goq.cluster.metadata.commands import encode_command
 from goq.cluster.metadata.results import Accepted, Refused
 from goq.cluster.metadata.state import State, encode_state
-from goq.cluster.metadata.store import MetadataMachine, result_of
+from goq.cluster.metadata.state_machine import MetadataMachine, result_of
 from goq.cluster.raft.node import RaftNode
 
 WAIT_S = 60.0

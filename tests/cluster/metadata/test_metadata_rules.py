@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.metadata_states import after, at, nodes, partition, refused, with_topic
 
-from goq.cluster.disk_id import only_copies_lost
+from goq.cluster.membership.disk_identity import only_copies_lost
 from goq.cluster.metadata.commands import (
     AlterInSync,
     AlterTopic,

@@ -19,8 +19,8 @@ from goq.cluster.metadata import tables
 from goq.cluster.metadata.commands import CreateTopic, FenceNode, RegisterNode
 from goq.cluster.metadata.results import Accepted, Refused
 from goq.cluster.metadata.state import State, encode_state
-from goq.cluster.metadata.store import FILE_NAME, MetadataMachine, result_of
-from goq.cluster.raft.machine import Request
+from goq.cluster.metadata.state_machine import FILE_NAME, MetadataMachine, result_of
+from goq.cluster.raft.state_machine.state_machine import Request
 from goq.errors import DamagedData, StorageFull
 
 NODE = RegisterNode("n1", 1, "http://n1", "n1:9")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from support.metadata_states import after, at, counts, nodes, partition, refused, uneven, with_topic
 
+from goq.cluster.controller.controller import decide
+from goq.cluster.controller.node_liveness import Heartbeat, Watch
 from goq.cluster.metadata.apply import apply
 from goq.cluster.metadata.commands import (
     AddPartitions,
@@ -19,10 +21,8 @@ from goq.cluster.metadata.commands import (
     RemoveNode,
     StartMove,
 )
-from goq.cluster.metadata.controller import decide
 from goq.cluster.metadata.results import Accepted
 from goq.cluster.metadata.state import State, places
-from goq.cluster.metadata.watch import Heartbeat, Watch
 
 
 def joined(state: State, name: str) -> State:

@@ -12,8 +12,8 @@ from support.raft import ManualTime, elect, hardened, manual_time, next_index, t
 
 from goq import limits
 from goq.cluster.raft import codec
-from goq.cluster.raft.machine import Request
 from goq.cluster.raft.member import check_member
+from goq.cluster.raft.state_machine.state_machine import Request
 from goq.errors import InvalidInput, TooLarge
 
 

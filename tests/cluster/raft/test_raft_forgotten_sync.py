@@ -9,7 +9,7 @@ from random import Random
 import pytest
 from support.disk import SimulatedDisk
 
-from goq.cluster.raft.journal import Journal
+from goq.cluster.raft.log.journal import Journal
 from goq.errors import LogFailed
 
 FOLDER = Path("/raft")

@@ -19,8 +19,8 @@ from fuzz.world import World
 from support.disk import SimulatedDisk
 from support.raft import Words, elect, hardened, manual_time
 
-from goq.cluster.raft.journal import Journal
-from goq.cluster.raft.machine import Request
+from goq.cluster.raft.log.journal import Journal
+from goq.cluster.raft.state_machine.state_machine import Request
 from goq.errors import StorageFull
 
 

@@ -11,8 +11,8 @@ import pytest
 from support.disk import SimulatedCrash, SimulatedDisk
 
 from goq.cluster.raft import codec
-from goq.cluster.raft.journal import FILE_NAME, SYNCED_NAME, Journal
-from goq.cluster.raft.machine import Request
+from goq.cluster.raft.log.journal import FILE_NAME, SYNCED_NAME, Journal
+from goq.cluster.raft.state_machine.state_machine import Request
 from goq.errors import DamagedData, LogFailed, StorageFull
 
 FOLDER = Path("/raft")

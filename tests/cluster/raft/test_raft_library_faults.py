@@ -26,8 +26,8 @@ from support.raft import (
     without_power,
 )
 
-from goq.cluster.raft.journal import Journal
-from goq.cluster.raft.machine import Refused
+from goq.cluster.raft.log.journal import Journal
+from goq.cluster.raft.state_machine.state_machine import Refused
 from goq.errors import DamagedData
 
 

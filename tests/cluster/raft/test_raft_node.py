@@ -13,8 +13,8 @@ from support.raft_group import PATIENT, Running, member_specs
 
 from goq import limits
 from goq.cluster.raft.member import Member
+from goq.cluster.raft.state_machine.watched import Applied
 from goq.cluster.raft.timing import Timing
-from goq.cluster.raft.watched import Applied
 from goq.errors import (
     Conflict,
     DamagedData,

@@ -24,8 +24,8 @@ from support.raft import (
 )
 
 from goq.cluster.raft import codec
-from goq.cluster.raft.journal import FILE_NAME, Journal
-from goq.cluster.raft.records import Entry, pack_entry
+from goq.cluster.raft.log.journal import FILE_NAME, Journal
+from goq.cluster.raft.log.records import Entry, pack_entry
 from goq.errors import DamagedData, InvalidInput
 
 SPRUNG: list[int] = []

@@ -22,8 +22,8 @@ from support.raft import (
 )
 
 from goq import limits
-from goq.cluster.raft.hardened import HardenedSyncObj
-from goq.cluster.raft.snapshots import IN_NAME, OUT_NAME
+from goq.cluster.raft.log.snapshots import IN_NAME, OUT_NAME
+from goq.cluster.raft.pysyncobj.raft import HardenedSyncObj
 from goq.errors import DamagedData
 
 WORDS = [f"word {number}" for number in range(40)]

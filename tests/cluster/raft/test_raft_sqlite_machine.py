@@ -11,8 +11,8 @@ import pytest
 from support.raft_group import SCHEMA, apply_kv, kv_machine
 
 from goq import limits
-from goq.cluster.raft.machine import MachineFailed, Refused, Request
-from goq.cluster.raft.sqlite_machine import SqliteMachine
+from goq.cluster.raft.state_machine.sqlite import SqliteMachine
+from goq.cluster.raft.state_machine.state_machine import MachineFailed, Refused, Request
 
 
 @pytest.fixture

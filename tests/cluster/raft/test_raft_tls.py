@@ -9,10 +9,10 @@ from random import Random
 import pytest
 from support.authority import SECRET, Authority, needs_openssl
 
-from goq.cluster.raft.link import Credentials, Link
 from goq.cluster.raft.member import Member
-from goq.cluster.raft.tls import tls_credentials
-from goq.cluster.raft.transport import Pace, SecureTransport
+from goq.cluster.raft.transport.link import Credentials, Link
+from goq.cluster.raft.transport.tls import tls_credentials
+from goq.cluster.raft.transport.transport import Pace, SecureTransport
 from goq.errors import UsageError
 
 

@@ -17,11 +17,12 @@ from typing import Any
 import pytest
 
 from goq import limits
-from goq.cluster.raft import codec, handshake, link
-from goq.cluster.raft.link import Credentials
+from goq.cluster.raft import codec
 from goq.cluster.raft.member import Member
-from goq.cluster.raft.strangers import OTHER_DISK, Strangers
-from goq.cluster.raft.transport import Pace, SecureTransport
+from goq.cluster.raft.transport import handshake, link
+from goq.cluster.raft.transport.link import Credentials
+from goq.cluster.raft.transport.peer_identity import OTHER_DISK, Strangers
+from goq.cluster.raft.transport.transport import Pace, SecureTransport
 from goq.errors import InvalidInput
 
 SECRET = b"a secret of the cluster"

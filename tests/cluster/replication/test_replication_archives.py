@@ -13,24 +13,24 @@ from support.logs import append, frame_of
 from support.sim.manifest import SimManifest
 
 from goq import limits
-from goq.broker.archive import Archive
 from goq.broker.metadata import MetadataStore
-from goq.broker.opening import Logs, PartitionId, open_logs
+from goq.broker.partition_context import Logs, PartitionId, open_logs
+from goq.broker.retention.archiver import Archive
 from goq.clock import ManualClock
-from goq.cluster.replication.archives import (
+from goq.cluster.replication.archive_sync import (
     ArchiveRequest,
     Archives,
     decode_archive_request,
     decode_rows,
     is_covered,
 )
-from goq.cluster.replication.mending import Standing
-from goq.cluster.replication.messages import PartitionKey
 from goq.cluster.replication.progress import Ends
+from goq.cluster.replication.protocol import PartitionKey
+from goq.cluster.replication.repair.protocol import Standing
 from goq.cluster.replication.replica import Replica
+from goq.config.topic import TopicSettings
 from goq.errors import DamagedData, InvalidFrame, TopicNotFound, Unavailable
-from goq.settings import TopicSettings
-from goq.storage.nodedb import ArchiveRow
+from goq.storage.node_db import ArchiveRow
 
 KEY = PartitionKey("t", 1, 0)
 IDENTITY = PartitionId("t", 0)
@@ -144,7 +144,7 @@ def test_what_comes_broken_gets_no_name(broken: bytes) -> None:
 
 
 def test_a_topic_that_is_being_deleted_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("goq.cluster.replication.archives._LOOK_S", 0.001)
+    monkeypatch.setattr("goq.cluster.replication.archive_sync._LOOK_S", 0.001)
 
     async def run() -> None:
         full, lacking = await two_nodes()

@@ -15,12 +15,12 @@ from support.sim.loop import SimExecutor
 from support.sim.world import KEY, NAMES, World
 
 from goq import limits
-from goq.broker.compaction import Means
+from goq.broker.partition.compactor import Means
+from goq.config.topic import Cleanup, TopicSettings
 from goq.errors import GoqError
-from goq.frame.encode import Columns, ProducerMark, encode_frame
+from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.view import FrameView
-from goq.settings import Cleanup, TopicSettings
-from goq.storage.log import Log
+from goq.storage.log.log import Log
 
 KEYS = [b"k%d" % n for n in range(150)]
 SETTINGS = replace(

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from support.logs import append, frame_of
 
-from goq.broker.opening import Logs, open_logs
-from goq.cluster.replication.leading import Leading
-from goq.cluster.replication.messages import FetchAnswer, FetchRequest, PartitionKey, Position
+from goq.broker.partition_context import Logs, open_logs
+from goq.cluster.replication.fetch_server import FetchServer
+from goq.cluster.replication.leader import Leading
 from goq.cluster.replication.progress import Ends, Progress
-from goq.cluster.replication.serving import FetchServer
-from goq.settings import TopicSettings
-from goq.storage.files import RealDisk
+from goq.cluster.replication.protocol import FetchAnswer, FetchRequest, PartitionKey, Position
+from goq.config.topic import TopicSettings
+from goq.storage.disk import RealDisk
 
 KEY = PartitionKey("t", 1, 0)
 PATIENCE_S = 30.0

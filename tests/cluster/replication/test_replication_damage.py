@@ -9,7 +9,7 @@ import pytest
 from support.sim.world import NAMES, World
 
 from goq import limits
-from goq.cluster.replication.repairs import Harm
+from goq.cluster.replication.repair.manager import Harm
 
 
 @pytest.fixture(autouse=True)

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from support.disk import SimulatedDisk
 
-from goq.broker.opening import open_logs
-from goq.cluster.replication.leading import Leading
-from goq.cluster.replication.messages import PartitionKey
+from goq.broker.partition_context import open_logs
+from goq.cluster.replication.leader import Leading
 from goq.cluster.replication.progress import Ends, Progress
+from goq.cluster.replication.protocol import PartitionKey
+from goq.config.topic import TopicSettings
 from goq.errors import NotEnoughReplicas, NotLeader
-from goq.settings import TopicSettings
 
 
 def leading(in_sync: tuple[str, ...]) -> Leading:

@@ -9,12 +9,12 @@ from support.disk import _SimulatedFile
 from support.sim.world import World
 
 from goq import limits
-from goq.broker import partition
-from goq.broker.intake import Intake
-from goq.cluster.replication.following import Following
-from goq.cluster.replication.leading import Leading
-from goq.cluster.replication.messages import PartitionNews
+from goq.broker.log.admission import Intake
+from goq.broker.partition import partition
+from goq.cluster.replication.follower import Following
+from goq.cluster.replication.leader import Leading
 from goq.cluster.replication.progress import Ends, Progress
+from goq.cluster.replication.protocol import PartitionNews
 
 SEEDS = 150
 Patch = pytest.MonkeyPatch

@@ -11,11 +11,11 @@ import pytest
 from support.sim.loop import SimLoop
 
 from goq import limits
-from goq.cluster.replication.leading import Leading, News
-from goq.cluster.replication.messages import FetchRequest, PartitionKey, PartitionNews, Position
+from goq.cluster.replication.fetch_server import FetchServer
+from goq.cluster.replication.leader import Leading, News
 from goq.cluster.replication.pacing import Pacer
 from goq.cluster.replication.progress import Ends, Progress
-from goq.cluster.replication.serving import FetchServer
+from goq.cluster.replication.protocol import FetchRequest, PartitionKey, PartitionNews, Position
 
 KEY, OTHER = PartitionKey("t", 1, 0), PartitionKey("t", 1, 1)
 MIB = limits.MIB

@@ -9,11 +9,11 @@ from typing import Any
 
 from support.logs import append, frame_of
 
-from goq.broker.opening import Logs, open_logs
-from goq.cluster.replication.messages import PartitionKey
+from goq.broker.partition_context import Logs, open_logs
+from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.replica import Part, Replica
-from goq.settings import TopicSettings
-from goq.storage.files import Disk, RealDisk
+from goq.config.topic import TopicSettings
+from goq.storage.disk import Disk, RealDisk
 
 _PATIENCE_S = 30.0
 

@@ -11,10 +11,10 @@ from support.sim.loop import SimExecutor
 from support.sim.world import KEY, NAMES, World
 
 from goq import limits
-from goq.cluster.replication.archives import is_covered
+from goq.cluster.replication.archive_sync import is_covered
+from goq.config.topic import TopicSettings
 from goq.frame.view import FrameView
-from goq.settings import TopicSettings
-from goq.storage.segment import list_segments
+from goq.storage.log.segment import list_segments
 
 SETTINGS = replace(
     TopicSettings(),

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
-from goq.cluster.replication.messages import PartitionKey
+from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.replica import Part
 
 Tell = Callable[[dict[PartitionKey, Part]], None]

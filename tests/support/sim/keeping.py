@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import cast
 
-from goq.broker.archive import Archive
 from goq.broker.metadata import MetadataStore
-from goq.broker.opening import PartitionId
-from goq.broker.wholelog import WholeReader
+from goq.broker.partition_context import PartitionId
+from goq.broker.retention.archiver import Archive
+from goq.broker.retention.tiered_log import WholeReader
 from goq.clock import ManualClock
-from goq.storage.log import Log
-from goq.storage.nodedb import ArchiveRow
-from goq.storage.segment import list_segments
+from goq.storage.log.log import Log
+from goq.storage.log.segment import list_segments
+from goq.storage.node_db import ArchiveRow
 from support.disk import SimulatedDisk
 from support.sim.loop import SimExecutor
 from support.sim.manifest import SimManifest

@@ -9,28 +9,28 @@ from pathlib import Path
 from random import Random
 from typing import Any, TypeVar, cast
 
-from goq.broker.archive import Archive
-from goq.broker.frame_cache import FrameCache
+from goq.broker.log.frame_cache import FrameCache
 from goq.broker.metadata import MetadataStore
-from goq.broker.opening import Logs, Machinery, PartitionId
-from goq.broker.partition import Partition
-from goq.broker.retention import Keeper
-from goq.broker.stats import Histogram
-from goq.broker.tasks import Tasks
-from goq.broker.topic import Leadership, Topic
+from goq.broker.partition.partition import Partition
+from goq.broker.partition_context import Logs, Machinery, PartitionId
+from goq.broker.retention.archiver import Archive
+from goq.broker.retention.retention_manager import Keeper
+from goq.broker.runtime.metrics import Histogram
+from goq.broker.runtime.tasks import Tasks
+from goq.broker.topic.topic import Leadership, Topic
 from goq.clock import ManualClock
-from goq.cluster.fitness import Fitness
-from goq.cluster.replication.archives import ArchiveRequest, Archives
-from goq.cluster.replication.custody import Custody
-from goq.cluster.replication.mending import MendAnswer, MendRequest
-from goq.cluster.replication.messages import FetchAnswer, FetchRequest, PartitionKey
-from goq.cluster.replication.repairs import Repairs
+from goq.cluster.liveness.disk_health import Fitness
+from goq.cluster.replication.archive_sync import ArchiveRequest, Archives
+from goq.cluster.replication.protocol import FetchAnswer, FetchRequest, PartitionKey
+from goq.cluster.replication.repair.manager import Repairs
+from goq.cluster.replication.repair.protocol import MendAnswer, MendRequest
 from goq.cluster.replication.replica import Part
-from goq.cluster.replication.replicas import Replicas
+from goq.cluster.replication.replica_manager import Replicas
+from goq.cluster.replication.segment_manifest import Custody
+from goq.config.topic import TopicSettings
 from goq.errors import GoqError, NotLeader, Unavailable
-from goq.settings import TopicSettings
-from goq.storage.nodedb import SegmentRow
-from goq.storage.segment import Segment
+from goq.storage.log.segment import Segment
+from goq.storage.node_db import SegmentRow
 from support.disk import SimulatedDisk
 from support.sim.agreement import Agreement
 from support.sim.loop import HOME, SimExecutor, SimLoop

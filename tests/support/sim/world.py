@@ -10,18 +10,18 @@ from pathlib import Path
 from random import Random
 from typing import TypeVar
 
-from goq.broker.partition import Delivery
-from goq.broker.topic import ReceiveOptions
-from goq.cluster.replication.messages import PartitionKey
+from goq.broker.partition.partition import Delivery
+from goq.broker.topic.topic import ReceiveOptions
+from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.replica import Part
-from goq.delivery.settling import acknowledge
+from goq.config.topic import TopicSettings
+from goq.delivery.settlement import acknowledge
 from goq.errors import GoqError, SequenceGap
-from goq.frame.encode import Columns, ProducerMark, encode_frame
+from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.view import FrameView
 from goq.model import Receipt
-from goq.settings import TopicSettings
-from goq.storage.files import Disk
-from goq.storage.log import Log
+from goq.storage.disk import Disk
+from goq.storage.log.log import Log
 from support.broker_harness import leased
 from support.disk import SimulatedDisk
 from support.sim.agreement import Agreement

@@ -13,12 +13,14 @@ from typing import Any
 from unittest.mock import patch
 
 from goq import limits
-from goq.cluster.raft import codec, following, records
-from goq.cluster.raft.hardened import HardenedSyncObj
-from goq.cluster.raft.journal import Journal
-from goq.cluster.raft.machine import StateMachine
-from goq.cluster.raft.records import Entry
-from goq.cluster.raft.snapshots import Snapshots
+from goq.cluster.raft import codec
+from goq.cluster.raft.log import records
+from goq.cluster.raft.log.journal import Journal
+from goq.cluster.raft.log.records import Entry
+from goq.cluster.raft.log.snapshots import Snapshots
+from goq.cluster.raft.pysyncobj import follower as following
+from goq.cluster.raft.pysyncobj.raft import HardenedSyncObj
+from goq.cluster.raft.state_machine.state_machine import StateMachine
 
 from .library import Message, inside
 

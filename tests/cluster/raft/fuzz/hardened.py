@@ -13,8 +13,8 @@ from support.disk import SimulatedDisk
 
 from goq import limits
 from goq.cluster.raft import codec
-from goq.cluster.raft.hardened import HardenedSyncObj
-from goq.cluster.raft.machine import MachineFailed, Request
+from goq.cluster.raft.pysyncobj.raft import HardenedSyncObj
+from goq.cluster.raft.state_machine.state_machine import MachineFailed, Request
 from goq.errors import DamagedData, LogFailed, StorageFull
 
 from .library import Callback, Message, Place, Sizes

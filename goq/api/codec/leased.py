@@ -1,0 +1,88 @@
+"""What an answer leased, read from its bytes: to put answers together, or to give it all back."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from goq.api.gateway.fanout import body_of
+from goq.api.router import FRAMES, JSON
+from goq.http.message import BytesLike, Response
+from goq.model import Receipt
+
+GiveBack = Callable[[str, str, Iterable[Receipt]], Awaitable[None]]
+"""Gives back what was leased to a group of a topic and did not reach its consumer."""
+_HEAD_BYTES = 4
+_encode = msgspec.json.Encoder().encode
+
+
+class _Received(msgspec.Struct):
+    messages: list[msgspec.Raw]
+
+
+class _Receipted(msgspec.Struct):
+    receipt: str
+
+
+_decode_received = msgspec.json.Decoder(_Received).decode
+_decode_receipted = msgspec.json.Decoder(_Receipted).decode
+
+
+def receipt_of(message: bytes) -> Receipt:
+    """Return what settles a message in JSON."""
+    return Receipt.parse(_decode_receipted(message).receipt)
+
+
+class Leased(NamedTuple):
+    """The messages of one answer: as JSON each, or what stands before frames, and these."""
+
+    messages: list[msgspec.Raw]
+    preface: dict[str, Any] | None
+    frames: BytesLike
+    size_bytes: int
+
+    @property
+    def message_count(self) -> int:
+        """How many messages were leased."""
+        if self.preface is None:
+            return len(self.messages)
+        return sum(e - s for d in self.preface["deliveries"] for s, e, _ in d["ranges"])
+
+    def receipts(self) -> list[Receipt]:
+        """Return what settles all of them."""
+        if self.preface is None:
+            return [receipt_of(bytes(raw)) for raw in self.messages]
+        return [
+            Receipt(delivery["partition"], int(delivery["token"]), start, end)
+            for delivery in self.preface["deliveries"]
+            for start, end, _ in delivery["ranges"]
+        ]
+
+
+def read_leased(response: Response) -> Leased:
+    """Return what an answer to a receive leased."""
+    body = body_of(response)
+    if response.content_type == FRAMES:
+        return read_frames(body)
+    return Leased(_decode_received(body).messages, None, b"", len(body))
+
+
+def read_frames(body: bytes) -> Leased:
+    """Return what an answer, or a part of a stream, leased in the fast form."""
+    start = _HEAD_BYTES + int.from_bytes(body[:_HEAD_BYTES], "little")
+    preface = msgspec.json.decode(body[_HEAD_BYTES:start])
+    return Leased([], preface, memoryview(body)[start:], len(body))
+
+
+def put_together(answers: Sequence[Leased], *, as_frames: bool) -> Response:
+    """Return one answer for several; they are of one form, and there is one at least for frames."""
+    if not as_frames:
+        messages = [raw for answer in answers for raw in answer.messages]
+        return Response(200, _encode(_Received(messages)), JSON)
+    prefaces = [answer.preface for answer in answers if answer.preface is not None]
+    deliveries = [delivery for preface in prefaces for delivery in preface["deliveries"]]
+    head = _encode({**prefaces[0], "deliveries": deliveries})
+    parts: list[BytesLike] = [len(head).to_bytes(_HEAD_BYTES, "little") + head]
+    return Response(200, [*parts, *(answer.frames for answer in answers)], FRAMES)

@@ -1,0 +1,273 @@
+"""Messages on their way out: as JSON for people, as frames for speed."""
+
+from __future__ import annotations
+
+import base64
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress
+from typing import Any, cast
+
+import msgspec
+
+from goq.api.router import FRAMES
+from goq.api.schemas.bodies import MessageOut
+from goq.broker.partition.partition import Delivery
+from goq.broker.topic.topic import Topic
+from goq.config.topic import TopicSettings
+from goq.config.types import lanes
+from goq.delivery.events.event import Span
+from goq.frame.slice import pick_rows, slice_frame
+from goq.frame.view import DELIVERY_COLUMNS, FrameView
+from goq.http.message import BytesLike, Response
+from goq.model import Header, Message, MessageId, Receipt
+from goq.units import format_time_us
+
+_PICK_SAVES_BYTES_MIN = 100  # by message that is kept: sending it costs both sides as much
+_CUT_SAVES_BYTES_MIN = 2048  # by message that is kept: about what building it anew costs
+_encoder = msgspec.json.Encoder()
+
+
+def json_response(answer: object, status: int = 200) -> Response:
+    """Return ``answer`` as JSON."""
+    return Response(status, _encoder.encode(answer), "application/json")
+
+
+def encode_json(answer: object) -> bytes:
+    """Return ``answer`` as JSON bytes."""
+    return _encoder.encode(answer)
+
+
+def frames_response(preface: dict[str, Any], frames: Iterable[tuple[int, memoryview]]) -> Response:
+    """Return a preface and placed frames, not joined: the bytes go out from where they lie."""
+    return Response(200, _frames_parts(preface, frames), FRAMES)
+
+
+def _frames_parts(
+    preface: dict[str, Any], frames: Iterable[tuple[int, memoryview]]
+) -> list[BytesLike]:
+    head = _encoder.encode(preface)
+    parts: list[BytesLike] = [len(head).to_bytes(4, "little") + head]
+    for partition, frame in frames:
+        parts += (partition.to_bytes(4, "little"), frame)
+    return parts
+
+
+def messages_json(
+    topic: Topic, partition: int, frames: Sequence[FrameView], start: int, end: int
+) -> Iterator[MessageOut]:
+    """Yield the messages from offset ``start`` up to ``end`` that lie in ``frames``.
+
+    The frames are in order of offset.
+    """
+    number = max(0, bisect_right(frames, start, key=_base_offset) - 1)
+    while number < len(frames) and frames[number].header.base_offset < end:
+        yield from _frame_json(topic, partition, frames[number], start, end)
+        number += 1
+
+
+def is_gone(frames: Iterable[FrameView], offset: int) -> bool:
+    """Whether one of the frames had a message that compaction has taken away."""
+    return any(
+        view.gone is not None and view.gone.has(offset - view.header.base_offset)
+        for view in frames
+        if view.header.base_offset <= offset < view.header.end_offset
+    )
+
+
+def _base_offset(view: FrameView) -> int:
+    return view.header.base_offset
+
+
+def _frame_json(
+    topic: Topic, partition: int, view: FrameView, start: int, end: int
+) -> Iterator[MessageOut]:
+    base = view.header.base_offset
+    first, last = max(start, base), min(end, view.header.end_offset)
+    if first >= last:
+        return
+    timestamp = format_time_us(view.header.append_time_us)
+    settings = topic.settings
+    default_priority = settings.lane_name(settings.default_lane)
+    messages = view.messages(first - base, last - base)
+    offsets: Iterable[int] = range(first, last)
+    if view.gone is not None:
+        kept = view.gone.kept(first - base, last - base)
+        messages, offsets = compress(messages, kept), compress(offsets, kept)
+    for offset, message in zip(offsets, messages, strict=True):
+        out = MessageOut(
+            id=str(MessageId(topic.name, partition, offset)),
+            partition=partition,
+            offset=offset,
+            timestamp=timestamp,
+            priority=default_priority,
+        )
+        put_message(out, message)
+        if view.header.attributes & DELIVERY_COLUMNS:
+            put_delivery(out, message, settings)
+        yield out
+
+
+def put_delivery(out: MessageOut, message: Message, settings: TopicSettings) -> None:
+    """Put in what a message says of its delivery."""
+    if message.lane is not None:
+        out.priority = settings.lane_name(message.lane)
+    if message.tenant is not None:
+        out.tenant = message.tenant
+    if message.deliver_at_ms:
+        out.deliver_at = format_time_us(message.deliver_at_ms * 1000)
+    if message.expires_at_ms:
+        out.expires_at = format_time_us(message.expires_at_ms * 1000)
+
+
+class JsonMessages:
+    """Messages of one answer, encoded as they come, up to a bound in bytes.
+
+    Compressed frames and escaped text grow; so what counts is what goes out.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self.last_id: str | None = None
+        self._encoded: list[msgspec.Raw] = []
+        self._bytes_left = bytes_max
+
+    def __len__(self) -> int:
+        return len(self._encoded)
+
+    def add(self, out: MessageOut) -> bool:
+        """Add a message if there is room; there always is for the first."""
+        encoded = _encoder.encode(out)
+        if len(encoded) > self._bytes_left and self._encoded:
+            return False
+        self._bytes_left -= len(encoded)
+        self._encoded.append(msgspec.Raw(encoded))
+        self.last_id = out.id
+        return True
+
+    @property
+    def messages(self) -> list[MessageOut]:
+        """The messages as an answer takes them; they are encoded, and only look so."""
+        return cast(list[MessageOut], self._encoded)
+
+
+def put_message(out: MessageOut, message: Message) -> None:
+    """Put in what a producer gave: as text where it is text, else in base64."""
+    _put_value(out, message.value)
+    if message.key is not None:
+        _put_key(out, message.key)
+    if message.headers:
+        out.headers = headers_json(message.headers)
+
+
+def _put_value(out: MessageOut, value: bytes | None) -> None:
+    try:
+        out.value = None if value is None else value.decode()
+    except UnicodeDecodeError:
+        assert value is not None
+        out.value_base64 = base64.b64encode(value).decode()
+
+
+def _put_key(out: MessageOut, key: bytes) -> None:
+    try:
+        out.key = key.decode()
+    except UnicodeDecodeError:
+        out.key_base64 = base64.b64encode(key).decode()
+
+
+def headers_json(headers: Sequence[Header]) -> dict[str, str] | list[dict[str, str]]:
+    """Return headers as an object, or as a list where a name repeats or a value is not text."""
+    try:
+        plain = {name: value.decode() for name, value in headers}
+    except UnicodeDecodeError:
+        plain = {}
+    if len(plain) == len(headers):
+        return plain
+    return [_header_json(name, value) for name, value in headers]
+
+
+def _header_json(name: str, value: bytes) -> dict[str, str]:
+    try:
+        return {"name": name, "value": value.decode()}
+    except UnicodeDecodeError:
+        return {"name": name, "value_base64": base64.b64encode(value).decode()}
+
+
+def delivery_json(topic: Topic, delivery: Delivery) -> Iterator[MessageOut]:
+    """Yield the leased messages of a delivery, each with its receipt, in the order of its spans."""
+    lease_until = format_time_us(delivery.deadline_ms * 1000)
+    frames = sorted(delivery.frames, key=_base_offset)
+    for start, end, attempt in delivery.spans:
+        for out in messages_json(topic, delivery.partition, frames, start, end):
+            receipt = Receipt(delivery.partition, delivery.token, out.offset, out.offset + 1)
+            out.receipt = str(receipt)
+            out.attempt = attempt
+            out.lease_until = lease_until
+            yield out
+
+
+def deliveries_frames(topic: Topic, deliveries: Sequence[Delivery]) -> Response:
+    """Return deliveries in the fast form; large frames are cut to what was leased of them."""
+    return Response(200, deliveries_parts(topic, deliveries), FRAMES)
+
+
+def deliveries_parts(topic: Topic, deliveries: Sequence[Delivery]) -> list[BytesLike]:
+    """Return the parts of :func:`deliveries_frames`."""
+    prefaces = []
+    frames: list[tuple[int, memoryview]] = []
+    for delivery in deliveries:
+        spans = sorted(delivery.spans)
+        found = [part for view in delivery.frames if (part := _leased_part(view, spans))]
+        parts = [part for part, _ in found]
+        prefaces.append(
+            {
+                "partition": delivery.partition,
+                "token": str(delivery.token),
+                "lease_until": format_time_us(delivery.deadline_ms * 1000),
+                "ranges": delivery.spans,
+                "frames": len(parts),
+                "picked": [[n, end] for n, (_, end) in enumerate(found) if end is not None],
+            }
+        )
+        frames.extend((delivery.partition, part) for part in parts)
+    return _frames_parts({"deliveries": prefaces, "lanes": lanes_of(topic)}, frames)
+
+
+def lanes_of(topic: Topic) -> str:
+    """Return the names of a topic's lanes, as its settings have them."""
+    return lanes.format(topic.settings.lanes)
+
+
+def _leased_part(view: FrameView, spans: Sequence[Span]) -> tuple[memoryview, int | None] | None:
+    """Return the frame from the first to the last message in it that lies in ``spans``.
+
+    Cutting builds a frame anew, message by message; so where that would save little, the frame
+    goes out whole. Where few messages of it are leased, only these are picked: then the offset
+    behind the frame comes with it, to tell which they are.
+    """
+    base, end = view.header.base_offset, view.header.end_offset
+    first = bisect_right(spans, base, key=_span_end)  # the first that ends behind the base
+    last = bisect_left(spans, end, key=_span_start)  # the first that starts at or behind the end
+    if first >= last:
+        return None
+    start, stop = max(base, spans[first][0]), min(end, spans[last - 1][1])
+    average_bytes = view.header.frame_bytes // (end - base)
+    if last - first > 1:
+        rows = [
+            offset - base
+            for s, e, _ in spans[first:last]
+            for offset in range(max(s, base), min(e, end))
+        ]
+        saves_bytes = (stop - start - len(rows)) * average_bytes
+        if saves_bytes > len(rows) * _PICK_SAVES_BYTES_MIN:
+            return pick_rows(view, rows), end
+    if average_bytes * (end - base - stop + start) <= (stop - start) * _CUT_SAVES_BYTES_MIN:
+        return view.buffer, None
+    return slice_frame(view, start, stop), None
+
+
+def _span_start(span: Span) -> int:
+    return span[0]
+
+
+def _span_end(span: Span) -> int:
+    return span[1]

@@ -1,0 +1,215 @@
+"""Published messages, from JSON or from frames, checked before anything is stored."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+from msgspec import UNSET, Raw
+
+from goq import limits
+from goq.api.codec.request import decode_json, duration_ms, json_body, time_us
+from goq.api.schemas.bodies import HeaderIn, HeadersIn, NewMessage, Publish, expect_messages
+from goq.broker.topic.publisher import Placed
+from goq.config.topic import TopicSettings
+from goq.errors import InvalidInput, TooLarge
+from goq.frame.hashing import dedup_hash
+from goq.frame.validate import check_delivery, check_frame
+from goq.frame.view import FrameView
+from goq.http.message import Request
+from goq.model import Header, Message, check_dedup_text, check_message
+from goq.units import format_duration_ms
+
+_PARTITION_BYTES = 4
+FRAMES_PER_REQUEST_MAX = limits.PARTITIONS_PER_TOPIC_MAX
+RAW_BYTES_PER_REQUEST_MAX = 2 * limits.BODY_BYTES_MAX
+"""What the frames of a request may come to when they are decompressed."""
+_FRAME_MARGIN_BYTES = 4 * limits.KIB
+_MESSAGE_MARGIN_BYTES = 32  # offsets, hash, validity
+_DELIVERY_MARGIN_BYTES = 48  # times, dedup id, lane, number and offset of a tenant
+_HEADER_MARGIN_BYTES = 16
+_HEADERS_JSON_BYTES_MAX = 8 * limits.HEADERS_BYTES_MAX
+
+
+def messages_of(
+    request: Request, settings: TopicSettings, now_us: int
+) -> tuple[list[Placed], str | None]:
+    """Return the messages of a JSON publish and what it says of ``acks``.
+
+    Delays and times to live count from ``now_us``. Raises ``InvalidInput`` naming the first bad
+    message.
+    """
+    expect_messages()
+    publish = json_body(request, Publish, bytes_max=limits.BODY_BYTES_MAX)
+    if not publish.messages:
+        raise InvalidInput("there is no message to publish", field="messages")
+    placed = [
+        _message(new, f"messages[{number}]", settings, now_us)
+        for number, new in enumerate(publish.messages)
+    ]
+    _check_total(placed, publish)
+    return placed, publish.acks
+
+
+def _check_total(placed: list[Placed], publish: Publish) -> None:
+    """Raise ``TooLarge`` unless all messages would fit into one frame.
+
+    Those of a partition are stored in one, and where each goes is known only later, when some may
+    be stored already.
+    """
+    total_bytes = _FRAME_MARGIN_BYTES + _MESSAGE_MARGIN_BYTES * len(placed)
+    if not all(map(_is_plain, publish.messages)):
+        total_bytes += _DELIVERY_MARGIN_BYTES * len(placed)
+        total_bytes += sum(len(message.tenant or "") * 4 for _, message in placed)
+    for _, message in placed:
+        total_bytes += len(message.value or b"") + len(message.key or b"")
+        for name, value in message.headers:
+            total_bytes += _HEADER_MARGIN_BYTES + 4 * len(name) + len(value)
+    if total_bytes > limits.FRAME_BYTES_MAX:
+        raise TooLarge(
+            f"messages of {total_bytes} bytes are over the limit of {limits.FRAME_BYTES_MAX}"
+            " a request; send them in several",
+            field="messages",
+        )
+
+
+def _message(new: NewMessage, field: str, settings: TopicSettings, now_us: int) -> Placed:
+    if isinstance(new.value_base64, str):
+        if new.value is not UNSET:
+            raise InvalidInput("give value or value_base64, not both", field=f"{field}.value")
+        value: bytes | None = _from_base64(new.value_base64, f"{field}.value_base64")
+    elif isinstance(new.value, str):
+        value = new.value.encode()
+    elif new.value is None:
+        value = None
+    else:
+        raise InvalidInput("a message has a value or a value_base64", field=f"{field}.value")
+    key = None if new.key is None else new.key.encode()
+    if new.key_base64 is not None:
+        if key is not None:
+            raise InvalidInput("give key or key_base64, not both", field=f"{field}.key")
+        key = _from_base64(new.key_base64, f"{field}.key_base64")
+    headers = _headers(new.headers, f"{field}.headers") if isinstance(new.headers, Raw) else ()
+    if _is_plain(new):
+        message = Message(value, key, headers)
+    else:
+        deliver_at_ms = _deliver_at_ms(new, field, settings, now_us)
+        message = Message(
+            value,
+            key,
+            headers,
+            None
+            if new.priority is None
+            else settings.lane(new.priority, field=f"{field}.priority"),
+            deliver_at_ms,
+            _expires_at_ms(new, field, deliver_at_ms, now_us),
+            new.tenant,
+            _dedup_id(new.dedup_id, f"{field}.dedup_id"),
+        )
+    check_message(message, field=field)
+    return Placed(new.partition, message)
+
+
+def _is_plain(new: NewMessage) -> bool:
+    return (
+        new.priority is None
+        and new.delay is None
+        and new.deliver_at is None
+        and new.ttl is None
+        and new.tenant is None
+        and new.dedup_id is None
+    )
+
+
+def _deliver_at_ms(new: NewMessage, field: str, settings: TopicSettings, now_us: int) -> int:
+    """Return when to deliver, never earlier than asked; 0 is at once, as is a time in the past."""
+    if new.delay is not None:
+        field = f"{field}.delay"
+        if new.deliver_at is not None:
+            raise InvalidInput("give delay or deliver_at, not both", field=field)
+        at_us = now_us + 1000 * duration_ms(new.delay, field, settings.delay_max_ms)
+    elif new.deliver_at is not None:
+        field = f"{field}.deliver_at"
+        at_us = time_us(new.deliver_at, field, now_us)
+        if at_us > now_us + 1000 * settings.delay_max_ms:
+            raise InvalidInput(
+                f"{new.deliver_at!r} is later than the topic's delay.max allows, which is"
+                f" {format_duration_ms(settings.delay_max_ms)} from now",
+                field=field,
+            )
+    else:
+        return 0
+    return -(-at_us // 1000) if at_us > now_us else 0
+
+
+def _expires_at_ms(new: NewMessage, field: str, deliver_at_ms: int, now_us: int) -> int:
+    if new.ttl is None:
+        return 0
+    field = f"{field}.ttl"
+    ttl_ms = duration_ms(new.ttl, field, limits.TTL_MS_MAX)
+    if ttl_ms == 0:
+        raise InvalidInput("a message with no time to live is never delivered", field=field)
+    return (deliver_at_ms or -(-now_us // 1000)) + ttl_ms
+
+
+def _dedup_id(text: str | None, field: str) -> bytes | None:
+    return None if text is None else dedup_hash(check_dedup_text(text, field=field))
+
+
+def _headers(raw: Raw, field: str) -> tuple[Header, ...]:
+    if len(raw) > _HEADERS_JSON_BYTES_MAX:
+        raise TooLarge(
+            f"headers are over the limit of {limits.HEADERS_BYTES_MAX} bytes", field=field
+        )
+    headers = decode_json(raw, HeadersIn | None, field=field)  # type: ignore[arg-type]
+    if headers is None:
+        return ()
+    if isinstance(headers, dict):
+        return tuple((name, value.encode()) for name, value in headers.items())
+    return tuple(_header(header, f"{field}[{n}]") for n, header in enumerate(headers))
+
+
+def _header(header: HeaderIn, field: str) -> Header:
+    if isinstance(header.value, str) and isinstance(header.value_base64, str):
+        raise InvalidInput("give value or value_base64, not both", field=field)
+    if isinstance(header.value, str):
+        return header.name, header.value.encode()
+    if isinstance(header.value_base64, str):
+        return header.name, _from_base64(header.value_base64, field)
+    raise InvalidInput("a header has a value or a value_base64", field=field)
+
+
+def _from_base64(text: str, field: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidInput(f"not base64: {error}", field=field) from None
+
+
+def frames_of(body: bytes, settings: TopicSettings, now_ms: int) -> list[tuple[int, FrameView]]:
+    """Return the placed frames of a publish body; raise ``InvalidFrame`` naming the first bad."""
+    frames: list[tuple[int, FrameView]] = []
+    position = raw_bytes = 0
+    while position < len(body):
+        field = f"frames[{len(frames)}]"
+        partition = int.from_bytes(body[position : position + _PARTITION_BYTES], "little")
+        try:
+            view = FrameView.parse(body, position + _PARTITION_BYTES)
+            check_frame(view)
+            check_delivery(view, settings, now_ms)
+        except InvalidInput as error:
+            error.field = field
+            raise
+        raw_bytes += view.raw_bytes
+        if raw_bytes > RAW_BYTES_PER_REQUEST_MAX or len(frames) >= FRAMES_PER_REQUEST_MAX:
+            raise TooLarge(
+                f"a request brings at most {FRAMES_PER_REQUEST_MAX} frames of together at most"
+                f" {RAW_BYTES_PER_REQUEST_MAX} bytes before compression",
+                field=field,
+            )
+        # Anew, so that what was decompressed for the check is let go of.
+        frames.append((partition, FrameView(view.header, view.buffer)))
+        position += _PARTITION_BYTES + view.header.frame_bytes
+    if not frames:
+        raise InvalidInput("there is no frame to publish", field="body")
+    return frames

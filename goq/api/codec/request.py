@@ -1,0 +1,233 @@
+"""Taking requests apart: bodies, parameters, durations, times. All errors name the field."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from goq import limits
+from goq.api.router import FRAMES, JSON, NDJSON
+from goq.errors import InvalidInput, TooLarge, UnsupportedMedia
+from goq.http.message import Request
+from goq.model import Receipt, check_client_id
+from goq.units import format_duration_ms, parse_duration_ms, parse_time_us
+
+T = TypeVar("T")
+
+JSON_BODY_BYTES_MAX = 2 * limits.MIB
+"""Every JSON body but published messages: room for all receipts that one request may bring."""
+CLIENT_ID = "Goq-Client-Id"
+"""The header in which a client names itself."""
+_CLIENT_ID = CLIENT_ID.lower()
+_SETTING_CHARS_MAX = 100
+_SETTINGS_DEPTH_MAX = 4
+_QUANTITY_CHARS_MAX = 64  # of a duration or a time
+_NUMBER_MAX = 10**15  # of seconds or milliseconds: thousands of years
+
+_PATH = re.compile(r" - at `\$\.?(.*)`$")
+_UNTYPED = ("", "application/x-www-form-urlencoded")  # nothing said, and what curl says by itself
+_decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
+
+
+def json_body(request: Request, shape: type[T], *, bytes_max: int = JSON_BODY_BYTES_MAX) -> T:
+    """Return the body as ``shape``; an empty one counts as ``{}``.
+
+    Raises ``InvalidInput`` with the path of the field at fault, ``TooLarge``, and
+    ``UnsupportedMedia`` for a body that says it is something else. A body that does not say what
+    it is is taken for JSON, but not from a web page: those may send such a body anywhere without
+    asking, so that any site could write to a node on its reader's machine.
+    """
+    content_type = media_type(request)
+    if content_type != JSON and (content_type not in _UNTYPED or "origin" in request.headers):
+        raise UnsupportedMedia(
+            f"send {JSON}, not {content_type[:100] or 'a body of no type'}", field="Content-Type"
+        )
+    if len(request.body) > bytes_max:
+        raise TooLarge(
+            f"a body of {len(request.body)} bytes is over the limit of {bytes_max} here",
+            field="body",
+        )
+    return decode_json(request.body or b"{}", shape)
+
+
+def decode_json(data: bytes | msgspec.Raw, shape: type[T], *, field: str = "") -> T:
+    """Return JSON as ``shape``; errors name the place in it, ``field`` being the whole."""
+    decoder = _decoders.get(shape)
+    if decoder is None:
+        decoder = _decoders[shape] = msgspec.json.Decoder(shape)
+    try:
+        return cast(T, decoder.decode(data))
+    except msgspec.ValidationError as error:
+        text = str(error)
+        found = _PATH.search(text)
+        detail = _PATH.sub("", text) + _what_there_is(text, found[1] if found else "", shape)
+        raise InvalidInput(
+            detail, field=_joined(field, found[1] if found else "") or "body"
+        ) from None
+    except msgspec.DecodeError as error:
+        raise InvalidInput(f"the body is not JSON: {error}", field=field or "body") from None
+    except RecursionError:
+        raise InvalidInput("the body is nested too deep", field=field or "body") from None
+    except UnicodeDecodeError as error:
+        raise InvalidInput(
+            f"the body is not UTF-8: byte {error.start} is {error.object[error.start]:#04x};"
+            " send bytes as value_base64",
+            field=field or "body",
+        ) from None
+
+
+def _joined(outer: str, inner: str) -> str:
+    between = "." if outer and inner and not inner.startswith("[") else ""
+    return f"{outer}{between}{inner}"
+
+
+def _what_there_is(text: str, path: str, shape: Any) -> str:
+    """Return what to say besides of an unknown field: the fields that are known there."""
+    if not text.startswith("Object contains unknown field"):
+        return ""
+    place: Any = msgspec.inspect.type_info(shape)
+    for step in path.replace("[", ".[").split("."):
+        place = _step(place, step) if step else place
+    found = _struct_in(place)
+    if found is None:
+        return ""
+    return f"; there are {', '.join(f.encode_name for f in found.fields)}"
+
+
+def _step(place: Any, step: str) -> Any:
+    if step.startswith("["):
+        kinds = place.types if isinstance(place, msgspec.inspect.UnionType) else (place,)
+        lists = [kind for kind in kinds if isinstance(kind, msgspec.inspect.ListType)]
+        return lists[0].item_type if lists else None
+    found = _struct_in(place)
+    fields = {f.encode_name: f.type for f in found.fields} if found else {}
+    return fields.get(step)
+
+
+def _struct_in(place: Any) -> msgspec.inspect.StructType | None:
+    kinds = place.types if isinstance(place, msgspec.inspect.UnionType) else (place,)
+    return next((k for k in kinds if isinstance(k, msgspec.inspect.StructType)), None)
+
+
+def media_type(request: Request) -> str:
+    """Return the content type without its parameters, lower-case."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def wants_frames(request: Request) -> bool:
+    """Whether the client accepts the fast form."""
+    return FRAMES in request.headers.get("accept", "")
+
+
+def wants_lines(request: Request) -> bool:
+    """Whether the client accepts messages as they come, a line each."""
+    return NDJSON in request.headers.get("accept", "")
+
+
+def client_id_of(request: Request) -> str | None:
+    """Return what the client calls itself, None if it does not say."""
+    written = request.headers.get(_CLIENT_ID)
+    return None if written is None else _client_id(written)
+
+
+@lru_cache(maxsize=1024)
+def _client_id(written: str) -> str:
+    """Return a client's name from its header, which was read as latin-1 and written as UTF-8."""
+    try:
+        name = written.encode("latin-1").decode()
+    except UnicodeError:
+        raise InvalidInput("a client id is UTF-8", field=CLIENT_ID) from None
+    return check_client_id(name, field=CLIENT_ID)
+
+
+def duration_ms(value: str | float, field: str, maximum_ms: int) -> int:
+    """Return a duration that may be at most ``maximum_ms``."""
+    _check_quantity(value, "a duration", field)
+    parsed_ms = parse_duration_ms(value, field=field)
+    if parsed_ms > maximum_ms:
+        raise InvalidInput(
+            f"{value!r} is over the limit of {format_duration_ms(maximum_ms)}", field=field
+        )
+    return parsed_ms
+
+
+def time_us(value: str | float, field: str, now_us: int) -> int:
+    """Return a time in microseconds since 1970."""
+    _check_quantity(value, "a time", field)
+    return parse_time_us(value, now_us=now_us, field=field)
+
+
+def _check_quantity(value: str | float, what: str, field: str) -> None:
+    if len(value) > _QUANTITY_CHARS_MAX if isinstance(value, str) else abs(value) > _NUMBER_MAX:
+        raise InvalidInput(f"{str(value)[:50]!r} is too much for {what}", field=field)
+
+
+def settings_of(written: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a topic's settings by dotted name, each of them a text, a number or nothing."""
+    return _flat(written, "", _SETTINGS_DEPTH_MAX)
+
+
+def _flat(written: Mapping[str, Any], prefix: str, depth_left: int) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in written.items():
+        key = prefix + name
+        if isinstance(value, Mapping) and depth_left:
+            flat.update(_flat(value, f"{key}.", depth_left - 1))
+        elif isinstance(value, Mapping | list):
+            raise InvalidInput("a setting is a text or a number", field=f"settings.{key}")
+        elif isinstance(value, str) and len(value) > _SETTING_CHARS_MAX:
+            raise InvalidInput(
+                f"a setting has at most {_SETTING_CHARS_MAX} characters", field=f"settings.{key}"
+            )
+        elif isinstance(value, int | float) and abs(value) > 2**63:
+            raise InvalidInput(f"{value!r} is out of bounds", field=f"settings.{key}")
+        else:
+            flat[key] = value
+    return flat
+
+
+def query_int(
+    request: Request, name: str, default: int, *, minimum: int = 0, maximum: int = 2**63 - 1
+) -> int:
+    """Return a query parameter as a number from ``minimum`` to ``maximum``."""
+    text = request.query.get(name)
+    if text is None:
+        return default
+    number = int(text) if text.isascii() and text.isdigit() and len(text) <= 19 else -1
+    if not minimum <= number <= maximum:
+        raise InvalidInput(f"{text[:50]!r} is not a number from {minimum} to {maximum}", field=name)
+    return number
+
+
+def query_flag(request: Request, name: str) -> bool:
+    """Return whether a query parameter says yes; it does not where it is missing."""
+    text = request.query.get(name, "false")
+    if text not in ("true", "false"):
+        raise InvalidInput(f"{text[:50]!r} is neither true nor false", field=name)
+    return text == "true"
+
+
+def receipts_of(texts: list[str], maximum: int) -> list[Receipt]:
+    """Return receipts parsed; there may be none, but not more than ``maximum``."""
+    if len(texts) > maximum:
+        raise TooLarge(
+            f"{len(texts)} receipts are over the limit of {maximum} a request", field="receipts"
+        )
+    try:
+        return [Receipt.parse(text) for text in texts]
+    except InvalidInput as error:
+        error.field = f"receipts[{_first_bad(texts)}]"
+        raise
+
+
+def _first_bad(texts: list[str]) -> int:
+    for number, text in enumerate(texts):
+        try:
+            Receipt.parse(text)
+        except InvalidInput:
+            return number
+    raise AssertionError("one of them is bad")

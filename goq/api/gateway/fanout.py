@@ -1,0 +1,229 @@
+"""Asking the nodes of a cluster, this one among them, to answer parts of a request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from goq import limits
+from goq.api.app import Api
+from goq.api.routing import Asked, Document
+from goq.cluster.forwarding.http_proxy import Relay
+from goq.errors import GoqError, NotLeader, PartitionOffline, Unavailable
+from goq.http.message import LOCAL, Request, Response
+
+_NOT_THERE_YET = ("topic_not_found", "group_not_found")
+
+
+class Places(Protocol):
+    """Where the partitions of topics are led."""
+
+    def leader_url(self, topic: str, number: int) -> str | None:
+        """Return where a partition is led, None for this node.
+
+        Raises ``NotLeader`` while nobody does, ``NotFound`` where there is no such partition.
+        """
+
+    def leader_urls(self, topic: str | None) -> list[str | None]:
+        """Return who leads a partition of a topic, each once, and this node: None.
+
+        Without a topic, all nodes that are up.
+        """
+
+    def leaders(self, topic: str) -> Sequence[str | None]:
+        """Return the names of the nodes that lead its partitions, None where nobody does.
+
+        Raises ``TopicNotFound``.
+        """
+
+    def next_change(self) -> asyncio.Future[None]:
+        """Return what is done when anything of this may be different."""
+
+    async def call_leader(self, topic: str, number: int, path: str, body: bytes) -> bytes:
+        """Call the node that leads a partition; ``NotLeader`` if none does, as far as is known."""
+
+
+class Asking:
+    """Has nodes answer by themselves, of what they lead."""
+
+    def __init__(self, api: Api, places: Places, relay: Relay) -> None:
+        self.places = places
+        self._api = api
+        self._relay = relay
+
+    async def here(self, request: Request) -> Response:
+        """Return what this node answers to a request as it is."""
+        answer = self._api.handle(request)
+        return answer if isinstance(answer, Response) else await answer
+
+    async def ask(self, url: str | None, request: Request) -> Response:
+        """Return the answer of one node, this one for None.
+
+        Raises ``NotLeader`` where it cannot be reached and so did nothing, ``Unavailable`` where
+        it may have done what it was asked.
+        """
+        if url is not None:
+            return await self._relay.ask(url, request)
+        return await self.here(changed(request, headers={LOCAL: "true"}))
+
+    async def ask_while_up(self, url: str | None, topic: str | None, request: Request) -> Response:
+        """The same for what changes nothing: also ``NotLeader`` when that leads no more."""
+        asked: asyncio.Future[Any] = asyncio.ensure_future(self.ask(url, request))
+        try:
+            while not asked.done():
+                change = self.places.next_change()
+                await asyncio.wait({asked, change}, return_when=asyncio.FIRST_COMPLETED)
+                if not asked.done() and url not in self.places.leader_urls(topic):
+                    raise NotLeader(f"the node at {url} does not lead a part of this any more")
+            answer: Response = await asked
+            return answer
+        finally:
+            asked.cancel()
+
+    async def ask_all(
+        self, topic: str | None, request: Request, *, needs_all: bool = False
+    ) -> list[Response]:
+        """Return the answers of all that lead a partition of a topic, this node's first.
+
+        They are all good, or it is one that is not. Where leaders change, those that there are then
+        are asked. Raises ``PartitionOffline`` where that takes too long, or ``needs_all`` and one
+        has no leader, and ``Unavailable`` where a node may have done what it was asked.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + limits.RELAY_PATIENCE_S
+        is_reading = request.method in ("GET", "HEAD")
+        while True:
+            lacking: GoqError | Response | None
+            try:
+                answers = await self._ask_once(topic, request, is_reading, needs_all)
+                lacking = _one_to_ask_again(answers)
+            except NotLeader as error:
+                lacking = error
+            except Unavailable as error:
+                if not is_reading:
+                    raise
+                lacking = error
+            else:
+                if lacking is None:
+                    bad = [answer for answer in answers if answer.status >= 300]
+                    return bad[:1] or answers
+            if loop.time() >= until:
+                if isinstance(lacking, Response):
+                    return [lacking]
+                assert lacking is not None
+                raise not_all(topic, lacking)
+            await asyncio.sleep(limits.RELAY_PAUSE_S)
+
+    async def _ask_once(
+        self, topic: str | None, request: Request, is_reading: bool, needs_all: bool
+    ) -> list[Response]:
+        if needs_all and topic is not None and None in self.places.leaders(topic):
+            raise NotLeader(f"a partition of {topic} has no leader now")
+        urls = sorted(self.places.leader_urls(topic), key=lambda url: url or "")
+        asked = (
+            self.ask_while_up(url, topic, request) if is_reading else self.ask(url, request)
+            for url in urls
+        )
+        results = await asyncio.gather(*asked, return_exceptions=True)
+        errors = [result for result in results if isinstance(result, BaseException)]
+        if errors:  # what is not known counts for more than what surely did not happen
+            raise min(errors, key=lambda error: isinstance(error, NotLeader))
+        return [result for result in results if isinstance(result, Response)]
+
+    async def at_partition(self, topic: str, number: int, request: Request) -> Response:
+        """Have a partition's leader answer, whoever becomes that while we wait.
+
+        Raises ``PartitionOffline`` when that takes too long, and ``Unavailable``.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + limits.RELAY_PATIENCE_S
+        while True:
+            try:
+                response = await self.ask(self.places.leader_url(topic, number), request)
+                if response.status != NotLeader.http_status:
+                    return response
+            except NotLeader:
+                pass
+            if loop.time() >= until:
+                raise offline(topic, number)
+            await asyncio.sleep(limits.RELAY_PAUSE_S)
+
+
+def offline(topic: str, number: int) -> PartitionOffline:
+    """Return the error for a partition that nobody leads."""
+    return PartitionOffline(
+        f"partition {number} of {topic} has no leader now; goq cluster status says why",
+        retry_after_ms=1000,
+    )
+
+
+def not_all(topic: str | None, error: GoqError) -> PartitionOffline:
+    """Return the error for what not all leaders could be asked."""
+    what = "the cluster" if topic is None else f"topic {topic}"
+    return PartitionOffline(
+        f"not all of {what} can be asked now: {error.detail}; goq cluster status says more",
+        retry_after_ms=1000,
+    )
+
+
+def _one_to_ask_again(answers: Sequence[Response]) -> Response | None:
+    """Return the answer of a node that has not heard yet what others know, or leads no more."""
+    is_known = any(answer.status < 300 for answer in answers)
+    for answer in answers:
+        if answer.status == NotLeader.http_status:
+            return answer
+        if is_known and answer.status == 404 and code_of(answer) in _NOT_THERE_YET:
+            return answer
+    return None
+
+
+def changed(
+    request: Request,
+    *,
+    method: str | None = None,
+    path: str | None = None,
+    query: str | None = None,
+    headers: dict[str, str] | None = None,
+    body: bytes | None = None,
+) -> Request:
+    """Return a request with parts of it changed; ``headers`` come on top."""
+    return Request(
+        request.method if method is None else method,
+        request.path if path is None else path,
+        request.query_string if query is None else query,
+        {**request.headers, **(headers or {})},
+        request.body if body is None else body,
+        request.peer,
+    )
+
+
+def body_of(response: Response) -> bytes:
+    """Return the body of an answer that is not a stream."""
+    body = response.body
+    if isinstance(body, bytes):
+        return body
+    assert isinstance(body, list | tuple)
+    return b"".join(body)
+
+
+def document_of(response: Response) -> Document:
+    """Return an answer's JSON."""
+    found: Document = msgspec.json.decode(body_of(response))
+    return found
+
+
+def code_of(response: Response) -> str:
+    """Return the code of an answer that is an error."""
+    try:
+        code = document_of(response).get("code", "")
+    except (msgspec.DecodeError, AttributeError):
+        return ""
+    return code if isinstance(code, str) else ""
+
+
+def merged_query(request: Request, values: Sequence[str], places: Places) -> Asked:
+    """Return what a merge may have to know of a request."""
+    return Asked(values, request.query, places.leaders)

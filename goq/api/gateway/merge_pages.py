@@ -1,0 +1,95 @@
+"""One page of messages from the pages of all nodes that lead a partition of the topic.
+
+Each node gives what comes next of what it leads, in an order that is the same for all, and where
+it goes on. What lies behind the place that some node goes on from is not given out yet: there may
+be more before it. So a cursor is a place in that order, and holds for all nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from goq.api.routing import Asked, Document
+from goq.broker.search.cursor import read_cursor, write_cursor
+from goq.model import MessageId
+from goq.units import parse_time_us
+
+PAGE_MESSAGES: Final = 100
+_Place = tuple[int, ...]
+
+
+def by_offset(default_limit: int) -> Callable[[Sequence[Document], Asked], Document]:
+    """Return what merges pages in the order of partition and offset; ``next`` is a message's id."""
+
+    def merge(documents: Sequence[Document], asked: Asked) -> Document:
+        limit = int(asked.query.get("limit", default_limit))
+        messages, is_cut = _merged(documents, limit, _offset_of_message, _offset_of_id)
+        behind = min((t for d in documents if (t := d["next"])), key=_offset_of_id, default=None)
+        return {
+            **documents[0],
+            "messages": messages,
+            "next": messages[-1]["id"] if is_cut else behind,
+        }
+
+    return merge
+
+
+def by_due(documents: Sequence[Document], asked: Asked) -> Document:
+    """Merge pages in the order of due time; ``next`` is due time, partition and offset."""
+    limit = int(asked.query.get("limit", PAGE_MESSAGES))
+    messages, is_cut = _merged(documents, limit, _due_of_message, _due_of_text)
+    behind = min((t for d in documents if (t := d["next"])), key=_due_of_text, default=None)
+    last = ".".join(map(str, _due_of_message(messages[-1]))) if is_cut else behind
+    return {"messages": messages, "next": last}
+
+
+def newest_first(documents: Sequence[Document], limit: int) -> Document:
+    """Merge traces that were found; ``next`` says where to go on in each partition."""
+    found = [trace for document in documents for trace in document["traces"]]
+    found.sort(key=_time_of_trace, reverse=True)
+    bounds: dict[int, int] = {}
+    for document in documents:
+        if document["next"] is not None:
+            bounds.update(read_cursor(document["next"]))
+    for trace in found[limit:]:
+        number, offset = trace["message"]["partition"], trace["message"]["offset"]
+        bounds[number] = max(bounds.get(number, 0), offset + 1)
+    return {"traces": found[:limit], "next": write_cursor(bounds) if bounds else None}
+
+
+def _merged(
+    documents: Sequence[Document],
+    limit: int,
+    place_of_message: Callable[[Document], _Place],
+    place_of_next: Callable[[str], _Place],
+) -> tuple[list[Document], bool]:
+    """Return messages in order, and whether there were more than fit behind the last of them."""
+    messages = sorted((m for d in documents for m in d["messages"]), key=place_of_message)
+    ends = [place_of_next(text) for d in documents if (text := d["next"]) is not None]
+    if ends:
+        end = min(ends)
+        messages = [message for message in messages if place_of_message(message) <= end]
+    return messages[:limit], len(messages) > limit
+
+
+def _offset_of_message(message: Document) -> _Place:
+    return message["partition"], message["offset"]
+
+
+def _offset_of_id(text: str) -> _Place:
+    return MessageId.parse(text)[1:]
+
+
+def _due_of_message(message: Document) -> _Place:
+    due_us = parse_time_us(message["deliver_at"], now_us=0)
+    return due_us // 1000, message["partition"], message["offset"]
+
+
+def _due_of_text(text: str) -> _Place:
+    return tuple(map(int, text.split(".")))
+
+
+def _time_of_trace(trace: Document) -> Any:
+    message = trace["message"]
+    return message.get("timestamp", ""), message["partition"], message["offset"]

@@ -1,0 +1,240 @@
+"""A receive that takes from all nodes that lead a partition of the topic.
+
+The leaders are asked one after another, each for what is left of what the consumer asked for, and
+none of them waits: so no answer that leases something is ever given up. Where all are empty, all
+are asked at once to say when they are not, which leases nothing, and may be given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from goq import limits
+from goq.api.codec.leased import GiveBack, Leased, put_together, read_leased
+from goq.api.codec.receive_request import check_stream, receive_options
+from goq.api.codec.request import client_id_of, json_body, wants_frames, wants_lines
+from goq.api.gateway.fanout import Asking, changed
+from goq.api.gateway.streams import StreamsEverywhere
+from goq.api.routing import BYTES_MAX, READY
+from goq.api.schemas.bodies import Receive
+from goq.broker.topic.topic import ReceiveOptions
+from goq.errors import GoqError, NotLeader, Unavailable
+from goq.http.message import Request, Response
+
+_WAIT_S = 30.0
+_RETRY_S = 1.0  # of a node that could not be asked
+_PAUSE_S = 0.05
+_MISTAKES = frozenset({400, 403, 409, 413, 415})
+
+
+class ReceivingEverywhere:
+    """Receives for the clients of one node."""
+
+    def __init__(self, asking: Asking, give_back: GiveBack, streams: StreamsEverywhere) -> None:
+        self._asking = asking
+        self._streams = streams
+        self._give_back = give_back
+        self._turn = 0
+        self._returning: set[asyncio.Future[None]] = set()
+
+    async def receive(self, request: Request, values: Sequence[str]) -> Response:
+        """Return messages of any leader, waiting for them as long as asked.
+
+        Raises ``InvalidInput``; and where no leader could be asked, why.
+        """
+        asked = json_body(request, Receive)
+        asked.consumer = asked.consumer or client_id_of(request) or ""
+        if asked.stream or wants_lines(request):
+            check_stream(asked)
+            return await self._streams.open(request, values, asked)
+        receiving = _Receiving(self, request, values, asked, receive_options(asked))
+        try:
+            return await receiving.run()
+        except BaseException:
+            self.return_all(values, receiving.leased)
+            raise
+
+    def in_turn(self, topic: str) -> list[str | None]:
+        """Return who leads a topic's partitions, beginning with the next in turn."""
+        urls = self._asking.places.leader_urls(topic)
+        self._turn += 1
+        first = self._turn % len(urls)
+        return [*urls[first:], *urls[:first]]
+
+    async def take(self, url: str | None, values: Sequence[str], request: Request) -> Response:
+        """Return a leader's answer. When we wait for it no more, what it leases is given back.
+
+        Raises ``NotLeader`` and ``Unavailable``.
+        """
+        places = self._asking.places
+        loop = asyncio.get_running_loop()
+        until = loop.time() + limits.ELSEWHERE_WAIT_MS / 1000
+        asked: asyncio.Future[Any] = asyncio.ensure_future(self._asking.ask(url, request))
+        try:
+            while not asked.done():
+                change: asyncio.Future[Any] = places.next_change()
+                await asyncio.wait(
+                    {asked, change},
+                    timeout=max(0.0, until - loop.time()),
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                if not asked.done() and url not in places.leader_urls(values[0]):
+                    raise Unavailable(f"the node at {url} leads nothing of {values[0]} any more")
+                if not asked.done() and loop.time() >= until:
+                    raise Unavailable(f"the node at {url} does not answer", retry_after_ms=1000)
+        except BaseException:
+            self._keep(asyncio.ensure_future(self._return_late(asked, values)))
+            raise
+        answer: Response = asked.result()
+        return answer
+
+    async def _return_late(self, asked: asyncio.Future[Response], values: Sequence[str]) -> None:
+        try:
+            answer = await asked
+        except GoqError:
+            return
+        if answer.status == 200:
+            await self._give_back(values[0], values[1], read_leased(answer).receipts())
+
+    def return_all(self, values: Sequence[str], leased: Sequence[Leased]) -> None:
+        """Have what does not reach its consumer given back, soon."""
+        receipts = [receipt for each in leased for receipt in each.receipts()]
+        if receipts:
+            self._keep(asyncio.ensure_future(self._give_back(values[0], values[1], receipts)))
+
+    def _keep(self, task: asyncio.Future[None]) -> None:
+        self._returning.add(task)
+        task.add_done_callback(self._returning.discard)
+
+    async def wait(self, requests: Sequence[tuple[str | None, Request]], wait_s: float) -> None:
+        """Return when one of these is answered, or leaders change, or time is over."""
+        waiting: set[asyncio.Future[Any]] = {
+            asyncio.ensure_future(self._asking.ask(*each)) for each in requests
+        }
+        change = self._asking.places.next_change()
+        try:
+            await asyncio.wait(
+                {*waiting, change}, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            for each in waiting:
+                each.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+
+class _Receiving:
+    """One receive under way."""
+
+    def __init__(
+        self,
+        everywhere: ReceivingEverywhere,
+        request: Request,
+        values: Sequence[str],
+        asked: Receive,
+        options: ReceiveOptions,
+    ) -> None:
+        self.leased: list[Leased] = []
+        self._everywhere = everywhere
+        self._request = request
+        self._values = values
+        self._asked = asked
+        self._options = options
+        self._counts: dict[str | None, str] = {}
+        self._nothing: Leased | None = None
+        self._failure: GoqError | Response | None = None
+
+    async def run(self) -> Response:
+        """Take from all, until there is something or time is over; return what to answer."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._options.wait_ms / 1000
+        while True:
+            mistake = await self._take_all()
+            left_s = until - loop.time()
+            if self.leased:
+                return put_together(self.leased, as_frames=wants_frames(self._request))
+            if mistake is not None:
+                return mistake
+            if left_s <= 0:
+                return self._end()
+            await self._wait(left_s)
+
+    async def _take_all(self) -> Response | None:
+        """Ask all leaders in turn; return the answer that says that the request is wrong."""
+        self._counts, self._failure = {}, None
+        messages, size_bytes = self._options.messages_max, self._options.bytes_max
+        for url in self._everywhere.in_turn(self._values[0]):
+            if messages <= 0 or size_bytes <= 0:
+                break
+            try:
+                answer = await self._everywhere.take(
+                    url, self._values, self._for_one(messages, size_bytes)
+                )
+            except (NotLeader, Unavailable) as error:
+                self._failure = error
+                continue
+            if answer.status in _MISTAKES:
+                return answer
+            if answer.status != 200:
+                self._failure = answer
+                continue
+            self._counts[url] = answer.headers.get(READY, "")
+            found = read_leased(answer)
+            if found.message_count:
+                self.leased.append(found)
+                messages -= found.message_count
+                size_bytes -= found.size_bytes
+            else:
+                self._nothing = found
+        return None
+
+    def _for_one(self, messages: int, size_bytes: int) -> Request:
+        body = msgspec.json.encode(
+            {
+                "max": messages,
+                "visibility": self._asked.visibility,
+                "consumer": self._asked.consumer,
+            }
+        )
+        return changed(self._request, body=body, headers={BYTES_MAX: str(size_bytes)})
+
+    async def _wait(self, left_s: float) -> None:
+        """Wait until there may be something, or somebody else to ask."""
+        if not self._counts:
+            await asyncio.sleep(min(left_s, _PAUSE_S))
+            return
+        if self._failure is not None:
+            left_s = min(left_s, _RETRY_S)
+        left_s = min(left_s, _WAIT_S)
+        await self._everywhere.wait(
+            [(url, self._waiting(count, left_s)) for url, count in self._counts.items()], left_s
+        )
+
+    def _waiting(self, count: str, wait_s: float) -> Request:
+        topic, group = self._values
+        query = {
+            "seen": count,
+            "wait": f"{max(1, round(wait_s * 1000))}ms",
+            "consumer": self._asked.consumer,
+        }
+        return changed(
+            self._request,
+            method="GET",
+            path=f"/v1/topics/{topic}/groups/{group}/ready",
+            query=urlencode(query, quote_via=quote),
+            body=b"",
+        )
+
+    def _end(self) -> Response:
+        """Return the answer where there is nothing to hand over."""
+        if self._counts:
+            nothing = [] if self._nothing is None else [self._nothing]
+            return put_together(nothing, as_frames=wants_frames(self._request))
+        if isinstance(self._failure, GoqError):
+            raise self._failure
+        assert self._failure is not None
+        return self._failure

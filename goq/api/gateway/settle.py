@@ -1,0 +1,112 @@
+"""Settling messages of all nodes by one request: each leader is asked for its own receipts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from goq import limits
+from goq.api.codec.messages import json_response
+from goq.api.codec.request import json_body
+from goq.api.gateway.fanout import Asking, changed, code_of, document_of
+from goq.api.routing import Document
+from goq.errors import GoqError, InvalidInput, NotLeader, PartitionOffline, Unavailable
+from goq.http.message import Request, Response
+from goq.model import Receipt
+
+_MISTAKES = frozenset({400, 403, 404, 409, 413, 415})
+_ByPartition = dict[int, list[str]]
+
+
+async def settle(asking: Asking, request: Request, topic: str) -> Response:
+    """Return how many messages were settled, and which receipts were not and why.
+
+    Where a partition has no leader, or its leader does not answer, its receipts fail with that
+    code; the others are settled.
+    """
+    try:
+        fields, left = _fields_of(request, len(asking.places.leaders(topic)))
+    except (TypeError, GoqError):
+        return await asking.here(request)  # which says what is wrong with it
+    loop = asyncio.get_running_loop()
+    until = loop.time() + limits.RELAY_PATIENCE_S
+    done, failed = 0, list[Document]()
+    while left:
+        groups = _by_leader(asking, topic, left)
+        answers = await asyncio.gather(
+            *(_ask(asking, url, request, fields, some) for url, some in groups)
+        )
+        for (_, some), answer in zip(groups, answers, strict=True):
+            if isinstance(answer, Response):
+                return answer
+            if answer is not None:
+                done += answer["done"]
+                failed += answer["failed"]
+                left = {number: texts for number, texts in left.items() if number not in some}
+        if left and loop.time() >= until:
+            failed += _failed([t for some in left.values() for t in some], PartitionOffline.code)
+            break
+        if left:
+            await asyncio.sleep(limits.RELAY_PAUSE_S)
+    places = {text: place for place, text in enumerate(fields["receipts"])}
+    failed.sort(key=lambda each: places.get(each["receipt"], 0))
+    return json_response({"done": done, "failed": failed})
+
+
+def _fields_of(request: Request, partitions: int) -> tuple[dict[str, Any], _ByPartition]:
+    """Return a request's body, and its receipts by partition."""
+    fields: dict[str, Any] = json_body(request, dict)
+    texts = fields.get("receipts")
+    if not isinstance(texts, list) or not 0 < len(texts) <= limits.RECEIPTS_PER_REQUEST_MAX:
+        raise InvalidInput("say which receipts", field="receipts")
+    found: _ByPartition = {}
+    for text in texts:
+        number = Receipt.parse(text).partition
+        found.setdefault(number if number < partitions else 0, []).append(text)  # void anywhere
+    return fields, found
+
+
+def _by_leader(
+    asking: Asking, topic: str, receipts: _ByPartition
+) -> list[tuple[str | None, _ByPartition]]:
+    """Return receipts by who leads their partitions; what nobody leads is left out."""
+    found: dict[str | None, _ByPartition] = {}
+    for number, texts in receipts.items():
+        try:
+            url = asking.places.leader_url(topic, number)
+        except NotLeader:
+            continue
+        found.setdefault(url, {})[number] = texts
+    return list(found.items())
+
+
+async def _ask(
+    asking: Asking,
+    url: str | None,
+    request: Request,
+    fields: Mapping[str, Any],
+    receipts: _ByPartition,
+) -> Document | Response | None:
+    """Have a leader settle; None if it leads no more, the answer itself if that is to be given."""
+    texts = [text for some in receipts.values() for text in some]
+    body = msgspec.json.encode({**fields, "receipts": texts})
+    try:
+        answer = await asking.ask(url, changed(request, body=body))
+    except NotLeader:
+        return None
+    except Unavailable as error:
+        return {"done": 0, "failed": _failed(texts, error.code)}
+    if answer.status == NotLeader.http_status:
+        return None
+    if answer.status in _MISTAKES:
+        return answer
+    if answer.status >= 300:
+        return {"done": 0, "failed": _failed(texts, code_of(answer))}
+    return document_of(answer)
+
+
+def _failed(receipts: Sequence[str], code: str) -> list[Document]:
+    return [{"receipt": text, "code": code} for text in receipts]

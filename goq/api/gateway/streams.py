@@ -1,0 +1,281 @@
+"""Streams of all leaders of a topic as one.
+
+A stream is opened at each leader, with its share of what may be in flight, at least one message.
+They are part of the connection: when it closes, theirs do, and what was in flight is ready again,
+as with a stream of one node. Where leaders change, or a stream breaks, others are opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from goq import limits
+from goq.api.codec.leased import GiveBack, read_frames, receipt_of
+from goq.api.codec.messages import json_response
+from goq.api.codec.request import json_body, wants_frames
+from goq.api.gateway.fanout import Asking, changed, document_of
+from goq.api.router import FRAMES, NDJSON
+from goq.api.routing import STREAM_ID
+from goq.api.schemas.bodies import Receive, StreamGrant, StreamOut
+from goq.errors import GoqError, InvalidInput
+from goq.http.message import Item, LiveStream, Request, Response
+
+_QUEUED_MAX = 16
+_RETRY_S = 1.0
+_SIZE_BYTES = 4
+
+
+class StreamsEverywhere:
+    """The streams of one node's clients that other nodes have parts of."""
+
+    def __init__(self, asking: Asking, give_back: GiveBack) -> None:
+        self.asking = asking
+        self.give_back = give_back
+        self.streams: dict[str, _Merged] = {}
+
+    async def open(self, request: Request, values: Sequence[str], asked: Receive) -> Response:
+        """Return the answer that a stream is, or the one that says why it cannot be."""
+        frames = wants_frames(request)
+        if frames and asked.limit is not None:
+            raise InvalidInput(
+                "a stream of frames of several nodes has no limit; end it when there is enough",
+                field="limit",
+            )
+        merged = _Merged(self, request, values, asked, frames=frames)
+        refusal = await merged.open()
+        if refusal is not None:
+            return refusal
+        live = LiveStream(merged.run(), merged.heartbeat)
+        return Response(200, live, FRAMES if frames else NDJSON, {STREAM_ID: merged.id})
+
+    async def change(self, request: Request, values: Sequence[str]) -> Response:
+        """Grant a stream more, or end it."""
+        merged = self.streams.get(values[2])
+        if merged is None or merged.values != tuple(values[:2]):
+            return await self.asking.here(request)
+        if request.method == "DELETE":
+            merged.end()
+            return Response(204)
+        asked = json_body(request, StreamGrant)
+        if not 1 <= asked.more <= limits.RECEIVE_MESSAGES_MAX:
+            return await self.asking.here(request)  # which says what is wrong with it
+        return await merged.grant(asked.more)
+
+    def end_all(self) -> None:
+        """End all streams: the node is stopping."""
+        for merged in list(self.streams.values()):
+            merged.end()
+
+
+class _Merged:
+    """One stream, and those that it is made of, by their nodes."""
+
+    def __init__(
+        self,
+        everywhere: StreamsEverywhere,
+        request: Request,
+        values: Sequence[str],
+        asked: Receive,
+        *,
+        frames: bool,
+    ) -> None:
+        self.id = secrets.token_hex(8)
+        self.values = values[0], values[1]
+        self.heartbeat = b"\n"
+        self._everywhere = everywhere
+        self._asking = everywhere.asking
+        self._request = request
+        self._asked = asked
+        self._frames = frames
+        self._left = asked.limit
+        self._ids: dict[str | None, str] = {}
+        self._readers: dict[str | None, asyncio.Task[None]] = {}
+        self._queue: asyncio.Queue[bytes | None] = asyncio.Queue(_QUEUED_MAX)
+        self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ended = False
+        self._ending: asyncio.Task[None] | None = None
+
+    async def open(self) -> Response | None:
+        """Open a stream at this node and at each leader; return why one refuses it, if so."""
+        urls = self._asking.places.leader_urls(self.values[0])
+        shares = _shares(self._asked.max, len(urls))
+        results = await asyncio.gather(
+            *(self._open(url, share) for url, share in zip(urls, shares, strict=True)),
+            return_exceptions=True,
+        )
+        refusals = [each for each in results if isinstance(each, Response)]
+        errors = [each for each in results if isinstance(each, BaseException)]
+        wrong = [each for each in errors if not isinstance(each, GoqError)]
+        is_mistake = any(400 <= each.status < 500 for each in refusals)
+        if wrong or is_mistake or None not in self._readers:
+            await self._close()
+            if wrong:
+                raise wrong[0]
+            if refusals:
+                return refusals[0]
+            raise errors[0]
+        self._everywhere.streams[self.id] = self
+        return None
+
+    async def _open(self, url: str | None, share: int) -> Response | None:
+        """Open a stream at one node; return its answer if that is none."""
+        fields = {
+            "stream": True,
+            "max": share,
+            "limit": self._asked.limit,
+            "visibility": self._asked.visibility,
+            "consumer": self._asked.consumer,
+        }
+        answer = await self._asking.ask(
+            url, changed(self._request, body=msgspec.json.encode(fields))
+        )
+        body = answer.body
+        if answer.status != 200 or not isinstance(body, AsyncIterator):
+            return answer
+        if isinstance(body, LiveStream):
+            self.heartbeat = body.heartbeat
+        headers = {name.lower(): value for name, value in answer.headers.items()}
+        self._ids[url] = headers.get(STREAM_ID.lower(), "")
+        self._readers[url] = asyncio.ensure_future(self._read(url, body))
+        return None
+
+    async def _read(self, url: str | None, body: Any) -> None:
+        """Queue what comes of one node until its stream ends, or breaks."""
+        try:
+            with suppress(GoqError):
+                async for record in _records(body, frames=self._frames):
+                    await self._queue.put(record)
+        finally:
+            del self._readers[url], self._ids[url]
+            await body.aclose()
+            if not self._lost.done():
+                self._lost.set_result(None)
+        await self._queue.put(None)
+
+    async def run(self) -> AsyncGenerator[Item, None]:
+        """Yield what comes of any node. At the limit, what is too much is given back."""
+        following = asyncio.ensure_future(self._follow())
+        try:
+            while True:
+                record = await self._queue.get()
+                if record is None:
+                    if self._ended and not self._readers and self._queue.empty():
+                        return
+                    continue
+                if self._left is not None:
+                    if self._left <= 0:
+                        receipts = [receipt_of(record)]
+                        topic, group = self.values
+                        await self._everywhere.give_back(topic, group, receipts)
+                        continue
+                    self._left -= 1
+                    if self._left == 0:
+                        self.end()
+                yield record
+        finally:
+            self._everywhere.streams.pop(self.id, None)
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+            await self._close()
+
+    async def _follow(self) -> None:
+        """Open streams at nodes that lead a partition and have none."""
+        places = self._asking.places
+        while not self._ended:
+            change = places.next_change()
+            self._lost = asyncio.get_running_loop().create_future()
+            urls = places.leader_urls(self.values[0])
+            for url in [url for url in urls if url not in self._readers]:
+                share = _shares(self._asked.max, len(urls))[-1]
+                with suppress(GoqError):
+                    await self._open(url, share)
+            is_whole = all(url in self._readers for url in urls)
+            await asyncio.wait(
+                {change, self._lost},
+                timeout=None if is_whole else _RETRY_S,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+
+    async def grant(self, more: int) -> Response:
+        """Make room for more messages, shared out among the nodes."""
+        parts = list(self._ids.items())
+        shares = _shares(more, max(1, len(parts)))
+        found = []
+        for (url, stream_id), share in zip(parts, shares, strict=False):
+            body = msgspec.json.encode({"more": share})
+            with suppress(GoqError):
+                answer = await self._asking.ask(url, self._about(stream_id, "PATCH", body))
+                if answer.status == 200:
+                    found.append(document_of(answer))
+        credit = sum(each["max"] for each in found)
+        return json_response(StreamOut(self.id, credit, sum(each["in_flight"] for each in found)))
+
+    def end(self) -> None:
+        """Have all nodes hand over nothing more; what is in flight stays the consumer's."""
+        if not self._ended:
+            self._ended = True
+            self._ending = asyncio.ensure_future(self._end())
+
+    async def _end(self) -> None:
+        for url, stream_id in list(self._ids.items()):
+            with suppress(GoqError):
+                await self._asking.ask(url, self._about(stream_id, "DELETE", b""))
+        await self._queue.put(None)
+
+    def _about(self, stream_id: str, method: str, body: bytes) -> Request:
+        topic, group = self.values
+        path = f"/v1/topics/{topic}/groups/{group}/streams/{stream_id}"
+        headers = {"content-type": "application/json", "accept": "application/json"}
+        return changed(
+            self._request, method=method, path=path, query="", body=body, headers=headers
+        )
+
+    async def _close(self) -> None:
+        """Let go of the connections that there are."""
+        readers = list(self._readers.values())
+        if self._ending is not None:
+            readers.append(self._ending)
+        for reader in readers:
+            reader.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)
+
+
+def _shares(amount: int, parts: int) -> list[int]:
+    """Return an amount shared out, at least one to each."""
+    base, rest = divmod(amount, parts)
+    return [max(1, base + (number < rest)) for number in range(parts)]
+
+
+async def _records(body: AsyncIterator[Any], *, frames: bool) -> AsyncGenerator[bytes, None]:
+    """Yield lines, or frames with what stands before them, whole; no heartbeats."""
+    buffer = bytearray()
+    async for item in body:
+        buffer += b"".join(item) if isinstance(item, list | tuple) else item
+        while (end := _end_of_record(buffer, frames=frames)) is not None:
+            record = bytes(buffer[:end])
+            del buffer[:end]
+            if not _is_heartbeat(record, frames=frames):
+                yield record
+
+
+def _is_heartbeat(record: bytes, *, frames: bool) -> bool:
+    if not frames:
+        return record == b"\n"
+    preface = read_frames(record[_SIZE_BYTES:]).preface
+    return preface is not None and not preface["deliveries"]
+
+
+def _end_of_record(buffer: bytearray, *, frames: bool) -> int | None:
+    if not frames:
+        found = buffer.find(b"\n")
+        return None if found < 0 else found + 1
+    if len(buffer) < _SIZE_BYTES:
+        return None
+    end = _SIZE_BYTES + int.from_bytes(buffer[:_SIZE_BYTES], "little")
+    return end if len(buffer) >= end else None

@@ -1,0 +1,148 @@
+"""The cluster's part of ``/metrics``: what this node knows, and how those follow that it leads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from goq.api.views.cluster import is_under_replicated, status_of
+from goq.cluster.metadata.state import State, places
+
+if TYPE_CHECKING:
+    from goq.cluster.raft.driver import View
+    from goq.cluster.replication.repair.manager import Harm
+    from goq.cluster.replication.status import ReplicaReport
+
+_STATUSES = ("up", "fenced", "leaving", "unfit")
+_MS_PER_S = 1000
+
+
+class ClusterCounts(Protocol):
+    """What a node knows of its cluster; one on its own is a cluster of one."""
+
+    node: str
+    elections: int
+
+    @property
+    def state(self) -> State:
+        """What all nodes agree on."""
+
+    @property
+    def controller(self) -> str | None:
+        """Which node decides now."""
+
+    @property
+    def view(self) -> View | None:
+        """How things stand in the Raft group, None where there is none."""
+
+    def led_here(self) -> Sequence[ReplicaReport]:
+        """Return what is known of followers; none on a node of its own."""
+
+    def harm(self) -> Sequence[Harm]:
+        """Return what is and was wrong with this node's replicas, by topic."""
+
+
+class ClusterMetrics:
+    """Collects when asked."""
+
+    def __init__(self, counts: ClusterCounts) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric of the cluster."""
+        state = self._counts.state
+        yield self._nodes(state)
+        yield from self._sums(state)
+        yield self._in_sync(state)
+        yield from self._lags()
+        yield from self._harm()
+        yield from self._raft()
+
+    def _nodes(self, state: State) -> Metric:
+        nodes = GaugeMetricFamily("goq_cluster_nodes", "Nodes by status", labels=["status"])
+        counts = Counter(status_of(node) for node in state.nodes.values())
+        for status in _STATUSES:
+            nodes.add_metric([status], counts[status])
+        return nodes
+
+    def _sums(self, state: State) -> Iterator[Metric]:
+        partitions = [partition for _, _, partition in places(state)]
+        for name, text, value in (
+            (
+                "goq_cluster_under_replicated_partitions",
+                "Partitions with a replica that is not in sync",
+                sum(map(is_under_replicated, partitions)),
+            ),
+            (
+                "goq_cluster_offline_partitions",
+                "Partitions without a leader",
+                sum(partition.leader is None for partition in partitions),
+            ),
+            (
+                "goq_cluster_moving_partitions",
+                "Partitions that are to be moved, or are",
+                sum(bool(partition.target) for partition in partitions),
+            ),
+            (
+                "goq_cluster_controller",
+                "1 on the node that decides",
+                self._counts.controller == self._counts.node,
+            ),
+        ):
+            yield GaugeMetricFamily(name, text, value=value)
+        yield CounterMetricFamily(
+            "goq_cluster_elections", "Changes of leaders seen", value=self._counts.elections
+        )
+
+    def _in_sync(self, state: State) -> Metric:
+        metric = GaugeMetricFamily(
+            "goq_partition_in_sync_replicas",
+            "Replicas in sync, of partitions led here",
+            labels=["topic", "partition"],
+        )
+        for place, _, partition in places(state):
+            if partition.leader == self._counts.node:
+                metric.add_metric([place.topic, str(place.partition)], len(partition.in_sync))
+        return metric
+
+    def _lags(self) -> Iterator[Metric]:
+        labels = ["topic", "partition", "node"]
+        messages = GaugeMetricFamily("goq_replica_lag_messages", "Messages lacking", labels=labels)
+        seconds = GaugeMetricFamily("goq_replica_lag_seconds", "For how long", labels=labels)
+        for report in self._counts.led_here():
+            for node, follower in report.followers.items():
+                values = [report.topic, str(report.number), node]
+                if follower.end_offset is not None:
+                    lag = max(report.end_offset - follower.end_offset, 0)
+                    messages.add_metric(values, lag)
+                if follower.behind_ms is not None:
+                    seconds.add_metric(values, follower.behind_ms / _MS_PER_S)
+        yield from (messages, seconds)
+
+    def _harm(self) -> Iterator[Metric]:
+        damaged = GaugeMetricFamily(
+            "goq_replica_damaged_gaps", "Stretches of bad bytes in replicas here", labels=["topic"]
+        )
+        lost = GaugeMetricFamily(
+            "goq_replica_lost_gaps", "Those that no other replica has", labels=["topic"]
+        )
+        repaired = CounterMetricFamily(
+            "goq_replica_repaired_frames", "Frames got back from others", labels=["topic"]
+        )
+        for harm in self._counts.harm():
+            damaged.add_metric([harm.topic], harm.damaged_gaps)
+            lost.add_metric([harm.topic], harm.lost_gaps)
+            repaired.add_metric([harm.topic], harm.repaired_frames)
+        yield from (damaged, lost, repaired)
+
+    def _raft(self) -> Iterator[Metric]:
+        view = self._counts.view
+        for name, text, value in (
+            ("goq_raft_term", "The term", view and view.term),
+            ("goq_raft_commit_index", "What is agreed on", view and view.commit_index),
+            ("goq_raft_applied_index", "What of it was applied here", view and view.applied_index),
+        ):
+            yield GaugeMetricFamily(name, text, value=value or 0)

@@ -1,0 +1,189 @@
+"""``/metrics``: what an operator watches, in Prometheus' text form. See ``docs/metrics.md``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.process_collector import ProcessCollector
+
+from goq.api.metrics.cluster import ClusterCounts, ClusterMetrics
+from goq.broker.broker import Broker
+from goq.broker.group.lag import group_counts
+from goq.broker.runtime.metrics import Histogram, TopicCounts
+from goq.broker.topic.topic import Topic
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_TOPIC_COUNTERS = {
+    "published_messages": "Messages stored",
+    "published_bytes": "Bytes of frames stored",
+    "duplicate_frames": "Frames that a producer sent again and that were stored before",
+    "delivered_messages": "Messages leased to consumers, repeats included",
+    "acked_messages": "Messages acknowledged by a group",
+    "nacked_messages": "Messages given back by a consumer",
+    "expired_messages": "Messages whose lease ran out",
+    "deleted_messages": "Messages that retention deleted",
+    "archived_messages": "Messages archived before they were deleted",
+    "retention_stalls": "Times that there was no room to archive, so that nothing was deleted",
+}
+
+
+class ServerCounts(Protocol):
+    """What the HTTP server counts by itself."""
+
+    @property
+    def connection_count(self) -> int:
+        """Open connections."""
+        ...
+
+    @property
+    def bodies_in_flight_bytes(self) -> int:
+        """Bytes of request bodies held."""
+        ...
+
+
+class HttpStats:
+    """Requests by route and status, and how long they took."""
+
+    def __init__(self) -> None:
+        self.requests: dict[tuple[str, str, int], int] = {}
+        self.seconds: dict[tuple[str, str], Histogram] = {}
+
+    def count(self, method: str, path: str, status: int, seconds: float) -> None:
+        """Count one request; ``path`` is its route's, so that there are few."""
+        key = (method, path, status)
+        self.requests[key] = self.requests.get(key, 0) + 1
+        histogram = self.seconds.get((method, path))
+        if histogram is None:
+            histogram = self.seconds[method, path] = Histogram()
+        histogram.observe(seconds)
+
+
+class Metrics:
+    """Collects everything when asked; costs nothing in between."""
+
+    def __init__(
+        self, broker: Broker, http: HttpStats, server: ServerCounts, cluster: ClusterCounts
+    ) -> None:
+        self._broker = broker
+        self._cluster = ClusterMetrics(cluster)
+        self._http = http
+        self._server = server
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        self._registry.register(self)
+
+    def render(self) -> bytes:
+        """Return the metrics as text."""
+        return generate_latest(self._registry)
+
+    def describe(self) -> list[Metric]:
+        """Return nothing: names depend on nothing that registration could check."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric; called by Prometheus' library."""
+        topics = sorted(self._broker.topics.values(), key=lambda topic: topic.name)
+        yield from self._topic_counters(topics)
+        yield from self._partition_gauges(topics)
+        yield self._archive_gauge(topics)
+        yield from self._group_gauges(topics)
+        yield from self._cluster.collect()
+        yield from self._http_metrics()
+        yield _histogram(
+            "goq_commit_seconds",
+            "Time to write and sync one group commit",
+            {(): self._broker.write_seconds},
+            (),
+        )
+
+    def _topic_counters(self, topics: list[Topic]) -> Iterator[Metric]:
+        assert set(_TOPIC_COUNTERS) == set(TopicCounts.__slots__)
+        for name, text in _TOPIC_COUNTERS.items():
+            counter = CounterMetricFamily(f"goq_{name}", text, labels=["topic"])
+            for topic in topics:
+                counter.add_metric([topic.name], getattr(topic.stats, name))
+            yield counter
+
+    def _partition_gauges(self, topics: list[Topic]) -> Iterator[Metric]:
+        labels = ["topic", "partition"]
+        online = GaugeMetricFamily("goq_partition_online", "1 if it can be used", labels=labels)
+        end = GaugeMetricFamily("goq_partition_end_offset", "The next offset", labels=labels)
+        size = GaugeMetricFamily("goq_partition_bytes", "Bytes of messages kept", labels=labels)
+        damaged = GaugeMetricFamily(
+            "goq_partition_damaged_messages", "Messages that failed their check", labels=labels
+        )
+        for topic in topics:
+            for partition in topic.partitions:
+                log, values = partition.messages, [topic.name, str(partition.identity.number)]
+                online.add_metric(values, partition.is_online)
+                end.add_metric(values, log.end_offset)
+                size.add_metric(values, log.size_bytes)
+                damaged.add_metric(values, sum(d.end_offset - d.start_offset for d in log.damage))
+        yield from (online, end, size, damaged)
+
+    def _archive_gauge(self, topics: list[Topic]) -> Metric:
+        size = GaugeMetricFamily("goq_archive_bytes", "Bytes of the archive", labels=["topic"])
+        for topic in topics:
+            archived = self._broker.archive.of_topic(topic.name)
+            size.add_metric([topic.name], archived.bytes if archived else 0)
+        return size
+
+    def _group_gauges(self, topics: list[Topic]) -> Iterator[Metric]:
+        labels = ["topic", "group"]
+        lag = GaugeMetricFamily("goq_group_lag_messages", "Not done yet", labels=labels)
+        leased = GaugeMetricFamily("goq_group_leased_messages", "With consumers", labels=labels)
+        retry = GaugeMetricFamily("goq_group_retry_messages", "To be tried again", labels=labels)
+        scheduled = GaugeMetricFamily("goq_group_scheduled_messages", "Not due yet", labels=labels)
+        waiting = GaugeMetricFamily("goq_group_waiting_receives", "Idle consumers", labels=labels)
+        now_ms = self._broker.clock.wall_ms()
+        for topic in topics:
+            for name in sorted(topic.groups):
+                counts = [group_counts(p, name, now_ms) for p in topic.partitions]
+                lag.add_metric([topic.name, name], sum(c.lag for c in counts))
+                leased.add_metric([topic.name, name], sum(c.leased for c in counts))
+                retry.add_metric([topic.name, name], sum(c.retry for c in counts))
+                scheduled.add_metric([topic.name, name], sum(c.scheduled for c in counts))
+                waiting.add_metric([topic.name, name], topic.waiters.count(name))
+        yield from (lag, leased, retry, scheduled, waiting)
+
+    def _http_metrics(self) -> Iterator[Metric]:
+        requests = CounterMetricFamily(
+            "goq_http_requests", "Requests answered", labels=["method", "route", "status"]
+        )
+        for (method, route, status), count in sorted(self._http.requests.items()):
+            requests.add_metric([method, route, str(status)], count)
+        yield requests
+        yield _histogram(
+            "goq_http_request_seconds",
+            "Time from a request's last byte to its answer, waiting included",
+            self._http.seconds,
+            ("method", "route"),
+        )
+        yield GaugeMetricFamily(
+            "goq_http_connections", "Open connections", value=self._server.connection_count
+        )
+        yield GaugeMetricFamily(
+            "goq_http_bodies_bytes",
+            "Request bodies in memory",
+            value=self._server.bodies_in_flight_bytes,
+        )
+
+
+def _histogram(
+    name: str,
+    text: str,
+    histograms: dict[tuple[()], Histogram] | dict[tuple[str, str], Histogram],
+    labels: tuple[str, ...],
+) -> Metric:
+    metric = HistogramMetricFamily(name, text, labels=labels)
+    for values, histogram in histograms.items():
+        metric.add_metric(values, histogram.cumulative(), histogram.sum_s)
+    return metric

@@ -1,0 +1,269 @@
+"""Routes of the cluster: how it stands, and what operators do to it. Any node answers them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from goq import limits
+from goq.api.codec.messages import json_response
+from goq.api.codec.request import duration_ms, json_body
+from goq.api.router import Handler, Parameter, Route
+from goq.api.schemas.cluster import (
+    ClusterOut,
+    ClusterSettingsChange,
+    ClusterSettingsOut,
+    Election,
+    ElectionOut,
+    NewMove,
+    NewNode,
+    PlannedMoveOut,
+    Rebalance,
+    RebalanceOut,
+    ReplicaEndOut,
+)
+from goq.api.views.cluster import Reports, cluster_out
+from goq.cluster.metadata.state import State
+from goq.errors import Conflict, InvalidInput
+from goq.http.message import Request, Response
+from goq.model import check_name
+
+if TYPE_CHECKING:
+    from goq.cluster.admin.operations import Administering
+
+_CLUSTER = "/v1/cluster"
+
+
+class Seat(Protocol):
+    """What a node knows of the cluster that it is in; one on its own is a cluster of one."""
+
+    node: str
+    is_cluster: bool
+
+    @property
+    def administering(self) -> Administering | None:
+        """How the cluster is changed, None on a node of its own."""
+
+    @property
+    def state(self) -> State:
+        """What all nodes agree on."""
+
+    @property
+    def controller(self) -> str | None:
+        """Which node decides now, if that is known."""
+
+    @property
+    def strangers(self) -> tuple[str, ...]:
+        """Nodes under whose ids somebody comes with another disk, and is not let in."""
+
+    async def changed(self, version: int, wait_s: float) -> None:
+        """Return when the state has another version than this, or the time is over."""
+
+    async def led(self, topic: str | None) -> Reports:
+        """Return what leaders say of their partitions."""
+
+
+class ClusterRoutes:
+    """The state, and how it is changed."""
+
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+
+    def routes(self) -> list[Route]:
+        """Return the declarations."""
+        alone = ("conflict",)
+        missing = (*alone, "topic_not_found", "partition_not_found")
+        return [
+            Route(
+                "GET",
+                _CLUSTER,
+                self.show,
+                "Show nodes, leaders and replicas",
+                answer=ClusterOut,
+                parameters=(
+                    Parameter("topic", "Only these, as a,b"),
+                    Parameter("version", "Answer when the version is another", "integer"),
+                    Parameter("wait", "How long to wait for that, as 5s"),
+                    Parameter("lag", "true: ask leaders how far replicas are", "boolean"),
+                ),
+                waits=True,
+            ),
+            _changing("POST", "nodes", self.join, "Let a node in", NewNode, alone),
+            Route(
+                "DELETE",
+                f"{_CLUSTER}/nodes/{{node}}",
+                self.leave,
+                "Have a node give away what it has, then go",
+                parameters=(
+                    Parameter("fewer_replicas", "true: the others may be too few", "boolean"),
+                ),
+                status=204,
+                errors=(*alone, "node_not_found"),
+            ),
+            _changing(
+                "POST",
+                "rebalance",
+                self.rebalance,
+                "Make the nodes' shares even",
+                Rebalance,
+                alone,
+                RebalanceOut,
+            ),
+            _changing("POST", "moves", self.move, "Move a partition", NewMove, missing),
+            Route(
+                "DELETE",
+                f"{_CLUSTER}/moves/{{topic}}/{{partition}}",
+                self.cancel_move,
+                "Give a move up",
+                status=204,
+                errors=missing,
+            ),
+            _changing(
+                "POST",
+                "elections",
+                self.elect,
+                "Elect who leads a partition",
+                Election,
+                missing,
+                ElectionOut,
+            ),
+            _changing(
+                "PATCH",
+                "settings",
+                self.change_settings,
+                "Change settings of the whole cluster",
+                ClusterSettingsChange,
+                alone,
+                ClusterSettingsOut,
+            ),
+        ]
+
+    async def show(self, request: Request) -> Response:
+        """Answer the state, at once or when it has changed."""
+        query, seat = request.query, self._seat
+        names = {name for name in query.get("topic", "").split(",") if name} or None
+        lag = _truth(request, "lag")
+        if "version" in query:
+            wait_ms = duration_ms(query.get("wait", "0"), "wait", limits.WAIT_MS_MAX)
+            await seat.changed(_number(query["version"], "version"), wait_ms / 1000)
+        only = next(iter(names)) if names is not None and len(names) == 1 else None
+        reports = await seat.led(only) if lag else {}
+        return json_response(
+            cluster_out(
+                seat.state,
+                seat.node,
+                is_cluster=seat.is_cluster,
+                controller=seat.controller,
+                topics=names,
+                reports=reports,
+                strangers=seat.strangers,
+            )
+        )
+
+    async def join(self, request: Request) -> Response:
+        """Let a node in."""
+        new = json_body(request, NewNode)
+        await self._administering.join(check_name(new.node, "node"), new.address)
+        return Response(204)
+
+    async def leave(self, request: Request, node: str) -> Response:
+        """Begin to take a node out."""
+        fewer = _truth(request, "fewer_replicas")
+        await self._administering.leave(node, fewer_replicas=fewer)
+        return Response(204)
+
+    async def rebalance(self, request: Request) -> Response:
+        """Plan moves, and begin them."""
+        dry_run = json_body(request, Rebalance).dry_run
+        moves = await self._administering.rebalance(dry_run=dry_run)
+        planned = [
+            PlannedMoveOut(
+                m.topic, m.partition, list(m.replicas), list(m.target), m.refusal or None
+            )
+            for m in moves
+        ]
+        return json_response(RebalanceOut(dry_run, planned))
+
+    async def move(self, request: Request) -> Response:
+        """Plan a move."""
+        new = json_body(request, NewMove)
+        await self._administering.move(new.topic, new.partition, tuple(new.replicas))
+        return Response(204)
+
+    async def cancel_move(self, _request: Request, topic: str, partition: str) -> Response:
+        """Give a move up."""
+        await self._administering.cancel_move(topic, _number(partition, "partition"))
+        return Response(204)
+
+    async def elect(self, request: Request) -> Response:
+        """Elect a leader, or say what an unclean election would lose."""
+        asked = json_body(request, Election)
+        where = asked.topic, asked.partition
+        if not asked.unclean:
+            if asked.dry_run:
+                raise InvalidInput("only an unclean election loses anything", field="dry_run")
+            leader = await self._administering.elect(*where, asked.leader)
+            return json_response(ElectionOut(*where, leader))
+        if asked.leader is None:
+            raise InvalidInput("an unclean election names its leader", field="leader")
+        ends = await self._administering.elect_unclean(*where, asked.leader, dry_run=asked.dry_run)
+        replicas = [ReplicaEndOut(node, end) for node, end in ends.by_node.items()]
+        return json_response(ElectionOut(*where, asked.leader, asked.dry_run, replicas, ends.lost))
+
+    async def change_settings(self, request: Request) -> Response:
+        """Change the cluster's settings."""
+        change = json_body(request, ClusterSettingsChange)
+        await self._administering.change_settings(
+            replication_factor=change.replication_factor,
+            min_insync=change.min_insync,
+            moves_at_once=change.moves_at_once,
+            move_bytes_per_s=change.move_bytes_per_s,
+        )
+        now = self._seat.state.settings
+        return json_response(
+            ClusterSettingsOut(
+                now.replication_factor, now.min_insync, now.moves_at_once, now.move_bytes_per_s
+            )
+        )
+
+    @property
+    def _administering(self) -> Administering:
+        administering = self._seat.administering
+        if administering is None:
+            raise Conflict(
+                "this node is on its own; docs/cluster.md says how to start one that is not"
+            )
+        return administering
+
+
+def _changing(
+    method: str,
+    what: str,
+    handler: Handler,
+    summary: str,
+    body: type[object],
+    errors: tuple[str, ...],
+    answer: object = None,
+) -> Route:
+    return Route(
+        method,
+        f"{_CLUSTER}/{what}",
+        handler,
+        summary,
+        body=body,
+        answer=answer,
+        status=204 if answer is None else 200,
+        errors=errors,
+    )
+
+
+def _truth(request: Request, name: str) -> bool:
+    text = request.query.get(name, "false")
+    if text not in ("true", "false"):
+        raise InvalidInput(f"{name} is true or false, not {text[:50]!r}", field=name)
+    return text == "true"
+
+
+def _number(text: str, field: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 16):
+        raise InvalidInput(f"{field} is a number, not {text[:50]!r}", field=field)
+    return int(text)

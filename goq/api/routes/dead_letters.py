@@ -1,0 +1,280 @@
+"""Routes of dead letters: look, put back, purge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import cast
+
+import msgspec
+
+from goq import limits
+from goq.api.codec.messages import JsonMessages, json_response, put_delivery, put_message
+from goq.api.codec.request import json_body, query_int, time_us
+from goq.api.gateway.merge_pages import PAGE_MESSAGES, by_offset
+from goq.api.router import Parameter, Route
+from goq.api.routing import AtLeaders, InTurn, dead_letters_topic
+from goq.api.schemas.dead_letters import (
+    DeadLetterOut,
+    DeadLettersOut,
+    PurgeOut,
+    Redrive,
+    RedriveOut,
+)
+from goq.broker.broker import Broker
+from goq.broker.dlq.redrive import Taking, purge, redrive
+from goq.broker.dlq.search import DeadLetterSearch, Found, Wanted
+from goq.broker.topic.topic import Topic
+from goq.delivery.events.event import Cause
+from goq.errors import InvalidInput, TooLarge, TopicNotFound
+from goq.http.message import Request, Response
+from goq.model import DEAD_LETTERS_SUFFIX, MessageId
+from goq.units import format_time_us
+
+_CAUSES = (Cause.NACKED, Cause.EXPIRED, Cause.REJECTED, Cause.TTL)
+_FILTERS = (
+    Parameter("group", "only what this group gave up"),
+    Parameter("reason", "only with this in the reason"),
+    Parameter("cause", f"only of this cause: {', '.join(_CAUSES)}"),
+    Parameter("key", "only with this key"),
+    Parameter("from_time", "only what died at or after this time"),
+    Parameter("to_time", "only what died before this time"),
+    Parameter("partition", "only in this partition of the dead letters", "integer"),
+    Parameter("ids", "only these: ids, of now or of before, with commas between"),
+    Parameter("after", "go on behind this id"),
+)
+_MISSING = ("topic_not_found",)
+_REDRIVEN = ("matched", "redriven", "looped", "lost")
+_merge = by_offset(PAGE_MESSAGES)
+_IDS_MAX = 1_000
+_TRUE = {"true": True, "1": True, "false": False, "0": False}
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A topic's dead letters; ``dead`` None where nothing has died yet."""
+
+    origin: str
+    dead: Topic | None
+
+
+class DeadLetterRoutes:
+    """Look, put back, purge."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def routes(self) -> list[Route]:
+        """Return the declarations."""
+        path = "/v1/topics/{topic}/dead"
+        return [
+            Route(
+                "GET",
+                path,
+                self.list,
+                "List the dead letters of a topic",
+                answer=DeadLettersOut,
+                parameters=(
+                    *_FILTERS,
+                    Parameter("limit", "at most so many messages", "integer"),
+                ),
+                errors=_MISSING,
+                spread=AtLeaders(_merge, dead_letters_topic),
+            ),
+            Route(
+                "DELETE",
+                path,
+                self.purge,
+                "Take dead letters away for good",
+                answer=PurgeOut,
+                parameters=(
+                    *_FILTERS,
+                    Parameter("max", "at most so many messages", "integer"),
+                    Parameter("dry_run", "only count", "boolean"),
+                ),
+                errors=_MISSING,
+                spread=InTurn(("matched", "purged"), "purged", limits.REDRIVE_MESSAGES_MAX),
+            ),
+            Route(
+                "POST",
+                "/v1/topics/{topic}/redrive",
+                self.redrive,
+                "Put dead letters back",
+                body=Redrive,
+                answer=RedriveOut,
+                errors=(*_MISSING, "partition_offline", "too_many_requests"),
+                spread=InTurn(_REDRIVEN, "redriven", Redrive().max),
+            ),
+        ]
+
+    async def list(self, request: Request, name: str) -> Response:
+        """List dead letters by partition and offset."""
+        limit = query_int(
+            request, "limit", PAGE_MESSAGES, minimum=1, maximum=limits.READ_MESSAGES_MAX
+        )
+        wanted = self._wanted(request.query, _ids(request), _partition(request))
+        place = self._place(name)
+        if place.dead is None:
+            return json_response(DeadLettersOut([]))
+        topic = place.dead.name
+        _check_partition(place.dead, wanted)
+        search = DeadLetterSearch(place.dead, wanted, _position(request.query.get("after"), topic))
+        out = JsonMessages(limits.READ_BYTES_MAX)
+        async with aclosing(search.run()) as letters:
+            async for found in letters:
+                if not out.add(_letter(place.dead, found)):
+                    break
+                search.next = (found.partition, found.offset)
+                if len(out) >= limit:
+                    break
+        messages = cast("Sequence[DeadLetterOut]", out.messages)
+        return json_response(DeadLettersOut([*messages], _id(topic, search.next)))
+
+    async def redrive(self, request: Request, name: str) -> Response:
+        """Put dead letters back where they came from, or into another topic."""
+        asked = json_body(request, Redrive)
+        fields = {n: v for n in asked.__struct_fields__ if isinstance(v := getattr(asked, n), str)}
+        wanted = self._wanted(fields, asked.ids, asked.partition)
+        _check_max(asked.max)
+        place = self._place(name)
+        if place.dead is None:
+            return json_response(RedriveOut(asked.dry_run, 0, 0, 0, 0))
+        _check_partition(place.dead, wanted)
+        target = self._target(asked.to or place.origin, place.dead)
+        after = _position(asked.after, place.dead.name)
+        taking = Taking(wanted, after, asked.max, asked.dry_run, asked.force)
+        took = await redrive(place.dead, target, self._broker.clock.wall_ms(), taking)
+        at = _id(place.dead.name, took.next)
+        return json_response(
+            RedriveOut(asked.dry_run, took.matched, took.done, took.looped, took.lost, at)
+        )
+
+    async def purge(self, request: Request, name: str) -> Response:
+        """Take dead letters away for good."""
+        query = request.query
+        wanted = self._wanted(query, _ids(request), _partition(request))
+        messages_max = query_int(request, "max", limits.REDRIVE_MESSAGES_MAX)
+        _check_max(messages_max)
+        dry_run = _TRUE.get(query.get("dry_run", "false"))
+        if dry_run is None:
+            raise InvalidInput("dry_run is true or false", field="dry_run")
+        place = self._place(name)
+        if place.dead is None:
+            return json_response(PurgeOut(dry_run, 0, 0))
+        _check_partition(place.dead, wanted)
+        after = _position(query.get("after"), place.dead.name)
+        took = await purge(place.dead, Taking(wanted, after, messages_max, dry_run))
+        at = _id(place.dead.name, took.next)
+        return json_response(PurgeOut(dry_run, took.matched, took.done, at))
+
+    def _place(self, name: str) -> _Place:
+        """Return the topic that holds the dead letters of ``name``, itself if it is one of such."""
+        origin = name.removesuffix(DEAD_LETTERS_SUFFIX)
+        dead = self._broker.topics.get(origin + DEAD_LETTERS_SUFFIX)
+        if dead is None:
+            self._broker.topic(origin)
+        return _Place(origin, dead)
+
+    def _target(self, name: str, dead: Topic) -> Topic:
+        if name == dead.name:
+            raise InvalidInput("dead letters cannot be put where they are", field="to")
+        try:
+            return self._broker.topic(name)
+        except TopicNotFound as error:
+            error.field = "to"
+            raise
+
+    def _wanted(
+        self, fields: Mapping[str, str], ids: Sequence[str], partition: int | None
+    ) -> Wanted:
+        now_us = self._broker.clock.wall_us()
+        times = {
+            name: time_us(fields[name], name, now_us) if name in fields else None
+            for name in ("from_time", "to_time")
+        }
+        cause = fields.get("cause")
+        if cause is not None and cause not in _CAUSES:
+            raise InvalidInput(
+                f"{cause[:50]!r} is not a cause; there are {', '.join(_CAUSES)}", field="cause"
+            )
+        if len(ids) > _IDS_MAX:
+            raise TooLarge(f"{len(ids)} ids are over the limit of {_IDS_MAX}", field="ids")
+        for text in ids:
+            _parse_id(text, "ids")
+        return Wanted(
+            group=fields.get("group"),
+            reason=fields.get("reason"),
+            cause=cause,
+            key=fields["key"].encode() if "key" in fields else None,
+            from_us=times["from_time"],
+            to_us=times["to_time"],
+            ids=frozenset(ids),
+            partition=partition,
+        )
+
+
+def _letter(topic: Topic, found: Found) -> DeadLetterOut:
+    letter, life = found.letter, found.letter.life
+    settings = topic.settings
+    out = DeadLetterOut(
+        id=str(MessageId(topic.name, found.partition, found.offset)),
+        partition=found.partition,
+        offset=found.offset,
+        timestamp=format_time_us(found.time_us),
+        priority=settings.lane_name(settings.default_lane),
+        redrives=letter.redrives,
+        lost=letter.lost or None,
+        earlier=letter.earlier,
+    )
+    put_message(out, msgspec.structs.replace(found.message, headers=letter.headers))
+    put_delivery(out, found.message, settings)
+    if life is not None:
+        out.origin, out.group, out.attempts = life.id, life.group, life.attempts
+        out.cause, out.reason, out.died_at = life.cause, life.reason or None, life.time
+        out.published_at, out.failures = life.published or None, life.failures
+    return out
+
+
+def _check_partition(dead: Topic, wanted: Wanted) -> None:
+    """Raise ``PartitionNotFound``, or ``NotLeader`` where it is another node's."""
+    if wanted.partition is not None:
+        dead.partition(wanted.partition)
+
+
+def _check_max(messages_max: int) -> None:
+    if not 1 <= messages_max <= limits.REDRIVE_MESSAGES_MAX:
+        raise InvalidInput(
+            f"max is 1 to {limits.REDRIVE_MESSAGES_MAX}, not {messages_max}", field="max"
+        )
+
+
+def _partition(request: Request) -> int | None:
+    return query_int(request, "partition", 0) if "partition" in request.query else None
+
+
+def _ids(request: Request) -> list[str]:
+    text = request.query.get("ids")
+    return text.split(",") if text else []
+
+
+def _parse_id(text: str, field: str) -> MessageId:
+    try:
+        return MessageId.parse(text)
+    except InvalidInput as error:
+        error.field = field
+        raise
+
+
+def _position(after: str | None, topic: str) -> tuple[int, int]:
+    """Return the partition and offset to go on behind."""
+    if after is None:
+        return -1, -1
+    message_id = _parse_id(after, "after")
+    if message_id.topic != topic:
+        raise InvalidInput(f"{after[:300]} is not in topic {topic}", field="after")
+    return message_id.partition, message_id.offset
+
+
+def _id(topic: str, position: tuple[int, int] | None) -> str | None:
+    return None if position is None else str(MessageId(topic, *position))

@@ -1,0 +1,150 @@
+"""The route that reads a partition's events as they were written."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+
+from goq import limits
+from goq.api.codec.messages import frames_response, json_response
+from goq.api.codec.request import query_flag, query_int, wants_frames
+from goq.api.router import Parameter, Route
+from goq.api.routing import AtPartition, by_query
+from goq.broker.broker import Broker
+from goq.broker.retention.tiered_log import whole_logs
+from goq.delivery.events.frame_codec import StoredEvent, decode_event_frame
+from goq.errors import InvalidFrame, InvalidInput
+from goq.http.message import Request, Response
+from goq.storage.log.reader import Reading
+from goq.units import format_time_us
+
+_JSON_EVENTS_MAX = 1_000
+_WORD = re.compile(r"(?<!^)(?=[A-Z])")
+
+
+class EventsOut(msgspec.Struct):
+    """Events by sequence; ``damaged`` are sequences that cannot be read."""
+
+    events: list[dict[str, Any]]
+    next: int
+    damaged: list[tuple[int, int]]
+
+
+class EventRoutes:
+    """Reads what happened to messages, in the order in which it was decided."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def routes(self) -> list[Route]:
+        """Return the declarations."""
+        return [
+            Route(
+                "GET",
+                "/v1/topics/{topic}/events",
+                self.read,
+                "Read a partition's events",
+                answer=EventsOut,
+                parameters=(
+                    Parameter("partition", "which partition to read", "integer", required=True),
+                    Parameter("offset", "the first sequence; default the first kept", "integer"),
+                    Parameter("limit", "at most so many events", "integer"),
+                    Parameter("include_deleted", "true: also what the archive has"),
+                    Parameter(
+                        "background", "true: as fast as live traffic leaves room for, no faster"
+                    ),
+                ),
+                errors=("topic_not_found", "partition_not_found", "too_many_requests"),
+                gives_frames=True,
+                spread=AtPartition(by_query),
+            )
+        ]
+
+    async def read(self, request: Request, name: str) -> Response:
+        """Read events of a partition from a sequence on; frames come whole."""
+        topic = self._broker.topic(name)
+        if "partition" not in request.query:
+            raise InvalidInput("say which partition to read", field="partition")
+        number = query_int(request, "partition", 0)
+        partition = topic.partition(number)
+        as_frames = wants_frames(request)
+        most = limits.READ_MESSAGES_MAX if as_frames else _JSON_EVENTS_MAX
+        limit = query_int(request, "limit", most, minimum=1, maximum=limits.READ_MESSAGES_MAX)
+        asked = query_int(request, "offset", 0)
+        background = query_flag(request, "background")
+        whole = None
+        if query_flag(request, "include_deleted"):
+            whole = whole_logs(self._broker.archive, partition).events
+        reader, end = whole or partition.events.reader, partition.events.end_offset
+        start = reader.segments[0].base_offset
+        offset = max(start, asked)
+        most_bytes = limits.BACKGROUND_PIECE_BYTES if background else limits.READ_BYTES_MAX
+        work = partial(reader.read, offset, end, messages_max=limit, bytes_max=most_bytes)
+        if background:
+            reading = await self._broker.background.run(work)
+        elif whole is not None:
+            reading = await self._broker.archive.in_thread(work)
+        else:
+            reading = await partition.in_thread(work)
+        if as_frames:
+            deleted = whole.gaps(offset, reading.next_offset) if whole is not None else []
+            return _frames(number, reading, _Bounds(start, end), deleted)
+        damaged = _damaged(reading)
+        events = [
+            _out(stored)
+            for stored in _stored(reading, damaged)
+            if offset <= stored.sequence < offset + limit
+        ]
+        after = min(reading.next_offset, offset + limit)
+        return json_response(EventsOut(events, after, damaged))
+
+
+class _Bounds(NamedTuple):
+    """What the log holds: sequences from ``start`` up to ``end``."""
+
+    start: int
+    end: int
+
+
+def _frames(
+    number: int, reading: Reading, bounds: _Bounds, deleted: list[tuple[int, int]]
+) -> Response:
+    preface = {
+        "next": reading.next_offset,
+        "start": bounds.start,
+        "end": bounds.end,
+        "damaged": [
+            {"partition": number, "start_offset": first, "end_offset": last}
+            for first, last in _damaged(reading)
+        ],
+        "deleted": deleted,
+    }
+    return frames_response(preface, [(number, view.buffer) for view in reading.frames])
+
+
+def _damaged(reading: Reading) -> list[tuple[int, int]]:
+    return [(each.start_offset, each.end_offset) for each in reading.damage]
+
+
+def _stored(reading: Reading, damaged: list[tuple[int, int]]) -> list[StoredEvent]:
+    found: list[StoredEvent] = []
+    for view in reading.frames:
+        try:
+            found += decode_event_frame(view)
+        except InvalidFrame:
+            damaged.append((view.header.base_offset, view.header.end_offset))
+    return found
+
+
+def _out(stored: StoredEvent) -> dict[str, Any]:
+    event = stored.event
+    return {
+        "sequence": stored.sequence,
+        "epoch": stored.epoch,
+        "time": format_time_us(stored.time_us),
+        "event": _WORD.sub("_", type(event).__name__).lower(),
+        **msgspec.to_builtins(msgspec.structs.asdict(event)),
+    }

@@ -1,0 +1,403 @@
+"""Routes of groups: receive, settle, look, reset."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from goq import limits
+from goq.api.codec.messages import (
+    JsonMessages,
+    deliveries_frames,
+    delivery_json,
+    json_response,
+)
+from goq.api.codec.receive_request import check_stream, receive_options, visibility_ms
+from goq.api.codec.request import (
+    CLIENT_ID,
+    client_id_of,
+    duration_ms,
+    json_body,
+    query_int,
+    receipts_of,
+    wants_frames,
+    wants_lines,
+)
+from goq.api.gateway.merge import merge_group, merge_groups, merge_partitions
+from goq.api.gateway.merge_pages import by_offset
+from goq.api.router import Handler, Parameter, Route
+from goq.api.routes.stream import StreamRoutes
+from goq.api.routing import BYTES_MAX, READY, AtLeaders, HereThenShown, Special, is_local
+from goq.api.schemas.bodies import (
+    Extend,
+    FailedOut,
+    GroupOut,
+    GroupReset,
+    GroupSettings,
+    GroupsOut,
+    MessagesOut,
+    Nack,
+    ReadyOut,
+    Receive,
+    ReceivedOut,
+    Reject,
+    ResetOut,
+    Settle,
+    SettledOut,
+)
+from goq.api.views.group import GroupViews, reset_target
+from goq.api.views.group_at_time import PastViews
+from goq.api.views.peek import Peek, state_of
+from goq.broker.broker import Broker
+from goq.broker.partition.partition import Delivery, Partition
+from goq.broker.topic.push_streams import Stream, StreamOptions
+from goq.broker.topic.topic import Topic
+from goq.delivery.events.event import Span
+from goq.delivery.events.transitions import State
+from goq.delivery.settlement import Settled, acknowledge, extend, give_back, reject
+from goq.errors import GoqError, GroupNotFound, LeaseLost, TooLarge
+from goq.http.message import Request, Response
+from goq.model import Receipt, check_name
+
+_GROUP = "/v1/topics/{topic}/groups/{group}"
+_PEEKED = 10
+_merge_peeked = by_offset(_PEEKED)
+_MISSING = ("topic_not_found", "group_not_found")
+
+
+class GroupRoutes:
+    """Receive, settle, look, reset."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._views = GroupViews(broker.clock)
+        self._past = PastViews(broker.clock, broker.archive)
+        self._peek = Peek(broker)
+        self._streams = StreamRoutes(broker)
+
+    def routes(self) -> list[Route]:
+        """Return the declarations."""
+        return [
+            Route(
+                "POST",
+                f"{_GROUP}/receive",
+                self.receive,
+                "Lease messages to a consumer",
+                body=Receive,
+                answer=ReceivedOut,
+                headers=(Parameter(CLIENT_ID, "the consumer, where the body names none"),),
+                errors=("topic_not_found", "too_many_requests"),
+                gives_frames=True,
+                gives_lines=True,
+                waits=True,
+                spread=Special.RECEIVE,
+            ),
+            Route(
+                "GET",
+                f"{_GROUP}/ready",
+                self.ready,
+                "Wait until there may be something to receive from this node itself",
+                answer=ReadyOut,
+                parameters=(
+                    Parameter("seen", "the count to wait for a change of", "integer", True),
+                    Parameter("wait", "hold the answer so long"),
+                    Parameter("consumer", "who would receive"),
+                ),
+                errors=_MISSING,
+                waits=True,
+            ),
+            *self._streams.routes(),
+            _settling("ack", self.ack, "Mark as done", Settle),
+            _settling("nack", self.nack, "Give back", Nack),
+            _settling("reject", self.reject, "Give up", Reject),
+            _settling("extend", self.extend, "Keep longer", Extend),
+            Route(
+                "GET",
+                "/v1/topics/{topic}/groups",
+                self.list,
+                "List the groups of a topic",
+                answer=GroupsOut,
+                errors=("topic_not_found",),
+                spread=AtLeaders(merge_groups),
+            ),
+            Route(
+                "GET",
+                _GROUP,
+                self.show,
+                "Show a group",
+                answer=GroupOut,
+                parameters=(Parameter("at", "as it was at this time"),),
+                errors=(*_MISSING, "past_not_kept"),
+                spread=AtLeaders(merge_group),
+            ),
+            Route(
+                "PUT",
+                _GROUP,
+                self.configure,
+                "Give a group settings of its own",
+                body=GroupSettings,
+                answer=GroupOut,
+                errors=("topic_not_found",),
+                spread=HereThenShown(merge_group),
+            ),
+            Route(
+                "DELETE",
+                _GROUP,
+                self.delete,
+                "Delete a group",
+                status=204,
+                errors=_MISSING,
+                spread=Special.DELETE_GROUP,
+            ),
+            Route(
+                "POST",
+                f"{_GROUP}/reset",
+                self.reset,
+                "Let a group go on from another place",
+                body=GroupReset,
+                answer=ResetOut,
+                errors=_MISSING,
+                spread=AtLeaders(merge_partitions, needs_all=True, partition_of=_partition_of),
+            ),
+            Route(
+                "GET",
+                f"{_GROUP}/peek",
+                self.peek,
+                "Look at messages without touching them",
+                answer=MessagesOut,
+                parameters=(
+                    Parameter("state", f"one of {', '.join(State)}; default ready"),
+                    Parameter("limit", "at most so many messages", "integer"),
+                    Parameter("after", "go on behind this message id"),
+                ),
+                errors=_MISSING,
+                spread=AtLeaders(_merge_peeked),
+            ),
+        ]
+
+    async def receive(self, request: Request, name: str, group: str) -> Response:
+        """Lease messages, waiting for them as long as asked."""
+        asked = json_body(request, Receive)
+        asked.consumer = asked.consumer or client_id_of(request) or ""
+        topic = self._broker.topic(name)
+        if asked.stream or wants_lines(request):
+            return await self._stream(request, topic, group, asked)
+        options = receive_options(asked)
+        if is_local(request):
+            options = replace(options, bytes_max=_bytes_max(request))
+        await self._broker.remember_group(topic, group)
+        headers = {READY: str(topic.readiness.count(group))} if is_local(request) else {}
+        deliveries = await topic.receive(group, options)
+        if wants_frames(request):
+            response = deliveries_frames(topic, deliveries)
+        else:
+            found = self._received(topic, group, deliveries, options.bytes_max)
+            response = json_response(found)
+        response.headers |= headers
+        return response
+
+    async def ready(self, request: Request, name: str, group: str) -> Response:
+        """Answer when there may be something to receive from this node."""
+        topic, query = self._known(name, group), request.query
+        wait_ms = duration_ms(query.get("wait", "0"), "wait", limits.WAIT_MS_MAX)
+        seen, consumer = query_int(request, "seen", -1, minimum=0), query.get("consumer", "")
+        count = await topic.wait_until_ready(group, consumer, seen, wait_ms)
+        return json_response(ReadyOut(count))
+
+    async def _stream(self, request: Request, topic: Topic, group: str, asked: Receive) -> Response:
+        check_stream(asked)
+        chosen_ms = visibility_ms(asked.visibility)
+        self._broker.streams.check_room(topic, group)
+        await self._broker.remember_group(topic, group)
+        options = StreamOptions(asked.consumer, asked.max, asked.limit, chosen_ms)
+        return self._streams.answer(Stream(topic, group, options), frames=wants_frames(request))
+
+    def _received(
+        self, topic: Topic, group: str, deliveries: Sequence[Delivery], bytes_max: int
+    ) -> ReceivedOut:
+        """Return deliveries as JSON; what an answer has no room for is ready again."""
+        found = JsonMessages(bytes_max)
+        is_full = False
+        for delivery in deliveries:
+            if is_full:
+                self._give_back(topic, group, delivery, delivery.spans)
+                continue
+            for out in delivery_json(topic, delivery):
+                if not found.add(out):
+                    is_full = True
+                    self._give_back(topic, group, delivery, _rest(delivery.spans, out.offset))
+                    break
+        if is_full:
+            topic.wake()
+        return ReceivedOut(found.messages)
+
+    def _give_back(
+        self, topic: Topic, group: str, delivery: Delivery, spans: Sequence[Span]
+    ) -> None:
+        """Give back messages that were leased and not handed over: it counts as no attempt."""
+        with contextlib.suppress(GoqError):  # then the lease's end gives them back
+            topic.partitions[delivery.partition].undo_receive(group, delivery.token, spans)
+
+    async def ack(self, request: Request, name: str, group: str) -> Response:
+        """Mark leased messages as done."""
+        receipts = receipts_of(json_body(request, Settle).receipts, limits.RECEIPTS_PER_REQUEST_MAX)
+        topic = self._broker.topic(name)
+        answer = await _settle(
+            topic, group, receipts, lambda p, some: acknowledge(p.state, group, some)
+        )
+        topic.stats.begin(asyncio.get_running_loop().time())
+        topic.stats.acked_messages += answer.done
+        return json_response(answer)
+
+    async def nack(self, request: Request, name: str, group: str) -> Response:
+        """Give leased messages back, to be tried again after a delay."""
+        asked = json_body(request, Nack)
+        receipts = receipts_of(asked.receipts, limits.RECEIPTS_PER_REQUEST_MAX)
+        reason = _reason(asked.reason)
+        delay_ms = None
+        if asked.delay is not None:
+            delay_ms = duration_ms(asked.delay, "delay", limits.NACK_DELAY_MS_MAX)
+
+        def decide(partition: Partition, some: list[Receipt]) -> Settled:
+            failing = partition.failing(group, delay_ms=delay_ms, reason=reason)
+            return give_back(partition.state, group, some, failing)
+
+        topic = self._broker.topic(name)
+        answer = await _settle(topic, group, receipts, decide)
+        topic.stats.nacked_messages += answer.done
+        topic.wake()
+        return json_response(answer)
+
+    async def reject(self, request: Request, name: str, group: str) -> Response:
+        """Give leased messages up: they become dead letters at once."""
+        asked = json_body(request, Reject)
+        receipts = receipts_of(asked.receipts, limits.RECEIPTS_PER_REQUEST_MAX)
+        reason = _reason(asked.reason)
+
+        def decide(partition: Partition, some: list[Receipt]) -> Settled:
+            failing = partition.failing(group, reason=reason)
+            return reject(partition.state, group, some, failing)
+
+        topic = self._broker.topic(name)
+        return json_response(await _settle(topic, group, receipts, decide))
+
+    async def extend(self, request: Request, name: str, group: str) -> Response:
+        """Give leased messages a new deadline."""
+        asked = json_body(request, Extend)
+        receipts = receipts_of(asked.receipts, limits.RECEIPTS_PER_REQUEST_MAX)
+        topic = self._broker.topic(name)
+        new_ms = visibility_ms(asked.visibility) or topic.settings_of(group).visibility_timeout_ms
+        deadline_ms = self._broker.clock.wall_ms() + new_ms
+        answer = await _settle(
+            topic, group, receipts, lambda p, some: extend(p.state, group, some, deadline_ms)
+        )
+        return json_response(answer)
+
+    async def list(self, _request: Request, name: str) -> Response:
+        """List the groups of a topic by name."""
+        topic = self._broker.topic(name)
+        groups: list[GroupOut] = []
+        for group in sorted(topic.groups):
+            groups.append(await self._views.group(topic, group))
+            await asyncio.sleep(0)  # there may be thousands: let others have their turn
+        return json_response(GroupsOut(groups))
+
+    async def show(self, request: Request, name: str, group: str) -> Response:
+        """Show a group, as it is or as it was; the past knows groups that were deleted since."""
+        at = request.query.get("at")
+        if at is not None:
+            topic = self._broker.topic(name)
+            is_part = is_local(request)
+            name = check_name(group, "group")
+            return json_response(await self._past.group(topic, name, at, is_part=is_part))
+        topic = self._known(name, group)
+        return json_response(await self._views.group(topic, group))
+
+    async def configure(self, request: Request, name: str, group: str) -> Response:
+        """Give a group settings of its own; one that does not exist yet begins with them."""
+        asked = json_body(request, GroupSettings)
+        topic = self._broker.topic(name)
+        await self._broker.configure_group(topic, group, asked.settings)
+        return json_response(await self._views.group(topic, group))
+
+    async def delete(self, request: Request, name: str, group: str) -> Response:
+        """Delete a group and its progress; for another node, only what is known of it here."""
+        if is_local(request):
+            for partition in self._broker.topic(name).partitions:
+                await partition.delete_group(group)
+            return Response(204)
+        await self._broker.delete_group(self._known(name, group), group)
+        return Response(204)
+
+    async def reset(self, request: Request, name: str, group: str) -> Response:
+        """Let a group go on from another place, perhaps up to one; a new group may begin there."""
+        asked = json_body(request, GroupReset)
+        topic = self._broker.topic(name)
+        check_name(group, "group")
+        one = asked.partition
+        chosen = topic.partitions.here() if one is None else [topic.partition(one)]
+        now_us = self._broker.clock.wall_us()
+        targets = [(p, reset_target(p, asked.to, asked.end, now_us)) for p in chosen]
+        plan = [self._views.reset(partition, group, target) for partition, target in targets]
+        if not asked.dry_run:
+            await self._broker.remember_group(topic, group)
+            await asyncio.gather(*(p.reset(group, *target) for p, target in targets))
+        return json_response(ResetOut(group, asked.dry_run, plan))
+
+    async def peek(self, request: Request, name: str, group: str) -> Response:
+        """Look at a group's messages in one state."""
+        topic = self._known(name, group)
+        limit = query_int(request, "limit", _PEEKED, minimum=1, maximum=limits.READ_MESSAGES_MAX)
+        state, after = state_of(request.query.get("state", "ready")), request.query.get("after")
+        return json_response(await self._peek.page(topic, group, state, limit, after))
+
+    def _known(self, name: str, group: str) -> Topic:
+        topic = self._broker.topic(name)
+        if group not in topic.groups:
+            raise GroupNotFound(
+                f"topic {name} has no group {group[:200]!r}; a group begins with its first receive",
+                field="group",
+            )
+        return topic
+
+
+def _settling(name: str, handler: Handler, summary: str, body: type[Any]) -> Route:
+    path = f"{_GROUP}/{name}"
+    return Route("POST", path, handler, summary, body, SettledOut, spread=Special.SETTLE)
+
+
+def _partition_of(request: Request) -> int | None:
+    return json_body(request, GroupReset).partition
+
+
+def _rest(spans: Sequence[Span], offset: int) -> list[Span]:
+    """Return what follows in ``spans`` from ``offset`` on, which lies in one of them."""
+    number = next(n for n, (start, end, _) in enumerate(spans) if start <= offset < end)
+    _, end, attempt = spans[number]
+    return [(offset, end, attempt), *spans[number + 1 :]]
+
+
+async def _settle(
+    topic: Topic,
+    group: str,
+    receipts: list[Receipt],
+    decide: Callable[[Partition, list[Receipt]], Settled],
+) -> SettledOut:
+    done, lost = await topic.settle(group, receipts, decide)
+    return SettledOut(done, [FailedOut(str(receipt), LeaseLost.code) for receipt in lost])
+
+
+def _reason(reason: str) -> str:
+    if len(reason) > limits.REASON_CHARS_MAX:
+        raise TooLarge(f"a reason has at most {limits.REASON_CHARS_MAX} characters", field="reason")
+    return reason
+
+
+def _bytes_max(request: Request) -> int:
+    """Return how many bytes to hand over to a node that puts several answers together."""
+    text = request.headers.get(BYTES_MAX, "")
+    is_number = text.isascii() and text.isdigit() and len(text) < 10
+    return min(int(text), limits.RECEIVE_BYTES_MAX) if is_number else limits.RECEIVE_BYTES_MAX

@@ -1,0 +1,170 @@
+"""Routes of a group's members: join, heartbeat, leave, look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from goq import limits
+from goq.api.codec.messages import json_response
+from goq.api.codec.request import duration_ms, json_body
+from goq.api.gateway.merge import merge_members, merge_standings
+from goq.api.router import Route
+from goq.api.routing import AtLeaders, Special
+from goq.api.schemas.members import (
+    GroupMemberOut,
+    Join,
+    MembersOut,
+    MoveOut,
+    RebalanceOut,
+    StandingOut,
+)
+from goq.broker.broker import Broker
+from goq.broker.group.coordinator import Coordinator, Standing
+from goq.broker.group.membership import GroupMembers
+from goq.broker.topic.topic import Topic
+from goq.delivery.membership.rebalance_history import Move
+from goq.errors import GroupNotFound
+from goq.http.message import Request, Response
+from goq.units import format_time_us
+
+_MEMBERS = "/v1/topics/{topic}/groups/{group}/members"
+_MEMBER = f"{_MEMBERS}/{{consumer}}"
+_NOT_ONE = ("topic_not_found", "member_not_found", "conflict")
+
+
+class MemberRoutes:
+    """Join, heartbeat, leave, look."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def routes(self) -> list[Route]:
+        """Return the declarations."""
+        return [
+            Route(
+                "GET",
+                _MEMBERS,
+                self.show,
+                "Show the members of a group and how its partitions were shared out",
+                answer=MembersOut,
+                errors=("topic_not_found", "group_not_found"),
+                spread=AtLeaders(merge_members),
+            ),
+            Route(
+                "POST",
+                _MEMBERS,
+                self.join,
+                "Let a consumer take part in a group",
+                body=Join,
+                answer=StandingOut,
+                errors=("topic_not_found", "conflict", "too_many_requests"),
+                spread=AtLeaders(merge_standings),
+            ),
+            Route(
+                "POST",
+                f"{_MEMBER}/heartbeat",
+                self.heartbeat,
+                "Say that a member is alive",
+                answer=StandingOut,
+                errors=_NOT_ONE,
+                spread=Special.HEARTBEAT,
+            ),
+            Route(
+                "DELETE",
+                _MEMBER,
+                self.leave,
+                "Let a member leave its group",
+                status=204,
+                errors=_NOT_ONE,
+                spread=Special.LEAVE,
+            ),
+        ]
+
+    def show(self, _request: Request, name: str, group: str) -> Response:
+        """Show who takes part, what moves and what moved; nobody, where consumers share all."""
+        topic = self._broker.topic(name)
+        if group not in topic.groups:
+            raise GroupNotFound(f"topic {name} has no group {group[:200]!r}", field="group")
+        members = topic.coordinator.members(group)
+        if members is None:
+            return json_response(MembersOut(0, [], [], []))
+        return json_response(_shown(members, _here(topic)))
+
+    async def join(self, request: Request, name: str, group: str) -> Response:
+        """Let a consumer take part; for a member it counts as a heartbeat."""
+        asked = json_body(request, Join)
+        topic, coordinator = self._of(name)
+        coordinator.check(group, asked.consumer)
+        timeout_ms = None
+        if asked.session_timeout is not None:
+            maximum_ms = limits.SESSION_TIMEOUT_MS_MAX
+            timeout_ms = duration_ms(asked.session_timeout, "session_timeout", maximum_ms)
+        await self._broker.remember_group(topic, group)
+        return _standing(coordinator.join(group, asked.consumer, timeout_ms), topic)
+
+    def heartbeat(self, _request: Request, name: str, group: str, consumer: str) -> Response:
+        """Begin a member's session anew."""
+        topic, coordinator = self._of(name)
+        return _standing(coordinator.heartbeat(group, consumer), topic)
+
+    def leave(self, _request: Request, name: str, group: str, consumer: str) -> Response:
+        """Let a member go; its partitions go on to others once its leases have ended."""
+        _, coordinator = self._of(name)
+        coordinator.leave(group, consumer)
+        return Response(204)
+
+    def _of(self, name: str) -> tuple[Topic, Coordinator]:
+        topic = self._broker.topic(name)
+        return topic, topic.coordinator
+
+
+def _here(topic: Topic) -> set[int]:
+    """Return the partitions that this node has a say on: those that it leads."""
+    return {partition.identity.number for partition in topic.partitions}
+
+
+def _standing(standing: Standing, topic: Topic) -> Response:
+    here = _here(topic)
+    partitions = [number for number in standing.partitions if number in here]
+    revoking = [number for number in standing.revoking if number in here]
+    return json_response(StandingOut(standing.generation, partitions, revoking))
+
+
+def _shown(members: GroupMembers, here: set[int]) -> MembersOut:
+    membership = members.membership
+
+    def of(numbers: Iterable[int]) -> list[int]:
+        return [number for number in numbers if number in here]
+
+    def moved(moves: Iterable[Move]) -> list[MoveOut]:
+        return [_move(move) for move in moves if move.partition in here]
+
+    return MembersOut(
+        generation=membership.generation,
+        members=[
+            GroupMemberOut(
+                consumer=member.consumer,
+                partitions=of(membership.partitions_of(member.consumer)),
+                revoking=of(membership.revoking_from(member.consumer)),
+                last_seen=format_time_us(members.wall_us(member.last_seen_ms)),
+                session_timeout_ms=member.session_timeout_ms,
+                open=member.open_count > 0,
+            )
+            for _, member in sorted(membership.members.items())
+        ],
+        moving=moved(membership.moving()),
+        history=[
+            RebalanceOut(
+                time=format_time_us(time_us),
+                generation=rebalance.generation,
+                reason=rebalance.reason,
+                consumers=list(rebalance.consumers),
+                moves=moved(rebalance.moves),
+            )
+            for time_us, rebalance in members.history
+        ],
+    )
+
+
+def _move(move: Move) -> MoveOut:
+    return MoveOut(move.partition, move.source, move.target, move.paused_ms)

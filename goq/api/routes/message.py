@@ -1,0 +1,201 @@
+"""Routes of single messages: show, change, cancel."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from goq import limits
+from goq.api.codec.messages import is_gone, json_response, messages_json
+from goq.api.codec.request import json_body, time_us
+from goq.api.router import Parameter, Route
+from goq.api.routing import AtPartition, by_message
+from goq.api.schemas.bodies import MessageOut
+from goq.api.schemas.messages import GroupStateOut, MessageChange, StatusOut
+from goq.api.views.log_read import read_log
+from goq.broker.broker import Broker
+from goq.broker.group.message_changes import Marking
+from goq.broker.group.message_status import (
+    GroupStanding,
+    check_exists,
+    group_standing,
+    standing_of,
+)
+from goq.broker.partition.partition import Partition
+from goq.broker.topic.topic import Topic
+from goq.config.topic import TopicSettings
+from goq.delivery.events.transitions import State
+from goq.errors import DamagedData, InvalidInput, MessageCompacted, MessageNotFound, TooLarge
+from goq.frame.header import Attribute
+from goq.frame.view import FrameView
+from goq.http.message import Request, Response
+from goq.model import MessageId
+from goq.storage.log.reader import Reading
+from goq.units import format_duration_ms, format_time_us
+
+_MESSAGE = "/v1/messages/{id}"
+_AVAILABLE = "available"
+_GROUPS_AT_ONCE = 100
+
+
+class SingleRoutes:
+    """Show, change, cancel one message."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def routes(self) -> list[Route]:
+        """Return the declarations."""
+        return [
+            Route(
+                "GET",
+                _MESSAGE,
+                self.show,
+                "Show one message and what it is for each group",
+                answer=StatusOut,
+                spread=AtPartition(by_message),
+                errors=("message_not_found", "message_compacted", "damaged_data"),
+            ),
+            Route(
+                "PATCH",
+                _MESSAGE,
+                self.change,
+                "Change the priority of a message that waits, or when it is delivered",
+                body=MessageChange,
+                answer=StatusOut,
+                spread=AtPartition(by_message),
+                errors=("message_not_found", "message_compacted", "conflict", "too_many_requests"),
+            ),
+            Route(
+                "DELETE",
+                _MESSAGE,
+                self.cancel,
+                "Cancel a message: no group gets it that has not got it yet",
+                answer=StatusOut,
+                spread=AtPartition(by_message),
+                parameters=(Parameter("reason", "why, for whoever looks later"),),
+                errors=("message_not_found", "message_compacted", "conflict", "too_many_requests"),
+            ),
+        ]
+
+    async def show(self, _request: Request, text: str) -> Response:
+        """Show one message."""
+        return await self._status(*self._find(text))
+
+    async def change(self, request: Request, text: str) -> Response:
+        """Move a message to another lane, or give it another time; not both at once."""
+        asked = json_body(request, MessageChange)
+        topic, partition, offset = self._find(text)
+        await self._check_kept(topic, partition, offset)
+        marking = Marking(partition, offset, topic.groups)
+        if (asked.priority is None) == (asked.deliver_at is None):
+            raise InvalidInput("give one of priority and deliver_at", field="priority")
+        if asked.priority is not None:
+            await marking.move(topic.settings.lane(asked.priority, field="priority"))
+        else:
+            assert asked.deliver_at is not None
+            await marking.reschedule(self._due_ms(asked.deliver_at, topic.settings))
+        return await self._status(topic, partition, offset)
+
+    async def cancel(self, request: Request, text: str) -> Response:
+        """Cancel what no group has done yet; whoever holds it may still settle it."""
+        reason = request.query.get("reason", "")
+        if len(reason) > limits.REASON_CHARS_MAX:
+            raise TooLarge(
+                f"a reason has at most {limits.REASON_CHARS_MAX} characters", field="reason"
+            )
+        topic, partition, offset = self._find(text)
+        await self._check_kept(topic, partition, offset)
+        await Marking(partition, offset, topic.groups).cancel(reason)
+        return await self._status(topic, partition, offset)
+
+    def _find(self, text: str) -> tuple[Topic, Partition, int]:
+        message_id = MessageId.parse(text)
+        topic = self._broker.topic(message_id.topic)
+        return topic, topic.partition(message_id.partition), message_id.offset
+
+    def _due_ms(self, asked: str | float, settings: TopicSettings) -> int:
+        """Return a time of delivery, never earlier than asked."""
+        now_us = self._broker.clock.wall_us()
+        at_us = time_us(asked, "deliver_at", now_us)
+        if at_us > now_us + 1000 * settings.delay_max_ms:
+            raise InvalidInput(
+                f"{asked!r} is later than the topic's delay.max allows, which is"
+                f" {format_duration_ms(settings.delay_max_ms)} from now",
+                field="deliver_at",
+            )
+        return -(-at_us // 1000)
+
+    async def _check_kept(self, topic: Topic, partition: Partition, offset: int) -> None:
+        """Raise ``MessageNotFound`` or ``MessageCompacted`` before anything is changed."""
+        check_exists(partition, offset)
+        reading = await read_log(partition, offset, offset + 1)
+        _check_not_gone(f"{topic.name}:{partition.identity.number}:{offset}", reading, offset)
+
+    async def _status(self, topic: Topic, partition: Partition, offset: int) -> Response:
+        check_exists(partition, offset)
+        number = partition.identity.number
+        text = f"{topic.name}:{number}:{offset}"
+        reading = await read_log(partition, offset, offset + 1)
+        found = list(messages_json(topic, number, reading.frames, offset, offset + 1))
+        _check_not_gone(text, reading, offset)
+        if not found and not reading.damage:
+            raise MessageNotFound(f"{text} is gone", field="id")
+        if not found:
+            raise DamagedData(f"{text} cannot be read: {reading.damage[0].reason}", field="id")
+        standing = await standing_of(partition, offset)
+        out = StatusOut(**_fields(found[0]), groups=[])
+        (view,) = (
+            v for v in reading.frames if v.header.base_offset <= offset < v.header.end_offset
+        )
+        expires_ms = _expires_ms(view, offset)
+        put_lane_in_force(out, topic, partition)
+        if standing.due_ms:
+            out.deliver_at = format_time_us(standing.due_ms * 1000)
+        out.state = _AVAILABLE
+        if standing.is_cancelled or standing.is_scheduled:
+            out.state = str(State.CANCELLED if standing.is_cancelled else State.SCHEDULED)
+        now_ms = self._broker.clock.wall_ms()
+        for count, name in enumerate(sorted(topic.groups), start=1):
+            each = group_standing(partition, name, standing, now_ms, expires_ms=expires_ms)
+            out.groups.append(_group_out(name, each))
+            if count % _GROUPS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return json_response(out)
+
+
+def _check_not_gone(text: str, reading: Reading, offset: int) -> None:
+    if is_gone(reading.frames, offset):
+        raise MessageCompacted(
+            f"{text} was compacted away: of each key the newest message is kept, and nothing of"
+            " one that was deleted; read the topic for what there is",
+            field="id",
+        )
+
+
+def put_lane_in_force(out: MessageOut, topic: Topic, partition: Partition) -> None:
+    """Put into a message the lane that it was moved to, if it was."""
+    lane = partition.state.moved.get(out.offset)
+    if lane is not None:
+        out.priority = topic.settings.lane_name(lane)
+
+
+def _fields(out: MessageOut) -> dict[str, Any]:
+    return {name: getattr(out, name) for name in MessageOut.__struct_fields__}
+
+
+def _expires_ms(view: FrameView, offset: int) -> int:
+    column = view.column(Attribute.EXPIRES_AT)
+    return 0 if column is None else int(column.cast("q")[offset - view.header.base_offset])
+
+
+def _group_out(name: str, standing: GroupStanding) -> GroupStateOut:
+    time = None if standing.time_ms is None else format_time_us(standing.time_ms * 1000)
+    return GroupStateOut(
+        name,
+        str(standing.state),
+        standing.attempt or None,
+        standing.consumer,
+        time if standing.state is State.LEASED else None,
+        time if standing.state is State.RETRY else None,
+    )

@@ -1,0 +1,244 @@
+"""Routes of messages: publish, read the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from goq import limits
+from goq.api.codec.acks import Acks, acks_of
+from goq.api.codec.messages import (
+    JsonMessages,
+    frames_response,
+    json_response,
+    lanes_of,
+    messages_json,
+)
+from goq.api.codec.publish_request import frames_of, messages_of
+from goq.api.codec.request import (
+    CLIENT_ID,
+    client_id_of,
+    duration_ms,
+    media_type,
+    query_flag,
+    query_int,
+    time_us,
+    wants_frames,
+)
+from goq.api.router import FRAMES, Parameter, Route
+from goq.api.routing import AtPartition, by_query
+from goq.api.schemas.bodies import MessagesOut, Publish, PublishedOut, PublishOut
+from goq.api.views.log_read import read_kept
+from goq.api.views.range_reading import RangeAsked, RangeReading, damaged_json
+from goq.broker.broker import Broker
+from goq.broker.retention.tiered_log import Past
+from goq.broker.topic.publisher import Stored, StoredFrame
+from goq.broker.topic.topic import Topic
+from goq.errors import InvalidInput
+from goq.frame.slice import slice_frame
+from goq.http.message import Request, Response
+from goq.model import Message, check_name
+from goq.storage.log.time_range_reader import TimeRange
+from goq.units import format_time_us
+
+_READ_PARAMETERS = (
+    Parameter("partition", "which partition to read", "integer", required=True),
+    Parameter("offset", "the first offset; default the start of the log", "integer"),
+    Parameter("from_time", "only messages appended at or after this time"),
+    Parameter("to_time", "only messages appended before this time"),
+    Parameter("limit", "at most so many messages", "integer"),
+    Parameter("bytes", "of frames: about so many bytes, however many messages", "integer"),
+    Parameter("wait", "hold the answer so long until there is something to read"),
+    Parameter("include_deleted", "true: also what retention deleted and the archive has"),
+    Parameter("from_snapshot", "the log as it stood at this time, deleted messages included"),
+    Parameter("background", "true: as fast as live traffic leaves room for, no faster"),
+)
+
+
+class MessageRoutes:
+    """Publish, read the log."""
+
+    def __init__(self, broker: Broker, nodes_with: Callable[[str], int] | None = None) -> None:
+        """``nodes_with`` returns how many nodes of a cluster have what is safe in a topic."""
+        self._broker = broker
+        self._nodes_with = nodes_with
+        self._ranges = RangeReading(broker.background)
+
+    def routes(self) -> list[Route]:
+        """Return the declarations."""
+        return [
+            Route(
+                "POST",
+                "/v1/topics/{topic}/messages",
+                self.publish,
+                "Publish messages",
+                body=Publish,
+                answer=PublishOut,
+                parameters=(Parameter("acks", "quorum or leader, where the body does not say"),),
+                errors=(
+                    "invalid_input",
+                    "invalid_frame",
+                    "too_large",
+                    "sequence_gap",
+                    "producer_fenced",
+                    "storage_full",
+                ),
+                headers=(Parameter(CLIENT_ID, "what the producer calls itself"),),
+                takes_frames=True,
+            ),
+            Route(
+                "GET",
+                "/v1/topics/{topic}/messages",
+                self.read,
+                "Read a partition's log",
+                answer=MessagesOut,
+                parameters=_READ_PARAMETERS,
+                errors=("topic_not_found", "partition_not_found", "too_many_requests"),
+                gives_frames=True,
+                waits=True,
+                spread=AtPartition(by_query),
+            ),
+        ]
+
+    async def publish(self, request: Request, name: str) -> Response:
+        """Publish messages, given as JSON or as frames."""
+        settings = self._broker.settings_for_publish(name)
+        now_us = self._broker.clock.wall_us()
+        client_id = client_id_of(request)
+        if media_type(request) == FRAMES:
+            acks = acks_of(request)
+            frames = frames_of(request.body, settings, now_us // 1000)
+            topic = await self._topic(name)
+            stored_frames = await topic.publishing.publish_frames(
+                frames, client_id, on_leader=acks is Acks.LEADER
+            )
+            results = [_frame_result(stored) for stored in stored_frames]
+        else:
+            placed, asked_acks = messages_of(request, settings, now_us)
+            acks = acks_of(request, asked_acks)
+            topic = await self._topic(name)
+            stored_messages = await topic.publishing.publish_messages(
+                placed, client_id, on_leader=acks is Acks.LEADER
+            )
+            results = [
+                _message_result(name, asked.content, stored)
+                for asked, stored in zip(placed, stored_messages, strict=True)
+            ]
+        return json_response(self._published(topic, results, acks))
+
+    def _published(self, topic: Topic, results: list[PublishedOut], acks: Acks) -> PublishOut:
+        out = PublishOut(results, topic.settings.fsync)
+        if self._nodes_with is not None:
+            out.acks = acks
+            out.nodes = 1 if acks is Acks.LEADER else self._nodes_with(topic.name)
+        return out
+
+    async def _topic(self, name: str) -> Topic:
+        if name not in self._broker.topics:
+            check_name(name, "topic")
+        return await self._broker.topic_for_publish(name)
+
+    async def read(self, request: Request, name: str) -> Response:
+        """Read messages of a partition in order."""
+        topic = self._broker.topic(name)
+        if "partition" not in request.query:
+            raise InvalidInput("say which partition to read", field="partition")
+        number = query_int(request, "partition", 0)
+        partition = topic.partition(number)
+        limit, bytes_max = _bounds(request)
+        wait_ms = duration_ms(request.query.get("wait", "0"), "wait", limits.WAIT_MS_MAX)
+        start = query_int(request, "offset", 0)
+        times, background = self._times(request), query_flag(request, "background")
+        past, as_frames = self._past(request), wants_frames(request)
+        if times is not None or background or past is not None or bytes_max is not None:
+            if "to_time" in request.query or "from_snapshot" in request.query:
+                wait_ms = 0
+            times = times or TimeRange()
+            asked = RangeAsked(
+                topic, number, start, times, limit, wait_ms, as_frames, background, past, bytes_max
+            )
+            return await self._ranges.answer(asked)
+        start = max(start, partition.messages.start_offset)
+        if wait_ms:
+            await topic.wait_for_append(number, start, wait_ms)
+            partition = topic.partition(number)
+        end = partition.state.end_offset
+        start, reading = await read_kept(partition, start, end, limit)
+        stop = max(start, min(reading.next_offset, end, start + limit))
+        if as_frames:
+            parts = [
+                (number, slice_frame(view, start, stop))
+                for view in reading.frames
+                if view.header.base_offset < stop
+            ]
+            preface = {
+                "next": stop,
+                "start": partition.messages.start_offset,
+                "end": partition.state.end_offset,
+                "damaged": damaged_json(number, reading, stop),
+                "lanes": lanes_of(topic),
+            }
+            return frames_response(preface, parts)
+        found = JsonMessages(limits.READ_BYTES_MAX)
+        for out in messages_json(topic, number, reading.frames, start, stop):
+            if not found.add(out):
+                stop = out.offset
+                break
+        return json_response(MessagesOut(found.messages, stop, damaged_json(number, reading, stop)))
+
+    def _past(self, request: Request) -> Past | None:
+        """Return what is to be read besides the live log, None if nothing."""
+        text, snapshot_us = request.query.get("from_snapshot"), None
+        if text is not None:
+            snapshot_us = time_us(text, "from_snapshot", self._broker.clock.wall_us())
+        asked = query_flag(request, "include_deleted") or text is not None
+        return Past(self._broker.archive, snapshot_us) if asked else None
+
+    def _times(self, request: Request) -> TimeRange | None:
+        """Return the times asked for, None if there are none."""
+        query, now_us = request.query, self._broker.clock.wall_us()
+        given = {
+            "from_us" if name == "from_time" else "to_us": time_us(query[name], name, now_us)
+            for name in ("from_time", "to_time")
+            if name in query
+        }
+        times = TimeRange(**given)
+        if len(given) == 2 and times.from_us > times.to_us:
+            raise InvalidInput("to_time is before from_time", field="to_time")
+        return times if given else None
+
+
+def _bounds(request: Request) -> tuple[int, int | None]:
+    """Return how many messages are asked for at most, and how many bytes if that was said."""
+    if "bytes" not in request.query:
+        return query_int(request, "limit", 100, minimum=1, maximum=limits.READ_MESSAGES_MAX), None
+    if not wants_frames(request):
+        raise InvalidInput(f"bytes bounds frames: accept {FRAMES}, or give limit", field="bytes")
+    bytes_max = query_int(request, "bytes", 0, minimum=1, maximum=limits.READ_BYTES_MAX)
+    most = limits.READ_BULK_MESSAGES_MAX
+    return query_int(request, "limit", most, minimum=1, maximum=most), bytes_max
+
+
+def _frame_result(stored: StoredFrame) -> PublishedOut:
+    return PublishedOut(
+        partition=stored.partition,
+        offset=stored.offset,
+        timestamp=format_time_us(stored.time_us),
+        count=stored.message_count,
+        duplicate=stored.duplicate,
+        duplicates=[(row, offset, time_us) for row, offset, time_us in stored.left_out],
+    )
+
+
+def _message_result(topic: str, message: Message, stored: Stored) -> PublishedOut:
+    text = f"{topic}:{stored.partition}:{stored.offset}"
+    result = PublishedOut(
+        partition=stored.partition,
+        offset=stored.offset,
+        timestamp=format_time_us(stored.time_us),
+        id=text,
+    )
+    if stored.is_repetition:
+        result.duplicate_of = text
+    elif message.deliver_at_ms:
+        result.deliver_at = format_time_us(message.deliver_at_ms * 1000)
+    return result

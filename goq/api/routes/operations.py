@@ -1,0 +1,130 @@
+"""Routes for operators: health, version, metrics, and the API's own description."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from goq import __version__
+from goq.api.codec.messages import json_response
+from goq.api.metrics.node import CONTENT_TYPE, Metrics
+from goq.api.openapi import docs_page, openapi
+from goq.api.router import JSON, Handler, Route
+from goq.broker.broker import Broker
+from goq.http.message import Request, Response
+
+
+class HealthOut(msgspec.Struct, omit_defaults=True):
+    """Whether the node is well, and what is not."""
+
+    status: str
+    offline: list[str] = msgspec.field(default_factory=list)
+    damaged: list[str] = msgspec.field(default_factory=list)
+    waits_for: list[str] = msgspec.field(default_factory=list)
+
+
+class VersionOut(msgspec.Struct):
+    """What runs here."""
+
+    version: str
+    python: str
+    node: str
+
+
+class OperationRoutes:
+    """Health, version, metrics, description."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        node_id: str,
+        metrics: Metrics,
+        is_draining: Callable[[], bool],
+        waits_for: Callable[[], list[str]] = list,
+    ) -> None:
+        self._broker = broker
+        self._node_id = node_id
+        self._metrics = metrics
+        self._is_draining = is_draining
+        self._waits_for = waits_for
+        self._described: Sequence[Route] = ()
+
+    def describe(self, routes: Sequence[Route]) -> None:
+        """Take the whole API's routes, to describe them."""
+        self._described = routes
+
+    def routes(self) -> list[Route]:
+        """Return the declarations."""
+        text, page = "text/plain", "text/html"
+        return [
+            _route("/healthz", self.health, "How the node is", answer=HealthOut),
+            _route("/livez", self.live, "Whether the process answers", answer_type=text),
+            _route("/readyz", self.ready, "Whether to send traffic here", answer=HealthOut),
+            _route("/version", self.version, "What runs here", answer=VersionOut),
+            _route("/metrics", self.metrics, "For Prometheus", answer_type=text),
+            _route("/openapi.json", self.openapi, "This API, described", answer=dict[str, Any]),
+            _route("/docs", self.docs, "This API, to read", answer_type=page),
+        ]
+
+    def health(self, _request: Request) -> Response:
+        """Answer 200 when all is well, 503 when a partition is offline or data is damaged."""
+        offline, damaged = self._troubles()
+        status = "degraded" if offline or damaged else "ok"
+        return json_response(HealthOut(status, offline, damaged), 200 if status == "ok" else 503)
+
+    def live(self, _request: Request) -> Response:
+        """Answer 200 whenever the process can."""
+        return Response(200, b"ok\n", "text/plain")
+
+    def ready(self, _request: Request) -> Response:
+        """Answer 200 when the node takes traffic, 503 until it has started and while it stops."""
+        if self._is_draining():
+            return json_response(HealthOut("draining"), 503)
+        if waits_for := self._waits_for():
+            return json_response(HealthOut("starting", waits_for=waits_for), 503)
+        return json_response(HealthOut("ok"))
+
+    def version(self, _request: Request) -> Response:
+        """Answer what runs here."""
+        return json_response(VersionOut(__version__, sys.version.split()[0], self._node_id))
+
+    def metrics(self, _request: Request) -> Response:
+        """Answer the metrics."""
+        return Response(200, self._metrics.render(), CONTENT_TYPE)
+
+    def openapi(self, _request: Request) -> Response:
+        """Answer the API's description."""
+        return json_response(openapi(self._described))
+
+    def docs(self, _request: Request) -> Response:
+        """Answer a page about the API."""
+        return Response(200, docs_page(self._described).encode(), "text/html; charset=utf-8")
+
+    def _troubles(self) -> tuple[list[str], list[str]]:
+        offline: list[str] = []
+        damaged: list[str] = []
+        for topic in self._broker.topics.values():
+            for partition in topic.partitions:
+                name = f"{topic.name}:{partition.identity.number}"
+                if not partition.is_online:
+                    offline.append(name)
+                if partition.messages.damage or partition.events.damage:
+                    damaged.append(name)
+        return offline, damaged
+
+
+def _route(
+    path: str, handler: Handler, summary: str, *, answer: Any = None, answer_type: str = JSON
+) -> Route:
+    return Route(
+        "GET",
+        path,
+        handler,
+        summary,
+        answer=answer,
+        answer_type=answer_type,
+        ignores_query=True,
+    )

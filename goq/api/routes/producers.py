@@ -1,0 +1,73 @@
+"""The route that tells how far a producer got, so that it can go on without doubling."""
+
+from __future__ import annotations
+
+from goq.api.codec.messages import json_response
+from goq.api.gateway.merge import merge_partitions
+from goq.api.router import Route
+from goq.api.routing import AtLeaders
+from goq.api.schemas.bodies import ProducerOut, ProducerPartitionOut
+from goq.broker.broker import Broker
+from goq.broker.partition.partition import Partition
+from goq.errors import InvalidInput
+from goq.http.message import Request, Response
+
+_DIGITS_MAX = 20
+_ID_MAX = 2**64 - 1
+
+
+class ProducerRoutes:
+    """How far producers got."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def routes(self) -> list[Route]:
+        """Return the declarations."""
+        return [
+            Route(
+                "GET",
+                "/v1/topics/{topic}/producers/{producer_id}",
+                self.show,
+                "Show how far a producer got in each partition",
+                answer=ProducerOut,
+                errors=("topic_not_found", "partition_offline"),
+                spread=AtLeaders(merge_partitions, needs_all=True),
+            )
+        ]
+
+    async def show(self, _request: Request, name: str, producer_id: str) -> Response:
+        """Show with which sequence a producer goes on, and where its last message lies.
+
+        Only what is durable counts. Partitions that do not know the producer are left out.
+        """
+        topic = self._broker.topic(name)
+        number = _producer_id(producer_id)
+        shown = [_shown(partition, number) for partition in topic.partitions]
+        return json_response(ProducerOut([each for each in shown if each is not None]))
+
+
+def _shown(partition: Partition, producer_id: int) -> ProducerPartitionOut | None:
+    partition.check_room()  # what is known where it is offline may not be what the disk has
+    producers = partition.state.producers
+    reached = producers.reached(producer_id)
+    if reached is None:
+        return None
+    epoch, next_sequence = reached
+    return ProducerPartitionOut(
+        partition=partition.identity.number,
+        epoch=epoch,
+        next_sequence=next_sequence,
+        offset=producers.offset_of(producer_id, next_sequence - 1),
+    )
+
+
+def _producer_id(text: str) -> int:
+    is_number = text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
+    number = int(text) if is_number else 0
+    if not 1 <= number <= _ID_MAX:
+        raise InvalidInput(
+            f"a producer's id is a number from 1 to {_ID_MAX}, not {text[:50]!r}",
+            field="producer_id",
+        )
+    return number

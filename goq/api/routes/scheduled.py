@@ -1,0 +1,161 @@
+"""The route that lists what waits for its time, in the order in which it is due."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import NamedTuple
+
+from goq import limits
+from goq.api.codec.messages import JsonMessages, json_response, messages_json
+from goq.api.codec.request import query_int, time_us
+from goq.api.gateway.merge_pages import PAGE_MESSAGES, by_due
+from goq.api.router import Parameter, Route
+from goq.api.routes.message import put_lane_in_force
+from goq.api.routing import AtLeaders
+from goq.api.schemas.bodies import MessageOut
+from goq.api.schemas.messages import ScheduledOut
+from goq.api.views.log_read import read_log
+from goq.broker.broker import Broker
+from goq.broker.partition.delayed import Pending, Waiting
+from goq.broker.topic.topic import Topic
+from goq.delivery.events.transitions import State
+from goq.errors import InvalidInput
+from goq.frame.view import FrameView
+from goq.http.message import Request, Response
+from goq.units import format_time_us
+
+_FOREVER_MS = 2**63 - 1
+_DIGITS_MAX = 19
+
+
+class Due(NamedTuple):
+    """A message that waits: first by when it is due, then by partition and offset."""
+
+    due_ms: int
+    partition: int
+    offset: int
+
+    @classmethod
+    def parse(cls, text: str) -> Due:
+        """Return what :meth:`__str__` wrote; raise ``InvalidInput`` for anything else."""
+        parts = text.split(".")
+        if len(parts) != len(cls._fields) or not all(map(_is_number, parts)):
+            raise InvalidInput(
+                f"{text[:80]!r} is not what the page before gave as next", field="after"
+            )
+        due_ms, partition, offset = map(int, parts)
+        return cls(due_ms, partition, offset)
+
+    def __str__(self) -> str:
+        """Return it as a page's ``next`` has it."""
+        return ".".join(map(str, self))
+
+    def within(self, partition: int) -> Pending:
+        """Return behind what to go on in one of the partitions."""
+        if partition == self.partition:
+            return Pending(self.due_ms, self.offset)
+        return Pending(self.due_ms, _FOREVER_MS if partition < self.partition else -1)
+
+
+def _is_number(text: str) -> bool:
+    return len(text) <= _DIGITS_MAX and text.isascii() and text.isdigit() and int(text) < 2**62
+
+
+class ScheduledRoutes:
+    """Lists of what is scheduled."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def routes(self) -> list[Route]:
+        """Return the declarations."""
+        return [
+            Route(
+                "GET",
+                "/v1/topics/{topic}/scheduled",
+                self.page,
+                "List the messages that wait for their time, the next to be due first",
+                answer=ScheduledOut,
+                parameters=(
+                    Parameter("limit", "at most so many messages", "integer"),
+                    Parameter("after", "go on behind the page that gave this as next"),
+                    Parameter("until", "no message that is due at or after this time"),
+                ),
+                errors=("topic_not_found",),
+                spread=AtLeaders(by_due),
+            )
+        ]
+
+    async def page(self, request: Request, name: str) -> Response:
+        """List messages in the order of due time, partition and offset."""
+        topic, query = self._broker.topic(name), request.query
+        limit = query_int(
+            request, "limit", PAGE_MESSAGES, minimum=1, maximum=limits.SCHEDULED_MESSAGES_MAX
+        )
+        after = Due.parse(query["after"]) if "after" in query else Due(0, 0, -1)
+        until_ms = _FOREVER_MS
+        if "until" in query:
+            until_ms = -(-time_us(query["until"], "until", self._broker.clock.wall_us()) // 1000)
+        found = await self._due(topic, after, until_ms, limit + 1)
+        page, last, reader = JsonMessages(limits.READ_BYTES_MAX), after, _Reader(topic)
+        for due in found[:limit]:
+            out = await reader.message(due)
+            if out is not None and not page.add(out):
+                return json_response(ScheduledOut(page.messages, str(last)))
+            last = due
+        return json_response(ScheduledOut(page.messages, str(last) if found[limit:] else None))
+
+    async def _due(self, topic: Topic, after: Due, until_ms: int, count: int) -> list[Due]:
+        """Return what is due next in all partitions."""
+        asked = [(p.identity.number, p) for p in topic.partitions if p.dispatch.schedule.count]
+        pending = await asyncio.gather(
+            *(
+                p.look(
+                    partial(
+                        Waiting.earliest,
+                        after=after.within(number),
+                        until_ms=until_ms,
+                        count=count,
+                    )
+                )
+                for number, p in asked
+            )
+        )
+        found = [
+            Due(due_ms, number, offset)
+            for (number, _), some in zip(asked, pending, strict=True)
+            for due_ms, offset in some
+        ]
+        return sorted(found)[:count]
+
+
+class _Reader:
+    """Reads messages one by one, each frame once as long as the next is in it too."""
+
+    def __init__(self, topic: Topic) -> None:
+        self._topic = topic
+        self._partition: int | None = None
+        self._views: list[FrameView] = []
+
+    async def message(self, due: Due) -> MessageOut | None:
+        """Return a message; None for one that cannot be read, or is gone since."""
+        topic, partition = self._topic, self._topic.partitions[due.partition]
+        if due.partition != self._partition or not any(_holds(v, due.offset) for v in self._views):
+            self._views = (await read_log(partition, due.offset, due.offset + 1)).frames
+            self._partition = due.partition
+        for view in self._views:
+            if _holds(view, due.offset):
+                found = messages_json(topic, due.partition, [view], due.offset, due.offset + 1)
+                out = next(found, None)
+                if out is None:  # compacted away
+                    return None
+                put_lane_in_force(out, topic, partition)
+                out.deliver_at = format_time_us(due.due_ms * 1000)
+                out.state = str(State.SCHEDULED)
+                return out
+        return None
+
+
+def _holds(view: FrameView, offset: int) -> bool:
+    return view.header.base_offset <= offset < view.header.end_offset

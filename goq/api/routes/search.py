@@ -1,0 +1,174 @@
+"""The route that finds messages by what people know of them: a key, a dedup id, a header."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import msgspec
+
+from goq import limits
+from goq.api.codec.messages import json_response
+from goq.api.codec.request import query_int, time_us
+from goq.api.gateway.merge_pages import newest_first
+from goq.api.router import Parameter, Route
+from goq.api.routing import Asked, AtLeaders, Document, is_local
+from goq.api.schemas.trace import TraceOut
+from goq.broker.broker import Broker
+from goq.broker.search.finder import FoundPage
+from goq.broker.search.partition_search import TIME_US_MAX, TIME_US_MIN, Wanted
+from goq.errors import InvalidInput, MessageNotFound
+from goq.frame.hashing import dedup_hash
+from goq.http.message import Request, Response
+from goq.model import MessageId, check_dedup_text
+from goq.units import format_time_us
+
+_SELECTORS = ("key", "key_base64", "dedup_id", "header")
+_LIMIT = 10
+_COUNTS = ("searched", "partitions", "unreadable")
+
+
+class TracesOut(msgspec.Struct):
+    """The traces of the messages found, the newest first, and where the search goes on."""
+
+    traces: list[TraceOut]
+    next: str | None
+
+
+class PartOut(TracesOut):
+    """What another node puts together of several, with how much was searched."""
+
+    searched: int
+    partitions: int
+    unreadable: int
+
+
+Tracer = Callable[[MessageId], Awaitable[TraceOut]]
+"""Returns a message's trace; raises ``MessageNotFound`` if it is gone."""
+
+
+class FindingRoutes:
+    """Find by key, dedup id or header."""
+
+    def __init__(self, broker: Broker, tracer: Tracer) -> None:
+        self._broker = broker
+        self._tracer = tracer
+
+    def routes(self) -> list[Route]:
+        """Return the declarations."""
+        return [
+            Route(
+                "GET",
+                "/v1/topics/{topic}/trace",
+                self.find,
+                "Trace the messages with a key, a dedup id or a header",
+                answer=TracesOut,
+                parameters=(
+                    Parameter("key", "messages with this key"),
+                    Parameter("key_base64", "messages with this key, in base64"),
+                    Parameter("dedup_id", "messages with this dedup id"),
+                    Parameter("header", "messages with this header: name=value"),
+                    Parameter("from_time", "only what was published at or after this time"),
+                    Parameter("to_time", "only what was published before this time"),
+                    Parameter("limit", "at most so many messages; default 10", "integer"),
+                    Parameter("cursor", "go on where another answer ended: its next"),
+                ),
+                errors=("topic_not_found", "message_not_found", "partition_offline"),
+                waits=True,
+                spread=AtLeaders(self._merged, needs_all=True),
+            )
+        ]
+
+    async def find(self, request: Request, name: str) -> Response:
+        """Find messages and tell their lives, the newest first."""
+        wanted = self._wanted(request.query)
+        limit = query_int(request, "limit", _LIMIT, minimum=1, maximum=limits.FIND_MESSAGES_MAX)
+        topic = self._broker.topic(name)
+        cursor = request.query.get("cursor")
+        page = await self._broker.finder.find(topic, wanted, limit, cursor)
+        is_part = is_local(request)
+        if not page.found and page.next is None and cursor is None and not is_part:
+            raise MessageNotFound(_nothing(request.query, name, wanted, page))
+        traces = []
+        for partition, offset, _ in page.found:
+            try:
+                traces.append(await self._tracer(MessageId(name, partition, offset)))
+            except MessageNotFound:
+                continue  # deleted since it was found
+        if is_part:
+            counts = page.searched, page.partitions, page.unreadable
+            return json_response(PartOut(traces, page.next, *counts))
+        return json_response(TracesOut(traces, page.next))
+
+    def _merged(self, documents: Sequence[Document], asked: Asked) -> Document:
+        merged = newest_first(documents, int(asked.query.get("limit", _LIMIT)))
+        if not merged["traces"] and merged["next"] is None and "cursor" not in asked.query:
+            counts = [sum(d[name] for d in documents) for name in _COUNTS]
+            page, wanted = FoundPage([], None, *counts), self._wanted(asked.query)
+            raise MessageNotFound(_nothing(asked.query, asked.path[0], wanted, page))
+        return merged
+
+    def _wanted(self, query: Mapping[str, str]) -> Wanted:
+        given = [name for name in _SELECTORS if name in query]
+        if len(given) != 1:
+            raise InvalidInput(
+                f"say what to look for by one of {', '.join(_SELECTORS)};"
+                f" here are {' and '.join(given) or 'none'}",
+                field=given[1] if given else "key",
+            )
+        now_us = self._broker.clock.wall_us()
+        times = [
+            time_us(query[name], name, now_us) if name in query else default
+            for name, default in (("from_time", TIME_US_MIN), ("to_time", TIME_US_MAX))
+        ]
+        value = query[given[0]]
+        match given[0]:
+            case "dedup_id":
+                hashed = dedup_hash(check_dedup_text(value, field="dedup_id"))
+                return Wanted(dedup_id=hashed, from_us=times[0], to_us=times[1])
+            case "header":
+                return Wanted(header=_header(value), from_us=times[0], to_us=times[1])
+        key = value.encode() if given[0] == "key" else _from_base64(value)
+        return Wanted(key=key, from_us=times[0], to_us=times[1])
+
+
+def _header(text: str) -> tuple[str, bytes]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise InvalidInput(f"{text[:100]!r} is not a header; one reads name=value", field="header")
+    return name, value.encode()
+
+
+def _from_base64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidInput(
+            f"not base64: {error}; write + as %2B in a URL", field="key_base64"
+        ) from None
+
+
+def _nothing(query: Mapping[str, str], topic: str, wanted: Wanted, page: FoundPage) -> str:
+    """Return what was looked for and where, for one who did not find it."""
+    what = "no message"
+    if wanted.header is not None:
+        what += f" with the header {query['header'][:100]!r}"
+    elif wanted.dedup_id is not None:
+        what += f" with the dedup id {query['dedup_id'][:100]!r}"
+    else:
+        assert wanted.key is not None
+        what += f" with the key {wanted.key[:100]!r}"
+    what += f" in topic {topic}: searched {page.searched} messages"
+    what += f" in {page.partitions} partitions" if page.partitions != 1 else " in 1 partition"
+    if wanted.from_us != TIME_US_MIN:
+        what += f" from {format_time_us(wanted.from_us)}"
+    if wanted.to_us != TIME_US_MAX:
+        what += f" up to {format_time_us(wanted.to_us)}"
+    if page.unreadable:
+        what += f"; {page.unreadable} places could not be read, goq doctor says more"
+    if wanted.key is not None:
+        what += "; keys are bytes and compared as they are: A differs from a"
+    elif wanted.header is not None:
+        what += "; name and value are compared as they are: A differs from a"
+    return what

@@ -1,0 +1,121 @@
+"""The streaming receive: messages as they become ready, in one answer that does not end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator
+from typing import Final
+
+from goq import limits
+from goq.api.codec.messages import deliveries_parts, delivery_json, encode_json, json_response
+from goq.api.codec.request import json_body
+from goq.api.router import FRAMES, NDJSON, Route
+from goq.api.routing import STREAM_ID, Special
+from goq.api.schemas.bodies import StreamGrant, StreamOut
+from goq.broker.broker import Broker
+from goq.broker.partition.partition import Delivery
+from goq.broker.topic.push_streams import Stream
+from goq.broker.topic.topic import Topic
+from goq.errors import InvalidInput
+from goq.http.message import BytesLike, Item, LiveStream, Request, Response
+
+_PIECE_BYTES: Final = 64 * limits.KIB
+_STREAM = "/v1/topics/{topic}/groups/{group}/streams/{stream}"
+
+
+class StreamRoutes:
+    """Opens streams, and answers requests about open ones."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def routes(self) -> list[Route]:
+        """Return the declarations."""
+        errors = ("stream_not_found",)
+        return [
+            Route(
+                "PATCH",
+                _STREAM,
+                self.grant,
+                "Let a stream hand over more",
+                StreamGrant,
+                StreamOut,
+                errors=errors,
+                spread=Special.STREAM,
+            ),
+            Route(
+                "DELETE",
+                _STREAM,
+                self.end,
+                "End a stream and keep what it handed over",
+                status=204,
+                errors=errors,
+                spread=Special.STREAM,
+            ),
+        ]
+
+    def answer(self, stream: Stream, *, frames: bool) -> Response:
+        """Return the answer that a stream is."""
+        if frames:
+            live = LiveStream(self._frames(stream), b"".join(_framed(stream.topic, [])))
+        else:
+            live = LiveStream(self._lines(stream), b"\n")
+        return Response(200, live, FRAMES if frames else NDJSON, {STREAM_ID: stream.id})
+
+    async def grant(self, request: Request, topic: str, group: str, stream_id: str) -> Response:
+        """Make room for more messages than a stream has in flight."""
+        asked = json_body(request, StreamGrant)
+        if not 1 <= asked.more <= limits.RECEIVE_MESSAGES_MAX:
+            raise InvalidInput(
+                f"more is 1 to {limits.RECEIVE_MESSAGES_MAX}, not {asked.more}", field="more"
+            )
+        stream = self._broker.streams.find(topic, group, stream_id)
+        stream.grant(asked.more)
+        account = stream.account
+        return json_response(StreamOut(stream.id, account.credit, account.in_flight))
+
+    async def end(self, _request: Request, topic: str, group: str, stream_id: str) -> Response:
+        """End a stream; its consumer keeps its leases."""
+        self._broker.streams.find(topic, group, stream_id).end()
+        return Response(204)
+
+    async def _frames(self, stream: Stream) -> AsyncGenerator[Item, None]:
+        # Opened by its first step: what has not begun is not closed either.
+        self._broker.streams.open(stream)
+        try:
+            while deliveries := await stream.next():
+                yield _framed(stream.topic, deliveries)
+        finally:
+            self._broker.streams.close(stream)
+
+    async def _lines(self, stream: Stream) -> AsyncGenerator[Item, None]:
+        self._broker.streams.open(stream)
+        try:
+            while deliveries := await stream.next():
+                for delivery in deliveries:
+                    for piece in _pieces(stream.topic, delivery):
+                        yield piece
+                        await asyncio.sleep(0)  # there may be megabytes: let others have a turn
+        finally:
+            self._broker.streams.close(stream)
+
+
+def _framed(topic: Topic, deliveries: list[Delivery]) -> list[BytesLike]:
+    parts = deliveries_parts(topic, deliveries)
+    size = sum(len(part) for part in parts)
+    return [size.to_bytes(4, "little"), *parts]
+
+
+def _pieces(topic: Topic, delivery: Delivery) -> Iterator[bytes]:
+    """Yield messages, a line each, some at a time: what they grow to is made as it is taken."""
+    lines: list[bytes] = []
+    size_bytes = 0
+    for out in delivery_json(topic, delivery):
+        line = encode_json(out)
+        lines += (line, b"\n")
+        size_bytes += len(line)
+        if size_bytes >= _PIECE_BYTES:
+            yield b"".join(lines)
+            lines, size_bytes = [], 0
+    if lines:
+        yield b"".join(lines)

@@ -1,0 +1,79 @@
+"""The JSON shapes of dead letters."""
+
+from __future__ import annotations
+
+import msgspec
+
+from goq.api.schemas.bodies import Input, MessageOut
+from goq.broker.outbox.dead_letter_headers import FailedAttempt, Life
+
+
+class Redrive(Input):
+    """Which dead letters to put back, and where, if not where they came from.
+
+    ``partition`` is one of the topic of dead letters, None for all. ``max`` is how many at most;
+    ``force`` takes also those that were put back too often already.
+    """
+
+    group: str | None = None
+    reason: str | None = None
+    cause: str | None = None
+    key: str | None = None
+    from_time: str | None = None
+    to_time: str | None = None
+    ids: list[str] = msgspec.field(default_factory=list)
+    partition: int | None = None
+    after: str | None = None
+    max: int = 1000
+    to: str | None = None
+    dry_run: bool = False
+    force: bool = False
+
+
+class DeadLetterOut(MessageOut, kw_only=True):
+    """A dead letter: ``origin`` is the id that the message had, ``headers`` are its own.
+
+    ``failures`` tell how its attempts failed, ``earlier`` how it died before it was put back.
+    """
+
+    origin: str | None = None
+    group: str | None = None
+    attempts: int | None = None
+    cause: str | None = None
+    reason: str | None = None
+    died_at: str | None = None
+    published_at: str | None = None
+    redrives: int = 0
+    lost: str | None = None
+    failures: list[FailedAttempt] = msgspec.field(default_factory=list)
+    earlier: list[Life] = msgspec.field(default_factory=list)
+
+
+class DeadLettersOut(msgspec.Struct):
+    """Dead letters, and the id to go on after."""
+
+    messages: list[DeadLetterOut]
+    next: str | None = None
+
+
+class RedriveOut(msgspec.Struct):
+    """What was put back, or would be.
+
+    ``looped`` were put back too often already, ``lost`` cannot be read any more: they stay.
+    """
+
+    dry_run: bool
+    matched: int
+    redriven: int
+    looped: int
+    lost: int
+    next: str | None = None
+
+
+class PurgeOut(msgspec.Struct):
+    """What was taken away for good, or would be."""
+
+    dry_run: bool
+    matched: int
+    purged: int
+    next: str | None = None

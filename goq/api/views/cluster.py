@@ -1,0 +1,149 @@
+"""The cluster's state as people are shown it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+from goq.api.schemas.cluster import (
+    ClusterOut,
+    ClusterPartitionOut,
+    ClusterSettingsOut,
+    ClusterTopicOut,
+    FollowerOut,
+    MoveOut,
+    NodeOut,
+)
+from goq.cluster.metadata.state import Node, Partition, State, places
+
+if TYPE_CHECKING:
+    from goq.cluster.replication.status import ReplicaReport
+
+Reports = Mapping[tuple[str, int], "ReplicaReport"]
+_MS_PER_S = 1000
+_STRANGER = "comes with another disk than it is known with, and is not let in"
+
+
+def cluster_out(
+    state: State,
+    node: str,
+    *,
+    is_cluster: bool,
+    controller: str | None,
+    topics: Collection[str] | None = None,
+    reports: Reports = {},  # noqa: B006 - nothing writes to it
+    strangers: Collection[str] = (),
+) -> ClusterOut:
+    """Return what ``node`` knows, of all topics or of some."""
+    out = ClusterOut(
+        version=state.version,
+        node=node,
+        cluster=is_cluster,
+        controller=controller,
+        nodes=[_node(known, strangers) for _, known in sorted(state.nodes.items())],
+        settings=ClusterSettingsOut(
+            state.settings.replication_factor,
+            state.settings.min_insync,
+            state.settings.moves_at_once,
+            state.settings.move_bytes_per_s,
+        ),
+        topics=[],
+        under_replicated=[],
+        offline=[],
+        moves=[],
+    )
+    for place, _, partition in places(state):
+        if topics is not None and place.topic not in topics:
+            continue
+        if not out.topics or out.topics[-1].name != place.topic:
+            out.topics.append(ClusterTopicOut(place.topic, []))
+        report = reports.get(place)
+        out.topics[-1].partitions.append(_partition(place.partition, partition, report))
+        name = f"{place.topic}:{place.partition}"
+        if partition.leader is None:
+            out.offline.append(name)
+        if is_under_replicated(partition):
+            out.under_replicated.append(name)
+        if partition.target:
+            out.moves.append(_move(place.topic, place.partition, partition, report))
+    return out
+
+
+def is_under_replicated(partition: Partition) -> bool:
+    """Whether a replica that a partition is to have is not in sync, or not there yet."""
+    return partition.lacks_replicas or not set(partition.replicas) <= set(partition.in_sync)
+
+
+def status_of(node: Node) -> str:
+    """Return how a node is, in a word; what keeps it from working before what is under way."""
+    if not node.is_up:
+        return "fenced"
+    if not node.can_lead:
+        return "unfit"
+    return "leaving" if node.leaving else "up"
+
+
+def _node(node: Node, strangers: Collection[str]) -> NodeOut:
+    return NodeOut(
+        node.id,
+        node.http_url,
+        status_of(node),
+        node.incarnation,
+        node.rack,
+        _STRANGER if node.id in strangers else node.unfit_reason or None,
+    )
+
+
+def _partition(
+    number: int, partition: Partition, report: ReplicaReport | None
+) -> ClusterPartitionOut:
+    out = ClusterPartitionOut(
+        partition=number,
+        leader=partition.leader,
+        leader_epoch=partition.leader_epoch,
+        replicas=list(partition.replicas),
+        in_sync=list(partition.in_sync),
+        offline=partition.leader is None,
+        wanted=max(partition.wanted, len(partition.replicas)),
+        adding=list(partition.adding),
+        removing=list(partition.removing),
+        damaged=list(partition.damaged),
+        unclean=partition.unclean,
+    )
+    if report is not None:
+        out.start_offset, out.end_offset = report.start_offset, report.end_offset
+        out.followers = [
+            FollowerOut(
+                node,
+                follower.end_offset,
+                None
+                if follower.end_offset is None
+                else max(report.end_offset - follower.end_offset, 0),
+                None if follower.behind_ms is None else follower.behind_ms / _MS_PER_S,
+            )
+            for node, follower in sorted(report.followers.items())
+        ]
+    return out
+
+
+def _move(topic: str, number: int, partition: Partition, report: ReplicaReport | None) -> MoveOut:
+    return MoveOut(
+        topic,
+        number,
+        list(partition.replicas),
+        list(partition.target),
+        "copying" if partition.moving else "waiting",
+        None if report is None or not partition.moving else _progress(partition, report),
+    )
+
+
+def _progress(partition: Partition, report: ReplicaReport) -> float:
+    """Return how much of the messages the new replicas have, from 0 to 1."""
+    whole = report.end_offset - report.start_offset
+    shares = []
+    for node in partition.adding:
+        follower = report.followers.get(node)
+        end = None if follower is None else follower.end_offset
+        copied = 0 if end is None else max(end - report.start_offset, 0)
+        shares.append(min(copied / whole, 1.0) if whole else float(end is not None))
+    return round(min(shares, default=1.0), 3)

@@ -1,0 +1,137 @@
+"""What people see of groups: progress, and what a reset would do."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from msgspec import UNSET, UnsetType
+
+from goq.api.codec.request import time_us
+from goq.api.schemas.bodies import (
+    GroupOut,
+    GroupPartitionOut,
+    MemberOut,
+    ResetPartitionOut,
+)
+from goq.api.views.log_read import read_log
+from goq.broker.group.lag import exact_counts
+from goq.broker.group.messages_by_state import runs_of
+from goq.broker.partition.partition import Partition
+from goq.broker.topic.topic import Topic
+from goq.clock import Clock
+from goq.delivery.events.transitions import State
+from goq.errors import InvalidInput
+
+
+class GroupViews:
+    """Read-only views over a group in all partitions of a topic."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    async def group(self, topic: Topic, name: str) -> GroupOut:
+        """Return a group's progress in total and by partition."""
+        now_ms = self._clock.wall_ms()
+        chosen = topic.partitions.here()
+        counts = [await exact_counts(partition, name, now_ms) for partition in chosen]
+        partitions = [
+            GroupPartitionOut(
+                partition=p.identity.number,
+                cursor=p.state.group(name).taken.floor,
+                end=or_unset(p.state.group(name).end_offset),
+                **each._asdict(),
+            )
+            for p, each in zip(chosen, counts, strict=True)
+        ]
+        holders: dict[str, int] = {}
+        for partition in topic.partitions:
+            for lease in partition.state.group(name).leases.values():
+                held = holders.get(lease.consumer, 0)
+                holders[lease.consumer] = held + lease.parts.message_count
+        return GroupOut(
+            group=name,
+            lag=sum(p.lag for p in partitions),
+            ready=sum(p.ready for p in partitions),
+            leased=sum(p.leased for p in partitions),
+            retry=sum(p.retry for p in partitions),
+            blocked=sum(each.blocked for each in counts),
+            scheduled=sum(p.scheduled for p in partitions),
+            dead=sum(p.dead for p in partitions),
+            oldest_ready_age_ms=await self._oldest_age_ms(topic, name, now_ms),
+            members=[MemberOut(consumer, held) for consumer, held in sorted(holders.items())],
+            partitions=partitions,
+            settings=topic.settings_of(name).written_for_group(),
+        )
+
+    async def _oldest_age_ms(self, topic: Topic, name: str, now_ms: int) -> int | None:
+        times_us: list[int] = []
+        for partition in topic.partitions:
+            if not (await exact_counts(partition, name, now_ms)).ready:
+                continue  # nor is there any need to look at all that is scheduled
+            async for run in runs_of(partition, name, State.READY, 0, now_ms):
+                reading = await read_log(partition, run.start, run.start + 1)
+                times_us += [view.header.append_time_us for view in reading.frames]
+                break
+        return max(0, now_ms - min(times_us) // 1000) if times_us else None
+
+    def reset(self, partition: Partition, name: str, target: ResetTarget) -> ResetPartitionOut:
+        """Return what going on from a place means for what was done and what was not."""
+        state = partition.state
+        group = state.group(name)
+        end = state.end_offset if target.end is None else target.end
+        ceiling = group.taken.ceiling  # what lies behind the end that it has was not done
+
+        def done(first: int, last: int) -> int:
+            return group.taken.count(first, min(last, ceiling))
+
+        return ResetPartitionOut(
+            partition=partition.identity.number,
+            cursor=group.taken.floor,
+            to=target.start,
+            redelivers=done(target.start, end),
+            skips=target.start - state.start_offset - done(state.start_offset, target.start),
+            voids=group.leased_count,
+            end=or_unset(target.end),
+            withholds=UNSET if target.end is None else state.end_offset - target.end,
+        )
+
+
+def or_unset(offset: int | None) -> int | UnsetType:
+    """Return an offset as an answer has it, which leaves out what there is not."""
+    return UNSET if offset is None else offset
+
+
+class ResetTarget(NamedTuple):
+    """Where a group goes on in a partition, and up to where: None for as far as there is."""
+
+    start: int
+    end: int | None
+
+
+def reset_target(
+    partition: Partition, to: str | int, end: str | int | None, now_us: int
+) -> ResetTarget:
+    """Return the offsets that ``to`` and ``end`` mean in a partition, within what it holds.
+
+    A time is the first message, in the order of the log, appended at it or later. Raises
+    ``InvalidInput``.
+    """
+    start = _offset_of(partition, to, "to", now_us)
+    if end is None:
+        return ResetTarget(start, None)
+    return ResetTarget(start, max(start, _offset_of(partition, end, "end", now_us)))
+
+
+def _offset_of(partition: Partition, to: str | int, field: str, now_us: int) -> int:
+    start, end = partition.messages.start_offset, partition.state.end_offset
+    if to == "earliest":
+        return start
+    if to == "latest":
+        return end
+    if isinstance(to, str) and to.isascii() and to.isdigit():
+        to = int(to) if len(to) < 20 else -1
+    if isinstance(to, int):
+        if not 0 <= to < 2**63:
+            raise InvalidInput("an offset is a number from 0 on", field=field)
+        return min(max(to, start), end)
+    return partition.messages.reader.find_time(time_us(to, field, now_us), end)

@@ -1,0 +1,198 @@
+"""Looking at the messages of a group in one state, a page at a time, without touching them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from goq import limits
+from goq.api.codec.messages import JsonMessages, messages_json
+from goq.api.routes.message import put_lane_in_force
+from goq.api.schemas.bodies import MessagesOut
+from goq.api.views.log_read import read_log
+from goq.broker.broker import Broker
+from goq.broker.group.messages_by_state import runs_of
+from goq.broker.partition.partition import Partition
+from goq.broker.topic.topic import Topic
+from goq.delivery.events.transitions import State
+from goq.delivery.group.ranges import Part
+from goq.errors import InvalidInput
+from goq.frame.header import Attribute
+from goq.frame.view import FrameView
+from goq.model import MessageId
+from goq.units import format_time_us
+
+DEAD_LETTERS_SUFFIX = ".dlq"
+DEAD_GROUP_HEADER = "goq-dead-group"
+_BATCH = 1_000
+_TIMES = {State.LEASED: "lease_until", State.RETRY: "due"}
+
+
+def state_of(text: str) -> State:
+    """Return the state of this name; raise ``InvalidInput`` if there is none."""
+    try:
+        return State(text)
+    except ValueError:
+        raise InvalidInput(
+            f"{text[:50]!r} is not a state; there are {', '.join(State)}", field="state"
+        ) from None
+
+
+class Page:
+    """One page under way: what was found, how far it got, and how much it may still look at."""
+
+    def __init__(self, limit: int) -> None:
+        self.found = JsonMessages(limits.READ_BYTES_MAX)
+        self.limit = limit
+        self.scans_left = limits.PEEK_SCANNED_MESSAGES_MAX
+        self.last_id: str | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is enough for an answer."""
+        return len(self.found) >= self.limit or self.scans_left <= 0
+
+    def passed(self, topic: Topic, number: int, offset: int, count: int = 1) -> None:
+        """Note that the next page goes on behind this message, the last of so many."""
+        self.last_id = str(MessageId(topic.name, number, offset))
+        self.scans_left -= count
+
+    def answer(self, *, is_last: bool) -> MessagesOut:
+        """Return the page, and unless it is the last the id to go on behind."""
+        return MessagesOut(self.found.messages, None if is_last else self.last_id)
+
+
+class Peek:
+    """Pages of messages by state. They may be short: an answer looks only so far."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def page(
+        self, topic: Topic, group: str, state: State, limit: int, after: str | None
+    ) -> MessagesOut:
+        """Return messages in one state, and the id to go on behind if there may be more."""
+        page = Page(limit)
+        if state is State.DEAD:
+            dead = self._broker.topics.get(topic.name + DEAD_LETTERS_SUFFIX)
+            if dead is None:
+                return page.answer(is_last=True)
+            return await self._dead(page, dead, group, after)
+        now_ms = self._broker.clock.wall_ms()
+        first, behind = position_of(after, topic.name)
+        for partition in topic.partitions:
+            if partition.identity.number < first:
+                continue
+            start = behind + 1 if partition.identity.number == first else 0
+            async for part in runs_of(partition, group, state, start, now_ms):
+                run = part._replace(start=max(part.start, start))
+                if not await self._add_run(page, topic, partition, run, state, now_ms):
+                    return page.answer(is_last=False)
+        return page.answer(is_last=True)
+
+    async def _add_run(
+        self, page: Page, topic: Topic, partition: Partition, run: Part, state: State, now_ms: int
+    ) -> bool:
+        """Add what of a run is in the state; return whether all of it was looked at."""
+        number = partition.identity.number
+        async for views, first, last in _batches(partition, run.start, run.end, page):
+            expired = _expired(views, first, last, now_ms) if run.attempt == 0 else set()
+            wanted = state is State.EXPIRED
+            if wanted and not expired and not page.is_full:
+                page.passed(topic, number, last - 1, last - first)
+                continue
+            unseen = last - first
+            for out in messages_json(topic, number, views, first, last):
+                unseen -= 1
+                if page.is_full:
+                    return False
+                if state in (State.READY, State.EXPIRED) and (out.offset in expired) != wanted:
+                    page.passed(topic, number, out.offset)
+                    continue
+                out.state, out.attempt = str(state), run.attempt
+                put_lane_in_force(out, topic, partition)
+                if state in _TIMES:
+                    setattr(out, _TIMES[state], format_time_us(run.time_ms * 1000))
+                if not page.found.add(out):
+                    return False
+                page.passed(topic, number, out.offset)
+            if unseen:  # compacted away, or damaged
+                page.passed(topic, number, last - 1, unseen)
+                if page.is_full:
+                    return False
+        return True
+
+    async def _dead(self, page: Page, dead: Topic, group: str, after: str | None) -> MessagesOut:
+        """Return the dead letters of a group that were neither put back nor purged."""
+        first, behind = position_of(after, dead.name)
+        name = group.encode()
+        for partition in dead.partitions:
+            if partition.identity.number < first:
+                continue
+            number, state = partition.identity.number, partition.state
+            start = behind + 1 if number == first else 0
+            start = max(start, state.start_offset)
+            async for views, begin, end in _batches(partition, start, state.end_offset, page):
+                for offset in range(begin, end):
+                    if page.is_full:
+                        return page.answer(is_last=False)
+                    if _header(views, offset) == name and offset not in state.cancelled:
+                        for out in messages_json(dead, number, views, offset, offset + 1):
+                            out.state = str(State.DEAD)
+                            if not page.found.add(out):
+                                return page.answer(is_last=False)
+                    page.passed(dead, number, offset)
+        return page.answer(is_last=True)
+
+
+async def _batches(
+    partition: Partition, start: int, end: int, page: Page
+) -> AsyncIterator[tuple[list[FrameView], int, int]]:
+    """Yield the frames of a run some at a time, and which offsets of them are meant."""
+    count = min(page.limit, _BATCH)
+    while start < end:
+        reading = await read_log(partition, start, min(end, start + count))
+        last = min(end, start + count, reading.next_offset)
+        if last <= start:
+            return  # the log was cut meanwhile
+        yield reading.frames, start, last
+        await asyncio.sleep(0)
+        start, count = last, min(2 * count, _BATCH)
+
+
+def _expired(views: list[FrameView], start: int, end: int, now_ms: int) -> set[int]:
+    """Return the offsets of messages that have outlived their time."""
+    found: set[int] = set()
+    for view in views:
+        column = view.column(Attribute.EXPIRES_AT)
+        if column is None:
+            continue
+        base = view.header.base_offset
+        first, last = max(start, base), min(end, view.header.end_offset)
+        times_ms = column.cast("q")[first - base : last - base].tolist()
+        found.update(o for o, time_ms in enumerate(times_ms, first) if 0 < time_ms <= now_ms)
+    return found
+
+
+def _header(views: list[FrameView], offset: int) -> bytes | None:
+    """Return whose dead letter a message is."""
+    for view in views:
+        index = offset - view.header.base_offset
+        if 0 <= index < view.header.message_count:
+            (headers,) = view.headers(index, index + 1)
+            return next((value for known, value in headers if known == DEAD_GROUP_HEADER), None)
+    return None
+
+
+def position_of(after: str | None, topic: str) -> tuple[int, int]:
+    """Return the partition and offset to go on behind."""
+    if after is None:
+        return -1, -1
+    try:
+        message_id = MessageId.parse(after)
+    except InvalidInput as error:
+        error.field = "after"
+        raise
+    if message_id.topic != topic:
+        raise InvalidInput(f"{after[:300]} is not in topic {topic}", field="after")
+    return message_id.partition, message_id.offset

@@ -1,0 +1,167 @@
+"""Finding dead letters: those in the log of a topic of dead letters that nobody took away.
+
+A search reads the log; it looks at so many messages and no more, and says where to go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from goq import limits
+from goq.broker.outbox.dead_letter_headers import DeadLetter, read_dead_letter
+from goq.broker.partition.partition import Partition
+from goq.broker.topic.topic import Topic
+from goq.errors import InvalidInput
+from goq.model import Message, MessageId
+from goq.units import parse_time_us
+
+_READ_MESSAGES = 1_000
+_READ_BYTES = 4 * limits.MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which dead letters are meant; None, or no ids, is any.
+
+    ``reason`` is a part of it. Times are when they died, from the first up to before the second,
+    in microseconds. Ids are of the dead letters, or of the messages that they were.
+    """
+
+    group: str | None = None
+    reason: str | None = None
+    cause: str | None = None
+    key: bytes | None = None
+    from_us: int | None = None
+    to_us: int | None = None
+    ids: frozenset[str] = frozenset()
+    partition: int | None = None
+
+    def takes(self, message_id: str, key: bytes | None, letter: DeadLetter) -> bool:
+        """Return whether a dead letter is among them."""
+        life = letter.life
+        if self.key is not None and key != self.key:
+            return False
+        if self.ids and message_id not in self.ids and (life is None or life.id not in self.ids):
+            return False
+        if life is None:
+            return (self.group, self.reason, self.cause, self.from_us, self.to_us) == (None,) * 5
+        return (
+            (self.group is None or life.group == self.group)
+            and (self.reason is None or self.reason in life.reason)
+            and (self.cause is None or life.cause == self.cause)
+            and ((self.from_us is None and self.to_us is None) or self._died_within(life.time))
+        )
+
+    def _died_within(self, time: str) -> bool:
+        try:
+            died_us = parse_time_us(time, now_us=0)
+        except InvalidInput:
+            return False
+        return (self.from_us or 0) <= died_us and (self.to_us is None or died_us < self.to_us)
+
+
+class Found(NamedTuple):
+    """A dead letter, and where it lies."""
+
+    partition: int
+    offset: int
+    time_us: int
+    message: Message
+    letter: DeadLetter
+
+
+class _Page(NamedTuple):
+    found: list[Found]
+    next_offset: int
+    messages: int
+    size_bytes: int
+
+
+class DeadLetterSearch:
+    """A search through the partitions of a topic in order, behind a position.
+
+    When :meth:`run` has ended, ``next`` is the position to go on behind, None at the end.
+    """
+
+    def __init__(self, topic: Topic, wanted: Wanted, after: tuple[int, int] = (-1, -1)) -> None:
+        self.next: tuple[int, int] | None = after
+        self._topic = topic
+        self._wanted = wanted
+        self._after = after
+        self._messages_left = limits.DEAD_LETTERS_SCANNED_MAX
+        self._bytes_left = limits.DEAD_LETTERS_SCANNED_BYTES_MAX
+        self._only = self._offsets()
+
+    async def run(self) -> AsyncGenerator[Found, None]:
+        """Yield what is wanted; whoever has enough stops, and notes in ``next`` where."""
+        first, behind = reached = self._after
+        for partition in self._topic.partitions:
+            number = partition.identity.number
+            if number < first or self._wanted.partition not in (None, number):
+                continue
+            at = behind + 1 if number == first else 0
+            while (run := self._run(partition, at)) is not None:
+                if self._messages_left <= 0 or self._bytes_left <= 0:
+                    self.next = reached
+                    return
+                page = await self._read(partition, *run)
+                self._messages_left -= max(1, page.messages)
+                self._bytes_left -= page.size_bytes
+                for found in page.found:
+                    yield found
+                at = page.next_offset
+                reached = (number, at - 1)
+        self.next = None
+
+    def _offsets(self) -> dict[int, list[int]] | None:
+        """Return the only places to look at, by partition, where all ids are of this topic."""
+        places: dict[int, list[int]] = {}
+        for text in self._wanted.ids:
+            topic, partition, offset = MessageId.parse(text)
+            if topic != self._topic.name:
+                return None
+            places.setdefault(partition, []).append(offset)
+        return {number: sorted(some) for number, some in places.items()} or None
+
+    def _run(self, partition: Partition, at: int) -> tuple[int, int] | None:
+        """Return the next messages to look at from an offset on."""
+        state = partition.state
+        at = max(at, state.start_offset)
+        if self._only is None:
+            return next(state.cancelled.missing(at, state.end_offset), None)
+        for offset in self._only.get(partition.identity.number, ()):
+            if at <= offset < state.end_offset and offset not in state.cancelled:
+                return offset, offset + 1
+        return None
+
+    async def _read(self, partition: Partition, start: int, end: int) -> _Page:
+        end = min(end, start + _READ_MESSAGES)
+        return await partition.in_thread(lambda: self._page(partition, start, end))
+
+    def _page(self, partition: Partition, start: int, end: int) -> _Page:
+        number = partition.identity.number
+        reading = partition.messages.reader.read(
+            start, end, messages_max=end - start, bytes_max=_READ_BYTES
+        )
+        found: list[Found] = []
+        size_bytes = 0
+        for view in reading.frames:
+            base = view.header.base_offset
+            first, last = max(start, base), min(end, view.header.end_offset)
+            size_bytes += view.header.frame_bytes
+            messages = view.messages(first - base, last - base)
+            kept = view.kept(first - base, last - base)
+            for offset, message, is_kept in zip(range(first, last), messages, kept, strict=True):
+                if not is_kept:
+                    continue
+                letter = read_dead_letter(message.headers)
+                message_id = str(MessageId(self._topic.name, number, offset))
+                if self._wanted.takes(message_id, message.key, letter):
+                    time_us = view.header.append_time_us
+                    found.append(Found(number, offset, time_us, message, letter))
+        next_offset = min(reading.next_offset, end)
+        if next_offset <= start:
+            next_offset = end  # the log was cut meanwhile
+        return _Page(found, next_offset, next_offset - start, size_bytes)

@@ -1,0 +1,159 @@
+"""A partition's events: applied to the state at once, and queued for their log.
+
+From time to time the whole state is written as a snapshot, at the head of a new segment where the
+active one is full, so that older events may go and opening stays quick.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from goq import limits
+from goq.broker.events.live_index import LiveSpans
+from goq.broker.log.group_commit import Appended, GroupCommit
+from goq.broker.log.quorum import Quorum
+from goq.broker.partition_context import Machinery, Opened, PartitionId
+from goq.delivery.events.event import AnyEvent, token_of
+from goq.delivery.events.frame_codec import encode_event_frame, snapshot_frames
+from goq.delivery.snapshot import snapshot_of, weight_of
+from goq.errors import GoqError
+from goq.storage.log.segment import Segment
+
+_DEFERRED_MAX = 32
+_EVENTS_PER_ENTRY = 4  # of a snapshot that begins no segment
+_SNAPSHOT_COST_BYTES = limits.KIB  # of new messages that an entry of a snapshot has to wait for
+
+
+class Recorder:
+    """The writer of a partition's events; ``on_event`` hears of each that was applied."""
+
+    def __init__(
+        self,
+        identity: PartitionId,
+        opened: Opened,
+        machinery: Machinery,
+        *,
+        quorum: Quorum | None,
+        on_event: Callable[[AnyEvent], None],
+        on_failure: Callable[[GoqError], None],
+    ) -> None:
+        self.rebuilds_from = opened.snapshot_sequence
+        """With which event a rebuild would begin."""
+        self._state = opened.state
+        self._epoch = machinery.epoch
+        self._on_event = on_event
+        self._deferred: list[AnyEvent] = []
+        self._next_sequence = opened.events.end_offset
+        self._snapshot_sequence = opened.events.end_offset
+        self._snapshot_weight = 0
+        self._bytes_since_snapshot = 0
+        self.spans = LiveSpans(
+            opened.events,
+            opened.state.outbox,
+            machinery.epoch,
+            machinery.disk,
+            machinery.executor,
+        )
+        self.commit = GroupCommit(
+            opened.events,
+            machinery.executor,
+            machinery.clock,
+            machinery.epoch,
+            on_commit=lambda _committed: None,
+            on_seal=lambda segment: self._sealed(identity, segment, machinery),
+            on_failure=on_failure,
+            quorum=quorum,
+            write_seconds=machinery.write_seconds,
+        )
+
+    @property
+    def next_token(self) -> int:
+        """The token of a lease whose event is recorded next."""
+        return token_of(self._epoch, self._next_sequence + len(self._deferred))
+
+    def record_later(self, event: AnyEvent) -> None:
+        """Apply an event that nobody waits for: it is written before what is recorded next.
+
+        Until then a crash takes it back; so it must be one that would only happen again.
+        """
+        self._state.apply(event, self._next_sequence + len(self._deferred), self._epoch)
+        self._deferred.append(event)
+        if len(self._deferred) >= _DEFERRED_MAX or self.spans.is_watched(event):
+            self.record(())
+
+    async def write_deferred(self) -> None:
+        """Return when what was recorded for later is durable."""
+        if self._deferred:
+            await self.record(())
+
+    def record(self, events: Sequence[AnyEvent]) -> asyncio.Future[Appended]:
+        """Apply events and queue them for the log; the future is done when they are durable."""
+        together = [*self._deferred, *events]
+        view = encode_event_frame(together)
+        done = self.commit.append(view)
+        self.spans.recorded(together, view.header.frame_bytes, done)
+        self._next_sequence += len(self._deferred)
+        self._deferred.clear()
+        for event in events:
+            self._state.apply(event, self._next_sequence, self._epoch)
+            self._next_sequence += 1
+            self._on_event(event)
+        if self._has_many_events():
+            self._record_snapshot(begins_segment=self._is_full())
+        return done
+
+    def note_published(self, size_bytes: int) -> None:
+        """Take note of new messages: a snapshot says how far into them the state reaches."""
+        self._bytes_since_snapshot += size_bytes
+
+    def is_snapshot_due(self) -> bool:
+        """Whether so much was published that a snapshot is worth its cost."""
+        cost_bytes = _SNAPSHOT_COST_BYTES * self._snapshot_weight
+        return self._bytes_since_snapshot > limits.CHECKPOINT_INTERVAL_BYTES + cost_bytes
+
+    def record_snapshot(self) -> None:
+        """Write the whole state."""
+        self._record_snapshot(begins_segment=self._is_full())
+
+    def record_last_snapshot(self) -> None:
+        """Write the whole state, if there is news, so that opening again is quick."""
+        has_events = self._deferred or self._next_sequence > self._snapshot_sequence
+        if self._bytes_since_snapshot or has_events:
+            self._record_snapshot(begins_segment=False)
+
+    def _sealed(self, identity: PartitionId, segment: Segment, machinery: Machinery) -> None:
+        self.spans.sealed(segment)
+        machinery.on_seal(identity, "events", segment)
+
+    def _has_many_events(self) -> bool:
+        """Whether a snapshot is worth its cost: for a new segment, or to find the past quickly."""
+        count = self._next_sequence - self._snapshot_sequence
+        if self._is_full():
+            return count >= max(limits.SNAPSHOT_EVENTS_MIN, self._snapshot_weight)
+        return count >= max(limits.SNAPSHOT_EVENTS_MAX, _EVENTS_PER_ENTRY * self._snapshot_weight)
+
+    def _is_full(self) -> bool:
+        return self.commit.log.active.size_bytes >= limits.EVENT_SEGMENT_BYTES
+
+    def _record_snapshot(self, *, begins_segment: bool) -> None:
+        if self._deferred:
+            self.record(())
+        events = snapshot_of(self._state, self._state.end_offset)
+        first, *others = snapshot_frames(events)
+        done = self.commit.append(first, begins_segment=begins_segment)
+        for view in others:
+            done = self.commit.append(view)
+        self.spans.snapshot_recorded(len(events), begins_segment=begins_segment)
+        if begins_segment:
+            sequence = self._next_sequence
+            done.add_done_callback(lambda last: self._snapshot_done(last, sequence))
+        self._next_sequence += len(events)
+        self._snapshot_sequence = self._next_sequence
+        self._snapshot_weight = sum(map(weight_of, events)) - len(events)
+        self._bytes_since_snapshot = 0
+
+    def _snapshot_done(self, last: asyncio.Future[Appended], sequence: int) -> None:
+        """A segment that begins with a whole snapshot is all that a rebuild needs."""
+        if not last.cancelled() and last.exception() is None:
+            self.rebuilds_from = sequence

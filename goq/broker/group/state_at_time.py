@@ -1,0 +1,245 @@
+"""A group as it was at a moment: rebuilt from a snapshot and the events after it.
+
+What is written decides, in the order in which it is written. The state *at* a moment is the one
+after the last event, by sequence, whose time is not later; the messages are those up to the last,
+by offset, that was appended by then. While clocks run forward that is what anybody means. Where
+the clock was set back, a moment came twice, and this is the second time.
+
+Two things happen without an event, at a time that is known before: a message whose time has come
+is ready, and so is a retry that is due. Both count as they would on a node that runs, also where
+none ran then.
+
+Nothing here touches a partition that is open: it reads the two logs, from any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from goq.broker.events.replay import Replayed, replay
+from goq.broker.group.lag import GroupCounts, count_in
+from goq.broker.group.messages_by_state import fresh_runs
+from goq.broker.partition.delayed import Waiting
+from goq.delivery.events.event import Matured
+from goq.delivery.events.frame_codec import begins_snapshot
+from goq.delivery.group.group import Group
+from goq.delivery.partition_state import PartitionState
+from goq.errors import DamagedData, PastNotKept
+from goq.storage.log.reader import LogReader
+from goq.storage.log.segment import Segment
+from goq.storage.log.time_lookup import end_at, frames_back, while_kept
+from goq.units import format_time_us
+
+_WINDOW = 1 << 20  # offsets looked at in one go
+
+
+class Incomplete(NamedTuple):
+    """Why a past may not be all there was; the times are of what is known around it, in µs."""
+
+    reason: str
+    from_us: int | None = None
+    to_us: int | None = None
+
+
+class GroupPast(NamedTuple):
+    """A group in one partition at a moment.
+
+    ``is_known`` is whether the group existed there; one that did not has everything before it.
+    ``held`` is how many messages each consumer had leased. ``oldest_us`` is when the first message
+    that was ready had been appended, None if there was none or that is not known. ``end`` is where
+    the group was to end, if anywhere.
+    """
+
+    is_known: bool
+    counts: GroupCounts
+    cursor: int
+    end: int | None
+    held: dict[str, int]
+    oldest_us: int | None
+    incomplete: list[Incomplete]
+
+
+def earliest_us(messages: LogReader, events: LogReader) -> int:
+    """Return since when the past of a partition is kept, in µs; 0 where all of it is.
+
+    Of messages that retention deleted it is not known when they came.
+    """
+    return while_kept([messages, events], lambda: max(_first_us(messages), _first_us(events)))
+
+
+def group_at(messages: LogReader, events: LogReader, name: str, time_us: int) -> GroupPast:
+    """Return a group as it was at a moment; blocks on the disk.
+
+    Raises ``PastNotKept`` for a moment that is before what the logs tell, and what reading them
+    does: ``OSError``, ``DamagedData``.
+    """
+    return while_kept([messages, events], lambda: _group_at(messages, events, name, time_us))
+
+
+def _group_at(messages: LogReader, events: LogReader, name: str, time_us: int) -> GroupPast:
+    if time_us < earliest_us(messages, events):
+        raise not_kept(earliest_us(messages, events))
+    state, incomplete = _state_at(messages, events, time_us)
+    is_known, group = name in state.groups, state.group(name)
+    start = messages.segments[0].base_offset
+    gone = sum(hole.end - hole.start for hole in group.taken.missing(state.start_offset, start))
+    if gone:
+        incomplete.append(
+            Incomplete(
+                f"{gone} messages that were not done then have been deleted since: which of them"
+                " waited for their time is not known"
+            )
+        )
+    if _is_compacted(messages, state, group):
+        incomplete.append(
+            Incomplete(
+                "messages that were not done then have been compacted: which of those that have"
+                " gone waited for their time is not known"
+            )
+        )
+    waiting = Waiting(messages, state)
+    now_ms = time_us // 1000
+    counts = count_in(state, group, _scheduled(waiting, group), now_ms)
+    held: dict[str, int] = {}
+    for lease in group.leases.values():
+        held[lease.consumer] = held.get(lease.consumer, 0) + lease.parts.message_count
+    oldest_us = None
+    if counts.ready:
+        first = _first_ready(state, group, waiting, max(start, state.start_offset), now_ms)
+        oldest_us = _time_of(messages, first, incomplete)
+    place = group.taken.floor, group.end_offset
+    return GroupPast(is_known, counts, *place, held, oldest_us, incomplete)
+
+
+def _scheduled(waiting: Waiting, group: Group) -> int:
+    """Return how many messages waited for their time; before the end of a group that had one."""
+    if group.end_offset is None:
+        return waiting.count()
+    runs = waiting.runs(0, group.end_offset)
+    return sum(hole.end - hole.start for run in runs for hole in group.taken.missing(*run))
+
+
+def _is_compacted(messages: LogReader, state: PartitionState, group: Group) -> bool:
+    """Whether segments with messages that the group had not done have been compacted, ever."""
+    return any(
+        any(True for _ in group.taken.missing(segment.base_offset, end))
+        for segment in messages.segments
+        if segment.generation and (end := min(segment.end_offset, state.end_offset))
+    )
+
+
+def not_kept(earliest: int) -> PastNotKept:
+    """Return the error that says since when the past is kept."""
+    return PastNotKept(
+        f"what was before {format_time_us(earliest)} is not kept any more; ask for that time or a"
+        " later one",
+        field="at",
+    )
+
+
+def _state_at(
+    messages: LogReader, events: LogReader, time_us: int
+) -> tuple[PartitionState, list[Incomplete]]:
+    end = end_at(events, time_us)
+    replayed = replayed_to(events, end)
+    state = replayed.state
+    messages_end = end_at(messages, time_us)
+    # Events may speak of messages whose time is later by a clock that was set back since, or that
+    # were lost in a power cut since.
+    state.extend_to(max(messages_end, state.reach()))
+    state.apply(Matured(time_us // 1000, state.end_offset), end, 0)
+    incomplete = [
+        Incomplete(f"the events {lost.start} to {lost.end - 1} are damaged", *lost[2:])
+        for lost in replayed.lost
+    ]
+    sound = _sound_before(messages, messages_end)
+    if sound < messages_end:
+        incomplete.append(
+            Incomplete(
+                f"the messages {sound} to {messages_end - 1} are damaged: whether they were there"
+                " by then is not known"
+            )
+        )
+    for log, reader, reached in (("event", events, end), ("message", messages, messages_end)):
+        bad = _damaged_after(reader, reached)
+        if bad > reached:
+            incomplete.append(
+                Incomplete(
+                    f"the {log}s {reached} to {bad - 1} are damaged: whether they were there by"
+                    " then is not known"
+                )
+            )
+    return state, incomplete
+
+
+def replayed_to(events: LogReader, end: int) -> Replayed:
+    """Return the state after the events before ``end``, from the last whole snapshot on."""
+    for start in _snapshots(events, end):
+        replayed = replay(events, start, end, PartitionState(), is_whole=False)
+        if replayed is not None:
+            return replayed
+    start = events.segments[0].base_offset
+    replayed = replay(events, start, end, PartitionState(), is_whole=not start)
+    if replayed is None:
+        raise not_kept(_first_us(events))
+    return replayed
+
+
+def _snapshots(events: LogReader, end: int) -> Iterator[int]:
+    """Yield with which events before ``end`` a snapshot may begin, the last first."""
+    for place in frames_back(events, end, begins_snapshot):
+        yield place.view.header.base_offset
+
+
+def _first_us(reader: LogReader) -> int:
+    """Return when a log began that has lost its beginning; 0 for one that has not."""
+    first: Segment = reader.segments[0]
+    if not first.base_offset:
+        return 0
+    first_us = first.read_first_time(reader.disk)
+    return reader.time_at_end(first) if first_us is None else first_us
+
+
+def _sound_before(reader: LogReader, offset: int) -> int:
+    """Return the offset behind the last sound frame before ``offset``."""
+    place = next(frames_back(reader, offset), None)
+    return reader.segments[0].base_offset if place is None else place.view.header.end_offset
+
+
+def _damaged_after(reader: LogReader, offset: int) -> int:
+    """Return up to where a log is damaged from ``offset`` on."""
+    end = reader.segments[-1].end_offset
+    if offset >= end:
+        return offset
+    reading = reader.read(offset, end, messages_max=1)
+    sound = reading.frames[0].header.base_offset if reading.frames else reading.next_offset
+    return max(offset, sound)
+
+
+def _first_ready(
+    state: PartitionState, group: Group, waiting: Waiting, start: int, now_ms: int
+) -> int | None:
+    """Return the first offset from ``start`` on that is ready."""
+    due = [part.start for part in group.retries if part.time_ms <= now_ms]
+    at = max(start, group.taken.floor)
+    while at < state.end_offset and not (due and min(due) < at):
+        stop = min(at + _WINDOW, state.end_offset)
+        fresh = next(fresh_runs(state, group, waiting.runs(at, stop), at, stop), None)
+        if fresh is not None:
+            return min([fresh[0], *due])
+        at = stop
+    return min(due, default=None)
+
+
+def _time_of(messages: LogReader, offset: int | None, incomplete: list[Incomplete]) -> int | None:
+    """Return when a message was appended; where that cannot be read, say so."""
+    if offset is None or offset < messages.segments[0].base_offset:
+        return None
+    try:
+        return messages.time_of(offset)
+    except DamagedData:
+        incomplete.append(
+            Incomplete("the message that had waited longest is damaged: since when is not known")
+        )
+        return None

@@ -1,0 +1,152 @@
+"""What of a published frame is new to a partition: by its producer's numbers, by its dedup ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from goq.broker.log.group_commit import Appended
+from goq.broker.runtime.metrics import TopicStats
+from goq.config.topic import TopicSettings
+from goq.delivery.dedup.dedup_window import DedupWindow, Offsets, Original
+from goq.delivery.dedup.id_table import Ids
+from goq.delivery.dedup.producer_state import ProducerTable
+from goq.frame.encoder import LeftOut
+from goq.frame.header import Attribute, FrameHeader
+from goq.frame.slice import without_rows
+from goq.frame.view import FrameView
+
+
+def window_us(settings: TopicSettings) -> int | None:
+    """Return a topic's dedup window in microseconds."""
+    window_ms = settings.dedup_window_ms
+    return None if window_ms is None else window_ms * 1000
+
+
+class _Staged(NamedTuple):
+    """Ids of a frame that is being written."""
+
+    ids: Ids
+    offsets: Offsets
+    time_us: int
+
+
+class _Numbered(NamedTuple):
+    """A frame with numbers of its producer that is being written."""
+
+    header: FrameHeader
+    offset: int
+    time_us: int
+
+
+class Intake:
+    """Decides on each frame before it is written; told afterwards what became of it.
+
+    Ids that are being written are neither new nor known: a frame that has one of them waits until
+    it is decided. So who is told of an original is told of something durable.
+
+    ``read_frame`` returns the stored frame that begins at an offset. ``producers`` is the table of
+    the partition's state; ``is_ahead`` says that what is written enters that later, when other
+    nodes have it too, so that the intake needs one of its own.
+    """
+
+    def __init__(
+        self,
+        producers: ProducerTable,
+        window: DedupWindow,
+        read_frame: Callable[[int], FrameView | None],
+        stats: TopicStats,
+        *,
+        is_ahead: bool = False,
+    ) -> None:
+        self._window = window
+        self._producers = producers.copy() if is_ahead else producers
+        self._is_ahead = is_ahead
+        self._numbered: list[_Numbered] = []
+        self._read_frame = read_frame
+        self._stats = stats
+        self._staged: list[_Staged] = []
+        self._under_way: set[tuple[int, int]] = set()
+
+    def configure(self, settings: TopicSettings) -> None:
+        """Take over a changed window."""
+        self._window.configure(window_us(settings))
+
+    def admit(self, view: FrameView, next_offset: int, now_us: int) -> FrameView | Appended | None:
+        """Return what to append at ``next_offset``, where all of it is already, or None.
+
+        None says that it cannot be decided before what is being written is durable. Raises
+        ``ProducerFenced`` and ``SequenceGap``, see :class:`ProducerTable`.
+        """
+        header = view.header
+        known = self._producers.find(header)
+        if known is not None:
+            self._stats.duplicate_frames += 1
+            left_out: Sequence[LeftOut] = ()
+            if known.left_out:
+                stored = self._read_frame(known.offset)
+                left_out = stored.left_out if stored is not None else ()
+            return Appended(known.offset, known.time_us, True, left_out)
+        if self._window.window_us is None or not header.attributes & Attribute.DEDUP_ID:
+            return view
+        rows, ids = _ids_of(view)
+        if self._under_way and not self._under_way.isdisjoint(map(tuple, ids.tolist())):
+            return None
+        found = self._window.find(ids, now_us)
+        left_out = _repetitions(rows, ids, found, next_offset, now_us)
+        if not left_out:
+            return view
+        if len(left_out) == header.message_count:
+            return Appended(left_out[0].offset, left_out[0].time_us, left_out=left_out)
+        return without_rows(view, left_out)
+
+    def stage(self, view: FrameView, offset: int, time_us: int) -> None:
+        """Take note that a frame is being written."""
+        if self._is_ahead and view.header.numbered_by:
+            self._numbered.append(_Numbered(view.header, offset, time_us))
+        if self._window.window_us is None or not view.header.attributes & Attribute.DEDUP_ID:
+            return
+        rows, ids = _ids_of(view)
+        self._staged.append(_Staged(ids, rows + offset, time_us))
+        self._under_way.update(map(tuple, ids.tolist()))
+
+    def settle(self, *, stored: bool) -> None:
+        """Remember the ids of what is durable now, or of nothing if writing it failed."""
+        if stored:
+            for numbered in self._numbered:
+                self._producers.add(*numbered)
+            for ids, offsets, time_us in self._staged:
+                self._window.add(ids, offsets, time_us)
+        self._numbered.clear()
+        self._staged.clear()
+        self._under_way.clear()
+
+
+def _ids_of(view: FrameView) -> tuple[Offsets, Ids]:
+    """Return the rows that have a dedup id, and these."""
+    column = view.column(Attribute.DEDUP_ID)
+    assert column is not None
+    ids = np.frombuffer(column, np.uint64).reshape(-1, 2)
+    rows = np.flatnonzero(ids.any(axis=1))
+    return rows, ids[rows]
+
+
+def _repetitions(
+    rows: Offsets, ids: Ids, found: dict[int, Original], next_offset: int, now_us: int
+) -> list[LeftOut]:
+    """Return the messages to leave out, with their originals: stored ones, or in the frame itself.
+
+    An original in the frame lies where the frame's end is without those left out before it.
+    """
+    first: dict[tuple[int, ...], LeftOut] = {}
+    left_out: list[LeftOut] = []
+    for number, (row, one) in enumerate(zip(rows.tolist(), map(tuple, ids.tolist()), strict=True)):
+        if number in found:
+            left_out.append(LeftOut(row, *found[number]))
+        elif one in first:
+            left_out.append(first[one]._replace(row=row))
+        else:
+            first[one] = LeftOut(row, next_offset + row - len(left_out), now_us)
+    return left_out

@@ -1,0 +1,455 @@
+"""Group commit: many appends to one log, one write and one sync for all of them.
+
+While a worker thread writes and syncs a batch, further appends gather; when it is done they are
+the next batch. So a lone append waits for one sync, and a crowd shares one. Every append is told
+the truth: its offset once it is durable as the log's setting says, and that on as many nodes as
+the log's quorum wants, or why it is not stored. What is on this node's disk alone is acknowledged
+to nobody but those who asked for no more, and shown to nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from goq import limits
+from goq.broker.log.quorum import Alone, Quorum
+from goq.broker.runtime.metrics import Histogram
+from goq.clock import Clock
+from goq.config.topic import Fsync
+from goq.errors import GoqError, LogFailed, ShuttingDown, TooManyRequests
+from goq.frame.encoder import LeftOut
+from goq.frame.view import FrameView
+from goq.storage.log.log import Log
+from goq.storage.log.segment import Segment
+from goq.storage.log.write_batch import Batch
+
+T = TypeVar("T")
+
+
+class Appended(NamedTuple):
+    """Where a frame lies, and since when; ``duplicate`` if it had been there before.
+
+    ``left_out`` are its messages that were in the log already, in the order of their rows. Where
+    that is all of them nothing was appended, and the rest speaks of the first.
+    """
+
+    offset: int
+    time_us: int
+    duplicate: bool = False
+    left_out: Sequence[LeftOut] = ()
+
+
+class Admission(Protocol):
+    """What decides on frames before they are written, and hears what became of them."""
+
+    def admit(self, view: FrameView, next_offset: int, now_us: int) -> FrameView | Appended | None:
+        """Return what to append, where it lies already, or None: ask when the batch is written.
+
+        Raises ``GoqError``, to the frame's sender, where it may not be appended.
+        """
+
+    def stage(self, view: FrameView, offset: int, time_us: int) -> None:
+        """Hear of a frame that is going to be written."""
+
+    def settle(self, *, stored: bool) -> None:
+        """Hear that everything staged is durable, or that none of it is stored."""
+
+
+class AdmitAll:
+    """Appends everything."""
+
+    def admit(self, view: FrameView, _next_offset: int, _now_us: int) -> FrameView:
+        """Return the frame."""
+        return view
+
+    def stage(self, _view: FrameView, _offset: int, _time_us: int) -> None:
+        """Do nothing."""
+
+    def settle(self, *, stored: bool) -> None:
+        """Do nothing."""
+
+
+class _Waiting(NamedTuple):
+    view: FrameView
+    done: asyncio.Future[Appended]
+    begins_segment: bool
+    on_leader: bool
+
+
+class _Alone(NamedTuple):
+    work: Callable[[], None]
+    done: asyncio.Future[None]
+
+
+class _Written(NamedTuple):
+    view: FrameView
+    appended: Appended
+    done: asyncio.Future[Appended]
+    on_leader: bool
+
+
+class _Stored(NamedTuple):
+    """A batch that this node has on its disk."""
+
+    end_offset: int
+    size_bytes: int
+    written: list[_Written]
+
+
+Committed = Sequence[tuple[FrameView, Appended]]
+"""Frames as they were given, and where they lie."""
+
+
+class GroupCommit:
+    """The one writer of a log.
+
+    ``admission`` decides what of each frame is appended; ``quorum`` says how far the log is safe;
+    ``on_commit`` hears of the frames that are, in order; ``on_seal`` of every segment that was
+    sealed; ``on_failure`` of every failure: appends were lost, or the log itself.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        executor: Executor,
+        clock: Clock,
+        epoch: int,
+        *,
+        on_commit: Callable[[Committed], None],
+        on_seal: Callable[[Segment], None],
+        on_failure: Callable[[GoqError], None] = lambda _error: None,
+        admission: Admission | None = None,
+        quorum: Quorum | None = None,
+        write_seconds: Histogram,
+    ) -> None:
+        self.log = log
+        self._executor = executor
+        self._clock = clock
+        self._epoch = epoch
+        self._on_commit = on_commit
+        self._on_seal = on_seal
+        self._on_failure = on_failure
+        self._admission: Admission = admission or AdmitAll()
+        self._write_seconds = write_seconds
+        self._loop = asyncio.get_running_loop()
+        self._queue: deque[_Waiting | _Alone] = deque()
+        self._queued_bytes = 0
+        self._stored: deque[_Stored] = deque()  # not safe yet
+        self._stored_bytes = 0
+        self._repeated: list[tuple[Appended, asyncio.Future[Appended]]] = []
+        self._doubtful: set[asyncio.Future[Appended]] = set()  # to be refused, if that is sure
+        self._high_watermark = log.end_offset
+        self._busy = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._closed: GoqError | None = None
+        self._released = False
+        self._sync_wanted = False
+        self._sync_armed = False
+        self._quorum = quorum or Alone()
+        self._quorum.follow(self._advance)
+
+    @property
+    def high_watermark(self) -> int:
+        """The offset before which everything is safe."""
+        return self._high_watermark
+
+    def holders(self, offset: int) -> Sequence[str]:
+        """Return which nodes have an offset on their disks; none where there is one node alone."""
+        return self._quorum.holders(offset)
+
+    @property
+    def settled_to(self) -> int:
+        """The offset before which the log is safe, and copied by all that copy it now."""
+        return min(self._high_watermark, self._quorum.copied_to())
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is under way: all that was taken is safe, or was refused."""
+        return not (self._busy or self._stored or self._doubtful)
+
+    def check_room(self, frame_bytes: int) -> None:
+        """Raise ``TooManyRequests`` when too much is under way, or why nothing can be taken."""
+        if self._closed is not None:
+            raise self._closed
+        self._quorum.check()
+        if self._queue and self._queued_bytes + frame_bytes > limits.COMMIT_QUEUE_BYTES_MAX:
+            raise TooManyRequests(
+                "the disk cannot keep up: too many bytes wait to be written; send again shortly",
+                retry_after_ms=100,
+            )
+        if self._stored and self._stored_bytes + frame_bytes > limits.COMMIT_QUEUE_BYTES_MAX:
+            raise TooManyRequests(
+                "the other nodes cannot keep up: too many bytes wait for them; send again shortly",
+                retry_after_ms=100,
+            )
+
+    def append(
+        self, view: FrameView, *, begins_segment: bool = False, on_leader: bool = False
+    ) -> asyncio.Future[Appended]:
+        """Queue a frame; the future is done when it is safe, or says why it is not stored.
+
+        With ``on_leader`` it is done when this node has it. Whoever may be told to come again
+        later calls :meth:`check_room` before.
+        """
+        if self._closed is not None:
+            raise self._closed
+        done: asyncio.Future[Appended] = self._loop.create_future()
+        self._queue.append(_Waiting(view, done, begins_segment, on_leader))
+        self._queued_bytes += view.header.frame_bytes
+        self._wake()
+        return done
+
+    def _wake(self) -> None:
+        if not self._busy:
+            self._busy = True
+            self._idle.clear()
+            self._loop.call_soon(self._start)  # whoever else comes in this turn joins the batch
+
+    def _start(self) -> None:
+        """Begin the next piece of work, or rest."""
+        written: list[_Written] = []
+        try:
+            batch = self._fill(written)
+        except Exception as raised:
+            self._fail(written, self._as_known(raised))
+            return
+        if batch is not None:
+            began_s = self._loop.time()
+            write = partial(self.log.write, batch)
+            self._run(write, lambda error: self._finish(batch, written, began_s, error))
+        elif self._sync_wanted:
+            self._sync_wanted = False
+            self._run(self.log.sync, self._synced)
+        elif self._queue:
+            alone = self._queue.popleft()
+            assert isinstance(alone, _Alone)
+            self._run(alone.work, lambda error: self._finish_alone(alone, error))
+        else:
+            self._busy = False
+            self._idle.set()
+
+    def _fill(self, written: list[_Written]) -> Batch | None:
+        """Take frames off the queue into a batch, None if there is nothing to write."""
+        queue, batch = self._queue, None
+        producers: set[int] = set()
+        while queue and not self._sync_wanted and not isinstance(waiting := queue[0], _Alone):
+            view, done, begins_segment, on_leader = waiting
+            header = view.header
+            producer_id = header.numbered_by
+            if producer_id in producers or (begins_segment and written):
+                break  # its turn comes when what is before it has been committed
+            if batch is None:
+                batch = self.log.begin(self._clock.wall_us(), roll=begins_segment)
+            if not batch.takes(header.frame_bytes):
+                break
+            now_us = self._clock.wall_us()
+            admitted: FrameView | Appended | GoqError | None
+            try:
+                admitted = self._admission.admit(view, batch.end_offset, now_us)
+            except GoqError as error:
+                admitted = error
+            if admitted is None:
+                break
+            queue.popleft()
+            self._queued_bytes -= header.frame_bytes
+            if isinstance(admitted, GoqError):
+                self._refuse(done, admitted)
+            elif isinstance(admitted, Appended):
+                self._answer_repetition(admitted, done)
+            else:
+                if producer_id:
+                    producers.add(producer_id)
+                offset = batch.add(
+                    admitted.header,
+                    admitted.body,
+                    append_time_us=now_us,
+                    leader_epoch=self._epoch,
+                )
+                self._admission.stage(admitted, offset, now_us)
+                appended = Appended(offset, now_us, left_out=admitted.left_out)
+                written.append(_Written(admitted, appended, done, on_leader))
+        return batch if written else None
+
+    def _run(self, work: Callable[[], None], then: Callable[[Exception | None], None]) -> None:
+        def job() -> None:
+            error: Exception | None = None
+            try:
+                work()
+            except Exception as raised:  # even a bug must not leave the waiters hanging
+                error = raised
+            with contextlib.suppress(RuntimeError):  # the loop is gone: nobody waits any more
+                self._loop.call_soon_threadsafe(then, error)
+
+        self._executor.submit(job)
+
+    def _as_known(self, error: Exception) -> GoqError:
+        if isinstance(error, GoqError):
+            return error
+        known = LogFailed(f"writing to {self.log.directory} failed: {error!r}")
+        known.__cause__ = error
+        return known
+
+    def _finish(
+        self, batch: Batch, written: list[_Written], began_s: float, error: Exception | None
+    ) -> None:
+        self._write_seconds.observe(self._loop.time() - began_s)
+        if error is not None:
+            self._fail(written, self._as_known(error))
+            return
+        sealed = self.log.commit(batch)
+        self._admission.settle(stored=True)
+        self._stored.append(_Stored(batch.end_offset, batch.size_bytes, written))
+        self._stored_bytes += batch.size_bytes
+        for each in written:
+            if each.on_leader:
+                _resolve(each.done, each.appended)
+        try:
+            self._quorum.appended(batch.end_offset)
+            if sealed is not None:
+                self._on_seal(sealed)
+        finally:
+            if self.log.config.fsync is Fsync.INTERVAL and not self._sync_armed:
+                self._sync_armed = True
+                self._loop.call_later(limits.FSYNC_INTERVAL_MS / 1000, self._want_sync)
+            self._start()
+
+    def _advance(self, high_watermark: int) -> None:
+        """Acknowledge and show what is safe now."""
+        self._high_watermark = max(self._high_watermark, high_watermark)
+        stored = self._stored
+        while stored and stored[0].end_offset <= high_watermark:
+            _, size_bytes, written = stored.popleft()
+            self._stored_bytes -= size_bytes
+            for each in written:
+                _resolve(each.done, each.appended)
+            self._on_commit([(each.view, each.appended) for each in written])
+        if self._repeated:
+            self._repeated, waiting = [], self._repeated
+            for appended, done in waiting:
+                self._answer_repetition(appended, done)
+
+    def _refuse(self, done: asyncio.Future[Appended], error: GoqError) -> None:
+        """Tell a frame's sender that it is refused, once it is sure that this node may say so.
+
+        What another leader has stored meanwhile is not known here, and the frame may follow that.
+        """
+        self._doubtful.add(done)
+        self._quorum.confirm(partial(self._refuse_surely, done, error))
+
+    def _refuse_surely(self, done: asyncio.Future[Appended], error: GoqError) -> None:
+        self._doubtful.discard(done)
+        _reject(done, error)
+
+    def _answer_repetition(self, original: Appended, done: asyncio.Future[Appended]) -> None:
+        """Name the original of what came again, once that is safe itself."""
+        last = max([original.offset, *(row.offset for row in original.left_out)])
+        if last < self._high_watermark:
+            _resolve(done, original)
+        else:
+            self._repeated.append((original, done))
+
+    def _finish_alone(self, alone: _Alone, error: Exception | None) -> None:
+        if error is None:
+            self._quorum.appended(self.log.end_offset)  # who follows may have to follow this too
+            _resolve(alone.done, None)
+        else:
+            _reject(alone.done, error)
+        if self.log.failed:
+            self._fail([], self._as_known(error or LogFailed(self.log.failed)))
+        else:
+            self._start()
+
+    def _want_sync(self) -> None:
+        self._sync_armed = False
+        if self._closed is None:
+            self._sync_wanted = True
+            self._wake()
+
+    def _synced(self, error: Exception | None) -> None:
+        if error is not None:
+            self._fail([], self._as_known(error))
+        else:
+            self._start()
+
+    def _fail(self, written: list[_Written], error: GoqError) -> None:
+        """Tell everyone who waits; after a failed sync nothing more is taken."""
+        waiting = [w.done for w in written] + [w.done for w in self._queue]
+        self._queue.clear()
+        self._queued_bytes = 0
+        self._admission.settle(stored=False)
+        if self.log.failed:
+            self._closed = error
+            self._forget_stored(error)
+        for done in waiting:
+            _reject(done, error)
+        self._busy = False
+        self._idle.set()
+        if self._sync_wanted and not self.log.failed:
+            self._wake()
+        self._on_failure(error)
+
+    def _forget_stored(self, error: GoqError) -> None:
+        """Tell those who wait for other nodes that they will not hear of it here."""
+        waiting = [each.done for stored in self._stored for each in stored.written]
+        waiting += [done for _, done in self._repeated]
+        waiting += self._doubtful
+        self._doubtful.clear()
+        self._stored.clear()
+        self._stored_bytes = 0
+        self._repeated.clear()
+        for done in waiting:
+            _reject(done, error)
+
+    async def run_alone(self, work: Callable[[], None]) -> None:
+        """Run disk work on the log in a thread, after what is queued and before what comes."""
+        if self._closed is not None:
+            raise self._closed
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._queue.append(_Alone(work, done))
+        self._wake()
+        await done
+
+    def give_up(self, error: GoqError) -> None:
+        """Take nothing more and write nothing more; tell everyone who waits ``error``.
+
+        What is being written may be stored or not.
+        """
+        self._closed = error
+        kept = [each for each in self._queue if isinstance(each, _Alone)]
+        for waiting in self._queue:
+            if isinstance(waiting, _Waiting):
+                _reject(waiting.done, error)
+        self._queue = deque(kept)
+        self._queued_bytes = 0
+        self._forget_stored(error)
+
+    async def close(self) -> None:
+        """Take nothing more, let everything queued become durable, then close the log.
+
+        Who still waits for other nodes then is told that it is not known what becomes of it.
+        """
+        self._closed = self._closed or ShuttingDown("the node is stopping; try another or later")
+        while self._busy:
+            await self._idle.wait()
+        self._forget_stored(self._closed)
+        if not self._released:
+            self._released = True
+            await self._loop.run_in_executor(self._executor, self.log.close)
+
+
+def _resolve(done: asyncio.Future[T], result: T) -> None:
+    if not done.done():
+        done.set_result(result)
+
+
+def _reject(done: asyncio.Future[Any], error: Exception) -> None:
+    if not done.done():
+        done.set_exception(error)
+        done.exception()  # a waiter that has gone must not make the loop complain

@@ -1,0 +1,185 @@
+"""Compacting one partition: a pass over its sealed segments, each rewritten aside and exchanged.
+
+The work is done in a thread that rests as long as it works, so that whoever publishes and consumes
+meanwhile hardly feels it. It cannot do harm by ending anywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+from goq.broker.log.frame_cache import PartitionFrames
+from goq.broker.log.group_commit import GroupCommit
+from goq.broker.partition_context import Machinery, PartitionId
+from goq.config.topic import TopicSettings
+from goq.delivery.events.event import Compacted
+from goq.errors import GoqError
+from goq.storage.compaction.cleaner import (
+    NewestKeys,
+    Progress,
+    is_due,
+    read_newest,
+    read_progress,
+    tombstones_due_us,
+    write_progress,
+)
+from goq.storage.compaction.segment_rewriter import Plan, Terms, plan, put_in_place, rewrite
+from goq.storage.log.segment import Segment
+
+T = TypeVar("T")
+_WORKS_FOR_S = 0.002
+
+
+class Means(NamedTuple):
+    """What a pass may use: a thread, and memory for so many keys; ``secret`` hashes them."""
+
+    executor: Executor
+    secret: bytes
+    keys_max: int
+
+
+class CompactionStopped(Exception):
+    """The partition is closing; what was done so far holds."""
+
+
+class Compaction:
+    """Compaction of one partition's messages; ``record`` writes an event."""
+
+    def __init__(
+        self,
+        identity: PartitionId,
+        machinery: Machinery,
+        publisher: GroupCommit,
+        cached: PartitionFrames,
+        record: Callable[[Compacted], Awaitable[object]],
+    ) -> None:
+        self.progress: Progress | None = None
+        self._identity = identity
+        self._machinery = machinery
+        self._publisher = publisher
+        self._cached = cached
+        self._record = record
+        self._loop = asyncio.get_running_loop()
+        self._stopping = threading.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._rested_s = 0.0
+
+    async def is_due(self, settings: TopicSettings, means: Means) -> bool:
+        """Whether it is time for a pass."""
+        log = self._publisher.log
+        if self._stopping.is_set() or log.failed:
+            return False
+        if self.progress is None:
+            read = partial(read_progress, self._machinery.disk, log.directory)
+            self.progress = await self._loop.run_in_executor(means.executor, read)
+        if self.progress.compacted_to > log.active.base_offset:
+            self.progress = Progress()  # it speaks of a log that was cut, or of another one
+        now_us = self._machinery.clock.wall_us()
+        return is_due(log.segments, self.progress, settings.tombstone_age_ms * 1000, now_us)
+
+    def due_us(self, settings: TopicSettings) -> int | None:
+        """Return when the next tombstone may go, as far as is known; None if there is none."""
+        if self.progress is None:
+            return None
+        return tombstones_due_us(self.progress, settings.tombstone_age_ms * 1000)
+
+    async def run(self, settings: TopicSettings, means: Means) -> int:
+        """Make one pass; return how many messages it took away.
+
+        Raises ``GoqError`` or ``OSError`` where it could not go on; the log is sound then too.
+        """
+        if self._stopping.is_set():
+            return 0
+        self._idle.clear()
+        try:
+            return await self._run(settings, means)
+        except CompactionStopped:
+            return 0
+        finally:
+            self._idle.set()
+
+    async def _run(self, settings: TopicSettings, means: Means) -> int:
+        log, progress = self._publisher.log, self.progress or Progress()
+        # A newer message that is not safe may yet go; and who copies the log would have to begin
+        # anew if what is in front of it were written anew.
+        end_offset = self._publisher.settled_to
+        await self._publisher.run_alone(log.sync)  # what is newer must not be lost after this
+        now_us = self._machinery.clock.wall_us()
+        newest = NewestKeys(
+            min(progress.compacted_to, end_offset), secret=means.secret, keys_max=means.keys_max
+        )
+        terms = Terms(
+            newest,
+            now_us - settings.tombstone_age_ms * 1000,
+            now_us - (settings.dedup_window_ms or 0) * 1000,
+            self._pause,
+        )
+        in_thread = partial(self._in_thread, means.executor)
+        await in_thread(lambda: read_newest(log.reader, newest, end_offset, self._pause))
+        taken = tombstone_us = reached = 0
+        for segment in log.segments[:-1]:
+            if segment.base_offset >= newest.end or segment.end_offset > end_offset:
+                break
+            if segment not in log.segments:  # deleted, by settings that have changed meanwhile
+                continue
+            found = await in_thread(partial(plan, self._machinery.disk, segment, terms))
+            if found.newly_gone and await self._replace(segment, found, terms, means.executor):
+                taken += found.newly_gone
+            if found.tombstone_us:
+                tombstone_us = min(tombstone_us or found.tombstone_us, found.tombstone_us)
+            reached = segment.end_offset
+        self.progress = Progress(min(newest.end, reached), tombstone_us)
+        await in_thread(partial(write_progress, self._machinery.disk, log.directory, self.progress))
+        return taken
+
+    async def _replace(
+        self, segment: Segment, found: Plan, terms: Terms, executor: Executor
+    ) -> bool:
+        """Put a new generation in a segment's place; False if retention was there first."""
+        log, disk = self._publisher.log, self._machinery.disk
+
+        def prepare() -> Segment:
+            time_before_us = log.reader.time_before(segment)
+            new = rewrite(disk, segment, found, terms, time_before_us=time_before_us)
+            put_in_place(disk, new)
+            return new
+
+        new = await self._in_thread(executor, prepare)
+        is_exchanged = log.exchange(segment, new)
+        if is_exchanged:
+            self._cached.clear()
+            self._machinery.on_seal(self._identity, "messages", new)
+            with suppress(GoqError):  # offline: built anew from a log that is compacted
+                self._record(Compacted(segment.base_offset, segment.end_offset))
+        old = segment if is_exchanged else new
+        await self._in_thread(executor, partial(_remove, old, self._machinery))
+        return is_exchanged
+
+    async def _in_thread(self, executor: Executor, work: Callable[[], T]) -> T:
+        self._rested_s = self._loop.time()
+        return await self._loop.run_in_executor(executor, work)
+
+    def _pause(self) -> None:
+        """Rest, in the thread that works, for as long as it has worked."""
+        worked_s = self._loop.time() - self._rested_s
+        if worked_s >= _WORKS_FOR_S:
+            if self._stopping.wait(worked_s):
+                raise CompactionStopped
+            self._rested_s = self._loop.time()
+
+    async def stop(self) -> None:
+        """End what is under way, and begin nothing more."""
+        self._stopping.set()
+        await self._idle.wait()
+
+
+def _remove(segment: Segment, machinery: Machinery) -> None:
+    with suppress(OSError):  # opening the log finds them again
+        segment.remove(machinery.disk)

@@ -1,0 +1,269 @@
+"""What a partition keeps in memory about messages, derived from its logs: which wait for their
+time, and in which ready queue the others stand.
+
+Nothing here is written down. It is built from the columns of the messages and the state, and
+follows both: what is published, what matures, what is moved.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from goq.config.topic import TopicSettings
+from goq.delivery.delay.delayed_messages import Due, Load, Schedule
+from goq.delivery.events.event import Matured
+from goq.delivery.group.group import Group
+from goq.delivery.group.key_locks import Fact
+from goq.delivery.partition_state import PartitionState
+from goq.delivery.queues.fair_scheduler import Turns
+from goq.delivery.queues.policy import Policy
+from goq.delivery.queues.ready_queues import Ready
+from goq.delivery.queues.tenants import Tenants
+from goq.storage.column_index.rows import Rows
+from goq.storage.log.log import Log
+
+_LANE_BITS = 8
+_Int64s = npt.NDArray[np.int64]
+
+
+def first_needed(messages: Log, state: PartitionState) -> int:
+    """Return the first offset that some group may come to; the end where there is no group."""
+    end = messages.end_offset
+    needed = [group.taken.first_missing(end) for group in state.groups.values()]
+    return max(min(needed, default=end), messages.start_offset)
+
+
+def policy_of(settings: TopicSettings) -> Policy:
+    """Return how a topic's settings want lanes and tenants to take turns."""
+    return Policy(
+        lane_weights=settings.lane_weights,
+        starvation_ms=settings.starvation_ms,
+        tenant_weights=dict(settings.tenant_weights),
+        tenant_in_flight_max=settings.tenant_in_flight_max,
+    )
+
+
+class Dispatch:
+    """Ready queues and schedule of one partition."""
+
+    def __init__(self, state: PartitionState, settings: TopicSettings, now_ms: int) -> None:
+        self.ready = Ready(state.start_offset)
+        self.tenants = Tenants()
+        self.schedule = Schedule(
+            now_ms,
+            state.frontier,
+            cancelled=_offsets(state.cancelled.present(state.start_offset, state.cancelled.top())),
+            rescheduled=state.rescheduled,
+        )
+        self._state = state
+        self._settings = settings
+        self._policy = policy_of(settings)
+
+    @classmethod
+    def build(
+        cls,
+        messages: Log,
+        state: PartitionState,
+        settings: TopicSettings,
+        now_ms: int,
+        *,
+        start: int,
+        end: int,
+    ) -> Dispatch:
+        """Return what follows from a log up to ``end`` and the state; blocks on the disk.
+
+        Ready messages before ``start`` are left out: nobody has to come to them.
+        """
+        dispatch = cls(state, settings, now_ms)
+        dispatch.extend(messages, messages.start_offset, end, now_ms, ready_from=start)
+        dispatch.ready.complete_from = start
+        return dispatch
+
+    def extend(
+        self, messages: Log, start: int, end: int, now_ms: int, *, ready_from: int = 0
+    ) -> None:
+        """Take what the log has from ``start`` up to ``end``; blocks on the disk."""
+        ready_from = max(start, ready_from)
+        self._restore(messages.reader.rows(start, end), ready_from, end, now_ms)
+
+    def renumbered(self, facts: Mapping[int, Fact], before: Dispatch) -> dict[int, Fact]:
+        """Return facts with the numbers that tenants have here."""
+        return {
+            offset: fact._replace(tenant=self.tenants.number(before.tenants.name(fact.tenant)))
+            for offset, fact in facts.items()
+        }
+
+    def lacks(self, group: Group) -> bool:
+        """Whether a group that has no place in the queues yet may need what was let go of."""
+        complete_from = self.ready.complete_from
+        return group.turns is None and group.taken.first_missing(complete_from) < complete_from
+
+    def follows(self, settings: TopicSettings) -> bool:
+        """Whether the queues are as these settings want them."""
+        return (self.default_lane, self._policy) == (settings.default_lane, policy_of(settings))
+
+    def turns_of(self, group: Group) -> Turns:
+        """Return a group's places in the ready queues."""
+        if group.turns is None:
+            floor = group.taken.floor
+            group.turns = Turns(self.ready, self.tenants, self._policy, floor_offset=floor)
+        return group.turns
+
+    def places(self, rows: Rows) -> tuple[_Int64s, _Int64s]:
+        """Return the lane and the tenant's number of each row."""
+        return self._lanes(rows), self._tenants(rows)
+
+    def trim(self, start_offset: int) -> None:
+        """Let go of what retention deleted, also where a group never came to it."""
+        self.ready.trim(start_offset)
+        self.schedule.trim(start_offset)
+
+    def release(self) -> None:
+        """Let go of what no group will come to any more."""
+        self.ready.release()
+
+    @property
+    def default_lane(self) -> int:
+        """The lane of messages that name none."""
+        return self._settings.default_lane
+
+    def published(self, start: int, end: int, rows: Rows | None, time_ms: int) -> None:
+        """Take a frame's messages that have become durable; ``rows`` None for a plain frame."""
+        if rows is None:
+            self.ready.add(self.default_lane, 0, start, end, time_ms)
+            return
+        lanes, tenants = self.places(rows)
+        waits = rows.deliver_at_ms != 0
+        if waits.any():
+            tags = _tags(lanes[waits], tenants[waits])
+            self.schedule.add(rows.offsets[waits], tags, rows.deliver_at_ms[waits], time_ms)
+            if waits.all():
+                return
+            now = ~waits
+            self.ready.add_rows(rows.offsets[now], lanes[now], tenants[now], time_ms)
+            return
+        self.ready.add_rows(rows.offsets, lanes, tenants, time_ms)
+
+    def mature(self, now_ms: int) -> Matured | None:
+        """Let what is due enter its ready queue; return what to record of it, if anything is."""
+        due = self.schedule.pop_due(now_ms)
+        if not len(due.offsets):
+            return None
+        self._enter_due(due, now_ms)
+        return Matured(due.up_to_ms, due.end_offset)
+
+    def moved(self, offset: int, lane: int, tenant: int, now_ms: int) -> None:
+        """Let a message that is ready stand in another lane's queue."""
+        self.ready.add(lane, tenant, offset, offset + 1, now_ms)
+
+    def cancelled(self, offset: int, due_ms: int) -> None:
+        """Take out a message that waits for its time; ``due_ms`` is the one in force."""
+        self.schedule.cancel(offset, due_ms)
+
+    def rescheduled(self, row: Rows, due_ms: int, new_due_ms: int) -> None:
+        """Let a message that waits for its time be due at another; ``due_ms`` was in force."""
+        (tag,) = _tags(*self.places(row)).tolist()
+        self.schedule.reschedule(int(row.offsets[0]), tag, due_ms, new_due_ms)
+
+    def load(self, messages: Log, load: Load) -> list[Rows]:
+        """Read the rows that a load wants; blocks on the disk."""
+        found = messages.reader.rows(
+            messages.start_offset, load.end_offset, due_from_ms=load.from_ms, due_to_ms=load.to_ms
+        )
+        return list(found)
+
+    def loaded(self, load: Load, found: list[Rows]) -> None:
+        """Take what was read for a load."""
+        empty = np.empty(0, np.int64)
+        offsets, tags, due_ms = [empty], [empty], [empty]
+        for rows in found:
+            offsets.append(rows.offsets)
+            tags.append(_tags(*self.places(rows)))
+            due_ms.append(rows.deliver_at_ms)
+        self.schedule.loaded(
+            load.to_ms, np.concatenate(offsets), np.concatenate(tags), np.concatenate(due_ms)
+        )
+
+    def _enter_due(self, due: Due, now_ms: int) -> None:
+        lanes = due.tags & ((1 << _LANE_BITS) - 1)
+        tenants = due.tags >> _LANE_BITS
+        self._move(due.offsets, lanes)
+        self.ready.add_rows(due.offsets, lanes, tenants, now_ms)
+
+    def _restore(self, found: Iterator[Rows], start: int, end: int, now_ms: int) -> None:
+        """Take all rows there are: those that wait into the schedule, the others as ready.
+
+        Everything enters in order of offset, so what no row speaks of, which stands in the default
+        lane, in between.
+        """
+        frontier = self._state.frontier
+        moved = sorted(self._state.moved)
+        at = start
+        for rows in found:
+            lanes, tenants = self.places(rows)
+            delayed = rows.deliver_at_ms != 0
+            if delayed.any():
+                tags = _tags(lanes[delayed], tenants[delayed])
+                self.schedule.restore(rows.offsets[delayed], tags, rows.deliver_at_ms[delayed])
+                delayed[delayed] = ~frontier.matured(
+                    rows.offsets[delayed], self._due_ms(rows, delayed)
+                )
+            self._move(rows.offsets, lanes)
+            breaks = np.flatnonzero(np.diff(rows.offsets) != 1) + 1
+            for run in np.split(np.arange(len(rows.offsets)), breaks):
+                if not len(run):
+                    continue
+                self._enter_plain(at, int(rows.offsets[run[0]]), moved, now_ms)
+                at = max(at, int(rows.offsets[run[-1]]) + 1)
+                ready = run[~delayed[run] & (rows.offsets[run] >= start)]
+                self.ready.add_rows(rows.offsets[ready], lanes[ready], tenants[ready], now_ms)
+        self._enter_plain(at, end, moved, now_ms)
+
+    def _enter_plain(self, start: int, end: int, moved: list[int], now_ms: int) -> None:
+        """Let messages that no row speaks of stand in the default lane, or where they moved."""
+        for offset in moved[bisect_left(moved, start) : bisect_left(moved, end)]:
+            if start < offset:
+                self.ready.add(self.default_lane, 0, start, offset, now_ms)
+            self.ready.add(self._state.moved[offset], 0, offset, offset + 1, now_ms)
+            start = offset + 1
+        if start < end:
+            self.ready.add(self.default_lane, 0, start, end, now_ms)
+
+    def _move(self, offsets: _Int64s, lanes: _Int64s) -> None:
+        """Put into ``lanes`` where messages were moved to."""
+        moved = self._state.moved
+        if moved:
+            for index, offset in enumerate(offsets.tolist()):
+                lanes[index] = moved.get(offset, int(lanes[index]))
+
+    def _due_ms(self, rows: Rows, chosen: npt.NDArray[np.bool_]) -> _Int64s:
+        """Return when rows are due, by the time in force."""
+        due_ms = rows.deliver_at_ms[chosen].copy()
+        changed = self._state.rescheduled
+        if changed:
+            for index, offset in enumerate(rows.offsets[chosen].tolist()):
+                due_ms[index] = changed.get(offset, int(due_ms[index]))
+        return due_ms
+
+    def _lanes(self, rows: Rows) -> _Int64s:
+        lanes = rows.lanes.astype(np.int64)
+        return np.where(lanes < 0, self.default_lane, lanes)
+
+    def _tenants(self, rows: Rows) -> _Int64s:
+        if not rows.tenant_names:
+            return np.zeros(len(rows.offsets), np.int64)
+        numbers = np.array([*map(self.tenants.number, rows.tenant_names), 0], np.int64)
+        return numbers[rows.tenants]  # -1, for none, is the last: 0
+
+
+def _tags(lanes: _Int64s, tenants: _Int64s) -> _Int64s:
+    return tenants << _LANE_BITS | lanes
+
+
+def _offsets(runs: Iterable[tuple[int, int]]) -> Iterator[int]:
+    for start, end in runs:
+        yield from range(start, end)

@@ -1,0 +1,72 @@
+"""Counts that an operator watches, kept where things happen and read when they are asked for."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+
+from goq.broker.runtime.rates import Rates, RecentTotals, Totals
+
+BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
+
+
+@dataclass(slots=True)
+class TopicCounts:
+    """What happened in a topic since the node started."""
+
+    published_messages: int = 0
+    published_bytes: int = 0
+    duplicate_frames: int = 0
+    delivered_messages: int = 0
+    acked_messages: int = 0
+    nacked_messages: int = 0
+    expired_messages: int = 0
+    deleted_messages: int = 0
+    archived_messages: int = 0
+    retention_stalls: int = 0
+
+
+@dataclass(slots=True)
+class TopicStats(TopicCounts):
+    """The same, and how it was of late."""
+
+    _recent: RecentTotals = field(default_factory=RecentTotals, init=False)
+
+    def begin(self, now_s: float) -> None:
+        """Be told the monotonic time before something is counted that has a rate."""
+        second = int(now_s)
+        if second != self._recent.second:
+            self._recent.note(second, self._totals())
+
+    def rates(self, now_s: float) -> Rates:
+        """Return how much happened a second of late."""
+        return self._recent.rates(now_s, self._totals())
+
+    def _totals(self) -> Totals:
+        return Totals(
+            self.published_messages,
+            self.published_bytes,
+            self.delivered_messages,
+            self.acked_messages,
+        )
+
+
+class Histogram:
+    """How often something took how long, by upper bound."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BUCKETS_S) + 1)
+        self.sum_s = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count one."""
+        self.counts[bisect_left(BUCKETS_S, seconds)] += 1
+        self.sum_s += seconds
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        """Return each bound with the count of all at or under it, as Prometheus wants them."""
+        total, pairs = 0, []
+        for bound, count in zip((*map(str, BUCKETS_S), "+Inf"), self.counts, strict=True):
+            total += count
+            pairs.append((bound, float(total)))
+        return pairs

@@ -1,0 +1,59 @@
+"""Making the ``.keys`` files of segments that were sealed: in the background, one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from goq import limits
+from goq.broker.partition.partition import Partition
+from goq.broker.partition_context import PartitionId
+from goq.broker.runtime.pace import Pace
+from goq.broker.runtime.tasks import Tasks
+from goq.broker.search.finder import Finder
+from goq.errors import ShuttingDown
+from goq.storage.log.segment import Segment
+
+_log = logging.getLogger("goq.broker")
+_REST = 2.0  # twice as long as it works: nobody waits for it
+
+
+class KeyMaking:
+    """What waits for its file. Whatever goes wrong, the first lookup makes it."""
+
+    def __init__(
+        self,
+        finder: Finder,
+        executor: Executor,
+        tasks: Tasks,
+        partition_of: Callable[[PartitionId], Partition | None],
+    ) -> None:
+        self._finder = finder
+        self._executor = executor
+        self._tasks = tasks
+        self._partition_of = partition_of
+        self._waiting: deque[tuple[PartitionId, Segment]] = deque(maxlen=limits.KEYS_WAITING_MAX)
+        self._working: asyncio.Task[None] | None = None
+
+    def sealed(self, identity: PartitionId, segment: Segment) -> None:
+        """Note a sealed segment of messages; of too many the oldest are left to lookups."""
+        self._waiting.append((identity, segment))
+        if self._working is None or self._working.done():
+            self._working = self._tasks.start(self._work())
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        pause = Pace(_REST, lambda: self._finder.is_stopped)
+        while self._waiting and not self._finder.is_stopped:
+            identity, segment = self._waiting.popleft()
+            partition = self._partition_of(identity)
+            if partition is None:
+                continue
+            index = self._finder.index_of(partition)
+            try:
+                await loop.run_in_executor(self._executor, index.make, segment, pause)
+            except (ShuttingDown, OSError) as error:
+                _log.info("keys of %s are made when they are looked up: %s", segment.path, error)

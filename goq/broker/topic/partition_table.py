@@ -1,0 +1,71 @@
+"""The partitions of a topic: how many there are, and those that are open on this node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from goq.errors import NotLeader, PartitionNotFound
+
+if TYPE_CHECKING:
+    from goq.broker.partition.partition import Partition
+
+
+class Partitions:
+    """Iterating yields what is open here, by number; a node on its own has all of them open."""
+
+    def __init__(self, topic: str) -> None:
+        self.count = 0
+        """How many partitions the topic has, on whatever nodes."""
+        self._topic = topic
+        self._here: dict[int, Partition] = {}
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(self.here())
+
+    def __getitem__(self, number: int) -> Partition:
+        try:
+            return self._here[number]
+        except KeyError:
+            raise self._not_here(number) from None
+
+    def here(self) -> Sequence[Partition]:
+        """Return what is open here, by number."""
+        return list(self._here.values())
+
+    def get(self, number: int) -> Partition | None:
+        """Return a partition if it is open here."""
+        return self._here.get(number)
+
+    def in_turn(self, first: int) -> list[Partition]:
+        """Return what is open here, beginning with number ``first`` and going round."""
+        here = list(self._here.values())
+        split = next((n for n, p in enumerate(here) if p.identity.number >= first), 0)
+        return here[split:] + here[:split]
+
+    def put(self, partition: Partition) -> None:
+        """Take a partition up, or another in its place."""
+        number = partition.identity.number
+        self.count = max(self.count, number + 1)
+        is_new = number not in self._here
+        self._here[number] = partition
+        if is_new:
+            self._here = dict(sorted(self._here.items()))
+
+    def take(self, number: int) -> Partition:
+        """Let go of a partition; raise as ``[number]`` does."""
+        partition = self[number]
+        del self._here[number]
+        return partition
+
+    def check(self, number: int) -> None:
+        """Raise ``PartitionNotFound`` unless the topic has this partition, here or elsewhere."""
+        if not 0 <= number < self.count:
+            raise PartitionNotFound(
+                f"topic {self._topic} has partitions 0 to {self.count - 1}, not {number}",
+                field="partition",
+            )
+
+    def _not_here(self, number: int) -> NotLeader:
+        self.check(number)
+        return NotLeader(f"this node does not lead partition {number} of {self._topic}")

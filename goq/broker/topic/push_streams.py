@@ -1,0 +1,180 @@
+"""Streams: consumers that are given messages as they become ready, up to a credit."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from dataclasses import dataclass, replace
+from typing import Final
+
+from goq import limits
+from goq.broker.partition.partition import Delivery
+from goq.broker.topic.stream_credit import Account
+from goq.broker.topic.topic import ReceiveOptions, Topic
+from goq.errors import GoqError, StreamNotFound, TooManyRequests
+
+CONNECTION_CLOSED: Final = "connection closed"
+_WAIT_MS: Final = 3_600_000  # then a stream takes its place in the queue anew
+_PAUSE_MS: Final = 1_000  # after a refusal that will pass and does not say when
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """What a stream is opened with.
+
+    ``credit`` messages may be in flight at a time, and ``messages_max`` are handed over in all,
+    None for no such bound.
+    """
+
+    consumer: str
+    credit: int
+    messages_max: int | None
+    visibility_ms: int | None
+
+
+class Stream:
+    """One consumer of a group, for as long as its connection lasts.
+
+    The connection is its session: when that closes, what is in flight goes back at once, as if
+    its deadline had passed. When the stream is ended instead, by its consumer or by a node that
+    stops, its leases go on to their deadlines: the consumer lives and may yet settle them.
+    """
+
+    def __init__(self, topic: Topic, group: str, options: StreamOptions) -> None:
+        self.id = secrets.token_hex(8)
+        self.topic = topic
+        self.group = group
+        self.account = Account(options.credit)
+        self.ended = False
+        self._messages_left = options.messages_max
+        self._asked = ReceiveOptions(
+            options.consumer, 0, limits.RECEIVE_BYTES_MAX, _WAIT_MS, options.visibility_ms
+        )
+        self._task: asyncio.Task[object] | None = None
+        self._presence = contextlib.ExitStack()
+
+    def join(self) -> None:
+        """Take part in the group, where its partitions belong to one consumer each.
+
+        The stream is alive throughout, also while it has no credit. Raises why it cannot.
+        """
+        if self.topic.shares_partitions(self.group):
+            consumer = self._asked.consumer
+            self._presence.enter_context(self.topic.coordinator.present(self.group, consumer))
+
+    def leave(self) -> None:
+        """Take part no more: the connection is gone, or the consumer wants no more."""
+        self._presence.close()
+        if self.topic.shares_partitions(self.group):
+            with contextlib.suppress(GoqError):  # somebody took it out before
+                self.topic.coordinator.leave(self.group, self._asked.consumer)
+
+    async def next(self) -> list[Delivery]:
+        """Return what comes next, as soon as there is some and credit for it; [] at the end.
+
+        What the topic refuses for the moment is tried again. Raises any other error of a receive.
+        """
+        self._task = task = asyncio.current_task()
+        assert task is not None
+        deliveries: list[Delivery] = []
+        try:
+            while not (deliveries or self.ended or self.topic.is_closed):
+                deliveries = await self._some()
+        except asyncio.CancelledError:
+            if not self.ended or task.uncancel():
+                raise
+        except GoqError:
+            if not self.topic.is_closed:
+                raise
+        finally:
+            self._task = None
+        return deliveries
+
+    async def _some(self) -> list[Delivery]:
+        room = min(self.account.room, limits.RECEIVE_MESSAGES_MAX)
+        if self._messages_left is not None:
+            room = min(room, self._messages_left)
+        if room <= 0:
+            await self.account.changed()
+            return []
+        try:
+            deliveries = await self.topic.receive(
+                self.group, replace(self._asked, messages_max=room)
+            )
+        except GoqError as error:
+            if self.topic.is_closed or not error.retryable:
+                raise
+            await asyncio.sleep((error.retry_after_ms or _PAUSE_MS) / 1000)
+            return []
+        for delivery in deliveries:
+            key = delivery.partition, delivery.token
+            self.topic.credits.leased(self.group, self.account, key, delivery.spans)
+            if self._messages_left is not None:
+                self._messages_left -= delivery.message_count
+        return deliveries
+
+    def grant(self, more: int) -> None:
+        """Set the credit so that there is room for ``more`` than are in flight now."""
+        credit = min(self.account.in_flight + more, limits.STREAM_IN_FLIGHT_MESSAGES_MAX)
+        self.account.grant(credit)
+
+    def end(self) -> None:
+        """Hand over nothing more; what is in flight stays the consumer's."""
+        if not self.ended:
+            self.ended = True
+            if self._task is not None:
+                self._task.cancel()
+
+
+class Streams:
+    """The open streams of a node, by their ids."""
+
+    def __init__(self) -> None:
+        self._streams: dict[str, Stream] = {}
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    @staticmethod
+    def check_room(topic: Topic, group: str) -> None:
+        """Raise ``TooManyRequests`` when as many consumers of a group wait as may."""
+        if topic.waiters.count(group) >= limits.WAITERS_PER_GROUP_MAX:
+            raise TooManyRequests(
+                f"{topic.waiters.count(group)} consumers already wait in group {group}",
+                retry_after_ms=1000,
+            )
+
+    def open(self, stream: Stream) -> None:
+        """Take up a stream; whoever does closes it."""
+        stream.join()
+        self._streams[stream.id] = stream
+        stream.topic.credits.opened(stream.account)
+
+    def find(self, topic: str, group: str, stream_id: str) -> Stream:
+        """Return an open stream of a group; raise ``StreamNotFound``."""
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.ended or (stream.topic.name, stream.group) != (topic, group):
+            raise StreamNotFound(
+                f"group {group[:200]} has no stream {stream_id[:50]!r} here; open a new one"
+            )
+        return stream
+
+    def close(self, stream: Stream) -> None:
+        """Let go of a stream; unless it was ended before, what is in flight is ready again."""
+        del self._streams[stream.id]
+        stream.leave()
+        account, topic = stream.account, stream.topic
+        in_flight = list(account.spans)
+        topic.credits.closed(account)
+        if stream.ended or not in_flight:
+            return
+        for number, token in in_flight:
+            with contextlib.suppress(GoqError):  # then the lease's end gives them back
+                topic.partitions[number].end_lease(stream.group, token, CONNECTION_CLOSED)
+        topic.wake()
+
+    def end_all(self) -> None:
+        """End all streams: the node is stopping."""
+        for stream in self._streams.values():
+            stream.end()

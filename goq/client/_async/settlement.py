@@ -1,0 +1,226 @@
+"""Settling messages: done, given back, or held for longer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from goq import limits
+from goq.client._async.http import Http
+from goq.client._async.runtime import sleep
+from goq.client.arguments import Duration, wire_duration
+from goq.client.cluster_map import Place
+from goq.client.errors import unreadable
+from goq.client.messages import FailedReceipt, Settled
+from goq.client.protocol import frames as wire
+from goq.client.protocol import routes
+from goq.client.retry import Failure
+from goq.client.tracing.trace_context import traceparent_of
+from goq.errors import BY_CODE, Conflict
+from goq.model import Header, MessageId, Receipt
+
+
+class Settler:
+    """Sends receipts to the groups of topics: those of a partition to who leads it.
+
+    A settlement whose answer was lost is sent again. If the lost one had been carried out, the
+    node no longer knows the lease: the receipts then come back as ``lease_lost``. Leases outlive
+    who leads; where nobody does for a moment, receipts are sent again.
+    """
+
+    def __init__(self, http: Http) -> None:
+        self._http = http
+        self.listeners: list[Callable[[str, str, int, int], None]] = []
+        """Called with topic, group, a partition and how many messages were let go of, from it and
+        others with the same leader."""
+
+    async def settle(
+        self, verb: str, topic: str, group: str, receipts: Sequence[str], **details: object
+    ) -> Settled:
+        """Settle receipts, in as few requests as their leaders and the limit of one allow."""
+        done, failed = 0, list[FailedReceipt]()
+        if self._http.places.is_cluster:
+            await self._http.find_leaders(topic)
+        for place, some in self._by_leader(topic, receipts):
+            for start in range(0, len(some), limits.RECEIPTS_PER_REQUEST_MAX):
+                piece = some[start : start + limits.RECEIPTS_PER_REQUEST_MAX]
+                settled = await self._settle(verb, place, group, piece, details)
+                done += settled.done
+                failed.extend(settled.failed)
+                if verb != "extend":
+                    for listener in list(self.listeners):
+                        listener(topic, group, place.partition, settled.done)
+        return Settled(done, failed)
+
+    async def _settle(
+        self,
+        verb: str,
+        place: Place,
+        group: str,
+        receipts: Sequence[str],
+        details: Mapping[str, object],
+    ) -> Settled:
+        """Settle receipts with one leader; again for a while those that found none."""
+        path = f"{routes.group(place.topic, group)}/{verb}"
+        attempts = self._http.attempts()
+        done, failed = 0, list[FailedReceipt]()
+        while True:
+            body = msgspec.json.encode({"receipts": receipts, **details})
+            answer = await self._http.request("POST", path, body, repeatable=True, place=place)
+            try:
+                settled = wire.decode_settled(answer.body)
+            except msgspec.DecodeError as error:
+                raise unreadable(path, error) from None
+            done += settled.done
+            waiting = [each for each in settled.failed if _is_to_come(each)]
+            failed.extend(each for each in settled.failed if each not in waiting)
+            pause_s = None
+            if waiting:
+                leaderless = BY_CODE[waiting[0].code](f"{path} found no leader")
+                pause_s = attempts.pause_s(Failure(leaderless, maybe_done=True), repeatable=True)
+            if pause_s is None:
+                return Settled(done, [*failed, *waiting])
+            receipts = [each.receipt for each in waiting]
+            await sleep(pause_s)
+
+    def _by_leader(self, topic: str, receipts: Sequence[str]) -> list[tuple[Place, Sequence[str]]]:
+        """Return receipts by who leads their partitions, each with one of these."""
+        if not receipts:
+            return []
+        if not self._http.places.is_cluster:
+            return [(Place(topic, _partition_of(receipts[0])), receipts)]
+        found: dict[str | None, tuple[Place, list[str]]] = {}
+        for receipt in receipts:
+            place = Place(topic, _partition_of(receipt))
+            found.setdefault(self._http.places.leader(place), (place, []))[1].append(receipt)
+        return list(found.values())
+
+    async def settle_one(
+        self, verb: str, topic: str, group: str, receipt: Receipt, **details: object
+    ) -> None:
+        """Settle one receipt; raise ``LeaseLost``, or what else the node says, if it is refused."""
+        settled = await self.settle(verb, topic, group, [str(receipt)], **details)
+        for failed in settled.failed:
+            raise BY_CODE.get(failed.code, Conflict)(
+                f"{topic}:{receipt.partition}:{receipt.start} could not be settled"
+                f" ({failed.code}): its lease ended before, and the message was or will be given"
+                " to another consumer; use a longer visibility, or extend it while you work"
+            )
+
+
+def _partition_of(receipt: str) -> int:
+    """Return a receipt's partition; what is none is for the node to refuse."""
+    text = receipt.partition(":")[0]
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+
+def _is_to_come(failed: FailedReceipt) -> bool:
+    kind = BY_CODE.get(failed.code)
+    return kind is not None and kind.retryable
+
+
+def nack_details(delay: Duration | None, reason: str | None) -> dict[str, Any]:
+    """Return what a nack says besides its receipts."""
+    details: dict[str, Any] = {}
+    if delay is not None:
+        details["delay"] = wire_duration(delay, "delay")
+    if reason is not None:
+        details["reason"] = reason[: limits.REASON_CHARS_MAX]
+    return details
+
+
+def extend_details(visibility: Duration | None) -> dict[str, Any]:
+    """Return what an extension says besides its receipts."""
+    return {} if visibility is None else {"visibility": wire_duration(visibility, "visibility")}
+
+
+class AsyncReceivedMessage(msgspec.Struct, eq=False):
+    """A message under a lease; times are microseconds.
+
+    ``attempt`` counts from 1. It is this consumer's until ``lease_until``; ``ack`` says that it
+    is done, ``nack`` gives it back, ``reject`` gives it up, ``extend`` keeps it for longer. Each
+    costs a request: to settle many, ``client.ack_many`` costs one.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    value: bytes | None
+    key: bytes | None
+    headers: Sequence[Header]
+    priority: str
+    tenant: str | None
+    deliver_at: int | None
+    expires_at: int | None
+    group: str
+    attempt: int
+    token: int
+    lease_until: int
+    _settler: Settler
+    settled: bool = False
+
+    @property
+    def id(self) -> MessageId:
+        """Where the message is: ``topic:partition:offset``."""
+        return MessageId(self.topic, self.partition, self.offset)
+
+    @property
+    def traceparent(self) -> str | None:
+        """What the message says of the span that published it, unchecked."""
+        return traceparent_of(self.headers)
+
+    @property
+    def receipt(self) -> str:
+        """The right to settle the message, as the API writes it."""
+        return str(self.claim())
+
+    def claim(self) -> Receipt:
+        """Return the receipt in its parts."""
+        return Receipt(self.partition, self.token, self.offset, self.offset + 1)
+
+    async def ack(self) -> None:
+        """Mark the message as done; raise ``LeaseLost`` when it is no longer this consumer's."""
+        await self._settle("ack")
+
+    async def nack(self, delay: Duration | None = None, reason: str | None = None) -> None:
+        """Give the message back, to come again after ``delay``."""
+        await self._settle("nack", **nack_details(delay, reason))
+
+    async def reject(self, reason: str | None = None) -> None:
+        """Give the message up: it becomes a dead letter at once."""
+        await self._settle("reject", **nack_details(None, reason))
+
+    async def extend(self, visibility: Duration | None = None) -> None:
+        """Keep the message for ``visibility`` from now, or for the group's own time."""
+        await self._settler.settle_one(
+            "extend", self.topic, self.group, self.claim(), **extend_details(visibility)
+        )
+
+    async def _settle(self, verb: str, **details: object) -> None:
+        self.settled = True
+        try:
+            await self._settler.settle_one(verb, self.topic, self.group, self.claim(), **details)
+        except Conflict:
+            raise
+        except BaseException:
+            self.settled = False
+            raise
+
+
+def by_group(
+    messages: Iterable[AsyncReceivedMessage],
+) -> Iterator[tuple[str, str, list[AsyncReceivedMessage]]]:
+    """Yield topic, group and the messages that came from them."""
+    found: dict[tuple[str, str], list[AsyncReceivedMessage]] = {}
+    for message in messages:
+        found.setdefault((message.topic, message.group), []).append(message)
+    for (topic, group), members in found.items():
+        yield topic, group, members
+
+
+def receipts_of(messages: Iterable[AsyncReceivedMessage]) -> list[str]:
+    """Return the fewest receipts that name all messages."""
+    return [str(run) for run in wire.runs_of(message.claim() for message in messages)]

@@ -1,0 +1,221 @@
+"""Copying what a replay chose into another topic, each message exactly once however often it runs.
+
+Each partition of the source has a producer of its own, known by what the replay is, and its copies
+are numbered in each partition of the target. So the node refuses what it has already, also when two
+of the same replay run at once. How far an earlier run got is asked of the target: the next number,
+and the last copy, whose header names the message that it was made of. Copying goes on behind that
+one, whatever retention has deleted of the source meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from goq import limits
+from goq.client._async.http import Http
+from goq.client._async.log_reader import OnDamage, Span, read
+from goq.client._async.posting import post_frames
+from goq.client._async.replaying import replayed
+from goq.client.arguments import message_bytes
+from goq.client.batch import Batch
+from goq.client.lanes import lanes_of
+from goq.client.messages import LogMessage
+from goq.client.protocol import routes
+from goq.client.replay_plan import CopyPlan, Replay, origin_of
+from goq.errors import Conflict, InvalidInput, SequenceGap
+from goq.frame.encoder import ProducerMark, encode_frame
+from goq.model import check_message
+
+BATCH_MESSAGES: Final = 1000
+BATCH_BYTES: Final = limits.MIB
+OVERTAKEN_MAX: Final = 20
+
+
+class _Reached(NamedTuple):
+    """How far the copies from one partition to another got: the last is of ``offset``."""
+
+    sequence: int = 0
+    offset: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOptions:
+    """How copies are made: ``before_send`` is awaited before so many of them are sent."""
+
+    batch: int = BATCH_MESSAGES
+    before_send: Callable[[int], Awaitable[None]] | None = None
+    on_stored: Callable[[int], None] | None = None
+    on_damage: OnDamage | None = None
+
+
+class Copying:
+    """One run of a replay into a topic.
+
+    ``known`` is how many copies there were when it began.
+    """
+
+    def __init__(self, http: Http, replay: Replay, target: str, options: CopyOptions) -> None:
+        if replay.topic == target:
+            raise InvalidInput(
+                "a topic cannot be replayed into itself: its end would move on for ever",
+                field="into",
+            )
+        self.known = 0
+        self._http = http
+        self._replay = replay
+        self._target = target
+        self._options = options
+        self._reached: dict[tuple[int, int], _Reached] = {}
+        self._batches: dict[tuple[int, int], Batch] = {}
+        self._last: dict[tuple[int, int], int] = {}
+        self._count = self._size_bytes = 0
+
+    @property
+    def stored(self) -> int:
+        """How many copies were stored since, by this run and by others beside it."""
+        return self._total() - self.known
+
+    async def run(self) -> None:
+        """Copy everything that is not there yet.
+
+        Raises ``TopicNotFound`` for a source that is not there, or a target that is not and that
+        the node does not make; ``Conflict`` where it cannot be told how far an earlier run got.
+        """
+        source = await self._http.call("GET", routes.topic(self._replay.topic))
+        target = await self._http.call("PUT", routes.topic(self._target), repeatable=True)
+        self._plan = CopyPlan(
+            len(source["partitions"]),
+            len(target["partitions"]),
+            source["settings"]["priority.lanes"],
+            target["settings"]["priority.lanes"],
+        )
+        await self._ask_reached()
+        self.known = self._total()
+        overtaken = 0
+        while True:
+            before = self._total()
+            try:
+                return await self._copy()
+            except SequenceGap:  # another run of this replay was faster
+                await self._ask_reached()
+                overtaken = 0 if self._total() > before else overtaken + 1
+                if overtaken > OVERTAKEN_MAX:
+                    raise
+
+    def _total(self) -> int:
+        return sum([reached.sequence for reached in self._reached.values()])
+
+    async def _ask_reached(self) -> None:
+        self._reached.clear()
+        for partition in self._partitions():
+            producer_id = self._replay.producer_id(self._target, partition)
+            found = await self._http.call("GET", routes.producer(self._target, producer_id))
+            for each in found["partitions"]:
+                offset = await self._last_origin(partition, each["partition"], each["offset"])
+                place = (partition, each["partition"])
+                self._reached[place] = _Reached(each["next_sequence"], offset)
+
+    async def _last_origin(self, partition: int, target: int, offset: int | None) -> int:
+        """Return which message of a partition the copy at ``offset`` of the target is of."""
+        if offset is not None:
+            span = Span(offset)
+            piece = await read(self._http, self._target, target, span, limit=1, wait_ms=0)
+            for message in piece.messages:
+                origin = origin_of(message.headers)
+                if message.offset != offset or origin is None:
+                    continue
+                if self._plan.partition(partition, message.key) != target:
+                    raise Conflict(
+                        f"{self._target} has got other partitions since this replay began: finish"
+                        " it into a new topic, or begin behind what is there with --from-offset",
+                        field="into",
+                    )
+                return origin.offset
+        raise Conflict(
+            f"how far this replay got is not known: {self._target} does not have the last message"
+            f" any more that was replayed to its partition {target}; begin behind it with"
+            " --from-offset",
+            field="into",
+        )
+
+    async def _copy(self) -> None:
+        self._forget_batches()
+        messages = replayed(
+            self._http, self._replay, on_damage=self._options.on_damage, starts=self._starts()
+        )
+        try:
+            async for message in messages:
+                if self._take(message) and self._is_full():
+                    await self._send()
+        finally:
+            await messages.aclose()
+        await self._send()
+
+    def _partitions(self) -> list[int]:
+        if self._replay.partition is not None:
+            return [self._replay.partition]
+        return list(range(self._plan.source_partitions))
+
+    def _starts(self) -> dict[int, int]:
+        """Return where to read on in each partition of which some copies are everywhere."""
+        targets = range(self._plan.target_partitions)
+        starts: dict[int, int] = {}
+        for partition in self._partitions():
+            if self._plan.source_partitions == self._plan.target_partitions:
+                targets = range(partition, partition + 1)
+            places = [self._reached.get((partition, target)) for target in targets]
+            reached = [place.offset for place in places if place is not None]
+            if len(reached) == len(places):
+                starts[partition] = min(reached) + 1
+        return starts
+
+    def _take(self, message: LogMessage) -> bool:
+        """Put a message into its batch, unless its copy is there."""
+        place = (message.partition, self._plan.partition(message.partition, message.key))
+        if message.offset <= self._reached.get(place, _Reached()).offset:
+            return False
+        copy = self._plan.copy(message)
+        check_message(copy, field=f"the copy of {message.id}")
+        size_bytes = message_bytes(copy)
+        self._batches.setdefault(place, Batch()).add(copy, size_bytes)
+        self._last[place] = message.offset
+        self._count += 1
+        self._size_bytes += size_bytes
+        return True
+
+    def _is_full(self) -> bool:
+        return self._count >= self._options.batch or self._size_bytes >= BATCH_BYTES
+
+    async def _send(self) -> None:
+        if not self._count:
+            return
+        if self._options.before_send is not None:
+            await self._options.before_send(self._count)
+        places = list(self._batches)
+        results = await post_frames(
+            self._http, self._target, [self._frame(place) for place in places]
+        )
+        stored = 0
+        for place, result in zip(places, results, strict=True):
+            count = len(self._batches[place])
+            sequence = self._reached.get(place, _Reached()).sequence + count
+            self._reached[place] = _Reached(sequence, self._last[place])
+            if not result.duplicate:
+                stored += count
+        self._forget_batches()
+        if self._options.on_stored is not None:
+            self._options.on_stored(stored)
+
+    def _frame(self, place: tuple[int, int]) -> tuple[int, bytes]:
+        source, target = place
+        sequence = self._reached.get(place, _Reached()).sequence
+        mark = ProducerMark(self._replay.producer_id(self._target, source), 0, sequence)
+        lanes = lanes_of(self._plan.target_lanes)
+        share = self._batches[place].whole(target, default_lane=lanes.default_lane)
+        return target, encode_frame(share.columns, producer=mark)
+
+    def _forget_batches(self) -> None:
+        self._batches = {}
+        self._count = self._size_bytes = 0

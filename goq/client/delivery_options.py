@@ -1,0 +1,122 @@
+"""What a caller says of how a message is to be delivered, and what that means to a topic."""
+
+from __future__ import annotations
+
+import time
+from typing import Final, NamedTuple
+
+import msgspec
+
+from goq import limits
+from goq.client.arguments import Duration, Time
+from goq.client.lanes import DEFAULT_LANES, lanes_of
+from goq.errors import InvalidInput
+from goq.frame.hashing import dedup_hash
+from goq.model import Message, check_dedup_text, check_message
+from goq.units import format_duration_ms, parse_duration_ms, parse_time_us
+
+_SAMPLE_US_MAX: Final = 250_000
+
+
+class DeliveryOptions(NamedTuple):
+    """As the caller wrote it; see :meth:`~goq.client.Client.publish`."""
+
+    priority: str | int | None = None
+    delay: Duration | None = None
+    deliver_at: Time | None = None
+    ttl: Duration | None = None
+    tenant: str | None = None
+    dedup_id: str | None = None
+
+
+PLAIN: Final = DeliveryOptions()
+
+
+class NodeClock:
+    """The node's wall clock, reckoned from what it last said: delays must not hang on this one's.
+
+    Never behind, as far as the node's own clock is not set: ahead by at most the time that a
+    request took.
+    """
+
+    def __init__(self) -> None:
+        self._ahead_us: int | None = None
+
+    @staticmethod
+    def monotonic_us() -> int:
+        """Return a time to give to :meth:`note` later."""
+        return time.monotonic_ns() // 1000
+
+    def note(self, node_us: int, asked_us: int) -> None:
+        """Take note of the node's time, as it said when asked at ``asked_us``."""
+        if self._ahead_us is None or self.monotonic_us() - asked_us <= _SAMPLE_US_MAX:
+            self._ahead_us = node_us - asked_us
+
+    def now_us(self) -> int:
+        """Return the node's time; this machine's if it never said."""
+        if self._ahead_us is None:
+            return time.time_ns() // 1000
+        return self._ahead_us + self.monotonic_us()
+
+
+class Target(NamedTuple):
+    """What is known of the topic that a message goes to."""
+
+    lanes: str = DEFAULT_LANES
+    delay_ms_max: int = limits.DELAY_MS_MAX
+
+    def lane(self, priority: str | int) -> int:
+        """Return the number of a lane; raise ``InvalidInput`` if there is no such one."""
+        return lanes_of(self.lanes).lane(priority, field="priority")
+
+    @property
+    def default_lane(self) -> int:
+        """The lane of a message that names none."""
+        return lanes_of(self.lanes).default_lane
+
+    def applied(self, message: Message, options: DeliveryOptions, now_us: int) -> Message:
+        """Return a message with options put in; raise ``InvalidInput`` naming a bad one."""
+        deliver_at_ms = self._deliver_at_ms(options, now_us)
+        dedup_id = message.dedup_id
+        if options.dedup_id is not None:
+            dedup_id = dedup_hash(check_dedup_text(options.dedup_id, field="dedup_id"))
+        applied = msgspec.structs.replace(
+            message,
+            lane=message.lane if options.priority is None else self.lane(options.priority),
+            deliver_at_ms=deliver_at_ms or message.deliver_at_ms,
+            expires_at_ms=_expires_at_ms(options, deliver_at_ms, now_us) or message.expires_at_ms,
+            tenant=message.tenant if options.tenant is None else options.tenant,
+            dedup_id=dedup_id,
+        )
+        check_message(applied, field="message")
+        return applied
+
+    def _deliver_at_ms(self, options: DeliveryOptions, now_us: int) -> int:
+        field = "delay" if options.delay is not None else "deliver_at"
+        if options.delay is not None:
+            if options.deliver_at is not None:
+                raise InvalidInput("give delay or deliver_at, not both", field=field)
+            at_us = now_us + 1000 * parse_duration_ms(options.delay, field=field)
+        elif options.deliver_at is not None:
+            at_us = parse_time_us(options.deliver_at, now_us=now_us, field=field)
+        else:
+            return 0
+        if at_us > now_us + 1000 * self.delay_ms_max:
+            raise InvalidInput(
+                "that is later than the topic's delay.max allows, which is"
+                f" {format_duration_ms(self.delay_ms_max)} from now",
+                field=field,
+            )
+        return -(-at_us // 1000) if at_us > now_us else 0
+
+
+def _expires_at_ms(options: DeliveryOptions, deliver_at_ms: int, now_us: int) -> int:
+    if options.ttl is None:
+        return 0
+    ttl_ms = parse_duration_ms(options.ttl, field="ttl")
+    if not 0 < ttl_ms <= limits.TTL_MS_MAX:
+        raise InvalidInput(
+            f"a time to live is over 0 and at most {format_duration_ms(limits.TTL_MS_MAX)}",
+            field="ttl",
+        )
+    return (deliver_at_ms or -(-now_us // 1000)) + ttl_ms

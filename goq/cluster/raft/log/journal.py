@@ -1,0 +1,329 @@
+"""The log of a node, its term and its vote, in one file that only grows.
+
+    journal         records; see ``records.py``
+    journal.synced  generation u64 · bytes of the journal that are durable u64 · CRC32C u32
+
+What is added is kept in memory until :meth:`Journal.sync`, which writes it at once and syncs: the
+callers sync before they tell anyone. An entry with an index that is there already takes the place
+of it and of all after it, so that nothing durable is ever written over. The beginning is let go by
+writing the rest as a new file under the old name; each such file is a new *generation*.
+
+The second file tells a torn end from damage. Bytes after what it says were never relied on: a bad
+record there ends the journal. A bad record before is damage, and the journal refuses to open. The
+file itself is not synced: a power cut may set it back, and only what is damaged *and* was synced
+in the moments before is then mistaken for a torn end.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from crc32c import crc32c
+
+from goq import limits
+from goq.cluster.raft import codec
+from goq.cluster.raft.log.records import (
+    FORMAT,
+    Base,
+    Entry,
+    Record,
+    Term,
+    pack_base,
+    pack_entry,
+    pack_term,
+    unpack,
+)
+from goq.cluster.raft.member import changed
+from goq.errors import DamagedData, LogFailed, StorageFull
+from goq.storage.disk import Disk, is_full
+
+FILE_NAME = "journal"
+SYNCED_NAME = "journal.synced"
+_SYNCED = struct.Struct("<QQ")
+_CRC = struct.Struct("<I")
+_log = logging.getLogger(__name__)
+
+
+class Journal:
+    """The log from some entry on, which is applied everywhere here and never cut off.
+
+    Also what the library takes for a journal: ``len``, items and slices (of :class:`Entry`),
+    ``add``, ``setCurrentTerm`` and its other methods. Raises ``StorageFull`` where a later try may
+    succeed, and ``LogFailed`` for ever after the disk has failed.
+    """
+
+    def __init__(self, disk: Disk, folder: Path, records: list[Record]) -> None:
+        base, *rest = (record.value for record in records)
+        assert isinstance(base, Base)
+        self._disk = disk
+        self._path = folder / FILE_NAME
+        self._base = base
+        self._term = Term(0, None)
+        self._entries: list[Entry] = []
+        self._waiting: list[bytes] = []
+        self._unsynced = False
+        self._failed = False
+        for value in rest:
+            self._take(value)
+        self._file = disk.open(self._path)
+        self._synced_file = disk.open(folder / SYNCED_NAME)
+        self._rewritten_bytes = self._file.size_bytes
+
+    @classmethod
+    def open(cls, disk: Disk, folder: Path, members: list[str]) -> Journal:
+        """Open the journal in a folder; a new one begins with these members.
+
+        Raises ``DamagedData`` when bytes that were synced are no longer as they were.
+        """
+        disk.make_dir(folder)
+        names = disk.names(folder)
+        if FILE_NAME not in names:
+            if SYNCED_NAME in names:
+                raise DamagedData(f"{folder / FILE_NAME} is gone; {_ADVICE}")
+            base = Base(FORMAT, 1, members)
+            disk.replace(folder / FILE_NAME, _whole(base, Term(0, None), [_FIRST]))
+        path = folder / FILE_NAME
+        data = bytes(disk.read(path, 0, disk.size(path)))
+        records = list(unpack(data))
+        synced = _read_synced(disk, folder)
+        _check_sound(path, records, synced)
+        journal = cls(disk, folder, records)
+        same = synced is not None and synced.generation == journal._base.generation
+        journal._settle(data[: records[-1].end], synced.size_bytes if synced and same else 0)
+        return journal
+
+    # What is in it
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._entries[place]
+
+    @property
+    def size_bytes(self) -> int:
+        """How large the file is, with what is still to be written."""
+        return self._file.size_bytes + sum(map(len, self._waiting))
+
+    @property
+    def grown(self) -> bool:
+        """Whether writing the file anew would make it much smaller, or may."""
+        return self.size_bytes > 2 * self._rewritten_bytes
+
+    @property
+    def first(self) -> Entry:
+        """The entry that all others follow; what its command was no longer matters."""
+        return self._entries[0]
+
+    @property
+    def last(self) -> Entry:
+        """The newest entry, perhaps not synced yet."""
+        return self._entries[-1]
+
+    def at(self, index: int) -> Entry | None:
+        """Return the entry of an index, if it is there."""
+        place = index - self._entries[0].index
+        return self._entries[place] if 0 <= place < len(self._entries) else None
+
+    def get(self, index: int) -> Entry:
+        """Return the entry of an index that is there."""
+        return self._entries[index - self._entries[0].index]
+
+    def batch(self, index: int, bytes_max: int) -> list[Entry]:
+        """Return entries from an index on, at least one if there is one, of about this size."""
+        place, size_bytes = index - self._entries[0].index, 0
+        found = self._entries[place : place + limits.RAFT_BATCH_ENTRIES_MAX]
+        for count, entry in enumerate(found, 1):
+            size_bytes += len(entry.command)
+            if size_bytes >= bytes_max:
+                return found[:count]
+        return found
+
+    def kinds(self, index: int) -> set[int]:
+        """Return the kinds of all commands from an index on."""
+        place = max(0, index - self._entries[0].index)
+        return {entry.command[0] for entry in self._entries[place:]}
+
+    def members(self, index: int | None = None) -> list[str]:
+        """Return who is a member as of an entry, or as of the last."""
+        members = self._base.members
+        for entry in self._entries[1:]:
+            if index is not None and entry.index > index:
+                break
+            if entry.command[:1] == bytes((codec.MEMBERSHIP,)):
+                members = changed(members, *codec.decode_change(entry.command))
+        return members
+
+    # Changes
+
+    def add(self, command: bytes, index: int, term: int) -> None:
+        """Add an entry, after cutting off all that have its index or a higher one."""
+        self._raise_if_failed()
+        entry = Entry(command, index, term)
+        self._take(entry)
+        self._waiting.append(pack_entry(entry))
+
+    def set_term(self, term: int, vote: str | None) -> None:
+        """Change term and vote, durably; after ``StorageFull`` they are as they were."""
+        self._raise_if_failed()
+        before = self._term
+        self._take(Term(term, vote))
+        self._waiting.append(pack_term(self._term))
+        try:
+            self.sync()
+        except StorageFull:
+            self._term = before
+            self._waiting.pop()
+            raise
+
+    def sync(self) -> None:
+        """Return once everything added survives power loss."""
+        self._raise_if_failed()
+        if not self._waiting and not self._unsynced:
+            return
+        try:
+            self._unsynced = True
+            if self._waiting:
+                self._file.append(self._waiting)
+                self._waiting.clear()
+            self._file.sync()
+            self._unsynced = False
+            self._write_synced()
+        except OSError as error:
+            if is_full(error) and self._waiting:  # nothing of it was written
+                raise StorageFull(f"no room on the disk of {self._path}; free some space") from None
+            self._failed = True
+            raise LogFailed(f"{self._path} could not be written: {error}") from error
+
+    def trim(self, index: int) -> None:
+        """Let go of all before an entry, which becomes the first."""
+        kept = self._entries[index - self.first.index :]
+        self._rewrite(self.members(index), kept)
+
+    def reset(self, index: int, term: int, members: list[str]) -> None:
+        """Begin anew after a snapshot of this index and term."""
+        self._rewrite(members, [Entry(codec.NO_OP_COMMAND, index, term)])
+
+    def close(self) -> None:
+        """Release the files; what was not synced is not written."""
+        self._file.close()
+        self._synced_file.close()
+
+    def _rewrite(self, members: list[str], entries: list[Entry]) -> None:
+        self._raise_if_failed()
+        base = Base(FORMAT, self._base.generation + 1, members)
+        try:
+            self._disk.replace(self._path, _whole(base, self._term, entries))
+            self._file.close()
+            self._file = self._disk.open(self._path)
+            self._base, self._entries = base, entries
+            self._waiting.clear()
+            self._unsynced = False
+            self._rewritten_bytes = self._file.size_bytes
+            self._write_synced()
+        except OSError as error:
+            if is_full(error) and self._base is not base:
+                raise StorageFull(f"no room on the disk of {self._path}; free some space") from None
+            self._failed = True
+            raise LogFailed(f"{self._path} could not be replaced: {error}") from error
+
+    def _take(self, value: Base | Term | Entry) -> None:
+        if isinstance(value, Term):
+            self._term = value
+        elif isinstance(value, Entry):
+            if self._entries:
+                place = value.index - self.first.index
+                if not 0 < place <= len(self._entries):
+                    raise DamagedData(f"{self._path} has entry {value.index} out of its order")
+                del self._entries[place:]
+            self._entries.append(value)
+        else:
+            raise DamagedData(f"{self._path} begins twice; {_ADVICE}")
+
+    def _settle(self, data: bytes, synced_bytes: int) -> None:
+        """Cut off a torn end, and make durable what a process that ended had only written.
+
+        It is written anew: after a sync that failed, the system may take it for written, and the
+        next sync would do nothing.
+        """
+        if self._file.size_bytes > len(data):
+            torn_bytes = self._file.size_bytes - len(data)
+            _log.warning("%s: cut off a torn end of %d bytes", self._path, torn_bytes)
+            self._file.truncate(len(data))
+        if synced_bytes < len(data):
+            self._file.write_at(data[synced_bytes:], synced_bytes)
+        self._unsynced = True
+        self.sync()
+
+    def _write_synced(self) -> None:
+        fields = _SYNCED.pack(self._base.generation, self._file.size_bytes)
+        self._synced_file.write_at(fields + _CRC.pack(crc32c(fields)), 0)
+
+    def _raise_if_failed(self) -> None:
+        if self._failed:
+            raise LogFailed(f"{self._path} failed before; restart the node once the disk works")
+
+    # The library's names
+
+    def setCurrentTerm(self, term: int, vote: str | None) -> None:
+        """See :meth:`set_term`."""
+        self.set_term(term, vote)
+
+    def getCurrentTerm(self) -> int:
+        """Return the current term."""
+        return self._term.term
+
+    def getVotedForNodeId(self) -> str | None:
+        """Return the id of the node that has the vote of this term."""
+        return self._term.vote
+
+    def setRaftCommitIndex(self, _index: int) -> None:
+        """Do nothing: the state machine knows what is applied, and that is committed."""
+
+    def onOneSecondTimer(self) -> None:
+        """Do nothing: what is to be kept is kept at once."""
+
+    def _destroy(self) -> None:
+        self.close()
+
+
+class _Synced(NamedTuple):
+    """How much of a journal is durable."""
+
+    generation: int
+    size_bytes: int
+
+
+_FIRST = Entry(codec.NO_OP_COMMAND, 1, 0)
+_ADVICE = "remove this node from the cluster, and let it join again with an empty folder"
+
+
+def _whole(base: Base, term: Term, entries: list[Entry]) -> bytes:
+    return b"".join((pack_base(base), pack_term(term), *map(pack_entry, entries)))
+
+
+def _check_sound(path: Path, records: list[Record], synced: _Synced | None) -> None:
+    kinds = [type(record.value) for record in records[:3]]
+    if kinds != [Base, Term, Entry]:  # a file gets these before it gets its name
+        raise DamagedData(f"{path} does not begin as a journal does; {_ADVICE}")
+    end = records[-1].end
+    base = records[0].value
+    assert isinstance(base, Base)
+    if synced is not None and synced.generation == base.generation and end < synced.size_bytes:
+        raise DamagedData(
+            f"{path} is damaged at byte {end} of {synced.size_bytes} that were synced; {_ADVICE}"
+        )
+
+
+def _read_synced(disk: Disk, folder: Path) -> _Synced | None:
+    try:
+        data = bytes(disk.read(folder / SYNCED_NAME, 0, _SYNCED.size + _CRC.size))
+    except FileNotFoundError:
+        return None
+    fields, check = data[: _SYNCED.size], data[_SYNCED.size :]
+    if check != _CRC.pack(crc32c(fields)):
+        return None
+    return _Synced(*_SYNCED.unpack(fields))

@@ -1,0 +1,211 @@
+"""The library's node, first part: what happens in a tick, and how commands come into the log.
+
+Here and in ``leading.py`` and ``following.py`` a class is called as the library's is, but for an
+underscore, which Python drops when it mangles names: ``self.__x`` is the library's own ``__x`` on
+both sides. That holds for one exact version of the library, which is checked below. Methods with
+the library's names are called by it, in place of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from random import Random
+from typing import Any
+
+import pysyncobj.syncobj as library
+from pysyncobj import FAIL_REASON, SyncObj
+from pysyncobj.version import VERSION
+
+from goq import limits
+from goq.cluster.raft import codec
+from goq.cluster.raft.log.journal import Journal
+from goq.cluster.raft.log.records import Entry
+from goq.cluster.raft.log.snapshots import Snapshots
+from goq.cluster.raft.member import Member, in_order
+from goq.cluster.raft.state_machine.state_machine import MachineFailed, Refused, StateMachine
+from goq.errors import DamagedData, GoqError, LogFailed, StorageFull
+
+if VERSION != "0.3.17":
+    raise ImportError(f"goq needs pysyncobj 0.3.17, not {VERSION}: pip install pysyncobj==0.3.17")
+
+FATAL = (LogFailed, DamagedData, MachineFailed, OSError, MemoryError)
+"""After these a node does nothing any more: what it has in memory may not be on its disk."""
+
+_log = logging.getLogger(__name__)
+
+
+def now_s() -> float:
+    """Return the time of the library's clock."""
+    return library.monotonicTime()  # type: ignore[no-any-return]
+
+
+class _SyncObj(SyncObj):  # type: ignore[misc]
+    """Ticks."""
+
+    _machine: StateMachine
+    _snapshots: Snapshots
+    _random: Random
+    _failure: Exception | None = None
+    __raftLeader: Any
+
+    def _adopt(self, journal: Journal, snapshots: Snapshots, applied_index: int) -> None:
+        """Take the place of the library's journal in memory, before the first tick."""
+        self.__raftLog = journal
+        self.__raftCurrentTerm = max(journal.getCurrentTerm(), journal.last.term)
+        self.__votedForNodeId = journal.getVotedForNodeId()
+        self.__raftCommitIndex = self.__raftLastApplied = applied_index
+        self.__commandsLocalCounter = self._random.getrandbits(62)  # no id of an earlier life
+        self._snapshots = snapshots
+        self._rounds: dict[Member, int] = {}
+        self._answers: dict[Member, dict[str, Any]] = {}
+        self.__take_members(journal.members())
+
+    def _onTick(self, timeToWait: float = 0.0) -> None:
+        self._raise_if_failed()
+        try:
+            self.__raftLog.sync()
+            for node, answer in self._answers.items():  # one sync for all that came since
+                if answer["term"] == self.__raftCurrentTerm:
+                    self.__transport.send(node, answer)
+            self._answers.clear()
+            super()._onTick(timeToWait)
+            self.__raftLog.sync()  # the leader's own, while the followers do theirs
+        except FATAL as error:
+            self._failure = error
+            raise
+
+    def __setCurrentTerm(self, term: int, vote: str | None) -> None:
+        """Be in a term only once that is durable: a full disk must not make a leader of it."""
+        self.__raftLog.setCurrentTerm(term, vote)
+        self.__raftCurrentTerm, self.__votedForNodeId = term, vote
+
+    def __applyLogEntries(self) -> bool:
+        """Apply only what is durable here; count before calling back; pass exceptions by."""
+        before = self.__raftLastApplied
+        if self.__raftCommitIndex > before:
+            self.__raftLog.sync()
+        while self.__raftLastApplied < self.__raftCommitIndex:
+            entry = self.__raftLog.get(self.__raftLastApplied + 1)
+            result = self.__apply(entry)
+            self.__raftLastApplied += 1
+            for term, callback in self.__commandsWaitingCommit.pop(entry.index, []):
+                if term == entry.term:
+                    callback(result, FAIL_REASON.SUCCESS)
+                else:
+                    callback(None, FAIL_REASON.DISCARDED)
+        return bool(self.__raftLastApplied > before)  # then tell the followers at once
+
+    def __apply(self, entry: Entry) -> Any:
+        if entry.command[0] != codec.REGULAR:
+            return None  # members changed when the entry came into the log
+        try:
+            return self._machine.apply(codec.decode_request(entry.command), entry.index)
+        except (MachineFailed, StorageFull, OSError, MemoryError):
+            raise
+        except GoqError as error:
+            _log.warning("the command at %d is refused: %s", entry.index, error.detail)
+            return Refused(error.code, error.detail)
+        except Exception as error:
+            _log.exception("the command at %d cannot be applied", entry.index)
+            return Refused("internal", f"{type(error).__name__}: {error}")
+
+    def _checkCommandsToApply(self) -> None:
+        last = self.__raftLog.last.index
+        super()._checkCommandsToApply()
+        if self.__raftLog.last.index > last:
+            self.__sendAppendEntries()  # all of them at once, without waiting for the heartbeat
+
+    def __tryLogCompaction(self) -> None:
+        """Let go of what the machine holds durably, but keep some for followers that lag."""
+        journal, entries_min = self.__raftLog, self.__conf.logCompactionMinEntries
+        held = self._snapshots.held_index()
+        large = journal.size_bytes > limits.RAFT_JOURNAL_BYTES
+        if len(journal) <= entries_min and not large:
+            return
+        keep = 1 if large else entries_min // 2
+        index = min(self.__raftLastApplied, journal.last.index - keep + 1)
+        if held is not None and held < index:
+            if journal.size_bytes > 2 * limits.RAFT_JOURNAL_BYTES:
+                self._snapshots.drop_outgoing()  # rather than let the log grow for ever
+            else:
+                index = held
+        if index > journal.first.index or (large and journal.grown):
+            try:
+                self._machine.flush(self.__raftLastApplied)
+                journal.trim(max(index, journal.first.index))
+            except StorageFull as error:
+                _log.warning("the log of the cluster cannot be trimmed: %s", error)
+
+    def _applyCommand(
+        self,
+        command: bytes,
+        callback: Any,
+        commandType: int | None = None,
+    ) -> None:
+        full = self.__raftLog.size_bytes > limits.RAFT_JOURNAL_BYTES_MAX
+        if commandType is not None:
+            command = bytes((commandType,)) + command
+        try:
+            if full:
+                raise library.Queue.Full
+            self.__commandsQueue.put_nowait((command, callback))
+        except library.Queue.Full:
+            self.__callErrCallback(FAIL_REASON.QUEUE_FULL, callback)
+
+    def addNodeToCluster(self, node: str, callback: Any = None) -> None:
+        """Add a member, given as its text."""
+        self._applyCommand(codec.encode_change("add", node), callback, codec.MEMBERSHIP)
+
+    def removeNodeFromCluster(self, node: str, callback: Any = None) -> None:
+        """Remove a member, given as its text."""
+        self._applyCommand(codec.encode_change("rem", node), callback, codec.MEMBERSHIP)
+
+    def setCodeVersion(self, newVersion: int, callback: Any = None) -> None:
+        """Refuse: commands carry versions of their own."""
+        raise NotImplementedError("a request carries its version")
+
+    def __parseChangeClusterRequest(self, command: bytes) -> list[Any] | None:
+        if command[:1] != bytes((codec.MEMBERSHIP,)):
+            return None
+        operation, spec = codec.decode_change(command)
+        return [operation, Member(spec).id, Member(spec)]
+
+    def __changeCluster(self, request: list[Any]) -> bool:
+        """Take one change at a time, and nobody new while a member is away.
+
+        A member that does not hear of a newcomer would refuse its votes and its lead.
+        """
+        if codec.MEMBERSHIP in self.__raftLog.kinds(self.__raftLastApplied + 1):
+            return False
+        committed = self.__raftCommitIndex
+        here = {node for node, match in self.__raftMatchIndex.items() if match >= committed}
+        if request[0] == "add" and not self.__otherNodes <= here & self.__connectedNodes:
+            return False
+        return bool(super().__changeCluster(request))
+
+    def __take_members(self, members: list[str]) -> None:
+        others = {Member(spec) for spec in members} - {self.__selfNode}
+        specs = {node.spec for node in self.__otherNodes}
+        stay = {node for node in others if node.spec in specs}
+        if stay != self.__otherNodes:  # with another disk or address it is another one
+            self.__updateClusterConfiguration(in_order(stay))
+        if others != stay:
+            self.__updateClusterConfiguration(in_order(others))
+
+    def __onNodeDisconnected(self, node: Member) -> None:
+        super().__onNodeDisconnected(node)
+        if node == self.__raftLeader:  # what it was asked may be lost on the way
+            self.__onLeaderChanged()
+
+    def __generateRaftTimeout(self) -> float:
+        conf = self.__conf
+        spread_s: float = conf.raftMaxTimeout - conf.raftMinTimeout
+        return float(conf.raftMinTimeout) + spread_s * self._random.random()
+
+    def _raise_if_failed(self) -> None:
+        if self._failure is not None:
+            raise LogFailed(f"this member of the cluster has stopped: {self._failure}")
+
+    def _doDestroy(self) -> None:
+        super()._doDestroy()
+        self._snapshots.close()

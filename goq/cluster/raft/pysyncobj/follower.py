@@ -1,0 +1,141 @@
+"""The library's node, third part: messages, and what a follower takes; see ``ticking.py``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from pysyncobj import FAIL_REASON
+
+from goq.cluster.raft import codec
+from goq.cluster.raft.log.records import Entry
+from goq.cluster.raft.log.snapshots import Copy
+from goq.cluster.raft.member import Member
+from goq.cluster.raft.pysyncobj import leader as leading
+from goq.cluster.raft.pysyncobj.core import FATAL, now_s
+from goq.errors import DamagedData, InvalidInput, StorageFull
+
+_log = logging.getLogger(__name__)
+
+
+class _SyncObj(leading._SyncObj):
+    """Follows."""
+
+    def __onMessageReceived(self, node: Member, message: dict[str, Any]) -> None:
+        self._raise_if_failed()
+        if node not in self.__otherNodes:
+            return
+        handler = _HANDLERS.get(message["type"])
+        try:
+            if handler is not None:
+                handler(self, node, message)
+            elif message["type"] in _AS_THE_LIBRARY_DOES:
+                if message["type"] == "apply_command":
+                    codec.check_command(message["command"])
+                super().__onMessageReceived(node, message)
+        except InvalidInput as error:
+            _log.error("refused a message of %s: %s", node.id, error)
+        except StorageFull as error:
+            _log.error("a message of %s cannot be taken now: %s", node.id, error.detail)
+        except FATAL as error:
+            self._failure = error
+            raise
+
+    def _on_append(self, node: Member, message: dict[str, Any]) -> None:
+        """Cut off only what contradicts the leader, and commit only what it vouched for."""
+        if not self.__follow(node, message):
+            return
+        journal, index = self.__raftLog, message["prevLogIdx"]
+        previous = journal.at(index)
+        if previous is None or previous.term != message["prevLogTerm"]:
+            answer = self.__raftCommitIndex + 1  # this much is the leader's as well, surely
+            self.__transport.send(node, self.__answer(message, answer, success=False))
+            return
+        codec.check_entries(index, message["entries"])
+        for command, index, term in message["entries"]:
+            ours = journal.at(index)
+            if ours is None or ours.term != term:
+                self.__take_entry(Entry(bytes(command), index, term))
+        self.__verified(node, message, index)
+
+    def __take_entry(self, entry: Entry) -> None:
+        journal = self.__raftLog
+        if entry.index <= self.__raftCommitIndex:
+            raise DamagedData(f"the leader contradicts the committed entry {entry.index}")
+        cut = [old.command[0] for old in journal[entry.index - journal.first.index :]]
+        journal.add(*entry)
+        if codec.MEMBERSHIP in (*cut, entry.command[0]):
+            self.__take_members(journal.members())
+
+    def __verified(self, node: Member, message: dict[str, Any], index: int) -> None:
+        """All up to ``index`` is the leader's: say so once it is durable."""
+        commit_index = min(message["commit_index"], index)
+        self.__raftCommitIndex = max(self.__raftCommitIndex, commit_index)
+        self._answers[node] = self.__answer(message, index + 1, success=True)
+
+    def __answer(self, message: dict[str, Any], index: int, *, success: bool) -> dict[str, Any]:
+        return {
+            "type": "next_node_idx",
+            "term": self.__raftCurrentTerm,
+            "round": message.get("round", 0),
+            "next_node_idx": index,
+            "success": success,
+        }
+
+    def __follow(self, node: Member, message: dict[str, Any]) -> bool:
+        """Take the sender for the leader of its term; False if that term is over."""
+        if message["term"] < self.__raftCurrentTerm:
+            return False
+        if message["term"] > self.__raftCurrentTerm:
+            self.__transferInProgress = False
+            self.__setCurrentTerm(message["term"], None)
+        if not self.__transferInProgress:
+            self.__raftElectionDeadline = now_s() + self.__generateRaftTimeout()
+        if self.__raftLeader != node:
+            self.__onLeaderChanged()
+        self.__raftLeader = node
+        self.__setState(0)
+        self.__leaderCommitIndex = message["commit_index"]
+        return True
+
+    def _on_snapshot(self, node: Member, message: dict[str, Any]) -> None:
+        """Take a piece; install the whole durably, and only then say so."""
+        if not self.__follow(node, message):
+            return
+        names = ("index", "index_term", "members", "size_bytes", "crc32c")
+        copy = Copy(*(message[name] for name in names))
+        ours = self.__raftLog.at(copy.index)
+        if copy.index <= self.__raftCommitIndex or (ours and ours.term == copy.term):
+            self.__verified(node, message, max(copy.index, self.__raftCommitIndex))
+            return
+        offset = self._snapshots.receive(copy, message["offset"], message["data"])
+        if offset is None:
+            self.__install(copy)
+            self.__verified(node, message, copy.index)
+            return
+        reply = {"type": "snapshot_reply", "term": message["term"]}
+        self.__transport.send(node, reply | {"index": copy.index, "offset": offset})
+
+    def __install(self, copy: Copy) -> None:
+        self.__raftLog.reset(copy.index, copy.term, copy.members)
+        self._snapshots.install(copy)
+        self.__raftCommitIndex = self.__raftLastApplied = copy.index
+        self.__take_members(copy.members)
+        self.__raftElectionDeadline = now_s() + self.__generateRaftTimeout()  # that took a while
+        passed = [index for index in self.__commandsWaitingCommit if index <= copy.index]
+        for index in sorted(passed):
+            for _, callback in self.__commandsWaitingCommit.pop(index):
+                callback(None, FAIL_REASON.UNKNOWN_OUTCOME)
+
+
+_Handler = Callable[[_SyncObj, Member, dict[str, Any]], None]
+_HANDLERS: dict[str, _Handler] = {
+    "append_entries": _SyncObj._on_append,
+    "next_node_idx": _SyncObj._on_answer,
+    "snapshot": _SyncObj._on_snapshot,
+    "snapshot_reply": _SyncObj._on_snapshot_reply,
+}
+_AS_THE_LIBRARY_DOES = (
+    "request_vote", "response_vote", "timeout_now", "apply_command", "apply_command_response"
+)  # fmt: skip

@@ -1,0 +1,81 @@
+"""The library's node, second part: what a leader sends and believes; see ``ticking.py``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from goq import limits
+from goq.cluster.raft.member import Member, in_order
+from goq.cluster.raft.pysyncobj import core as ticking
+from goq.cluster.raft.pysyncobj.core import now_s
+
+_LEADER = 2
+
+
+class _SyncObj(ticking._SyncObj):
+    """Leads."""
+
+    def _on_answer(self, node: Member, message: dict[str, Any]) -> None:
+        """Believe answers of this term only, and of many refusals under way only the first."""
+        if self.__raftState != _LEADER or message["term"] != self.__raftCurrentTerm:
+            return
+        self.__lastResponseTime[node] = now_s()
+        wanted = min(message["next_node_idx"], self.__raftLog.last.index + 1)
+        if message["success"]:
+            self.__raftMatchIndex[node] = max(self.__raftMatchIndex[node], wanted - 1)
+            self.__raftNextIndex[node] = max(self.__raftNextIndex[node], wanted)
+        elif message["round"] == self._rounds.get(node, 0):
+            self._rounds[node] = message["round"] + 1
+            self.__raftNextIndex[node] = max(self.__raftMatchIndex[node] + 1, wanted)
+            self.__newAppendEntriesTime = 0  # with the next tick
+
+    def __sendAppendEntries(self) -> None:
+        self.__newAppendEntriesTime = now_s() + self.__conf.appendEntriesPeriod
+        for node in in_order(self.__otherNodes & self.__connectedNodes):
+            self.__feed(node)
+
+    def __feed(self, node: Member) -> None:
+        """Send what a follower lacks, as far as it fits on the way; at least a heartbeat."""
+        journal, heartbeat = self.__raftLog, True
+        while True:
+            index = self.__raftNextIndex[node]
+            previous = journal.at(index - 1)
+            if previous is None:
+                self.__send_snapshot(node)
+                return
+            under_way = index - 1 - self.__raftMatchIndex[node]
+            full = under_way > limits.RAFT_IN_FLIGHT_ENTRIES_MAX
+            entries = [] if full else journal.batch(index, self.__conf.appendEntriesBatchSizeBytes)
+            if not entries and not heartbeat:
+                return
+            message = {
+                "type": "append_entries",
+                "term": self.__raftCurrentTerm,
+                "commit_index": self.__raftCommitIndex,
+                "round": self._rounds.get(node, 0),
+                "prevLogIdx": previous.index,
+                "prevLogTerm": previous.term,
+                "entries": [tuple(entry) for entry in entries],
+            }
+            if self.__transport.send(node, message) is False or node not in self.__connectedNodes:
+                return
+            self.__raftNextIndex[node] = index + len(entries)
+            heartbeat = False
+
+    def __send_snapshot(self, node: Member) -> None:
+        journal, snapshots = self.__raftLog, self._snapshots
+        held = snapshots.held_index()
+        if held is None or journal.at(held) is None:
+            index = self.__raftLastApplied
+            if not snapshots.take(index, journal.get(index).term, journal.members(index)):
+                return
+        piece = snapshots.piece(node.id, self.__conf.raftMaxTimeout)
+        piece |= {"term": self.__raftCurrentTerm, "commit_index": self.__raftCommitIndex}
+        self.__transport.send(node, piece)
+
+    def _on_snapshot_reply(self, node: Member, message: dict[str, Any]) -> None:
+        if self.__raftState != _LEADER or message["term"] != self.__raftCurrentTerm:
+            return
+        self.__lastResponseTime[node] = now_s()
+        if self._snapshots.answered(node.id, message["index"], message["offset"]):
+            self.__newAppendEntriesTime = 0

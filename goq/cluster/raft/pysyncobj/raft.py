@@ -1,0 +1,152 @@
+"""A Raft node without threads, sockets or clock of its own: it is ticked, and told of messages."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from pysyncobj import SyncObjConf
+
+from goq.cluster.raft import codec
+from goq.cluster.raft.log.journal import Journal
+from goq.cluster.raft.log.snapshots import Snapshots
+from goq.cluster.raft.member import Member, check_member
+from goq.cluster.raft.pysyncobj import follower as following
+from goq.cluster.raft.pysyncobj.core import now_s
+from goq.cluster.raft.state_machine.state_machine import Request, StateMachine
+from goq.errors import DamagedData
+from goq.storage.disk import Disk
+
+Callback = Callable[[Any, int], None]
+_NOBODY_THERE_S = 0.1
+_log = logging.getLogger(__name__)
+
+
+class HardenedSyncObj(following._SyncObj):
+    """A node of a cluster. Not safe for use from several threads, but for :meth:`apply`.
+
+    ``self_id`` and ``other_ids`` are members, as ``n1`` or ``n1=host:port``; the others count only
+    where the folder is new, later those in the log do. ``transport_class`` is called as the
+    library does. ``request_ids`` gives all randomness, that of elections too; time is what
+    ``pysyncobj.syncobj.monotonicTime`` returns. Raises ``DamagedData`` when the folder and the
+    machine do not go together, or bytes that were synced are no longer as they were.
+    """
+
+    def __init__(
+        self,
+        self_id: str,
+        other_ids: list[str],
+        conf: SyncObjConf,
+        *,
+        disk: Disk,
+        folder: Path,
+        machine: StateMachine,
+        transport_class: Callable[..., Any],
+        request_ids: Random,
+    ) -> None:
+        conf = copy.copy(conf)
+        if conf.autoTick:
+            raise ValueError("the node is ticked by its owner: autoTick must be off")
+        conf.appendEntriesUseBatch = True  # a tick sends all that came since the last, at once
+        conf.dynamicMembershipChange = True
+        conf.journalFile = conf.fullDumpFile = conf.password = None
+        self._machine = machine
+        self._random = request_ids
+        self._proposer = request_ids.getrandbits(63)
+        self._sequence = 0
+        members = sorted(map(check_member, {self_id, *other_ids}))
+        journal = Journal.open(disk, folder, members)
+        try:
+            snapshots = Snapshots(disk, folder, machine, now_s, conf.logCompactionBatchSize)
+            snapshots.recover(journal.first.index, journal.first.term)
+            applied_index = max(machine.applied_index, journal.first.index)
+            _check_together(folder, applied_index, journal.last.index)
+        except BaseException:
+            journal.close()
+            raise
+        super().__init__(
+            Member(self_id),
+            [Member(spec) for spec in other_ids],
+            conf=conf,
+            nodeClass=Member,
+            transportClass=transport_class,
+        )
+        self._adopt(journal, snapshots, applied_index)
+
+    def apply(
+        self,
+        command: Any,
+        callback: Callback | None = None,
+        *,
+        request: tuple[int, int] | None = None,
+    ) -> tuple[int, int]:
+        """Have a command applied by all; return what identifies it, for sending it again.
+
+        ``callback(result, reason)`` is called with the result, or with a ``FAIL_REASON`` of the
+        library; perhaps never, as the connection to the leader may be lost. Raises ``TooLarge``,
+        and ``InvalidInput`` for what is not plain data.
+        """
+        if request is None:
+            self._sequence += 1
+            request = (self._proposer, self._sequence)
+        data = codec.encode_request(Request(codec.COMMAND_VERSION, *request, command))
+        self._applyCommand(data, None if callback is None else _quiet(callback), codec.REGULAR)
+        return request
+
+    def submit(self, kind: int, body: bytes, callback: Callback) -> None:
+        """Have a command of a kind in ``codec`` put into the log; its body must be checked."""
+        self._applyCommand(body, _quiet(callback), kind)
+
+    def add_member(self, spec: str, callback: Callback) -> None:
+        """Add a member, which runs already and knows the others."""
+        self.addNodeToCluster(check_member(spec), _quiet(callback))
+
+    def remove_member(self, spec: str, callback: Callback) -> None:
+        """Remove a member; the leader does not remove itself."""
+        self.removeNodeFromCluster(check_member(spec), _quiet(callback))
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why the node has stopped for good, if it has."""
+        return self._failure
+
+    def members(self) -> list[str]:
+        """All members as of the end of the log, this node too."""
+        return self._journal().members()
+
+    def _journal(self) -> Journal:
+        return self._SyncObj__raftLog  # type: ignore[no-any-return]
+
+    def due_in_s(self) -> float:
+        """Return when the next tick is due, if nothing comes before."""
+        time_s = now_s()
+        if not self._isLeader():
+            stands_s = float(self._SyncObj__raftElectionDeadline) - time_s
+            return stands_s if stands_s > 0 else _NOBODY_THERE_S
+        alone = not self._SyncObj__otherNodes
+        if alone and self._journal().last.index > self.raftCommitIndex:
+            return 0.0  # there is nobody whose answer would bring the next tick
+        return max(0.0, float(self._SyncObj__newAppendEntriesTime) - time_s)
+
+
+def _check_together(folder: Path, applied_index: int, last_index: int) -> None:
+    if applied_index > last_index:
+        raise DamagedData(
+            f"the state of this node has command {applied_index}, but the log in {folder} ends"
+            f" at {last_index}; remove this node from the cluster, and let it join again with"
+            " an empty folder"
+        )
+
+
+def _quiet(callback: Callback) -> Callback:
+    def call(result: Any, reason: int) -> None:
+        try:
+            callback(result, reason)
+        except Exception:
+            _log.exception("a callback of the Raft node failed")
+
+    return call

@@ -1,0 +1,240 @@
+"""One connection between two members, from its first byte to its last."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from goq import limits
+from goq.cluster.raft.transport import handshake
+from goq.cluster.raft.transport.handshake import Frames, Keys, Sealer
+from goq.errors import GoqError, NotAllowed
+
+_REASON_CHARS_MAX = 300
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a member proves itself by: the secret of the cluster, and with TLS a certificate.
+
+    With TLS both sides need certificates, and a member's names its id as a DNS name.
+    """
+
+    secret: bytes
+    server_tls: ssl.SSLContext | None = None
+    client_tls: ssl.SSLContext | None = None
+
+
+class Owner(Protocol):
+    """Who is told what happens to a link."""
+
+    def admits(self, peer: str) -> bool:
+        """Whether this member may dial us."""
+        ...
+
+    def refusal(self, peer: str, disk: str) -> str:
+        """Return why a member is not let in with this disk, empty if it is."""
+        ...
+
+    def refused(self, peer: str, reason: str) -> None:
+        """A member has proven itself, and does not let us in."""
+        ...
+
+    def opened(self, link: Link) -> None:
+        """Both sides have proven themselves, and let each other in."""
+        ...
+
+    def received(self, link: Link, frame: bytes) -> None:
+        """A frame came whole and sealed."""
+        ...
+
+    def closed(self, link: Link) -> None:
+        """The link is gone."""
+        ...
+
+
+class Link(asyncio.Protocol):
+    """A connection; ``peer`` is whom we dial, or empty until a dialer has said who it is.
+
+    ``disk`` is what the other side has on it that it says it is, and is sure once it is open.
+    """
+
+    def __init__(
+        self,
+        owner: Owner,
+        self_id: str,
+        self_disk: str,
+        credentials: Credentials,
+        clock: Callable[[], float],
+        peer: str = "",
+    ) -> None:
+        self.peer = peer
+        self.disk = ""
+        self.is_open = self.was_open = False
+        self.received_s = self.sent_s = clock()
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._owner = owner
+        self._self_id = self_id
+        self._self_disk = self_disk
+        self._credentials = credentials
+        self._clock = clock
+        self._dials = bool(peer)
+        self._frames = Frames()
+        self._hello = b""
+        self._keys: Keys | None = None
+        self._sealer: Sealer | None = None
+        self._transport: asyncio.Transport | None = None
+        self._patience: asyncio.TimerHandle | None = None
+
+    def send(self, data: bytes) -> bool:
+        """Send a message; False if it cannot go now, as too much waits already."""
+        transport = self._transport
+        if not self.is_open or transport is None or transport.is_closing():
+            return False
+        if transport.get_write_buffer_size() > limits.RAFT_SEND_BUFFER_BYTES_MAX:
+            return False
+        assert self._sealer is not None
+        transport.writelines(self._sealer.frame(data))
+        self.sent_s = self._clock()
+        return True
+
+    def abort(self, reason: str, level: int = logging.WARNING) -> None:
+        """End the connection at once, and log why."""
+        if self._transport is not None and not self._transport.is_closing():
+            peer = self.peer or self._address()
+            _log.log(level, "connection with %s ended: %s", peer, reason)
+            self._transport.abort()
+
+    # asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Greet, when it was us who dialed."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._patience = self.ended.get_loop().call_later(
+            limits.RAFT_HANDSHAKE_TIMEOUT_S, self.abort, "it took too long to say who it is"
+        )
+        if self._dials:
+            nonce = os.urandom(handshake.NONCE_BYTES)
+            self._hello = handshake.pack_hello(nonce, self._self_id, self.peer, self._self_disk)
+            transport.write(handshake.plain_frame(self._hello))
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes; any fault in them ends the connection."""
+        self._frames.feed(data)
+        try:
+            while self._transport is not None and not self._transport.is_closing():
+                frame = self._frames.next()
+                if frame is None:
+                    return
+                self._take(frame)
+        except GoqError as error:
+            self.abort(error.detail)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the owner."""
+        self._transport = None
+        self._stop_waiting()
+        self.is_open = False
+        self._owner.closed(self)
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    # The handshake
+
+    def _take(self, frame: bytes) -> None:
+        if self.is_open:
+            self.received_s = self._clock()
+            if frame:  # an empty one only says that the other side is there
+                self._owner.received(self, frame)
+        elif self._sealer is not None:
+            self._take_verdict(frame)
+        elif self._dials:
+            self._answer_challenge(frame)
+        elif self._keys is None:
+            self._challenge(frame)
+        else:
+            handshake.check_proof(frame, self._keys.dialer_proof())
+            self._seal(self._keys.from_dialer(), self._keys.from_acceptor())
+
+    def _challenge(self, hello: bytes) -> None:
+        dialer, acceptor, self.disk = handshake.unpack_hello(hello)
+        if acceptor != self._self_id:
+            raise NotAllowed(f"{dialer} looks for {acceptor}, and this is {self._self_id}")
+        if not self._owner.admits(dialer):
+            raise NotAllowed(f"{dialer} is not a member, or not one that dials this one")
+        self._check_certificate(dialer)
+        self.peer = dialer
+        nonce = os.urandom(handshake.NONCE_BYTES)
+        self._keys = Keys(self._credentials.secret, hello, nonce, self._self_disk.encode())
+        proof = self._keys.acceptor_proof()
+        self._write(handshake.pack_challenge(nonce, proof, self._self_disk))
+
+    def _answer_challenge(self, frame: bytes) -> None:
+        nonce, proof, disk = handshake.unpack_challenge(frame)
+        keys = Keys(self._credentials.secret, self._hello, nonce, disk)
+        handshake.check_proof(proof, keys.acceptor_proof())
+        self._check_certificate(self.peer)
+        self.disk = disk.decode(errors="replace")
+        self._write(keys.dialer_proof())
+        self._seal(keys.from_acceptor(), keys.from_dialer())
+        self._lets_in()
+
+    def _seal(self, incoming: bytes, outgoing: bytes) -> None:
+        self._frames.sealed(incoming)
+        self._sealer = Sealer(outgoing)
+
+    def _lets_in(self) -> bool:
+        """Say whether the other side is let in. Nothing of it waits to be read at this moment.
+
+        So what is said arrives, though the connection ends with it.
+        """
+        assert self._sealer is not None
+        assert self._transport is not None
+        reason = self._owner.refusal(self.peer, self.disk)
+        self._transport.writelines(self._sealer.frame(reason.encode()))
+        if reason:
+            self._transport.close()
+        return not reason
+
+    def _take_verdict(self, verdict: bytes) -> None:
+        if verdict:
+            reason = verdict.decode(errors="replace")[:_REASON_CHARS_MAX]
+            self._owner.refused(self.peer, reason)
+            self.abort(f"it does not let this node in: {reason}", logging.DEBUG)
+        elif self._dials or self._lets_in():
+            self._open()
+
+    def _open(self) -> None:
+        self._stop_waiting()
+        self.is_open = self.was_open = True
+        self.received_s = self._clock()
+        self._owner.opened(self)
+
+    def _stop_waiting(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    def _check_certificate(self, peer: str) -> None:
+        assert self._transport is not None
+        if self._credentials.server_tls is None:
+            return
+        certificate = self._transport.get_extra_info("peercert") or {}
+        names = [name for kind, name in certificate.get("subjectAltName", ()) if kind == "DNS"]
+        if peer not in names:
+            raise NotAllowed(f"{peer} has a certificate for {', '.join(names) or 'nobody'}")
+
+    def _write(self, frame: bytes) -> None:
+        assert self._transport is not None
+        self._transport.write(handshake.plain_frame(frame))
+
+    def _address(self) -> str:
+        assert self._transport is not None
+        return str(self._transport.get_extra_info("peername"))

@@ -1,0 +1,253 @@
+"""The library's messages between members, over TCP, by members only, each on its own disk.
+
+Of each two members the one with the smaller id dials. A new connection of a member takes the place
+of the one before. An empty frame goes where nothing else has gone for a while, and a connection on
+which nothing comes is given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from pysyncobj.transport import Transport
+
+from goq import limits
+from goq.cluster.raft import codec
+from goq.cluster.raft.member import Member
+from goq.cluster.raft.transport.link import Credentials, Link
+from goq.cluster.raft.transport.peer_identity import Strangers
+from goq.errors import InvalidInput
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds: between looks at the connections, until one is given up, between two dials."""
+
+    watch_s: float = 0.5
+    silence_s: float = 2.0
+    retry_s: float = 0.2
+    retry_max_s: float = 2.0
+
+
+class SecureTransport(Transport):  # type: ignore[misc]
+    """All connections of a node. Made and used on the thread of one running event loop.
+
+    ``on_message`` is called after each message that was taken. ``random`` spreads the dials.
+    ``strangers`` knows with which disk each member comes; without it none is asked for.
+    """
+
+    def __init__(
+        self,
+        sync_obj: object,
+        self_node: Member,
+        other_nodes: Iterable[Member],
+        *,
+        listen: tuple[str, int],
+        credentials: Credentials,
+        on_message: Callable[[], None],
+        random: Random,
+        pace: Pace,
+        strangers: Strangers | None = None,
+    ) -> None:
+        super().__init__(sync_obj, self_node, other_nodes)
+        if len(credentials.secret) < limits.RAFT_SECRET_BYTES_MIN:
+            raise InvalidInput(
+                f"the secret of the cluster is too short: at least {limits.RAFT_SECRET_BYTES_MIN}"
+                " random bytes, as from: openssl rand -hex 32"
+            )
+        self._self_id = str(self_node.id)
+        self._listen = listen
+        self._credentials = credentials
+        self._on_message = on_message
+        self._random = random
+        self._pace = pace
+        self._disks = strangers or Strangers()
+        self._loop = asyncio.get_running_loop()
+        self._peers = {str(node.id): node for node in other_nodes}
+        self._links: dict[str, Link] = {}
+        self._strangers: dict[Link, None] = {}  # in the order in which they came
+        self._dials: dict[str, asyncio.Task[None]] = {}
+        self._server: asyncio.Server | None = None
+        self._watch: asyncio.TimerHandle | None = None
+
+    async def start(self) -> None:
+        """Listen, and begin to dial; ``OSError`` if the address cannot be had."""
+        host, port = self._listen
+        tls = self._credentials.server_tls
+        self._server = await self._loop.create_server(
+            self._accepted,
+            host,
+            port,
+            ssl=tls,
+            ssl_handshake_timeout=limits.RAFT_HANDSHAKE_TIMEOUT_S if tls else None,
+        )
+        for node in self._peers.values():
+            self._dial_if_ours(node)
+        self._look()
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        assert self._server is not None
+        return int(self._server.sockets[0].getsockname()[1])
+
+    # The library's side
+
+    def addNode(self, node: Member) -> None:
+        """Let a member in, and dial it if that is ours to do."""
+        self._peers[str(node.id)] = node
+        if self._server is not None:
+            self._dial_if_ours(node)
+
+    def dropNode(self, node: Member) -> None:
+        """Part with a member."""
+        id_ = str(node.id)
+        self._peers.pop(id_, None)
+        if (dial := self._dials.pop(id_, None)) is not None:
+            dial.cancel()
+        if (link := self._links.pop(id_, None)) is not None:
+            link.abort("it is not a member any more", logging.INFO)
+            self._onNodeDisconnected(node)
+
+    def send(self, node: Member, message: dict[str, Any]) -> bool:
+        """Send a message to a member; False if it does not even start."""
+        link = self._links.get(str(node.id))
+        if link is None:
+            return False
+        data = codec.encode_message(message)
+        if len(data) > limits.RAFT_MESSAGE_BYTES_MAX:
+            _log.error("a message of %d bytes for %s is too large to send", len(data), node.id)
+            return False
+        return link.send(data)
+
+    def destroy(self) -> None:
+        """Close everything."""
+        for dial in self._dials.values():
+            dial.cancel()
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._server is not None:
+            self._server.close()
+        for link in [*self._links.values(), *self._strangers]:
+            link.abort("this node stops", logging.INFO)
+        self._links.clear()
+        self._dials.clear()
+
+    # The links' side
+
+    def admits(self, peer: str) -> bool:
+        """Whether this member may dial us."""
+        return peer in self._peers and peer < self._self_id
+
+    def refusal(self, peer: str, disk: str) -> str:
+        """Return why a member is not let in with this disk, empty if it is."""
+        node = self._peers.get(peer)
+        return self._disks.refusal(peer, "" if node is None else node.disk, disk, self._loop.time())
+
+    def refused(self, peer: str, reason: str) -> None:
+        """Take note that a member does not let this one in."""
+        self._disks.refused(peer, reason, self._loop.time())
+        self._on_message()
+
+    def opened(self, link: Link) -> None:
+        """Use a link from now on, instead of the one before."""
+        self._strangers.pop(link, None)
+        self._disks.let_in(link.peer)
+        node = self._peers.get(link.peer)
+        if node is None:
+            link.abort("it is not a member any more")
+            return
+        if self._disks.is_outcast(self._loop.time()):
+            link.abort("this node is new, and not let in by all that are there")
+            return
+        before = self._links.get(link.peer)
+        self._links[link.peer] = link
+        if before is not None:
+            before.abort("a newer one takes its place", logging.INFO)
+            self._onNodeDisconnected(node)
+        _log.info("connected with %s", link.peer)
+        self._onNodeConnected(node)
+        self._on_message()
+
+    def received(self, link: Link, frame: bytes) -> None:
+        """Give a message to the library; what is none ends the connection."""
+        if self._links.get(link.peer) is not link:
+            return
+        message = codec.decode_message(frame)
+        try:
+            self._onMessageReceived(self._peers[link.peer], message)
+        finally:
+            self._on_message()
+
+    def closed(self, link: Link) -> None:
+        """Forget a link."""
+        self._strangers.pop(link, None)
+        if self._links.get(link.peer) is link:
+            del self._links[link.peer]
+            self._onNodeDisconnected(self._peers[link.peer])
+            self._on_message()
+
+    def _accepted(self) -> Link:
+        link = self._link("")
+        self._strangers[link] = None
+        if len(self._strangers) > limits.RAFT_HANDSHAKES_MAX:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.abort("too many connections that have not said who they are")
+        return link
+
+    def _link(self, peer: str) -> Link:
+        return Link(self, self._self_id, self._disks.own, self._credentials, self._loop.time, peer)
+
+    def _dial_if_ours(self, node: Member) -> None:
+        id_ = str(node.id)
+        if not node.address:
+            _log.error("%s has no address and cannot be reached", id_)
+        elif self._self_id < id_ and id_ not in self._dials:
+            self._dials[id_] = self._loop.create_task(self._dial(node))
+
+    async def _dial(self, node: Member) -> None:
+        host, _, port = node.address.rpartition(":")
+        tls, wait_s = self._credentials.client_tls, self._pace.retry_s
+        while True:
+            try:
+                async with asyncio.timeout(limits.RAFT_HANDSHAKE_TIMEOUT_S):
+                    _, link = await self._loop.create_connection(
+                        lambda: self._link(str(node.id)),
+                        host.strip("[]"),
+                        int(port),
+                        ssl=tls,
+                        server_hostname=str(node.id) if tls else None,
+                    )
+                try:
+                    await link.ended
+                except asyncio.CancelledError:  # also one that has not said yet who it is
+                    link.abort("it is not dialed any more", logging.DEBUG)
+                    raise
+                if link.was_open:
+                    wait_s = self._pace.retry_s
+            except (OSError, TimeoutError) as error:
+                _log.debug("%s cannot be reached at %s: %s", node.id, node.address, error)
+            await asyncio.sleep(wait_s * self._random.uniform(0.7, 1.3))
+            wait_s = min(2 * wait_s, self._pace.retry_max_s)
+
+    def _look(self) -> None:
+        """Keep connections alive, and end those that are not."""
+        now_s = self._loop.time()
+        for link in list(self._links.values()):
+            if now_s - link.received_s > self._pace.silence_s:
+                link.abort("nothing came for too long")
+            elif self.refusal(link.peer, link.disk):  # what is known of it has changed
+                link.abort("it has another disk than it is known with")
+            elif self._disks.is_outcast(now_s):
+                link.abort("this node is new, and not let in by all that are there")
+            elif now_s - link.sent_s >= self._pace.watch_s:
+                link.send(b"")
+        self._watch = self._loop.call_later(self._pace.watch_s, self._look)

@@ -1,0 +1,89 @@
+"""A node's topics and replicas follow what is agreed on: made, opened, dropped and deleted."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from goq.broker.broker import Broker
+from goq.cluster.membership.durable_topics import KeptTopics
+from goq.cluster.metadata.broker_store import group_settings, topic_rows
+from goq.cluster.metadata.state import State, Topic
+from goq.cluster.parts import in_the_making, parts_of
+from goq.cluster.replication.protocol import PartitionKey
+from goq.cluster.replication.replica_manager import Replicas
+from goq.config.topic import Fsync
+
+
+class _Syncing(NamedTuple):
+    """Whether a topic is synced at once, by its settings at a version of it."""
+
+    version: int
+    at_once: bool
+
+
+class Becoming:
+    """Makes a node what a state says it is. Nothing is lost if it fails half-way: do it again.
+
+    ``deleted`` are ids of topics that were deleted, of which this node has no file any more.
+    """
+
+    def __init__(self, broker: Broker, replicas: Replicas) -> None:
+        self.deleted: set[int] = set()
+        self.kept = KeptTopics(replicas.disk, broker.topics_dir)
+        self._broker = broker
+        self._replicas = replicas
+        self._taken_up: dict[str, object] = {}
+        self._syncs: dict[int, _Syncing] = {}
+        self._noted: dict[int, bool] | None = None
+
+    async def become(self, state: State) -> None:
+        """Take up topics, let replicas be what they are to be, delete what is not here any more."""
+        replicas = self._replicas
+        rows = {row.name: row for row in topic_rows(state)}
+        always = self.synced_at_once(state)
+        if always != self._noted:  # before anything is written by other settings
+            await replicas.in_thread(lambda: self.kept.note(always))
+            self._noted = always
+        for name, row in rows.items():
+            known = state.topics[name].version, state.groups.get(name)
+            if self._taken_up.get(name) != known:
+                await self._broker.take_up(row, group_settings(state, name))
+                self._taken_up[name] = known
+        parts = parts_of(state, replicas.name)
+        copying = in_the_making(state, replicas.name)
+        replicas.server.pace(state.settings.move_bytes_per_s, copying)
+        replicas.agree(parts)
+        for key in [r.key for r in replicas if r.key not in parts and r.key.topic in rows]:
+            await self._give_up(key)
+        for name in self._broker.topics.keys() - rows.keys():
+            await self._drop(name, state.topics.get(name))
+        for name, topic in state.topics.items():
+            if topic.deleting and topic.topic_id not in self.deleted:
+                await self._drop(name, topic)
+
+    def synced_at_once(self, state: State) -> dict[int, bool]:
+        """Return of all topics, by id, whether here what is stored in them is synced before."""
+        before, self._syncs = self._syncs, {}
+        for row in topic_rows(state):
+            topic = state.topics[row.name]
+            known = before.get(topic.topic_id)
+            if known is None or known.version != topic.version:
+                fsync = self._broker.settings_of(row).fsync
+                known = _Syncing(topic.version, fsync is Fsync.ALWAYS)
+            self._syncs[topic.topic_id] = known
+        return {topic_id: known.at_once for topic_id, known in self._syncs.items()}
+
+    async def _give_up(self, key: PartitionKey) -> None:
+        """Delete a replica that has moved to another node."""
+        await self._replicas.drop(key)
+        directory = self._broker.topics_dir / key.topic / str(key.number)
+        await self._replicas.in_thread(lambda: self._replicas.disk.remove_dir(directory))
+
+    async def _drop(self, name: str, topic: Topic | None) -> None:
+        self._taken_up.pop(name, None)
+        keys = [replica.key for replica in self._replicas if replica.key.topic == name]
+        await asyncio.gather(*(self._replicas.drop(key) for key in keys))
+        await self._broker.drop(name)
+        if topic is not None:
+            self.deleted.add(topic.topic_id)

@@ -1,0 +1,196 @@
+"""Fetching from other nodes what of the archive a replica lacks.
+
+A replica archives what it deletes itself. What was deleted before it was made, or while it was
+away, is in the archive of others only: it is copied from there, file by file as it lies there, in
+the background. Each file is compared with its CRC before it has its name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import bisect_left
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+
+import msgspec
+
+from goq import limits
+from goq.broker.partition_context import PartitionId
+from goq.broker.retention.archiver import Archive
+from goq.cluster.replication.protocol import PartitionKey
+from goq.cluster.replication.replica import Replica
+from goq.cluster.replication.segment_manifest import LOGS
+from goq.config.topic import TopicSettings
+from goq.errors import DamagedData, GoqError, InvalidFrame, TopicNotFound
+from goq.storage.node_db import ArchiveRow
+
+_log = logging.getLogger("goq.cluster")
+_LOOK_S = 5.0
+_PAUSE_S_MIN = 1.0
+_PAUSE_S_MAX = 60.0
+
+
+class ArchiveRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What another node has in the archive of a partition's log ``which``: 0 messages, 1 events.
+
+    Which segments, in order, from the offset ``start`` on; or with ``is_file`` the bytes of the
+    file of the one that begins there, from ``position`` on. Neither is all where there is much.
+    """
+
+    key: PartitionKey
+    which: int
+    start: int
+    is_file: bool = False
+    position: int = 0
+
+
+Ask = Callable[[str, ArchiveRequest], Awaitable[bytes]]
+"""Asks a node, by name; raises ``GoqError`` where it cannot be reached or does not answer."""
+
+
+def decode_archive_request(data: bytes | memoryview) -> ArchiveRequest:
+    """Return a request; raise ``InvalidFrame`` if the bytes are none."""
+    try:
+        request = msgspec.msgpack.decode(data, type=ArchiveRequest)
+    except msgspec.MsgspecError as error:
+        raise InvalidFrame(f"this is no question about the archive: {error}") from None
+    if request.which not in range(len(LOGS)):
+        raise InvalidFrame(f"a partition has no log {request.which}")
+    return request
+
+
+class _Care:
+    """What is known of the archive of one replica."""
+
+    def __init__(self) -> None:
+        self.complete_to: tuple[int, ...] | None = None
+        """Where the live logs began when everybody had been asked."""
+        self.again_s = 0.0
+        self.pause_s = _PAUSE_S_MIN
+
+
+class Archives:
+    """Those of a node's replicas, completed one after the other."""
+
+    def __init__(
+        self,
+        archive: Archive,
+        replicas: Iterable[Replica],
+        settings_of: Callable[[str], TopicSettings],
+        others: Callable[[Replica], Sequence[str]],
+        ask: Ask,
+    ) -> None:
+        """``others`` are the nodes that may have something of a replica's partition."""
+        self._archive = archive
+        self._replicas = replicas
+        self._settings_of = settings_of
+        self._others = others
+        self._ask = ask
+        self._cares: dict[PartitionKey, _Care] = {}
+
+    async def run(self) -> None:
+        """Fetch what is lacking, again and again, until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            replicas = list(self._replicas)
+            for key in self._cares.keys() - {replica.key for replica in replicas}:
+                del self._cares[key]
+            for replica in replicas:
+                with suppress(TopicNotFound):  # it is being deleted
+                    await self._look_after(replica)
+
+    async def _look_after(self, replica: Replica) -> None:
+        is_archived, standing = self._settings_of(replica.key.topic).archive, replica.standing
+        if standing is None or not is_archived:
+            return
+        care, now_s = self._cares.setdefault(replica.key, _Care()), _now_s()
+        starts = tuple(log.start_offset for log in standing.logs)
+        if now_s < care.again_s or not self._may_lack(replica.key, care, starts):
+            return
+        try:
+            for which, start_offset in enumerate(starts):
+                await self._complete(replica, which, start_offset)
+        except (GoqError, OSError) as error:
+            _log.info("the archive of %s is not complete here yet: %s", replica.key, error)
+            care.again_s = _now_s() + care.pause_s
+            care.pause_s = min(2 * care.pause_s, _PAUSE_S_MAX)
+            return
+        care.complete_to, care.pause_s = starts, _PAUSE_S_MIN
+
+    def _may_lack(self, key: PartitionKey, care: _Care, starts: tuple[int, ...]) -> bool:
+        """Whether others may have more: unless all were asked, and all since was archived here."""
+        if care.complete_to is None:
+            return True
+        identity = PartitionId(key.topic, key.number)
+        return any(
+            start > before and not is_covered(self._archive.rows(identity, log), before, start)
+            for log, before, start in zip(LOGS, care.complete_to, starts, strict=True)
+        )
+
+    async def _complete(self, replica: Replica, which: int, start_offset: int) -> None:
+        """Fetch what any other node has of a log before its live part begins; ask them all."""
+        failure: Exception | None = None
+        for node in self._others(replica):
+            try:
+                await self._fetch_all(node, replica.key, which, start_offset)
+            except (GoqError, OSError) as error:
+                failure = error
+        if failure is not None:
+            raise failure
+
+    async def _fetch_all(self, node: str, key: PartitionKey, which: int, start_offset: int) -> None:
+        start = 0
+        while rows := decode_rows(await self._ask(node, ArchiveRequest(key, which, start))):
+            for row in rows:
+                mine = row._replace(topic=key.topic, partition=key.number, log=LOGS[which])
+                if self._lacks(mine, start_offset):
+                    await self._fetch(node, key, which, mine)
+            start = rows[-1].base_offset + 1
+
+    def _lacks(self, row: ArchiveRow, start_offset: int) -> bool:
+        """Whether there is something in a segment that is not here, and it fits in between."""
+        own = self._archive.rows(PartitionId(row.topic, row.partition), row.log)
+        return not is_covered(own, row.base_offset, min(row.end_offset, start_offset)) and not any(
+            row.base_offset < each.base_offset and each.end_offset < row.end_offset for each in own
+        )
+
+    async def _fetch(self, node: str, key: PartitionKey, which: int, row: ArchiveRow) -> None:
+        async def piece(position: int) -> bytes:
+            request = ArchiveRequest(key, which, row.base_offset, True, position)
+            return await self._ask(node, request)
+
+        await self._archive.copy(row, piece)
+        _log.info("fetched the archive of offsets %d to %d of %s from %s", *row[3:5], key, node)
+
+    async def answer(self, request: ArchiveRequest) -> bytes:
+        """Return what this node has of what another asks for."""
+        identity = PartitionId(request.key.topic, request.key.number)
+        rows = self._archive.rows(identity, LOGS[request.which])
+        number = bisect_left(rows, request.start, key=lambda row: row.base_offset)
+        if not request.is_file:
+            return msgspec.msgpack.encode(rows[number : number + limits.ARCHIVE_ROWS_MAX])
+        if number == len(rows) or rows[number].base_offset != request.start:
+            raise DamagedData(f"no segment of the archive begins at offset {request.start}")
+        return await self._archive.piece(rows[number], request.position, limits.FETCH_BYTES_MAX)
+
+
+def decode_rows(data: bytes | memoryview) -> list[ArchiveRow]:
+    """Return what a node has in its archive; raise ``InvalidFrame`` if the bytes do not say it."""
+    try:
+        return msgspec.msgpack.decode(data, type=list[ArchiveRow])
+    except msgspec.MsgspecError as error:
+        raise InvalidFrame(f"this does not say what is archived: {error}") from None
+
+
+def is_covered(rows: Sequence[ArchiveRow], start_offset: int, end_offset: int) -> bool:
+    """Whether rows, in the order of their offsets, leave none out between two offsets."""
+    for row in rows:
+        if row.base_offset > start_offset:
+            break
+        start_offset = max(start_offset, row.end_offset)
+    return start_offset >= end_offset
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

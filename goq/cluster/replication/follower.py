@@ -1,0 +1,189 @@
+"""A replica that follows: it stores what its leader has, and cuts off what its leader never had.
+
+Blocks on the disk: its methods are for threads beside the event loop. Whoever else changes a log
+holds ``changing`` meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+from goq.broker.partition_context import Logs
+from goq.cluster.replication.progress import Ends
+from goq.cluster.replication.protocol import LogNews, PartitionKey, PartitionNews, Position
+from goq.errors import InvalidFrame
+from goq.frame.validate import check_body_crc
+from goq.frame.view import FrameView
+from goq.storage.log.leader_epochs import epoch_end, last_epoch
+from goq.storage.log.log import Log
+from goq.storage.log.replica import store
+from goq.storage.log.segment import Segment
+
+Reopen = Callable[[Log, int], Log]
+"""Makes a log that is closed anew, empty, from an offset on."""
+
+_NEVER_BY_ITSELF = 2**62
+
+
+class Sealed(NamedTuple):
+    """A segment of the log ``which``: 0 messages, 1 events."""
+
+    which: int
+    segment: Segment
+
+
+class Following:
+    """The two logs of a partition that another node leads in ``leader_epoch``."""
+
+    def __init__(self, key: PartitionKey, leader_epoch: int, logs: Logs, reopen: Reopen) -> None:
+        self.key = key
+        self.leader_epoch = leader_epoch
+        self.high_watermark = Ends(0, 0)
+        self.truncated_messages = 0
+        self.sealed: list[Sealed] = []
+        """Segments sealed by :meth:`take`, for whoever lists them to take away."""
+        self.changing = threading.Lock()
+        self.listing = asyncio.Lock()
+        """Held by whoever changes what the manifest says, until the log is as it says."""
+        self._logs = [logs.messages, logs.events]
+        for log in logs:  # a segment begins here where one begins over there
+            log.config = replace(
+                log.config, segment_bytes=_NEVER_BY_ITSELF, segment_age_ms=_NEVER_BY_ITSELF
+            )
+        self._reopen = reopen
+        self._rewrites = -1
+        self._leader_starts = [log.start_offset for log in logs]
+        self._epochs = [last_epoch(log.reader, log.end_offset) for log in self._logs]
+
+    @property
+    def logs(self) -> Logs:
+        """The logs as they are now."""
+        return Logs(*self._logs)
+
+    @property
+    def position(self) -> Position:
+        """Where the replica is."""
+        ends = Ends(*(log.end_offset for log in self._logs))
+        return Position(self.key, self.leader_epoch, ends, Ends(*self._epochs), self._rewrites)
+
+    def cuts(self, news: PartitionNews, frames: memoryview) -> list[int]:
+        """Return the logs that :meth:`take` may take sealed segments from (memory only)."""
+        if news.leader_epoch != self.leader_epoch:
+            return []
+        found: list[int] = []
+        for which, of_log in enumerate((news.messages, news.events)):
+            if of_log is not None:
+                own, frames = frames[: of_log.frame_bytes], frames[of_log.frame_bytes :]
+                if self._may_cut(self._logs[which], of_log, own):
+                    found.append(which)
+        return found
+
+    def _may_cut(self, log: Log, news: LogNews, frames: memoryview) -> bool:
+        if news.diverges_at is not None or news.begins_anew or news.start_offset > log.end_offset:
+            return True
+        # Frames that reach back may only lie before the active segment if one over there does.
+        if not frames or news.segment_base >= log.active.base_offset:
+            return False
+        return FrameView.parse(frames).header.base_offset < log.end_offset
+
+    def surplus(self) -> Sealed | None:
+        """Return the oldest segment that the leader has deleted, None if there is none."""
+        for which, log in enumerate(self._logs):
+            first = log.segments[0]
+            if first is not log.active and first.end_offset <= self._leader_starts[which]:
+                return Sealed(which, first)
+        return None
+
+    def delete(self, which: int, segment: Segment) -> None:
+        """Delete the oldest segment, unless another one has taken its place."""
+        with self.changing:
+            log = self._logs[which]
+            if log.segments[0] is segment and segment is not log.active:
+                log.remove(log.detach_before(segment.end_offset))
+
+    def take(self, news: PartitionNews, frames: memoryview) -> None:
+        """Store what follows; ``frames`` are those of both logs, one after the other.
+
+        What is of another epoch than this replica follows in is passed over: it is about a
+        leadership that has ended. Raises ``InvalidFrame`` for frames that are not sound or do not
+        follow, or that want what is safe cut off, and what :meth:`Log.write` raises.
+        """
+        if news.leader_epoch != self.leader_epoch:
+            return
+        with self.changing:
+            for which, of_log in enumerate((news.messages, news.events)):
+                if of_log is not None:
+                    self._take(which, of_log, frames[: of_log.frame_bytes])
+                    frames = frames[of_log.frame_bytes :]
+        if news.messages is not None and news.messages.diverges_at is None:
+            self._rewrites = news.messages.rewrites
+        self.high_watermark = Ends(*map(max, self.high_watermark, news.high_watermark))
+
+    def _take(self, which: int, news: LogNews, frames: memoryview) -> None:
+        log = self._logs[which]
+        self._leader_starts[which] = news.start_offset
+        if news.diverges_at is not None:
+            self._cut(which, news.diverges_at, news.epoch)
+            return
+        if news.begins_anew or news.start_offset > log.end_offset:
+            self._begin_anew(which, news.start_offset)
+            log = self._logs[which]
+        if frames:
+            views = checked(frames)
+            first = views[0].header.base_offset
+            if first < log.end_offset < views[0].header.end_offset:
+                # Compaction has joined frames over there, of which this log has only some. All of
+                # them are older than what is safe, so this replica is not in sync and may cut them.
+                log.truncate(first)
+                self._epochs[which] = last_epoch(log.reader, log.end_offset)
+                if log.end_offset < first:
+                    return
+            sealed = store(log, views, news.segment_base)
+            if sealed is not None:
+                self.sealed.append(Sealed(which, sealed))
+            self._epochs[which] = views[-1].header.leader_epoch
+
+    def _cut(self, which: int, leader_end: int, epoch: int) -> None:
+        """Cut off what the leader does not have: behind the end of the last epoch of both."""
+        log = self._logs[which]
+        own = epoch_end(log.reader, epoch, log.end_offset)
+        end = min(leader_end, own.end_offset)
+        if end < self.high_watermark[which]:
+            raise InvalidFrame(
+                f"the leader of {self.key} asks to cut {log.directory} at {end},"
+                f" but said that all before {self.high_watermark[which]} is safe"
+            )
+        before = log.end_offset
+        if end <= log.start_offset:
+            self._begin_anew(which, max(end, 0))
+        else:
+            log.truncate(end)
+        log = self._logs[which]
+        if which == 0:
+            self.truncated_messages += before - log.end_offset
+        self._epochs[which] = last_epoch(log.reader, log.end_offset)
+
+    def _begin_anew(self, which: int, offset: int) -> None:
+        """Go on at an offset that the log does not reach: nothing of it is of any use."""
+        log = self._logs[which]
+        log.close()
+        self._logs[which] = self._reopen(log, offset)
+        self._epochs[which] = -1
+
+
+def checked(frames: memoryview) -> list[FrameView]:
+    """Return the frames in some bytes; raise ``InvalidFrame`` unless all are whole and sound."""
+    views: list[FrameView] = []
+    position = 0
+    while position < len(frames):
+        view = FrameView.parse(frames, position)
+        check_body_crc(view)
+        views.append(view)
+        position += view.header.frame_bytes
+    if not views:
+        raise InvalidFrame("there are no frames")
+    return views

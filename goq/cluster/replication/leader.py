@@ -1,0 +1,273 @@
+"""A replica that leads: what its followers are given, and when what is written is safe."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from goq import limits
+from goq.broker.partition_context import Logs, Quorums
+from goq.cluster.replication.progress import Ends, Progress
+from goq.cluster.replication.protocol import LogNews, PartitionKey, PartitionNews, Position
+from goq.errors import NotEnoughReplicas, NotLeader
+from goq.storage.log.leader_epochs import epoch_end
+from goq.storage.log.log import Log
+from goq.storage.log.reader import number_of
+
+
+class _LogQuorum:
+    """What the writer of one of the two logs waits for."""
+
+    def __init__(self, leading: Leading, which: int) -> None:
+        self._leading = leading
+        self._which = which
+        self._advance: Callable[[int], None] = lambda _offset: None
+
+    def follow(self, advance: Callable[[int], None]) -> None:
+        """Say whom to tell of each new high watermark."""
+        self._advance = advance
+
+    def check(self) -> None:
+        """Raise ``NotEnoughReplicas`` while nothing could be acknowledged."""
+        self._leading.check()
+
+    def appended(self, end_offset: int) -> None:
+        """Hear that the leader has everything before ``end_offset`` on its disk."""
+        self._leading.appended(self._which, end_offset)
+
+    def holders(self, offset: int) -> Sequence[str]:
+        """Return which nodes have an offset on their disks."""
+        return self._leading.progress.holders(self._which, offset)
+
+    def confirm(self, then: Callable[[], None]) -> None:
+        """Call ``then`` once it is sure that nobody else had begun to lead."""
+        self._leading.confirm(then)
+
+    def copied_to(self) -> int:
+        """Return how far everybody is that copies the log now."""
+        now_ms = int(asyncio.get_running_loop().time() * 1000)
+        return self._leading.progress.copied_to(now_ms)[self._which]
+
+    def tell(self, high_watermark: int) -> None:
+        """Tell the writer."""
+        self._advance(high_watermark)
+
+
+class News(NamedTuple):
+    """What a follower is told, and the frames that go with it, from both logs in turn.
+
+    ``leads_to`` is where its logs end when it has stored them, None where that is not known.
+    """
+
+    head: PartitionNews
+    buffers: list[memoryview]
+    leads_to: Ends | None = None
+
+
+class _Doubt(NamedTuple):
+    """Who has yet to be heard of before it is sure that nobody else had begun to lead.
+
+    By node, the session in which it was heard once since: what it asks next in that was sent after.
+    """
+
+    waiting: dict[str, int | None]
+    then: Callable[[], None]
+
+
+class Leading:
+    """A partition that this node leads in ``leader_epoch``.
+
+    On the event loop, but for :meth:`news`, which blocks on the disk. ``on_appended`` hears of
+    everything new that followers may fetch, ``on_advance`` whenever more is safe. ``is_sure`` says
+    whether nobody else can lead by now.
+    """
+
+    def __init__(
+        self, key: PartitionKey, leader_epoch: int, logs: Logs, progress: Progress
+    ) -> None:
+        self.key = key
+        self.leader_epoch = leader_epoch
+        self.logs = logs
+        self.progress = progress
+        self.on_appended: Callable[[PartitionKey], None] = lambda _key: None
+        self.on_advance: Callable[[], None] = lambda: None
+        self.is_sure: Callable[[], bool] = lambda: True
+        self._gives_up = False
+        self._told = progress.high_watermark
+        self._doubts: list[_Doubt] = []
+        self._quorums = (_LogQuorum(self, 0), _LogQuorum(self, 1))
+        progress.stored(progress.ends)
+
+    @property
+    def quorums(self) -> Quorums:
+        """What the writers of the two logs wait for."""
+        return Quorums(*self._quorums)
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether all that the logs held when the leadership began is safe."""
+        return self.progress.high_watermark.reaches(self.progress.start)
+
+    def give_up(self) -> None:
+        """Take nothing more: another node is to lead. What is written may still become safe."""
+        self._gives_up = True
+
+    def check(self) -> None:
+        """Raise why nothing could be acknowledged now.
+
+        ``NotEnoughReplicas`` while fewer replicas are in sync than have to be; ``NotLeader`` while
+        another node may lead: what that one has stored is not known here, so a batch that goes on
+        from it would be refused for good.
+        """
+        progress = self.progress
+        if self._gives_up:
+            raise NotLeader("this node hands the partition over; ask again in a moment")
+        if not self.is_sure():
+            raise NotLeader("this node does not hear from the cluster; another may lead by now")
+        if not progress.is_enough:
+            raise NotEnoughReplicas(
+                f"partition {self.key.number} of {self.key.topic} has {len(progress.in_sync)}"
+                f" replicas in sync and needs {progress.min_insync}; goq cluster status says which"
+                " nodes are missing",
+                retry_after_ms=limits.NOT_ENOUGH_REPLICAS_RETRY_MS,
+            )
+
+    def appended(self, which: int, end_offset: int) -> None:
+        """Hear how far one of the logs is on this node's disk."""
+        ends = list(self.progress.ends)
+        ends[which] = end_offset
+        self.progress.stored(Ends(*ends))
+        self.on_appended(self.key)
+        self._tell()
+
+    def fetched(self, node: str, ends: Ends, now_ms: int) -> None:
+        """Hear how far a follower is."""
+        self.progress.fetched(node, ends, now_ms)
+        self._tell()
+
+    def confirm(self, then: Callable[[], None]) -> None:
+        """Call ``then`` once every node that could be elected has gone on following.
+
+        A node that begins to lead follows no more. Nothing is called if one did before.
+        """
+        self._doubts.append(_Doubt(dict.fromkeys(self.progress.electable, None), then))
+        self._settle_doubts()
+
+    def heard(self, node: str, session: int) -> None:
+        """Hear that a node follows: of requests in one session, each is sent after an answer."""
+        if not self._doubts:
+            return
+        for doubt in self._doubts:
+            if node in doubt.waiting:
+                if doubt.waiting[node] == session:
+                    del doubt.waiting[node]
+                else:
+                    doubt.waiting[node] = session
+        self._settle_doubts()
+
+    def _settle_doubts(self) -> None:
+        """Call those who wait for nobody any more who could be elected."""
+        electable = self.progress.electable
+        settled = [doubt for doubt in self._doubts if electable.isdisjoint(doubt.waiting)]
+        if settled:
+            self._doubts = [doubt for doubt in self._doubts if doubt not in settled]
+        for doubt in settled:
+            doubt.then()
+
+    def decided(self, in_sync: Iterable[str], min_insync: int) -> None:
+        """Take over the in-sync set that all nodes agree on."""
+        self.progress.decided(in_sync, min_insync)
+        self._tell()
+        self._settle_doubts()
+
+    def _tell(self) -> None:
+        high_watermark = self.progress.high_watermark
+        if high_watermark != self._told:
+            self._told = high_watermark
+            for quorum, offset in zip(self._quorums, high_watermark, strict=True):
+                quorum.tell(offset)
+            self.on_advance()
+
+    @property
+    def starts(self) -> Ends:
+        """Where the logs begin."""
+        return Ends(self.logs.messages.start_offset, self.logs.events.start_offset)
+
+    def has_news(self, position: Position, told: Ends | None) -> bool:
+        """Whether there is anything to tell a follower at a position.
+
+        ``told`` is where the logs began when it was told last.
+        """
+        return (
+            position.leader_epoch != self.leader_epoch
+            or position.ends != self.progress.ends
+            or told != self.starts
+        )
+
+    def news(self, position: Position, *, is_checked: bool, bytes_max: int) -> News:
+        """Return what follows a position; at least a frame, if there is one, of each log.
+
+        ``is_checked`` says that the position is where an earlier answer led, so that nobody needs
+        to look whether the follower's log is a part of the leader's.
+        """
+        if position.leader_epoch != self.leader_epoch:
+            refusal = f"the leader epoch is {self.leader_epoch}, not {position.leader_epoch}"
+            return News(refused(position.key, refusal), [])
+        log, rewrites = self.logs.messages, self.logs.messages.rewritten.number
+        start = log.start_offset
+        if start < position.ends.messages < log.rewritten.reach_since(position.rewrites):
+            begin = LogNews(start, start, 0, rewrites=rewrites, begins_anew=True)
+            head = PartitionNews(position.key, self.leader_epoch, Ends(0, 0), begin, None)
+            return News(head, [])
+        messages, events = (
+            _log_news(log, end, epoch, own_end, is_checked=is_checked, bytes_max=bytes_max)
+            for log, end, epoch, own_end in zip(
+                self.logs, position.ends, position.epochs, self.progress.ends, strict=True
+            )
+        )
+        told = msgspec.structs.replace(messages.head, rewrites=rewrites)
+        watermark = self.progress.high_watermark
+        head = PartitionNews(self.key, self.leader_epoch, watermark, told, events.head)
+        leads_to: Ends | None = None
+        if messages.leads_to is not None and events.leads_to is not None:
+            leads_to = Ends(messages.leads_to, events.leads_to)
+        return News(head, messages.buffers + events.buffers, leads_to)
+
+
+def refused(key: PartitionKey, why: str) -> PartitionNews:
+    """Return the answer that there is nothing to be had here."""
+    return PartitionNews(key, -1, Ends(0, 0), None, None, why)
+
+
+class _OfLog(NamedTuple):
+    head: LogNews
+    buffers: list[memoryview]
+    leads_to: int | None
+
+
+def _log_news(
+    log: Log, end: int, epoch: int, own_end: int, *, is_checked: bool, bytes_max: int
+) -> _OfLog:
+    """Return the news of one log for a follower whose own ends at ``end``, last in ``epoch``."""
+    start = log.start_offset
+    if end < start:
+        return _OfLog(LogNews(start, start, 0), [], start)  # it begins anew there
+    if not is_checked and end > start:
+        common = epoch_end(log.reader, epoch, own_end)
+        if common.epoch != epoch or common.end_offset < end:
+            return _OfLog(LogNews(start, start, 0, common.end_offset, common.epoch), [], None)
+    if end >= own_end:
+        return _OfLog(LogNews(start, start, 0), [], end)
+    segments = log.segments
+    segment = segments[number_of(segments, end)]
+    reading = log.reader.read(end, min(own_end, segment.end_offset), bytes_max=bytes_max)
+    buffers: list[memoryview] = []
+    for view in reading.frames:
+        if view.header.base_offset > end or (buffers and view.header.base_offset < end):
+            break  # what lies between is damaged: no follower can go on from here
+        buffers.append(view.buffer)
+        end = view.header.end_offset
+    return _OfLog(LogNews(segment.base_offset, start, sum(map(len, buffers))), buffers, end)

@@ -1,0 +1,97 @@
+"""Asking other replicas for the frames that belong where one has bad bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from goq.cluster.replication.follower import checked
+from goq.cluster.replication.repair.protocol import MendAnswer, MendRequest
+from goq.cluster.replication.replica import Replica
+from goq.errors import GoqError
+from goq.frame.view import FrameView
+from goq.storage.log.log import Log
+from goq.storage.repair import Gap, Sound, first_sound
+
+Ask = Callable[[str, MendRequest], Awaitable[tuple[MendAnswer, memoryview]]]
+"""Asks a node, by name; raises ``GoqError`` where it cannot be reached or does not answer."""
+InThread = Callable[[Callable[[], object]], Awaitable[object]]
+
+
+class Undecided(Exception):
+    """Not all replicas could say what they have."""
+
+
+class Joined(Exception):
+    """Another replica has a gap's messages in frames with others, by compaction."""
+
+
+class Finding:
+    """Finds frames of one log of a replica: ``which`` is 0 for messages, 1 for events."""
+
+    def __init__(self, ask: Ask, in_thread: InThread) -> None:
+        self._ask = ask
+        self._in_thread = in_thread
+
+    async def find(
+        self, replica: Replica, which: int, log: Log, gap: Gap
+    ) -> list[FrameView] | None:
+        """Return frames that fill a gap; None if no other replica has them.
+
+        Raises ``Undecided`` where not all of those that may have them could say so, and ``Joined``.
+        """
+        after = await self._sound_after(log, gap)
+        if not replica.others:
+            raise Undecided("it changed its part meanwhile")
+        failures: list[str] = []
+        are_joined = False
+        for node in replica.others:
+            try:
+                frames = await self._ask_for(node, replica, which, gap, after)
+            except Joined:
+                are_joined = True
+            except (GoqError, OSError, Undecided) as error:
+                failures.append(f"{node}: {error}")
+            else:
+                if frames is not None:
+                    return frames
+        if are_joined:
+            raise Joined("the frames of another replica do not fit into the gap")
+        if failures:
+            raise Undecided("; ".join(failures))
+        return None
+
+    async def find_at(
+        self, node: str, replica: Replica, which: int, log: Log, gap: Gap
+    ) -> list[FrameView] | None:
+        """Return frames that fill a gap as one node has them, None if it will not have them.
+
+        Raises what :meth:`find` does, and what asking does.
+        """
+        after = await self._sound_after(log, gap)
+        return await self._ask_for(node, replica, which, gap, after)
+
+    async def _sound_after(self, log: Log, gap: Gap) -> Sound | None:
+        after = await self._in_thread(partial(first_sound, log, gap.end_offset))
+        assert after is None or isinstance(after, Sound)
+        return after
+
+    async def _ask_for(
+        self, node: str, replica: Replica, which: int, gap: Gap, after: Sound | None
+    ) -> list[FrameView] | None:
+        found: list[FrameView] = []
+        rest = gap
+        while rest.start_offset < gap.end_offset:
+            answer, data = await self._ask(node, MendRequest(replica.key, which, rest, after))
+            if not data:
+                if answer.has_none:
+                    return None
+                raise Undecided("it is not known there what belongs in the gap")
+            frames = checked(data)
+            if frames[0].header.base_offset != rest.start_offset:
+                raise Joined
+            found += frames
+            rest = Gap(frames[-1].header.end_offset, gap.end_offset)
+        if rest.start_offset != gap.end_offset:
+            raise Joined
+        return found

@@ -1,0 +1,122 @@
+"""How far the replicas of a node are: what is told to people, and to nobody who decides by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from goq.cluster.replication.progress import Progress
+from goq.cluster.replication.replica import Replica
+from goq.errors import InvalidFrame
+from goq.storage.disk import Disk
+from goq.storage.log.segment import list_segments
+from goq.storage.scanner import FramePlace, Scan
+
+
+class FollowerReport(msgspec.Struct, frozen=True, array_like=True):
+    """A follower as its leader sees it.
+
+    ``end_offset`` is None before it was heard of, ``behind_ms`` how long ago it had everything,
+    None if it never did.
+    """
+
+    end_offset: int | None
+    behind_ms: int | None
+
+
+class ReplicaReport(msgspec.Struct, frozen=True, array_like=True):
+    """One replica: the bounds of its messages, and of its followers if it leads."""
+
+    topic: str
+    number: int
+    is_leading: bool
+    start_offset: int
+    end_offset: int
+    followers: dict[str, FollowerReport] = {}
+
+
+class Question(msgspec.Struct, frozen=True, array_like=True):
+    """Which replicas are asked about: those that are led, or all of one partition."""
+
+    topic: str | None = None
+    number: int | None = None
+
+
+def report_led(replicas: Iterable[Replica], topic: str | None, now_ms: int) -> list[ReplicaReport]:
+    """Return what a node knows of the partitions that it leads, all or those of a topic."""
+    return [
+        _of_leading(replica, now_ms)
+        for replica in replicas
+        if replica.leading is not None and topic in (None, replica.key.topic)
+    ]
+
+
+def _of_leading(replica: Replica, now_ms: int) -> ReplicaReport:
+    assert replica.leading is not None
+    progress = replica.leading.progress
+    followers = {
+        node: _of_follower(progress, node, now_ms)
+        for node in (replica.part.replicas if replica.part else ())
+        if node != progress.node
+    }
+    start = replica.leading.logs.messages.start_offset
+    return ReplicaReport(
+        replica.key.topic, replica.key.number, True, start, progress.ends.messages, followers
+    )
+
+
+def _of_follower(progress: Progress, node: str, now_ms: int) -> FollowerReport:
+    ends, since_ms = progress.follower_ends(node), progress.caught_up_ms(node)
+    if ends is None:
+        return FollowerReport(None, None)
+    if ends.reaches(progress.ends):
+        return FollowerReport(ends.messages, 0)
+    return FollowerReport(ends.messages, None if since_ms is None else max(now_ms - since_ms, 0))
+
+
+def end_offset_of(replica: Replica) -> int | None:
+    """Return where the messages of a replica end, None if it is not open."""
+    if replica.leading is not None:
+        return replica.leading.progress.ends.messages
+    following = replica.following
+    return None if following is None else following.position.ends.messages
+
+
+def report_stored(disk: Disk, directory: Path, topic: str, number: int) -> ReplicaReport | None:
+    """Return what the disk holds of a partition that nothing has open; None if nothing.
+
+    Reads the newest segment and changes nothing: what a crash has torn does not count.
+    """
+    segments = list_segments(disk, directory / "messages")
+    if not segments:
+        return None
+    newest = segments[-1]
+    end = newest.base_offset
+    scan = Scan(disk, newest.path, newest.size_bytes)
+    for place in scan.frames(0, newest.base_offset):
+        if isinstance(place, FramePlace):
+            end = place.view.header.end_offset
+    return ReplicaReport(topic, number, False, segments[0].base_offset, end)
+
+
+def encode_reports(reports: list[ReplicaReport]) -> bytes:
+    """Return reports as bytes."""
+    return msgspec.msgpack.encode(reports)
+
+
+def decode_reports(data: bytes) -> list[ReplicaReport]:
+    """Return reports; raise ``InvalidFrame`` if the bytes are none."""
+    try:
+        return msgspec.msgpack.decode(data, type=list[ReplicaReport])
+    except msgspec.MsgspecError as error:
+        raise InvalidFrame(f"these are no reports of replicas: {error}") from None
+
+
+def decode_question(data: bytes) -> Question:
+    """Return a question; raise ``InvalidFrame`` if the bytes are none."""
+    try:
+        return msgspec.msgpack.decode(data, type=Question)
+    except msgspec.MsgspecError as error:
+        raise InvalidFrame(f"this is no question about replicas: {error}") from None

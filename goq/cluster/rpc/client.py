@@ -1,0 +1,86 @@
+"""The side that calls: one session with each node, over connections that are kept."""
+
+from __future__ import annotations
+
+import httpx
+
+from goq import limits
+from goq.cluster.rpc.auth import CallMark, Prover, new_nonce
+from goq.cluster.rpc.server import BOOT, DISK, NODE, NUMBER, PROOF, SESSION
+from goq.cluster.rpc.transports import Transports
+from goq.errors import BY_CODE, GoqError, NotAllowed, Unavailable
+
+
+class Calling:
+    """Calls other nodes as the node ``me``, which comes with ``disk``."""
+
+    def __init__(self, me: str, secret: bytes, disk: str = "") -> None:
+        self._me = me
+        self._disk = disk
+        self._prover = Prover(secret)
+        self._session = new_nonce()
+        self._number = 0
+        self._boots: dict[str, str] = {}
+        self._transports = Transports(limits.CALL_CONNECTIONS_MAX)
+
+    async def call(self, url: str, path: str, body: bytes, timeout_s: float) -> bytes:
+        """Have the node at ``url`` do something; return its answer.
+
+        Raises ``Unavailable`` where it cannot be reached, is not heard in time or is stopping,
+        ``NotAllowed`` where one of both does not have the secret, and whatever ``GoqError`` it
+        answers.
+        """
+        for _ in range(2):
+            mark, response = await self._ask(url, path, body, timeout_s)
+            proof = response.headers.get(PROOF)
+            if proof is not None:
+                return self._checked(mark, response, proof)
+            boot = response.headers.get(BOOT)
+            if boot is None:  # it stops, or begins, or is something else
+                raise Unavailable(
+                    f"what is at {url} does not answer as a node of a cluster does now:"
+                    f" status {response.status_code}"
+                )
+            if boot == mark.boot:
+                raise NotAllowed(
+                    f"the node at {url} does not have the secret of this cluster, or this one"
+                )
+            self._boots[url] = boot
+        raise Unavailable(f"the node at {url} was started anew; ask again")
+
+    async def _ask(
+        self, url: str, path: str, body: bytes, timeout_s: float
+    ) -> tuple[CallMark, httpx.Response]:
+        self._number += 1
+        boot = self._boots.get(url, "")
+        mark = CallMark(self._me, boot, self._session, self._number, self._disk)
+        headers = {
+            NODE: mark.node,
+            BOOT: mark.boot,
+            SESSION: mark.session,
+            NUMBER: str(mark.number),
+            DISK: mark.disk,
+            PROOF: self._prover.of_call(mark, path, body),
+        }
+        timeout = httpx.Timeout(timeout_s).as_dict()
+        request = httpx.Request(
+            "POST", url + path, headers=headers, content=body, extensions={"timeout": timeout}
+        )
+        try:
+            response = await self._transports.to(url).handle_async_request(request)
+            await response.aread()
+        except httpx.HTTPError as error:
+            raise Unavailable(f"the node at {url} does not answer: {error}") from None
+        return mark, response
+
+    def _checked(self, mark: CallMark, response: httpx.Response, proof: str) -> bytes:
+        body = response.content
+        self._prover.check(self._prover.of_answer(mark, response.status_code, [body]), proof)
+        if response.status_code == 200:
+            return body
+        code, _, detail = body.decode(errors="replace").partition("\n")
+        raise BY_CODE.get(code, GoqError)(detail)
+
+    async def close(self) -> None:
+        """Close all connections; what waits for an answer fails."""
+        await self._transports.close()

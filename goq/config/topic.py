@@ -1,0 +1,210 @@
+"""A topic's settings: their names, defaults and bounds.
+
+Settings are written as dotted keys (``retention.age=7d``) or as nested mappings of the same
+names; both mean the same. Unknown names and values out of bounds raise ``InvalidInput`` naming
+the key. A group may have its own of those under ``delivery``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from goq import limits
+from goq.config.types import (
+    Kind,
+    choice,
+    count,
+    duration,
+    lane_weights,
+    lanes,
+    optional,
+    share,
+    size,
+    tenant_weights,
+    truth,
+)
+from goq.errors import InvalidInput
+
+_SECTION_OF_GROUPS = "delivery."
+_YEAR_MS = 365 * 86_400_000
+
+
+class Fsync(StrEnum):
+    """When a write is made durable, and so what an acknowledgement promises."""
+
+    ALWAYS = "always"
+    INTERVAL = "interval"
+    NEVER = "never"
+
+
+class Cleanup(StrEnum):
+    """What becomes of old messages: all of them go by age and size, or all but the newest a key."""
+
+    DELETE = "delete"
+    COMPACT = "compact"
+
+
+class Ordering(StrEnum):
+    """What a group keeps in order: each key, nothing, or each whole partition."""
+
+    KEY = "key"
+    NONE = "none"
+    PARTITION = "partition"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """What may be set on a topic. None means unlimited, or none."""
+
+    retention_age_ms: int | None = 7 * 86_400_000
+    retention_bytes: int | None = 10 * limits.GIB
+    archive: bool = False
+    cleanup: Cleanup = Cleanup.DELETE
+    tombstone_age_ms: int = 86_400_000
+    segment_bytes: int = 64 * limits.MIB
+    segment_age_ms: int = 86_400_000
+    fsync: Fsync = Fsync.ALWAYS
+    visibility_timeout_ms: int = 30_000
+    attempts_max: int | None = 4
+    backoff_initial_ms: int = 1_000
+    backoff_max_ms: int = 60_000
+    backoff_jitter: float = 0.2
+    dead_letters: bool = True
+    dead_letter_expired: bool = False
+    ordering: Ordering = Ordering.KEY
+    protect_unread: bool = False
+    delay_max_ms: int = _YEAR_MS
+    lanes: tuple[str, ...] = ("high", "normal", "low")
+    """Names of lanes 0, 1, …; empty where lanes are only numbered."""
+    lane_weights: tuple[int, ...] | None = None
+    """Shares by lane number; None for strict priority."""
+    starvation_ms: int | None = None
+    tenant_weights: tuple[tuple[str, float], ...] = ()
+    tenant_in_flight_max: int | None = None
+    dedup_window_ms: int | None = 86_400_000
+
+    @property
+    def default_lane(self) -> int:
+        """The lane of a message that names none: ``normal``, or else the middle one."""
+        if "normal" in self.lanes:
+            return self.lanes.index("normal")
+        return (len(self.lanes) or limits.LANES_MAX) // 2
+
+    def lane(self, priority: str | int, *, field: str) -> int:
+        """Return the number of a lane given by name or number; raise ``InvalidInput``."""
+        if isinstance(priority, str) and priority in self.lanes:
+            return self.lanes.index(priority)
+        number = priority
+        if isinstance(number, str) and number.isascii() and number.isdigit() and len(number) < 4:
+            number = int(number)
+        lane_count = len(self.lanes) or limits.LANES_MAX
+        if isinstance(number, int) and 0 <= number < lane_count:
+            return number
+        named = f"{', '.join(self.lanes)}, or " if self.lanes else ""
+        raise InvalidInput(
+            f"there is no lane {str(priority)[:80]!r}; there are {named}0 to {lane_count - 1}",
+            field=field,
+        )
+
+    def lane_name(self, lane: int) -> str:
+        """Return how people call a lane: by its name, or its number where it has none."""
+        return self.lanes[lane] if lane < len(self.lanes) else str(lane)
+
+    def changed(self, written: Mapping[str, Any]) -> TopicSettings:
+        """Return these settings with the written ones parsed, checked and put in."""
+        values: dict[str, Any] = {}
+        for key, value in flattened(written).items():
+            setting = _SETTINGS.get(key)
+            if setting is None:
+                raise InvalidInput(
+                    f"{key!r} is not a topic setting; there are {', '.join(_SETTINGS)}",
+                    field=f"settings.{key}",
+                )
+            values[setting.attribute] = setting.kind.parse(value, f"settings.{key}")
+        return replace(self, **values)
+
+    def for_group(self, written: Mapping[str, Any]) -> TopicSettings:
+        """Return these settings with those of a group, which are some of ``delivery``, put in."""
+        for key in flattened(written):
+            if _SECTION_OF_GROUPS + key not in _SETTINGS:
+                known = ", ".join(group_setting_names())
+                raise InvalidInput(
+                    f"{key!r} is not a group setting; there are {known}", field=f"settings.{key}"
+                )
+        return self.changed({_SECTION_OF_GROUPS + key: v for key, v in flattened(written).items()})
+
+    def written(self) -> dict[str, str]:
+        """Return every setting by its dotted key, as people write it."""
+        return {
+            key: setting.kind.format(getattr(self, setting.attribute))
+            for key, setting in _SETTINGS.items()
+        }
+
+    def written_for_group(self) -> dict[str, str]:
+        """Return the settings that a group may have its own of, named as a group names them."""
+        written = self.written()
+        return {name: written[_SECTION_OF_GROUPS + name] for name in group_setting_names()}
+
+
+class _Setting(NamedTuple):
+    attribute: str
+    kind: Kind[Any]
+
+
+def group_setting_names() -> list[str]:
+    """Return the names of what may be set on a group."""
+    return [
+        key.removeprefix(_SECTION_OF_GROUPS)
+        for key in _SETTINGS
+        if key.startswith(_SECTION_OF_GROUPS)
+    ]
+
+
+def flattened(written: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return settings by dotted key, however they were nested."""
+    flat: dict[str, Any] = {}
+    for key, value in written.items():
+        if isinstance(value, Mapping) and prefix + key not in _SETTINGS:
+            flat.update(flattened(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+_SETTINGS: dict[str, _Setting] = {
+    "retention.age": _Setting("retention_age_ms", optional(duration(1000, 100 * _YEAR_MS))),
+    "retention.bytes": _Setting("retention_bytes", optional(size(limits.SEGMENT_BYTES_MIN, 2**60))),
+    "archive": _Setting("archive", truth),
+    "cleanup": _Setting("cleanup", choice(Cleanup)),
+    "compaction.tombstones": _Setting("tombstone_age_ms", duration(0, _YEAR_MS)),
+    "segment.bytes": _Setting(
+        "segment_bytes", size(limits.SEGMENT_BYTES_MIN, limits.SEGMENT_BYTES_MAX)
+    ),
+    "segment.age": _Setting("segment_age_ms", duration(1000, _YEAR_MS)),
+    "fsync": _Setting("fsync", choice(Fsync)),
+    "delivery.visibility_timeout": _Setting(
+        "visibility_timeout_ms", duration(1, limits.VISIBILITY_MS_MAX)
+    ),
+    "delivery.max_attempts": _Setting("attempts_max", optional(count(1, limits.ATTEMPTS_MAX))),
+    "delivery.backoff.initial": _Setting("backoff_initial_ms", duration(0, limits.BACKOFF_MS_MAX)),
+    "delivery.backoff.max": _Setting("backoff_max_ms", duration(0, limits.BACKOFF_MS_MAX)),
+    "delivery.backoff.jitter": _Setting("backoff_jitter", share(0, 1)),
+    "delivery.dead_letters": _Setting("dead_letters", truth),
+    "delivery.dead_letter_expired": _Setting("dead_letter_expired", truth),
+    "delivery.ordering": _Setting("ordering", choice(Ordering)),
+    "delivery.protect_unread": _Setting("protect_unread", truth),
+    "delay.max": _Setting("delay_max_ms", duration(0, limits.DELAY_MS_MAX)),
+    "priority.lanes": _Setting("lanes", lanes),
+    "priority.weights": _Setting("lane_weights", lane_weights),
+    "priority.starvation": _Setting("starvation_ms", optional(duration(1, _YEAR_MS))),
+    "tenants.weights": _Setting("tenant_weights", tenant_weights),
+    "tenants.in_flight": _Setting(
+        "tenant_in_flight_max", optional(count(1, limits.TENANT_IN_FLIGHT_MAX))
+    ),
+    "dedup.window": _Setting(
+        "dedup_window_ms", optional(duration(1000, limits.DEDUP_WINDOW_MS_MAX))
+    ),
+}

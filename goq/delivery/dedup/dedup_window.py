@@ -1,0 +1,219 @@
+"""Which dedup ids a partition took within its window, and where the message of each lies.
+
+An id is a repetition while the append time of its message is less than the window ago. Exact on
+both sides: a microsecond before that it is one, at that microsecond it is a new message. With a
+clock that was set back the age may be negative, and it is one all the more. An id that was once
+older than the window may be forgotten for good.
+
+Ids lie in tables by age. Only the newest table grows; a table whose last id
+has passed the window is dropped whole, so nothing is ever sorted, merged or moved. A table has
+room for half as many ids as there are in all, within bounds: few tables, and little that stays
+for longer than it must.
+
+What is restored from the log has offsets but no times. They are asked for when an id is met again,
+which is rare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from goq.delivery.dedup.id_table import FEW, Ids, IdTable, Mixer, Words
+
+TABLE_IDS_MIN: Final = 800
+TABLE_IDS_MAX: Final = 850_000
+_TIME_BITS: Final = 36  # microseconds: 19 hours
+_OFFSET_BITS: Final = 64 - _TIME_BITS
+_EARLIER_US: Final = 60_000_000  # how much earlier than a table's first id later ones may be
+_RESTORED_US = 0  # in place of a time: ask the log
+
+Offsets = NDArray[np.int64]
+
+
+class Original(NamedTuple):
+    """The message that an id belongs to."""
+
+    offset: int
+    time_us: int
+
+
+class DedupRows(NamedTuple):
+    """Ids of stored messages, as ``uint64[n, 2]``, by rising offset; all zero is none."""
+
+    offsets: Offsets
+    ids: Ids
+
+
+class _Generation:
+    """A table, and what its numbers mean: offsets and times relative to its own."""
+
+    def __init__(self, capacity: int, base_offset: int, base_us: int) -> None:
+        self.table = IdTable(capacity)
+        self.base_offset = base_offset
+        self.base_us = base_us
+        self.newest_us = base_us
+
+    def takes(self, last_offset: int, time_us: int) -> bool:
+        """Whether an id may be added."""
+        return (
+            self.table.count < self.table.capacity
+            and 0 < time_us - self.base_us < 1 << _TIME_BITS
+            and last_offset - self.base_offset + 1 < 1 << _OFFSET_BITS
+        )
+
+    def add(self, ids: Ids, mixed: Words, offsets: Offsets, time_us: int | None) -> None:
+        """Add ids; None for times that are not known."""
+        since_us = _RESTORED_US if time_us is None else time_us - self.base_us
+        numbers = (offsets - (self.base_offset - 1)).astype(np.uint64) << np.uint64(_TIME_BITS)
+        self.table.add(ids, mixed, numbers | np.uint64(since_us))
+        if time_us is not None and time_us > self.newest_us:
+            self.newest_us = time_us
+
+    def message_of(self, number: int) -> tuple[int, int | None]:
+        """Return the offset of the message behind a number, and the time if it is known."""
+        since_us = number & ((1 << _TIME_BITS) - 1)
+        offset = (number >> _TIME_BITS) + self.base_offset - 1
+        return offset, None if since_us == _RESTORED_US else since_us + self.base_us
+
+
+class DedupWindow:
+    """The ids of one partition. ``window_us`` None keeps none.
+
+    ``time_of`` returns when the message at an offset was appended, None if it is gone.
+    ``factors`` are two random numbers below 2^64. Ids are ``uint64[n, 2]``, none of them zero.
+    """
+
+    def __init__(
+        self,
+        window_us: int | None,
+        *,
+        time_of: Callable[[int], int | None],
+        factors: tuple[int, int],
+    ) -> None:
+        self.window_us = window_us
+        self._time_of = time_of
+        self._mixer = Mixer(factors)
+        self._generations: list[_Generation] = []
+
+    def __len__(self) -> int:
+        return sum(generation.table.count for generation in self._generations)
+
+    def configure(self, window_us: int | None) -> None:
+        """Change the window; what was forgotten before does not come back."""
+        self.window_us = window_us
+        if window_us is None:
+            self._generations.clear()
+
+    def find(self, ids: Ids, now_us: int) -> dict[int, Original]:
+        """Return the originals of those ids that are repetitions, by their number in ``ids``."""
+        if self.window_us is None:
+            return {}
+        self._forget(now_us - self.window_us)
+        if len(ids) < FEW:
+            return self._find_each(ids, now_us)
+        found: dict[int, Original] = {}
+        rows, mixed = np.arange(len(ids)), self._mixer.mix(ids)
+        for generation in reversed(self._generations):
+            numbers = generation.table.find(ids[rows], mixed[rows])
+            hits = numbers.nonzero()[0]
+            if len(hits):
+                for row, number in zip(rows[hits].tolist(), numbers[hits].tolist(), strict=True):
+                    if original := self._within(generation, number, now_us):
+                        found[row] = original
+                rows = np.delete(rows, hits)  # an older message of the same id does not count
+        return found
+
+    def _find_each(self, ids: Ids, now_us: int) -> dict[int, Original]:
+        found: dict[int, Original] = {}
+        for row, (first, second) in enumerate(ids.tolist()):
+            mixed = self._mixer.mix_one(first, second)
+            for generation in reversed(self._generations):
+                number = generation.table.find_one(first, second, mixed)
+                if number:
+                    if original := self._within(generation, number, now_us):
+                        found[row] = original
+                    break
+        return found
+
+    def _within(self, generation: _Generation, number: int, now_us: int) -> Original | None:
+        """Return the message behind a number if it is in the window."""
+        offset, time_us = generation.message_of(number)
+        if time_us is None:
+            time_us = self._time_of(offset)
+        if time_us is None or self.window_us is None or now_us - time_us >= self.window_us:
+            return None
+        return Original(offset, time_us)
+
+    def add(self, ids: Ids, offsets: Offsets, time_us: int) -> None:
+        """Remember ids of messages that were appended at one time, by rising offset."""
+        if self.window_us is None:
+            return
+        mixed = self._mixer.mix(ids)
+        while len(ids):
+            newest = self._generations[-1] if self._generations else None
+            if newest is None or not newest.takes(int(offsets[-1]), time_us):
+                self._forget(time_us - self.window_us)
+                base_us = time_us - _EARLIER_US
+                newest = self._generation(len(self) // 2, int(offsets[0]), base_us)
+                self._generations.append(newest)
+            room = newest.table.capacity - newest.table.count
+            newest.add(ids[:room], mixed[:room], offsets[:room], time_us)
+            ids, mixed, offsets = ids[room:], mixed[room:], offsets[room:]
+
+    def restore(self, rows: Iterable[DedupRows], newest_us: int) -> None:
+        """Remember what the log holds, the newest rows first, before anything else is added.
+
+        No message in it is newer than ``newest_us``.
+        """
+        if self.window_us is None:
+            return
+        waiting: list[DedupRows] = []
+        count = 0
+        for offsets, ids in rows:
+            is_one = ids.any(axis=1)
+            offsets, ids = offsets[is_one], ids[is_one]
+            while len(ids):
+                room = TABLE_IDS_MAX - count
+                waiting.append(DedupRows(offsets[-room:], ids[-room:]))
+                count += len(waiting[-1].ids)
+                offsets, ids = offsets[:-room], ids[:-room]
+                if count == TABLE_IDS_MAX:
+                    self._restore_table(waiting, newest_us)
+                    waiting, count = [], 0
+        if waiting:
+            self._restore_table(waiting, newest_us)
+
+    def _restore_table(self, newest_first: list[DedupRows], newest_us: int) -> None:
+        rows = newest_first[::-1]
+        first, last = int(rows[0].offsets[0]), int(rows[-1].offsets[-1])
+        count = sum(len(some.ids) for some in rows)
+        if last - first + 1 >= 1 << _OFFSET_BITS:  # spread too thin for one table
+            for some in newest_first:
+                self._restore_each(some, newest_us)
+            return
+        generation = self._generation(count, first, newest_us)
+        for some in rows:
+            generation.add(some.ids, self._mixer.mix(some.ids), some.offsets, None)
+        self._generations.insert(0, generation)
+
+    def _restore_each(self, rows: DedupRows, newest_us: int) -> None:
+        offsets, ids = rows
+        while len(ids):
+            near = offsets > offsets[-1] - (1 << _OFFSET_BITS) + 1
+            generation = self._generation(int(near.sum()), int(offsets[near][0]), newest_us)
+            generation.add(ids[near], self._mixer.mix(ids[near]), offsets[near], None)
+            self._generations.insert(0, generation)
+            offsets, ids = offsets[~near], ids[~near]
+
+    def _generation(self, count: int, base_offset: int, base_us: int) -> _Generation:
+        capacity = min(max(count, TABLE_IDS_MIN), TABLE_IDS_MAX)
+        return _Generation(capacity, base_offset, base_us)
+
+    def _forget(self, past_us: int) -> None:
+        """Drop the tables all of whose ids are from ``past_us`` or earlier."""
+        if any(generation.newest_us <= past_us for generation in self._generations):
+            self._generations = [g for g in self._generations if g.newest_us > past_us]

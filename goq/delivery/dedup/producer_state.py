@@ -1,0 +1,158 @@
+"""Exact retries: which batches of each producer a partition already has.
+
+A producer numbers its messages in each partition from where it likes, without gaps. The last few
+batches of each producer are remembered; a batch that comes again is answered with where it lies.
+A batch of which nothing was stored, because the partition had all of it, uses up no numbers.
+The table is bounded: when it is full, the producer that wrote longest ago is forgotten, and its
+next batch is taken as a first one. A producer that is only named numbers nothing: none of its
+batches is remembered.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import NamedTuple
+
+from goq import limits
+from goq.delivery.events.event import SnapshotProducers
+from goq.errors import ProducerFenced, SequenceGap
+from goq.frame.header import FrameHeader
+
+
+class Remembered(NamedTuple):
+    """A batch that the partition has.
+
+    ``message_count`` is the producer's; ``left_out`` of them were not stored with the batch, for
+    they were in the partition already.
+    """
+
+    first_sequence: int
+    message_count: int
+    offset: int
+    time_us: int
+    left_out: int = 0
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the batch."""
+        return self.offset + self.message_count - self.left_out
+
+
+class _Producer(NamedTuple):
+    epoch: int
+    batches: deque[Remembered]
+
+
+class ProducerTable:
+    """The latest batches of every producer of a partition."""
+
+    def __init__(self) -> None:
+        self._producers: OrderedDict[int, _Producer] = OrderedDict()
+
+    def find(self, header: FrameHeader) -> Remembered | None:
+        """Return where the batch already lies, None if it is the next one.
+
+        Raises ``ProducerFenced`` for an epoch that was left behind and ``SequenceGap`` for a
+        batch that neither follows the last one nor is remembered.
+        """
+        producer_id = header.numbered_by
+        known = self._producers.get(producer_id) if producer_id else None
+        if known is None or header.producer_epoch > known.epoch:
+            return None
+        if header.producer_epoch < known.epoch:
+            raise ProducerFenced(
+                f"producer {header.producer_id} writes in epoch {known.epoch};"
+                f" epoch {header.producer_epoch} is over"
+            )
+        for batch in known.batches:
+            if (batch.first_sequence, batch.message_count) == (
+                header.first_sequence,
+                header.producer_count,
+            ):
+                return batch
+        last = known.batches[-1]
+        expected = last.first_sequence + last.message_count
+        if header.first_sequence != expected:
+            raise SequenceGap(
+                f"producer {header.producer_id} should go on with sequence {expected},"
+                f" not {header.first_sequence}"
+            )
+        return None
+
+    def reached(self, producer_id: int) -> tuple[int, int] | None:
+        """Return a producer's epoch and the number it goes on with, None if it is not known."""
+        known = self._producers.get(producer_id)
+        if known is None:
+            return None
+        last = known.batches[-1]
+        return known.epoch, last.first_sequence + last.message_count
+
+    def offset_of(self, producer_id: int, sequence: int) -> int | None:
+        """Return where a producer's message lies, None where that is not remembered."""
+        known = self._producers.get(producer_id)
+        for batch in known.batches if known is not None else ():
+            if batch.first_sequence <= sequence < batch.first_sequence + batch.message_count:
+                return batch.offset + sequence - batch.first_sequence
+        return None
+
+    def add(self, header: FrameHeader, offset: int, time_us: int) -> None:
+        """Remember a batch that was appended at ``offset``."""
+        if header.numbered_by:
+            batch = Remembered(
+                header.first_sequence, header.producer_count, offset, time_us, header.left_out
+            )
+            self._add(header.producer_id, header.producer_epoch, batch)
+
+    def _add(self, producer_id: int, epoch: int, batch: Remembered) -> None:
+        known = self._producers.get(producer_id)
+        if known is None or known.epoch != epoch:
+            batches: deque[Remembered] = deque(maxlen=limits.PRODUCER_BATCHES_REMEMBERED)
+            known = self._producers[producer_id] = _Producer(epoch, batches)
+            if len(self._producers) > limits.PRODUCERS_PER_PARTITION_MAX:
+                self._producers.popitem(last=False)
+        known.batches.append(batch)
+        self._producers.move_to_end(producer_id)
+
+    def truncate(self, end_offset: int) -> None:
+        """Forget batches that are no longer before ``end_offset``: they come again as new."""
+        for producer_id, known in list(self._producers.items()):
+            while known.batches and known.batches[-1].end_offset > end_offset:
+                known.batches.pop()
+            if not known.batches:
+                del self._producers[producer_id]
+
+    def reach(self) -> int:
+        """Return the end offset of the batch furthest on."""
+        return max((known.batches[-1].end_offset for known in self._producers.values()), default=0)
+
+    def copy(self) -> ProducerTable:
+        """Return a table that is the same now and goes its own way from here."""
+        copied = ProducerTable()
+        copied.restore(self.snapshot())
+        return copied
+
+    def snapshot(self) -> SnapshotProducers:
+        """Return the table as an event, the producer that wrote longest ago first."""
+        return SnapshotProducers(
+            [
+                (producer_id, known.epoch, list(known.batches))
+                for producer_id, known in self._producers.items()
+            ]
+        )
+
+    def snapshot_of(self, producer_id: int) -> SnapshotProducers:
+        """Return what is known of one producer as an event, which may be of nobody."""
+        known = self._producers.get(producer_id)
+        if known is None:
+            return SnapshotProducers([])
+        return SnapshotProducers([(producer_id, known.epoch, list(known.batches))])
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._producers.clear()
+
+    def restore(self, snapshot: SnapshotProducers) -> None:
+        """Put back what one event of a snapshot says."""
+        for producer_id, epoch, batches in snapshot.producers:
+            for batch in batches:
+                self._add(producer_id, epoch, Remembered(*batch))

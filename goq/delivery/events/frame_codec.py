@@ -1,0 +1,80 @@
+"""Frames of events: what the ``events`` log is made of.
+
+A frame's body is the length of what follows (``u64``), the events as MessagePack, and zeros up to
+a multiple of 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from goq.delivery.events.event import AnyEvent, SnapshotStarted, decode_events, encode_events
+from goq.delivery.snapshot import weight_of
+from goq.errors import InvalidFrame
+from goq.frame.encoder import seal
+from goq.frame.header import Attribute, padding_bytes
+from goq.frame.view import FrameView
+
+_LENGTH_BYTES = 8
+_LIST_HEAD_BYTES = {b"\xdc": 3, b"\xdd": 5}  # of a long MessagePack array; a short one has 1
+_SNAPSHOT_TAG = bytes([int(str(SnapshotStarted.__struct_config__.tag))])
+_SNAPSHOT_FRAME_WEIGHT = 5_000
+
+
+class StoredEvent(NamedTuple):
+    """An event with what its frame says about it."""
+
+    sequence: int
+    epoch: int
+    time_us: int
+    event: AnyEvent
+
+
+def encode_event_frame(events: Sequence[AnyEvent]) -> FrameView:
+    """Return a frame of events, ready to be appended."""
+    data = encode_events(events)
+    parts = [len(data).to_bytes(_LENGTH_BYTES, "little"), data, bytes(padding_bytes(len(data)))]
+    return FrameView.parse(seal(parts, count=len(events), attributes=Attribute.EVENTS))
+
+
+def snapshot_frames(events: Sequence[AnyEvent]) -> Iterator[FrameView]:
+    """Return the frames of a snapshot, each well within the limits of one."""
+    some: list[AnyEvent] = []
+    weight = 0
+    for event in events:
+        some.append(event)
+        weight += weight_of(event)
+        if weight >= _SNAPSHOT_FRAME_WEIGHT:
+            yield encode_event_frame(some)
+            some, weight = [], 0
+    if some:
+        yield encode_event_frame(some)
+
+
+def decode_event_frame(view: FrameView) -> list[StoredEvent]:
+    """Return the events of a frame; raises ``InvalidFrame`` for any other frame."""
+    header = view.header
+    size = int.from_bytes(view.body[:_LENGTH_BYTES], "little")
+    try:
+        events = decode_events(view.body[_LENGTH_BYTES : _LENGTH_BYTES + size])
+    except msgspec.DecodeError as error:
+        raise InvalidFrame(f"the frame does not hold events: {error}") from None
+    if len(events) != header.message_count or not header.attributes & Attribute.EVENTS:
+        raise InvalidFrame("the frame does not hold the events that it counts")
+    return [
+        StoredEvent(sequence, header.leader_epoch, header.append_time_us, event)
+        for sequence, event in enumerate(events, header.base_offset)
+    ]
+
+
+def begins_snapshot(body: memoryview) -> bool:
+    """Whether the first event of a frame begins a snapshot, told without decoding its body.
+
+    That is the tag behind the heads of two arrays: of the list, and of its first event.
+    """
+    head = bytes(body[_LENGTH_BYTES : _LENGTH_BYTES + 8])
+    tag_at = _LIST_HEAD_BYTES.get(head[:1], 1) + 1
+    return head[tag_at : tag_at + 1] == _SNAPSHOT_TAG

@@ -1,0 +1,391 @@
+"""A partition's delivery state, as its events make it.
+
+:meth:`PartitionState.apply` changes the state and is the only thing that does, while running and
+while recovering alike. What to do next is decided elsewhere (:mod:`goq.delivery.settlement`,
+:mod:`goq.delivery.selection.selector`) from the state and the time, and comes back as events. The
+state speaks of offsets only: what it needs to know of messages themselves is derived (ready queues,
+schedule, facts of the outstanding) and is built by whoever holds the messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from goq import limits
+from goq.delivery.dedup.producer_state import ProducerTable
+from goq.delivery.delay.maturity import Frontier
+from goq.delivery.events.event import (
+    Acked,
+    Cancelled,
+    Cause,
+    Compacted,
+    Corrupted,
+    Departed,
+    Departing,
+    Dropped,
+    Event,
+    Expired,
+    Extended,
+    Failure,
+    GroupDeleted,
+    Leased,
+    Matured,
+    Moved,
+    Nacked,
+    Named,
+    Range,
+    Repaired,
+    Rescheduled,
+    Reset,
+    Skipped,
+    SnapshotDeparture,
+    SnapshotEnded,
+    SnapshotGroup,
+    SnapshotMarks,
+    SnapshotProducers,
+    SnapshotStarted,
+    Span,
+    Trimmed,
+    Truncated,
+    token_of,
+)
+from goq.delivery.group.group import Group
+from goq.delivery.group.offset_set import NO_CEILING, OffsetSet
+from goq.delivery.group.ranges import Part, gaps
+from goq.delivery.outbox import Outbox
+from goq.delivery.snapshot import restore_group, restore_marks, restore_producers
+from goq.model import OffsetRange
+
+_EVERYTHING = 2**62
+
+
+class PartitionState:
+    """Groups and their progress over the offsets ``start_offset`` up to ``end_offset``."""
+
+    def __init__(self, start_offset: int = 0) -> None:
+        self.start_offset = start_offset
+        self.end_offset = start_offset
+        self.groups: dict[str, Group] = {}
+        self.corrupt: list[OffsetRange] = []
+        self.cancelled = OffsetSet()
+        self.moved: dict[int, int] = {}
+        """The lane of each message whose priority was changed."""
+        self.rescheduled: dict[int, int] = {}
+        """When each message is due whose time was changed, in ms."""
+        self.frontier = Frontier()
+        self.outbox = Outbox()
+        self.producers = ProducerTable()
+        self.names: dict[int, str] = {}
+        """What producers call themselves, by id, the one that was named longest ago first."""
+
+    def group(self, name: str) -> Group:
+        """Return a group; one that nothing has happened to stands at the start of the log."""
+        return self.groups.get(name) or self._new_group(name)
+
+    def join(self, name: str) -> Group:
+        """Return a group that stays: it is about to take messages."""
+        if name not in self.groups:
+            self.groups[name] = self._new_group(name)
+        return self.groups[name]
+
+    def extend_to(self, end_offset: int) -> None:
+        """Make messages available that have become durable."""
+        self.end_offset = end_offset
+
+    def deliverable(self, group: Group, start: int, end: int) -> Iterable[OffsetRange]:
+        """Return what the group was not handed yet and is not damaged, in order of offset.
+
+        Delayed messages that have not matured are among it: they stand in no ready queue.
+        """
+        start, end = max(start, self.start_offset), min(end, self.end_offset)
+        holes = group.taken.missing(start, end)
+        return self._undamaged(holes) if self.corrupt else holes
+
+    def is_deliverable(self, group: Group, offset: int) -> bool:
+        """Whether :meth:`deliverable` has one message."""
+        return (
+            self.start_offset <= offset < self.end_offset
+            and offset not in group.taken
+            and not any(r.start <= offset < r.end for r in self.corrupt)
+        )
+
+    def _undamaged(self, holes: Iterable[OffsetRange]) -> Iterator[OffsetRange]:
+        for hole in holes:
+            for piece in gaps(*hole, [Part(r.start, r.end, 0, 0) for r in self.corrupt]):
+                yield OffsetRange(*piece)
+
+    def next_timer_ms(self, group_name: str | None = None) -> int | None:
+        """Return when a lease ends or a retry is due next, None if not before a change.
+
+        With a name, what that one group needs.
+        """
+        if group_name is not None:
+            group = self.groups.get(group_name)
+            return group.next_timer_ms() if group else None
+        times = [group.next_timer_ms() for group in self.groups.values()]
+        return min((time_ms for time_ms in times if time_ms is not None), default=None)
+
+    def ripen(self, now_ms: int) -> bool:
+        """Return whether retries of any group have become due since this was asked last."""
+        return sum(group.retries.ripen(now_ms) for group in self.groups.values()) > 0
+
+    def reach(self) -> int:
+        """Return the end of what is known of messages: nothing known here lies behind."""
+        ends = [group.taken.top() for group in self.groups.values()]
+        ends += [r.end for r in self.corrupt]
+        ends += [end for _, end in self.frontier.pairs]
+        ends += (self.cancelled.top(), self.producers.reach())
+        ends += [offset + 1 for offset in (*self.moved, *self.rescheduled)]
+        return max(self.start_offset, *ends)
+
+    def mark_count(self) -> int:
+        """Return how many marks there are: messages cancelled, moved or rescheduled, each."""
+        cancelled = self.cancelled.count(self.start_offset, self.cancelled.top())
+        return cancelled + len(self.moved) + len(self.rescheduled)
+
+    def apply(self, event: Event, sequence: int, epoch: int) -> None:
+        """Change the state as ``event`` says; ``sequence`` is its offset in the events log."""
+        if isinstance(event, Leased):
+            self._leased(event, token_of(epoch, sequence))
+        elif isinstance(event, Departing):
+            self._departing(event, token_of(epoch, sequence))
+        else:
+            _TRANSITIONS[type(event)](self, event)
+
+    def _new_group(self, name: str) -> Group:
+        group = Group(name, self.start_offset)
+        group.taken.update(self.cancelled.all())
+        return group
+
+    def _leased(self, event: Leased, token: int) -> None:
+        group = self.join(event.group)
+        for start, end, _ in event.spans:
+            self._check_waiting(group, start, end)
+        group.lease(token, event.consumer, event.deadline_ms, event.spans)
+
+    def _check_waiting(self, group: Group, start: int, end: int) -> None:
+        """Make up for a damaged event if what is leased again does not wait for a retry.
+
+        If it is in another lease, that one ended. If it is done, the group was set back, and all
+        from there on is to be delivered again; whether that has an end is not known.
+        """
+        known = group.taken.count(start, end)
+        if not known:
+            return
+        missing = known - sum(p.end - p.start for p in group.retries.within(start, end))
+        if missing and missing > group.release(start, end):
+            group.taken.remove(start, max(group.taken.top(), start))
+            group.taken.ceiling = NO_CEILING
+            group.taken.update(self.cancelled.all())
+            for part in list(group.outstanding()):
+                group.taken.add(part.start, part.end)
+
+    def _acked(self, event: Acked) -> None:
+        group = self._holder(event.group, event.token, [(s, e, 0) for s, e in event.ranges])
+        group.finish(event.token, event.ranges)
+
+    def _dropped(self, event: Dropped) -> None:
+        group = self._holder(event.group, event.token, event.spans)
+        group.finish(event.token, [(start, end) for start, end, _ in event.spans])
+
+    def _given_back(self, event: Nacked | Expired) -> None:
+        group = self._holder(event.group, event.token, event.spans)
+        lease = group.leases[event.token]
+        cause = Cause.NACKED if isinstance(event, Nacked) else Cause.EXPIRED
+        failure = Failure(event.time_ms, lease.consumer, cause, event.reason)
+        back: list[Part] = []
+        for start, end, attempt in event.spans:
+            for part in lease.parts.within(start, end):
+                failures = _longer(part, failure) if attempt >= part.attempt else part.failures
+                part = part._replace(attempt=attempt, time_ms=event.due_ms, failures=failures)
+                back += self._not_cancelled(part)
+        group.give_back(event.token, back)
+        group.finish(event.token, [(start, end) for start, end, _ in event.spans])
+
+    def _not_cancelled(self, part: Part) -> Iterator[Part]:
+        for start, end in self.cancelled.missing(part.start, part.end):
+            yield part._replace(start=start, end=end)
+
+    def _extended(self, event: Extended) -> None:
+        group = self._holder(event.group, event.token, [(s, e, 0) for s, e in event.ranges])
+        group.extend(event.token, event.ranges, event.deadline_ms)
+
+    def _holder(self, name: str, token: int, spans: Iterable[Span]) -> Group:
+        """Return the group, holding the lease even if the event that gave it was damaged."""
+        group = self.join(name)
+        lease = group.leases.get(token)
+        if lease and all(lease.parts.holds(start, end) for start, end, _ in spans):
+            return group
+        missing: list[Span] = []
+        for start, end, attempt in spans:
+            held = lease.parts.within(start, end) if lease else []
+            missing += [
+                (gap_start, gap_end, attempt) for gap_start, gap_end in gaps(start, end, held)
+            ]
+        if missing:
+            self._leased(Leased(name, "", 0, missing), token)
+        return group
+
+    def _skipped(self, event: Skipped) -> None:
+        group = self.join(event.group)
+        for start, end in event.ranges:
+            group.skip(start, end)
+
+    def _departing(self, event: Departing, number: int) -> None:
+        histories: list[tuple[int, int, tuple[Failure, ...]]] = []
+        ranges = [(start, end) for start, end, _ in event.spans]
+        if event.group:
+            self.join(event.group).dead_count += sum(end - start for start, end in ranges)
+        if not event.group:
+            self._cancel(ranges)
+        elif not event.token:
+            waiting = [p for run in ranges for p in self.join(event.group).retries.within(*run)]
+            histories = [(part.start, part.end, part.failures) for part in waiting]
+            self._skipped(Skipped(event.group, ranges, event.cause))
+        else:
+            group = self._holder(event.group, event.token, event.spans)
+            consumer = group.leases[event.token].consumer
+            failure = Failure(event.time_ms, consumer, event.cause, event.reason)
+            histories = [
+                (part.start, part.end, _longer(part, failure))
+                for part in group.finish(event.token, ranges)
+            ]
+        self.outbox.add(number, event, sorted(histories))
+
+    def _cancel(self, ranges: Iterable[Range]) -> None:
+        for start, end in ranges:
+            self.cancelled.add(start, end)
+            for group in self.groups.values():
+                group.skip(start, end)
+
+    def _moved(self, event: Moved) -> None:
+        self.moved[event.offset] = event.lane
+        for group in self.groups.values():
+            group.move(event.offset, event.lane)
+
+    def _rescheduled(self, event: Rescheduled) -> None:
+        self.rescheduled[event.offset] = event.due_ms
+        self.frontier.reschedule(event.offset, event.due_ms)
+
+    def _named(self, event: Named) -> None:
+        self.names.pop(event.producer_id, None)
+        self.names[event.producer_id] = event.client_id
+        if len(self.names) > limits.PRODUCERS_PER_PARTITION_MAX:
+            del self.names[next(iter(self.names))]
+
+    def _reset(self, event: Reset) -> None:
+        group = self.join(event.group)
+        group.reset(event.offset, None if event.end_offset < 0 else event.end_offset)
+        group.taken.update(self.cancelled.all())
+
+    def _group_deleted(self, event: GroupDeleted) -> None:
+        group = self.groups.pop(event.group, None)
+        if group is not None:
+            group.start_over()
+
+    def _corrupted(self, event: Corrupted) -> None:
+        self.corrupt = _joined([*self.corrupt, OffsetRange(event.start, event.end)])
+        for group in self.groups.values():
+            group.forget(event.start, event.end)
+
+    def _repaired(self, event: Repaired) -> None:
+        self.corrupt = [
+            piece
+            for r in self.corrupt
+            for piece in (
+                OffsetRange(r.start, min(r.end, event.start)),
+                OffsetRange(max(r.start, event.end), r.end),
+            )
+            if piece.start < piece.end
+        ]
+
+    def _trimmed(self, event: Trimmed) -> None:
+        start = self.start_offset = event.start_offset
+        self.corrupt = [r for r in self.corrupt if r.end > start]
+        self.cancelled.add(0, start)
+        self.moved = {o: lane for o, lane in self.moved.items() if o >= start}
+        self.rescheduled = {o: due_ms for o, due_ms in self.rescheduled.items() if o >= start}
+        self.frontier.trim(start)
+        for group in self.groups.values():
+            group.taken.add(0, start)
+            group.forget(0, start)
+
+    def _truncated(self, event: Truncated) -> None:
+        end = event.end_offset
+        self.start_offset = min(self.start_offset, end)
+        self.corrupt = [
+            OffsetRange(r.start, min(r.end, end)) for r in self.corrupt if r.start < end
+        ]
+        self.cancelled.remove(end, _EVERYTHING)
+        self.moved = {o: lane for o, lane in self.moved.items() if o < end}
+        self.rescheduled = {o: due_ms for o, due_ms in self.rescheduled.items() if o < end}
+        self.frontier.truncate(end)
+        self.producers.truncate(end)
+        self.outbox.truncate(end)
+        for group in self.groups.values():
+            group.forget(end, _EVERYTHING)
+            group.taken.remove(end, _EVERYTHING)
+            if group.taken.has_ceiling:  # what gets these offsets came after the end
+                group.taken.ceiling = min(group.taken.ceiling, end)
+
+    def _snapshot_started(self, event: SnapshotStarted) -> None:
+        self.groups.clear()
+        self.start_offset = event.start_offset
+        self.corrupt = [OffsetRange(*r) for r in event.corrupt]
+        self.cancelled = OffsetSet()
+        self.moved.clear()
+        self.rescheduled.clear()
+        self.producers.clear()
+        self.names.clear()
+        self.frontier = Frontier(event.frontier, event.exempt)
+        self.outbox.restore(event.outbox_id, event.outbox_sequences)
+
+    def _snapshot_group(self, event: SnapshotGroup) -> None:
+        if event.group not in self.groups:
+            self.groups[event.group] = Group(event.group, event.floor)
+        restore_group(self.groups[event.group], event)
+
+
+def _longer(part: Part, failure: Failure) -> tuple[Failure, ...]:
+    return (*part.failures, failure)[-limits.FAILURES_REMEMBERED_MAX :]
+
+
+def _joined(ranges: list[OffsetRange]) -> list[OffsetRange]:
+    """Return ranges in order, those that touch or overlap as one."""
+    joined: list[OffsetRange] = []
+    for each in sorted(ranges):
+        if joined and each.start <= joined[-1].end:
+            joined[-1] = joined[-1]._replace(end=max(joined[-1].end, each.end))
+        else:
+            joined.append(each)
+    return joined
+
+
+_TRANSITIONS: dict[type[Event], Callable[[PartitionState, Any], None]] = {
+    Acked: PartitionState._acked,
+    Nacked: PartitionState._given_back,
+    Expired: PartitionState._given_back,
+    Extended: PartitionState._extended,
+    Dropped: PartitionState._dropped,
+    Skipped: PartitionState._skipped,
+    Departed: lambda state, event: state.outbox.remove(event.departure),
+    Cancelled: lambda state, event: state._cancel(event.ranges),
+    Moved: PartitionState._moved,
+    Rescheduled: PartitionState._rescheduled,
+    Named: PartitionState._named,
+    Matured: lambda state, event: state.frontier.mature(event.up_to_ms, event.end_offset),
+    Reset: PartitionState._reset,
+    GroupDeleted: PartitionState._group_deleted,
+    Corrupted: PartitionState._corrupted,
+    Repaired: PartitionState._repaired,
+    Compacted: lambda _state, _event: None,
+    Trimmed: PartitionState._trimmed,
+    Truncated: PartitionState._truncated,
+    SnapshotStarted: PartitionState._snapshot_started,
+    SnapshotMarks: restore_marks,
+    SnapshotDeparture: lambda state, event: state.outbox.restore_departure(event),
+    SnapshotGroup: PartitionState._snapshot_group,
+    SnapshotProducers: restore_producers,
+    SnapshotEnded: lambda _state, _event: None,
+}

@@ -1,0 +1,45 @@
+"""Who goes first: what a topic says about its lanes and tenants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from goq import limits
+from goq.errors import InvalidInput
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The rules that :class:`~goq.delivery.queues.fair_scheduler.Turns` follows; ``InvalidInput``
+    if out of bounds.
+
+    ``lane_weights``: None is strict. A lane beyond the end of the weights weighs 1.
+    ``starvation_ms``: a fresh message that has been ready for longer goes next.
+    ``tenant_weights``: messages in each round, by name; a tenant that is not named has 1. Kept to
+    a thousandth.
+    ``tenant_in_flight_max``: how many messages of one tenant a group may have out at once.
+    Messages without a tenant have their turns as those of one more, but no cap.
+    """
+
+    lane_weights: tuple[int, ...] | None = None
+    starvation_ms: int | None = None
+    tenant_weights: Mapping[str, float] = field(default_factory=dict)
+    tenant_in_flight_max: int | None = None
+
+    def __post_init__(self) -> None:
+        weights = self.lane_weights or ()
+        if len(weights) > limits.LANES_MAX or not all(
+            1 <= weight <= limits.LANE_WEIGHT_MAX for weight in weights
+        ):
+            raise InvalidInput(
+                f"lanes have at most {limits.LANES_MAX} weights of 1 to {limits.LANE_WEIGHT_MAX}"
+            )
+        low, high = limits.TENANT_WEIGHT_MIN, limits.TENANT_WEIGHT_MAX
+        for name, weight in self.tenant_weights.items():
+            if not low <= weight <= high:
+                raise InvalidInput(f"the weight of tenant {name!r} is not in {low} to {high}")
+        if self.starvation_ms is not None and self.starvation_ms < 1:
+            raise InvalidInput("the starvation bound is 1 ms or more")
+        if self.tenant_in_flight_max is not None and self.tenant_in_flight_max < 1:
+            raise InvalidInput("a tenant may have 1 message in flight or more")

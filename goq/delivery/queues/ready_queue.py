@@ -1,0 +1,140 @@
+"""One ready queue: runs of offsets in the order in which they became ready.
+
+A run is one number, ``start << 16 | count``: 8 bytes for a message on its own, and for as many as
+65,535 that follow one another. Offsets are below 2**48. Runs are numbered from the first that
+there ever was, so that a position outlives the dropping of runs before it. Only the last run may
+still grow: who stands at its end is not past it yet.
+
+Ready times come from :class:`~goq.delivery.queues.ready_times.ReadyTimes` for messages that were
+ready in the order of their offsets. Runs that were not (matured, moved) have marks of their own
+here: from this run on, until the next mark, ready at this time, or :data:`IN_ORDER`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+
+import numpy as np
+import numpy.typing as npt
+
+from goq.delivery.queues.ready_times import is_apart
+
+COUNT_BITS = 16
+COUNT_MAX = (1 << COUNT_BITS) - 1
+IN_ORDER = -1
+_SMALL = 32
+_WINDOW = 4096
+
+
+class ReadyQueue:
+    """The runs of one lane and tenant. ``first`` is the number of ``runs[0]``.
+
+    ``slot`` is its place in :class:`~goq.delivery.queues.ready_queues.Ready`, ``announced`` the
+    number of its last entry in the arrivals.
+    """
+
+    __slots__ = (
+        "_mark_runs",
+        "_mark_times_ms",
+        "announced",
+        "first",
+        "lane",
+        "runs",
+        "slot",
+        "tenant",
+    )
+
+    def __init__(self, lane: int, tenant: int, slot: int) -> None:
+        self.lane = lane
+        self.tenant = tenant
+        self.slot = slot
+        self.announced = -1
+        self.first = 0
+        self.runs = array("Q")
+        self._mark_runs: array[int] | None = None
+        self._mark_times_ms: array[int] | None = None
+
+    @property
+    def end(self) -> int:
+        """The number that the next new run will have."""
+        return self.first + len(self.runs)
+
+    def append(self, start: int, end: int, late_ms: int) -> int:
+        """Add messages, ``late_ms`` their time or ``IN_ORDER``; return how many runs that made."""
+        runs = self.runs
+        is_marked = (late_ms >= 0 or self._mark_runs is not None) and self._mark(late_ms)
+        if runs and not is_marked:
+            last = runs[-1]
+            if (last >> COUNT_BITS) + (last & COUNT_MAX) == start:
+                grown = min(COUNT_MAX - (last & COUNT_MAX), end - start)
+                runs[-1] = last + grown
+                start += grown
+        if end == start + 1:
+            runs.append(start << COUNT_BITS | 1)
+            return 1
+        before = len(runs)
+        while start < end:
+            count = min(COUNT_MAX, end - start)
+            runs.append(start << COUNT_BITS | count)
+            start += count
+        return len(runs) - before
+
+    def late_ms(self, run: int) -> int:
+        """Return when a run became ready, ``IN_ORDER`` if its offsets tell that."""
+        if self._mark_runs is None or self._mark_times_ms is None:
+            return IN_ORDER
+        mark = bisect_right(self._mark_runs, run) - 1
+        return self._mark_times_ms[mark] if mark >= 0 else IN_ORDER
+
+    def reaching(self, offset: int, index: int = 0) -> int:
+        """Return the index, at or after ``index``, of the first run that ends past ``offset``.
+
+        ``len(runs)`` if none does.
+        """
+        runs = self.runs
+        near = min(index + _SMALL, len(runs))
+        for candidate in range(index, near):
+            if (runs[candidate] >> COUNT_BITS) + (runs[candidate] & COUNT_MAX) > offset:
+                return candidate
+        for window in range(near, len(runs), _WINDOW):
+            reaches = self._ends(window, window + _WINDOW) > offset
+            found = int(reaches.argmax())
+            if reaches[found]:
+                return window + found
+        return len(runs)
+
+    def drop(self, count: int) -> int:
+        """Forget the first runs; return the highest end of an offset among them."""
+        if count > _SMALL:
+            highest = int(self._ends(0, count).max())
+        else:
+            dropped = self.runs[:count]
+            highest = max(((run >> COUNT_BITS) + (run & COUNT_MAX) for run in dropped), default=0)
+        del self.runs[:count]
+        self.first += count
+        if self._mark_runs is not None and self._mark_times_ms is not None:
+            outlived = max(0, bisect_right(self._mark_runs, self.first) - 1)
+            del self._mark_runs[:outlived]
+            del self._mark_times_ms[:outlived]
+        return highest
+
+    def head_end(self) -> int:
+        """Return the end of the first run; there is one."""
+        return (self.runs[0] >> COUNT_BITS) + (self.runs[0] & COUNT_MAX)
+
+    def _ends(self, start: int, end: int) -> npt.NDArray[np.uint64]:
+        packed = np.frombuffer(self.runs, dtype=np.uint64)[start:end]
+        return (packed >> np.uint64(COUNT_BITS)) + (packed & np.uint64(COUNT_MAX))
+
+    def _mark(self, late_ms: int) -> bool:
+        if self._mark_runs is None or self._mark_times_ms is None:
+            self._mark_runs, self._mark_times_ms = array("q"), array("q")
+        last_ms = self._mark_times_ms[-1] if self._mark_times_ms else IN_ORDER
+        if last_ms == late_ms:
+            return False
+        if IN_ORDER not in (last_ms, late_ms) and not is_apart(last_ms, late_ms):
+            return False
+        self._mark_runs.append(self.end)
+        self._mark_times_ms.append(late_ms)
+        return True

@@ -1,0 +1,210 @@
+"""The ready queues of a partition: what may be handed out, in the order in which it became ready.
+
+Each lane and tenant has one (:class:`~goq.delivery.queues.ready_queue.ReadyQueue`). They belong to
+the partition and only grow; a group is a reader with a position in each
+(:class:`~goq.delivery.queues.fair_scheduler.Turns`). Entries are hints: a message that was
+cancelled, moved, expired or deleted stays where it is, and whoever takes it looks.
+
+What all readers are past is dropped, a few queues at each :meth:`Ready.release`, so that no call
+ever pays for 100,000 tenants. A queue that is empty for two sweeps is forgotten altogether: a
+tenant without messages costs its name and no more.
+
+All of this is derived. Without readers everything may go; :attr:`Ready.complete_from` says from
+which offset on the queues still have every message that became ready, so that the owner knows
+whether a new reader finds all it needs or the queues must be built anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from goq.delivery.queues.arrivals import Arrivals
+from goq.delivery.queues.ready_queue import IN_ORDER, ReadyQueue
+from goq.delivery.queues.ready_times import ReadyTimes
+from goq.delivery.queues.tenants import NO_TENANT
+
+_TENANT_BITS = 32
+_SWEEP_MIN = 16
+_SWEEP_SHARE = 8
+
+
+class Reader(Protocol):
+    """One that reads the queues, as far as dropping must know."""
+
+    def passed(self, slot: int) -> int:
+        """Return the number of the first run of a queue that it still needs."""
+
+    def forget(self, slot: int) -> None:
+        """Forget a queue: the slot may become another's."""
+
+
+class Ready:
+    """All ready queues. ``slots`` has None where a queue was forgotten.
+
+    ``start_offset`` is where the log begins; ``entry_count`` how many runs are kept.
+    """
+
+    def __init__(self, start_offset: int = 0) -> None:
+        self.slots: list[ReadyQueue | None] = []
+        self.times = ReadyTimes()
+        self.arrivals = Arrivals()
+        self.start_offset = start_offset
+        self.complete_from = start_offset
+        self.entry_count = 0
+        self._queues: dict[int, ReadyQueue] = {}
+        self._free_slots: list[int] = []
+        self._readers: list[Reader] = []
+        self._end_offset = start_offset
+        self._lowest_end: int | None = None
+        self._sweep_slot = 0
+        self._unswept_runs = 0
+
+    def __iter__(self) -> Iterator[ReadyQueue]:
+        return iter(self._queues.values())
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    def join(self, reader: Reader) -> None:
+        """Keep from now on what this reader has not passed."""
+        self._readers.append(reader)
+
+    def leave(self, reader: Reader) -> None:
+        """Keep nothing more for this reader."""
+        self._readers.remove(reader)
+
+    def add(self, lane: int, tenant: int, start: int, end: int, ready_ms: int) -> None:
+        """Enter messages of one lane and tenant."""
+        if start >= end:
+            return
+        late_ms = self._order(start, end, ready_ms, is_rising=True)
+        key = lane << _TENANT_BITS | tenant
+        queue = self._queues.get(key) or self._new_queue(key)
+        self._count(queue.append(start, end, late_ms))
+        if queue.announced < self.arrivals.read_to:
+            self.arrivals.announce(queue, len(self.slots))
+
+    def add_rows(
+        self,
+        offsets: npt.NDArray[np.integer[Any]],
+        lanes: npt.NDArray[np.integer[Any]],
+        tenants: npt.NDArray[np.integer[Any]],
+        ready_ms: int,
+    ) -> None:
+        """Enter messages of many lanes and tenants, each queue's in the order of the rows."""
+        if not len(offsets):
+            return
+        offsets = offsets.astype(np.int64, copy=False)
+        steps = np.diff(offsets)
+        first, end = int(offsets[0]), int(offsets.max()) + 1
+        late_ms = self._order(first, end, ready_ms, is_rising=bool((steps > 0).all()))
+        keys = lanes.astype(np.int64) << _TENANT_BITS | tenants.astype(np.int64)
+        if (keys != keys[0]).any():
+            order = keys.argsort(kind="stable")
+            keys, offsets = keys[order], offsets[order]
+            begins = (np.diff(keys) != 0) | (np.diff(offsets) != 1)
+        else:
+            begins = steps != 1
+        first_rows = np.concatenate(([0], np.flatnonzero(begins) + 1))
+        counts = np.diff(first_rows, append=len(offsets))
+        starts = offsets[first_rows]
+        arrivals, made = self.arrivals, 0
+        for key, start, end in zip(
+            keys[first_rows].tolist(), starts.tolist(), (starts + counts).tolist(), strict=True
+        ):
+            queue = self._queues.get(key) or self._new_queue(key)
+            made += queue.append(start, end, late_ms)
+            if queue.announced < arrivals.read_to:
+                arrivals.announce(queue, len(self.slots))
+        self._count(made)
+
+    def trim(self, start_offset: int) -> None:
+        """Forget the runs at the head of a queue that lie wholly before an offset.
+
+        Looks at the queues only when that of the lowest head has one.
+        """
+        self.start_offset = max(self.start_offset, start_offset)
+        self.times.trim(self.start_offset)
+        if self._lowest_end is not None and self._lowest_end > self.start_offset:
+            return
+        self._lowest_end = None
+        for queue in self._queues.values():
+            if queue.runs and queue.head_end() <= self.start_offset:
+                self._drop(queue, queue.reaching(self.start_offset))
+            if queue.runs and (self._lowest_end is None or queue.head_end() < self._lowest_end):
+                self._lowest_end = queue.head_end()
+
+    def release(self) -> None:
+        """Forget what all readers are past; everything, if there are none.
+
+        Looks at a number of queues in proportion to what was added since the last call. To be
+        called often: after each frame or two.
+        """
+        if not self._readers:
+            self._forget_all()
+            return
+        looks = _SWEEP_MIN + self._unswept_runs // _SWEEP_SHARE
+        self._unswept_runs = 0
+        for _ in range(min(len(self.slots), -(-looks // len(self._readers)))):
+            self._sweep_slot = (self._sweep_slot + 1) % len(self.slots)
+            queue = self.slots[self._sweep_slot]
+            if queue is not None:
+                self._sweep(queue)
+
+    def _order(self, start: int, end: int, ready_ms: int, *, is_rising: bool) -> int:
+        """Return the time that runs must carry: none, if offsets beyond all earlier tell it."""
+        is_in_order = is_rising and start >= self._end_offset
+        self._end_offset = max(self._end_offset, end)
+        if not is_in_order:
+            return ready_ms
+        self.times.add(start, ready_ms)
+        return IN_ORDER
+
+    def _count(self, made: int) -> None:
+        self.entry_count += made
+        self._unswept_runs += made
+
+    def _new_queue(self, key: int) -> ReadyQueue:
+        if self._free_slots:
+            slot = self._free_slots.pop()
+        else:
+            slot = len(self.slots)
+            self.slots.append(None)
+        queue = ReadyQueue(key >> _TENANT_BITS, key & ((1 << _TENANT_BITS) - 1), slot)
+        self.slots[slot] = self._queues[key] = queue
+        return queue
+
+    def _sweep(self, queue: ReadyQueue) -> None:
+        passed = min([reader.passed(queue.slot) for reader in self._readers])
+        if queue.tenant == NO_TENANT:  # its last run costs nothing, and a new reader may need it
+            passed = min(passed, queue.end - 1)
+        elif passed == queue.end and not queue.runs:
+            self._forget(queue)
+        if passed > queue.first:
+            self.complete_from = max(self.complete_from, self._drop(queue, passed - queue.first))
+
+    def _drop(self, queue: ReadyQueue, count: int) -> int:
+        self.entry_count -= count
+        return queue.drop(count)
+
+    def _forget(self, queue: ReadyQueue) -> None:
+        del self._queues[queue.lane << _TENANT_BITS | queue.tenant]
+        self.slots[queue.slot] = None
+        self._free_slots.append(queue.slot)
+        for reader in self._readers:
+            reader.forget(queue.slot)
+
+    def _forget_all(self) -> None:
+        self.slots.clear()
+        self._queues.clear()
+        self._free_slots.clear()
+        self.times.trim(self._end_offset)
+        self.arrivals = Arrivals()
+        self.complete_from = max(self.complete_from, self._end_offset)
+        self.entry_count = 0
+        self._lowest_end = None
+        self._unswept_runs = 0

@@ -1,0 +1,233 @@
+"""Decisions on what is leased: done, back, given up, or kept longer.
+
+Each looks at the state and returns events; nothing is changed. A receipt whose lease is gone, in
+whole or in part, is void for that part and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from goq.delivery.events.event import (
+    Acked,
+    AnyEvent,
+    Cause,
+    Departing,
+    Dropped,
+    Expired,
+    Extended,
+    Nacked,
+    Span,
+)
+from goq.delivery.group.ranges import Part
+from goq.delivery.group.retry_policy import RetryPolicy
+from goq.delivery.partition_state import PartitionState
+from goq.model import Receipt
+
+_GOLDEN = 0.6180339887498949
+
+
+class Settled(NamedTuple):
+    """What a settling call comes to: events, messages settled, and the receipts that are void."""
+
+    events: list[AnyEvent]
+    done: int
+    lost: list[Receipt]
+
+
+class Grave(NamedTuple):
+    """Where dead letters go; the producer id is used if the partition has none of its own yet."""
+
+    topic: str
+    partition: int
+    producer_id: int
+
+
+class Failing(NamedTuple):
+    """What is to be known when an attempt has failed; ``luck`` is from 0 to below 1.
+
+    ``delay_ms`` is what the consumer asked for, None for the group's backoff.
+    """
+
+    now_ms: int
+    policy: RetryPolicy
+    grave: Grave
+    luck: float
+    delay_ms: int | None = None
+    reason: str = ""
+
+
+def acknowledge(state: PartitionState, group: str, receipts: Iterable[Receipt]) -> Settled:
+    """Decide which messages are done."""
+    return _settle(
+        state,
+        group,
+        receipts,
+        lambda token, parts: [Acked(group, token, [(p.start, p.end) for p in parts])],
+    )
+
+
+def extend(
+    state: PartitionState, group: str, receipts: Iterable[Receipt], deadline_ms: int
+) -> Settled:
+    """Decide which leases get a new deadline."""
+    return _settle(
+        state,
+        group,
+        receipts,
+        lambda token, parts: [
+            Extended(group, token, [(p.start, p.end) for p in parts], deadline_ms)
+        ],
+    )
+
+
+def give_back(
+    state: PartitionState, group: str, receipts: Iterable[Receipt], failing: Failing
+) -> Settled:
+    """Decide which messages wait for another attempt, and which had their last."""
+    return _settle(
+        state,
+        group,
+        receipts,
+        lambda token, parts: _failed(group, token, parts, failing, Nacked),
+    )
+
+
+def reject(
+    state: PartitionState, group: str, receipts: Iterable[Receipt], failing: Failing
+) -> Settled:
+    """Decide which messages are given up at once."""
+
+    def make(token: int, parts: list[Part]) -> list[AnyEvent]:
+        return [_given_up(group, token, spans_of(parts), failing, Cause.REJECTED)]
+
+    return _settle(state, group, receipts, make)
+
+
+def undo(
+    state: PartitionState, group: str, token: int, spans: Iterable[Span], now_ms: int
+) -> Nacked | None:
+    """Decide to take back what was leased and never left the node: it counts as no attempt."""
+    lease = state.group(group).leases.get(token)
+    if lease is None:
+        return None
+    held = [part for start, end, _ in spans for part in lease.parts.within(start, end)]
+    back = sorted((p.start, p.end, p.attempt - 1) for p in held)
+    return Nacked(group, token, back, now_ms, "", now_ms) if back else None
+
+
+def end_lease(state: PartitionState, group: str, token: int, failing: Failing) -> list[AnyEvent]:
+    """Decide to end a lease before its time: its consumer is gone."""
+    lease = state.group(group).leases.get(token)
+    return _failed(group, token, list(lease.parts), failing, Expired) if lease else []
+
+
+def expire(
+    state: PartitionState, now_ms: int, failing_of: Callable[[str], Failing]
+) -> Iterator[list[AnyEvent]]:
+    """Yield the expiry of every lease that is due; each is applied before the next is taken."""
+    for group in list(state.groups.values()):
+        for token, parts in group.expired(now_ms):
+            failing = failing_of(group.name)
+            yield _failed(group.name, token, parts, failing, Expired)
+
+
+def spans_of(parts: Iterable[Part]) -> list[Span]:
+    """Return parts as an event has them."""
+    return [(part.start, part.end, part.attempt) for part in parts]
+
+
+def _failed(
+    group: str,
+    token: int,
+    parts: list[Part],
+    failing: Failing,
+    event: type[Nacked] | type[Expired],
+) -> list[AnyEvent]:
+    """Return what follows when an attempt failed: attempts apart, for each waits its own time."""
+    events: list[AnyEvent] = []
+    luck = failing.luck
+    for attempt in sorted({part.attempt for part in parts}):
+        spans = spans_of(part for part in parts if part.attempt == attempt)
+        if failing.policy.gives_up(attempt):
+            cause = Cause.NACKED if event is Nacked else Cause.EXPIRED
+            events.append(_given_up(group, token, spans, failing, cause))
+            continue
+        wait_ms = failing.delay_ms
+        if wait_ms is None:
+            wait_ms = failing.policy.wait_ms(attempt, luck)
+            luck = (luck + _GOLDEN) % 1
+        due_ms = failing.now_ms + wait_ms
+        events.append(event(group, token, spans, due_ms, failing.reason, failing.now_ms))
+    return events
+
+
+def _given_up(
+    group: str, token: int, spans: list[Span], failing: Failing, cause: Cause
+) -> AnyEvent:
+    now_ms, reason, grave = failing.now_ms, failing.reason, failing.grave
+    if not failing.policy.dead_letters:
+        return Dropped(group, token, spans, cause, reason, now_ms)
+    return Departing(
+        group,
+        token,
+        spans,
+        cause,
+        reason,
+        now_ms,
+        grave.topic,
+        grave.partition,
+        grave.producer_id,
+    )
+
+
+def _settle(
+    state: PartitionState,
+    group_name: str,
+    receipts: Iterable[Receipt],
+    make: Callable[[int, list[Part]], list[AnyEvent]],
+) -> Settled:
+    leases = state.group(group_name).leases
+    by_token: dict[int, dict[int, Part]] = {}
+    lost: list[Receipt] = []
+    for receipt in receipts:
+        _, token, start, end = receipt
+        lease = leases.get(token)
+        chosen = by_token.setdefault(token, {})
+        whole = lease.parts.at(start) if lease and start not in chosen else None
+        if whole is not None and whole.start == start and whole.end == end:
+            chosen[start] = whole  # one receipt for one part: nearly all are
+            continue
+        parts = lease.parts.within(start, end) if lease else []
+        reached = start
+        for part in parts:
+            if part.start > reached:
+                lost.append(receipt._replace(start=reached, end=part.start))
+            reached = part.end
+            known = chosen.get(part.start)
+            if known is None or known.end < part.end:
+                chosen[part.start] = part
+        if reached < end:
+            lost.append(receipt._replace(start=reached))
+    events: list[AnyEvent] = []
+    done = 0
+    for token, chosen in by_token.items():
+        if merged := _merged(chosen):
+            events += make(token, merged)
+            done += sum(part.end - part.start for part in merged)
+    return Settled(events, done, lost)
+
+
+def _merged(parts: dict[int, Part]) -> list[Part]:
+    """Return parts in order, neighbours of one attempt joined and overlaps counted once."""
+    merged: list[Part] = []
+    for part in sorted(parts.values()):
+        last = merged[-1] if merged else None
+        if last and part.start <= last.end and part.attempt == last.attempt:
+            merged[-1] = last._replace(end=max(last.end, part.end))
+        elif last and part.start < last.end:
+            merged.append(part._replace(start=last.end))
+        else:
+            merged.append(part)
+    return merged

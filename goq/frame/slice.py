@@ -1,0 +1,109 @@
+"""Frames made of a part of a frame's messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from goq.frame.body import nulls_at
+from goq.frame.encoder import NO_TENANT, Columns, LeftOut, ProducerMark, encode_frame
+from goq.frame.header import HEADER_BYTES, Attribute, parse_header, stamp
+from goq.frame.view import FrameView
+
+
+def slice_frame(view: FrameView, start_offset: int, end_offset: int) -> memoryview:
+    """Return a frame of only the messages from ``start_offset`` up to ``end_offset``.
+
+    The whole frame is given back as it is; a part is encoded anew, uncompressed, with the same
+    offsets, time, epoch and producer marks.
+    """
+    header = view.header
+    start = max(start_offset, header.base_offset) - header.base_offset
+    end = min(end_offset, header.end_offset) - header.base_offset
+    if start == 0 and end == header.message_count:
+        return view.buffer
+    producer = ProducerMark(
+        header.producer_id, header.producer_epoch, header.first_sequence + start
+    )
+    gone = None if view.gone is None else view.gone.rows(start, end)
+    part = encode_frame(view.columns(start, end), producer=producer, gone=gone)
+    stamped = stamp(
+        parse_header(part),
+        base_offset=header.base_offset + start,
+        append_time_us=header.append_time_us,
+        leader_epoch=header.leader_epoch,
+    )
+    return memoryview(stamped.pack() + part[HEADER_BYTES:])
+
+
+def pick_rows(view: FrameView, rows: Sequence[int]) -> memoryview:
+    """Return a frame of some of the messages, rising and counted from the frame's first.
+
+    It has the frame's offset, time and epoch; which offsets its messages have, it does not say.
+    """
+    part = encode_frame(_picked_columns(view, rows))
+    header = view.header
+    stamped = stamp(
+        parse_header(part),
+        base_offset=header.base_offset,
+        append_time_us=header.append_time_us,
+        leader_epoch=header.leader_epoch,
+    )
+    return memoryview(stamped.pack() + part[HEADER_BYTES:])
+
+
+def _picked_columns(view: FrameView, rows: Sequence[int]) -> Columns:
+    """Return some messages by column, without looking at the others."""
+    payload, first, last = view.payload, rows[0], rows[-1] + 1
+    near = [row - first for row in rows]
+    keys = None
+    if payload.keys is not None:
+        keys = nulls_at(payload.keys.pick(rows), payload.key_validity, rows)
+    headers = None
+    if payload.header_counts is not None:
+        headers = [view.headers(row, row + 1)[0] for row in rows]
+    times = {
+        attribute: None
+        if (column := view.times_ms(attribute, first, last)) is None
+        else [column[row] for row in near]
+        for attribute in (Attribute.DELIVER_AT, Attribute.EXPIRES_AT, Attribute.CLIENT_TIME)
+    }
+    dedup = view.column(Attribute.DEDUP_ID)
+    lanes = view.column(Attribute.LANE)
+    return Columns(
+        values=nulls_at(payload.values.pick(rows), payload.value_validity, rows),
+        keys=keys,
+        headers=headers,
+        deliver_at_ms=times[Attribute.DELIVER_AT],
+        expires_at_ms=times[Attribute.EXPIRES_AT],
+        client_time_ms=times[Attribute.CLIENT_TIME],
+        dedup_ids=None if dedup is None else [bytes(dedup[16 * r : 16 * r + 16]) for r in rows],
+        tenants=_tenants_at(view, rows),
+        lanes=None if lanes is None else [lanes[row] for row in rows],
+    )
+
+
+def _tenants_at(view: FrameView, rows: Sequence[int]) -> list[str | None] | None:
+    column, dictionary = view.column(Attribute.TENANT), view.tenants
+    if column is None or dictionary is None:
+        return None
+    numbers = column.cast("H")
+    known = sorted({numbers[row] for row in rows} - {NO_TENANT})
+    names = {n: name.decode() for n, name in zip(known, dictionary.pick(known), strict=True)}
+    return [names.get(numbers[row]) for row in rows]
+
+
+def without_rows(view: FrameView, left_out: Sequence[LeftOut]) -> FrameView:
+    """Return a frame of all messages but those left out, of which it takes note.
+
+    Some must remain. It is compressed if the frame was.
+    """
+    header = view.header
+    producer = ProducerMark(header.producer_id, header.producer_epoch, header.first_sequence)
+    gone = {row for row, _, _ in left_out}
+    kept = [row for row in range(header.message_count) if row not in gone]
+    columns = view.columns(0, header.message_count)
+    compress = bool(header.attributes & Attribute.ZSTD)
+    frame = encode_frame(
+        columns.pick(kept), producer=producer, compress=compress, left_out=left_out
+    )
+    return FrameView.parse(frame)

@@ -1,0 +1,308 @@
+"""Bytes in, requests out: the reading half of a connection, without any I/O."""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from typing import Final
+
+import httptools
+
+from goq.errors import (
+    BadHttp,
+    GoqError,
+    HeadersTooLarge,
+    RequestTimeout,
+    TooLarge,
+    TooManyRequests,
+    UriTooLong,
+)
+from goq.http.bounds import HttpLimits
+from goq.http.context import Shared
+from goq.http.message import Request
+from goq.http.request_target import parse_target
+
+SLICE_BYTES: Final = 8 * 1024
+SMALL_PIECE_BYTES: Final = 1024
+HEADER_LINE_BYTES: Final = 4
+
+
+class Phase(enum.Enum):
+    """How far the request being read has come."""
+
+    IDLE = enum.auto()
+    HEAD = enum.auto()
+    BODY = enum.auto()
+
+
+class RequestReader:
+    """Turns the bytes of one connection into whole requests, within the server's bounds.
+
+    ``requests`` are the complete ones, oldest first; ``begun_count`` counts those begun.
+    ``error`` is set once, by the first bytes that are not acceptable, and belongs after the
+    requests before it; with it, or with a request that ends the connection, the reader has
+    ``ended`` and ignores all further bytes.
+
+    Input is parsed in slices, as a single read may hold thousands of small requests: at
+    ``pipeline_requests_max`` waiting requests the rest is kept unparsed until ``resume``.
+
+    llhttp refuses most of what makes a message ambiguous (``tests/http`` has the list). What it
+    lets pass is refused here: versions other than 1.0 and 1.1, a missing or second Host, transfer
+    codings other than a single ``chunked``, and any of them in HTTP/1.0.
+    """
+
+    __slots__ = (
+        "_bodies_held_bytes",
+        "_body_bytes",
+        "_content_bytes",
+        "_header_bytes",
+        "_header_count",
+        "_headers",
+        "_limits",
+        "_parser",
+        "_peer",
+        "_pieces",
+        "_request",
+        "_shared",
+        "_silent_bytes",
+        "_target",
+        "_unread",
+        "begun_count",
+        "ended",
+        "error",
+        "phase",
+        "requests",
+        "wants_continue",
+    )
+
+    def __init__(self, shared: Shared, peer: str) -> None:
+        self._shared = shared
+        self._limits: HttpLimits = shared.limits
+        self._peer = peer
+        self._request: Request | None = None
+        self._parser = httptools.HttpRequestParser(self)
+        self._unread = memoryview(b"")
+        self._bodies_held_bytes = 0
+        self.requests: deque[Request] = deque()
+        self.error: GoqError | None = None
+        self.ended = False
+        self.phase = Phase.IDLE
+        self.wants_continue = False
+        self.begun_count = 0
+        self._begin()
+
+    def feed(self, data: bytes) -> None:
+        """Parse ``data``; what came of it is in ``requests``, ``error`` and ``phase``."""
+        if self.ended:
+            return
+        if len(data) <= SLICE_BYTES and not self._unread:
+            self._parse(data)
+            return
+        self._unread = memoryview(bytes(self._unread) + data if self._unread else data)
+        self.resume()
+
+    def resume(self) -> None:
+        """Parse what was left unparsed, as far as there is room for requests."""
+        unread = self._unread
+        while unread and not self.ended and not self._is_full():
+            # A body of known length makes no further requests, so it needs no slicing.
+            step = max(SLICE_BYTES, self._content_bytes - self._body_bytes)
+            self._parse(unread[:step])
+            unread = unread[step:]
+        self._unread = memoryview(b"") if self.ended else unread
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether no more input should be read for now: as many requests wait as may."""
+        return bool(self._unread) or self._is_full()
+
+    def fail(self, error: GoqError) -> None:
+        """End reading with ``error``; the body read so far is let go."""
+        self.error = error
+        self.ended = True
+        self.wants_continue = False
+        self.phase = Phase.IDLE
+        self.release(self._body_bytes)
+        self._forget()
+
+    def time_out(self) -> None:
+        """End reading because the rest of the request did not come in time."""
+        part = "body" if self.phase is Phase.BODY else "headers"
+        self.fail(RequestTimeout(f"the request's {part} did not arrive in time; send it again"))
+
+    def release(self, body_bytes: int) -> None:
+        """Give back the room of a body that is no longer held."""
+        self._bodies_held_bytes -= body_bytes
+        self._shared.bodies_in_flight_bytes -= body_bytes
+
+    def close(self) -> None:
+        """Drop everything: the connection is lost."""
+        self.ended = True
+        self.requests.clear()
+        self.release(self._bodies_held_bytes)
+        self._forget()
+        del self._parser  # it and the reader hold each other
+
+    def _is_full(self) -> bool:
+        return len(self.requests) >= self._limits.pipeline_requests_max
+
+    def _parse(self, data: bytes | memoryview) -> None:
+        progress = self.begun_count, self._header_count + self._body_bytes
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # on_headers_complete has refused it
+        except httptools.HttpParserError as error:
+            if not self.ended:
+                if isinstance(error, httptools.HttpParserCallbackError):
+                    raise
+                self.fail(BadHttp(f"the request is not HTTP/1.1: {error}"))
+        if self.phase is not Phase.IDLE and not self.ended:
+            self._check_silence(len(data), progress)
+
+    def _check_silence(self, fed_bytes: int, progress: tuple[int, int]) -> None:
+        """Bound what the parser may keep without telling: a header line, a chunk extension."""
+        if progress != (self.begun_count, self._header_count + self._body_bytes):
+            self._silent_bytes = 0
+            return
+        self._silent_bytes += fed_bytes
+        if self._silent_bytes > self._limits.headers_bytes_max + self._limits.target_bytes_max:
+            self.fail(self._headers_too_large())
+
+    def _headers_too_large(self) -> HeadersTooLarge:
+        limits = self._limits
+        return HeadersTooLarge(
+            f"the headers are over {limits.headers_bytes_max} bytes or {limits.headers_max} lines"
+        )
+
+    def _forget(self) -> None:
+        self._pieces: list[bytes | bytearray] = []
+        self._body_bytes = 0
+        self._content_bytes = 0
+
+    def _refuse(self, error: GoqError) -> None:
+        """Fail, and stop the parser: raising from a callback is how."""
+        self.fail(error)
+        raise error
+
+    # The parser's callbacks; their names are httptools'.
+
+    def on_message_begin(self) -> None:
+        """Start a request."""
+        self.phase = Phase.HEAD
+        self.begun_count += 1
+        self._begin()
+
+    def _begin(self) -> None:
+        self._target = b""
+        self._headers: dict[str, str] = {}
+        self._header_bytes = 0
+        self._header_count = 0
+        self._silent_bytes = 0
+        self._forget()
+
+    def on_url(self, part: bytes) -> None:
+        """Take a part of the request target."""
+        self._target += part
+        if len(self._target) > self._limits.target_bytes_max:
+            bound = self._limits.target_bytes_max
+            self._refuse(UriTooLong(f"the request target is over {bound} bytes"))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header; a trailer counts towards the same bounds and is dropped."""
+        self._header_bytes += len(name) + len(value) + HEADER_LINE_BYTES
+        self._header_count += 1
+        if (
+            self._header_bytes > self._limits.headers_bytes_max
+            or self._header_count > self._limits.headers_max
+        ):
+            self._refuse(self._headers_too_large())
+        if self.phase is Phase.BODY:
+            return
+        key = name.decode("latin-1").lower()
+        text = value.decode("latin-1").strip(" \t")
+        headers = self._headers
+        if key in headers:
+            if key == "host":
+                self._refuse(BadHttp("the request has more than one Host header"))
+            text = f"{headers[key]}, {text}"
+        headers[key] = text
+
+    def on_headers_complete(self) -> None:
+        """Decide, before any of the body is read, whether the request is acceptable."""
+        parser = self._parser
+        headers = self._headers
+        if parser.should_upgrade():
+            self._refuse(BadHttp("goq speaks only HTTP/1.1; send the request without Upgrade"))
+        version = parser.get_http_version()
+        if version != "1.1" and version != "1.0":
+            self._refuse(BadHttp(f"HTTP/{version} is not spoken here; use HTTP/1.1"))
+        if "host" not in headers and version == "1.1":
+            self._refuse(BadHttp("the request has no Host header"))
+        coding = headers.get("transfer-encoding")
+        if coding is not None and (coding.lower() != "chunked" or version == "1.0"):
+            self._refuse(BadHttp("the only transfer coding is chunked, in HTTP/1.1"))
+        try:
+            path, query = parse_target(self._target)
+        except BadHttp as error:
+            self._refuse(error)
+        content_bytes = int(headers.get("content-length", 0))
+        if content_bytes:
+            self._check_body(content_bytes, content_bytes)
+            self._content_bytes = content_bytes
+        self._request = Request(
+            parser.get_method().decode("ascii"),
+            path,
+            query,
+            headers,
+            peer=self._peer,
+            keep_alive=parser.should_keep_alive(),
+            is_http_10=version == "1.0",
+        )
+        self.phase = Phase.BODY
+        if content_bytes or coding is not None:
+            expected = headers.get("expect", "").lower()
+            self.wants_continue = expected == "100-continue" and version == "1.1"
+
+    def on_body(self, data: bytes) -> None:
+        """Take a piece of the body."""
+        size = len(data)
+        self._check_body(self._body_bytes + size, size)
+        self.wants_continue = False
+        self._body_bytes += size
+        self._bodies_held_bytes += size
+        self._shared.bodies_in_flight_bytes += size
+        pieces = self._pieces
+        if not pieces or size >= SMALL_PIECE_BYTES:
+            pieces.append(data)
+        # An object per tiny chunk would cost many times the body's own size.
+        elif isinstance(pieces[-1], bytearray):
+            pieces[-1] += data
+        else:
+            pieces.append(bytearray(data))
+
+    def on_message_complete(self) -> None:
+        """Queue the request, now that it is whole."""
+        if self.ended:
+            return
+        request, self._request = self._request, None  # an idle connection holds no body
+        assert request is not None
+        pieces = self._pieces
+        if pieces:
+            request.body = b"".join(pieces)  # a single piece is used as it is
+        self._forget()
+        self.requests.append(request)
+        self.phase = Phase.IDLE
+        self.wants_continue = False
+        self.ended = not request.keep_alive
+
+    def _check_body(self, body_bytes: int, added_bytes: int) -> None:
+        limits = self._limits
+        if body_bytes > limits.body_bytes_max:
+            bound = limits.body_bytes_max
+            self._refuse(TooLarge(f"the body is over {bound} bytes; send it in smaller requests"))
+        held_bytes = self._shared.bodies_in_flight_bytes + added_bytes
+        if held_bytes > limits.bodies_in_flight_bytes_max:
+            self._refuse(
+                TooManyRequests("the bodies being handled fill their room", retry_after_ms=1000)
+            )

@@ -1,0 +1,136 @@
+"""When a connection's client must have done what, and one lazily armed timer that watches it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from math import inf
+from typing import Final
+
+from goq.http.bounds import HttpLimits
+from goq.http.request_parser import Phase
+
+LINGER_MS: Final = 2_000
+
+
+class Deadlines:
+    """Two deadlines of one connection: for the client's next bytes, and for taking its answer.
+
+    Moving a deadline is one assignment and touches no timer: the timer fires every ``_step_s``,
+    the shortest of the timeouts, or at the next deadline if that is sooner. As no deadline is
+    ever set nearer than ``_step_s``, none is missed. While nothing is expected of the client, as
+    when it waits for messages, the timer rests: thousands may wait at a time.
+
+    ``on_reading`` is called when bytes are overdue, ``on_writing`` when the transport's buffer
+    has not shrunk for a whole timeout; a stuck client is so found after one to two of them.
+    """
+
+    __slots__ = (
+        "_is_resting",
+        "_limits",
+        "_loop",
+        "_on_reading",
+        "_on_writing",
+        "_phase",
+        "_reading_s",
+        "_request_number",
+        "_step_s",
+        "_timer",
+        "_transport",
+        "_unsent_bytes",
+        "_writing_s",
+    )
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        transport: asyncio.Transport,
+        limits: HttpLimits,
+        on_reading: Callable[[], None],
+        on_writing: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._transport = transport
+        self._limits = limits
+        self._on_reading = on_reading
+        self._on_writing = on_writing
+        self._reading_s = inf
+        self._writing_s = inf
+        self._phase: Phase | None = None
+        self._request_number = 0
+        self._unsent_bytes = 0
+        self._is_resting = False
+        shortest_ms = min(
+            limits.header_timeout_ms,
+            limits.body_timeout_ms,
+            limits.idle_timeout_ms,
+            limits.write_timeout_ms,
+            LINGER_MS,
+        )
+        self._step_s = shortest_ms / 1000
+        self._timer: asyncio.TimerHandle | None = loop.call_later(self._step_s, self._fire)
+
+    def expect_bytes(self, phase: Phase | None, request_number: int) -> None:
+        """Await what ``phase`` of a request needs of the client; with ``None``, nothing.
+
+        Saying the same again, of the same request, leaves the deadline where it was.
+        """
+        if phase is self._phase and request_number == self._request_number:
+            return
+        self._phase = phase
+        self._request_number = request_number
+        if phase is None:
+            self._reading_s = inf
+            return
+        limits = self._limits
+        if phase is Phase.IDLE:
+            timeout_ms = limits.idle_timeout_ms
+        elif phase is Phase.HEAD:
+            timeout_ms = limits.header_timeout_ms
+        else:
+            timeout_ms = limits.body_timeout_ms
+        self._reading_s = self._loop.time() + timeout_ms / 1000
+        if self._is_resting:
+            self._wake()
+
+    def expect_taken(self, timeout_ms: int) -> None:
+        """Await that the client takes some of what it was sent, or closes."""
+        self._unsent_bytes = self._transport.get_write_buffer_size()
+        self._writing_s = self._loop.time() + timeout_ms / 1000
+        if self._is_resting:
+            self._wake()
+
+    def taken(self) -> None:
+        """Note that the client has taken enough."""
+        self._writing_s = inf
+
+    def stop(self) -> None:
+        """Never call back again."""
+        self._is_resting = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _wake(self) -> None:
+        self._is_resting = False
+        self._timer = self._loop.call_later(self._step_s, self._fire)
+
+    def _fire(self) -> None:
+        now = self._loop.time()
+        if now >= self._writing_s:
+            if self._transport.get_write_buffer_size() < self._unsent_bytes:
+                self.expect_taken(self._limits.write_timeout_ms)
+            else:
+                self._writing_s = inf
+                self._on_writing()
+        elif now >= self._reading_s:
+            self._reading_s = inf
+            self._on_reading()
+        if self._timer is None:
+            return  # stopped by what was called
+        if self._reading_s == self._writing_s == inf:
+            self._timer = None
+            self._is_resting = True
+        else:
+            due = min(self._reading_s, self._writing_s, now + self._step_s)
+            self._timer = self._loop.call_at(due, self._fire)

@@ -1,0 +1,114 @@
+"""The tables that are exported: where their rows come from and what they look like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from goq import limits
+from goq.frame.header import Attribute
+from goq.frame.view import FrameView
+from goq.pipeline.arrow.events import events_batch
+from goq.pipeline.arrow.messages import messages_batch
+from goq.pipeline.arrow.node_source import Bounds, Source, Stretch
+from goq.pipeline.arrow.schema import EVENTS, MESSAGES
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of rows made of the frames of one of a partition's logs.
+
+    ``time`` and ``position`` are the columns that say when a row came to be and where in the log.
+    """
+
+    name: str
+    schema: pa.Schema
+    time: str
+    position: str
+    batch: Callable[[str, int, Sequence[FrameView], int], pa.RecordBatch]
+    """Makes rows: of a topic, a partition, frames of it, and the lane of who names none."""
+    bounds: Callable[[Source, str], Mapping[int, Bounds]]
+    stretches: Callable[[Source, str, int, int, int], Iterator[Stretch]]
+
+    def batches(
+        self, topic: str, partition: int, frames: list[FrameView], default_lane: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of frames, which are taken out of their list: what is done needs no room.
+
+        Frames may be compressed to a thousandth: a batch is of so few that they unpack to a bound.
+        """
+        frames.reverse()
+        while frames:
+            some = [frames.pop()]
+            size_bytes = _unpacked_bytes(some[0])
+            while frames:
+                size_bytes += _unpacked_bytes(frames[-1])
+                if size_bytes > limits.ROWS_UNPACKED_BYTES:
+                    break
+                some.append(frames.pop())
+            yield self.batch(topic, partition, some, default_lane)
+
+
+def _unpacked_bytes(view: FrameView) -> int:
+    packed = view.header.attributes & Attribute.ZSTD
+    return view.unpacked_bytes if packed else view.header.frame_bytes
+
+
+def rows_between(
+    batch: pa.RecordBatch, name: str, low: int | None, high: int | None
+) -> pa.RecordBatch:
+    """Return the rows with ``low`` <= column < ``high``, by numbers or times in microseconds.
+
+    Where these stand side by side, as they do but for a clock that was set back, nothing is copied.
+    """
+    if low is None and high is None:
+        return batch
+    found = np.asarray(batch.column(name).view(pa.int64()))
+    wanted = np.ones(len(found), np.bool_)
+    if low is not None:
+        wanted &= found >= low
+    if high is not None:
+        wanted &= found < high
+    rows = np.flatnonzero(wanted)
+    if len(rows) in (0, len(found)):
+        return batch.slice(0, len(rows))
+    first, last = int(rows[0]), int(rows[-1])
+    if last - first + 1 == len(rows):
+        return batch.slice(first, len(rows))
+    return batch.filter(pa.array(wanted))
+
+
+def _messages_batch(
+    topic: str, partition: int, frames: Sequence[FrameView], default_lane: int
+) -> pa.RecordBatch:
+    return messages_batch(topic, partition, frames, default_lane=default_lane)
+
+
+def _events_batch(
+    topic: str, partition: int, frames: Sequence[FrameView], _: int
+) -> pa.RecordBatch:
+    return events_batch(topic, partition, frames)
+
+
+MESSAGES_TABLE = Table(
+    "messages",
+    MESSAGES,
+    "timestamp",
+    "offset",
+    _messages_batch,
+    lambda source, topic: source.bounds(topic),
+    lambda source, *span: source.stretches(*span),
+)
+EVENTS_TABLE = Table(
+    "events",
+    EVENTS,
+    "time",
+    "sequence",
+    _events_batch,
+    lambda source, topic: source.event_bounds(topic),
+    lambda source, *span: source.event_stretches(*span),
+)
+TABLES = {table.name: table for table in (MESSAGES_TABLE, EVENTS_TABLE)}

@@ -1,0 +1,222 @@
+"""Exporting tables of a topic to Parquet: incremental, and exact however often it is killed.
+
+A reader of the target sees whole files, each row once. The plan says what is written before it is
+written; a file has its rows in its name; a file that is there already is not written again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+from uuid import uuid4
+
+import msgspec
+
+from goq.errors import Conflict
+from goq.pipeline.arrow.json_columns import Columns, columns_in
+from goq.pipeline.arrow.node_source import Source
+from goq.pipeline.arrow.tables import MESSAGES_TABLE, Table
+from goq.pipeline.export.destination import Target
+from goq.pipeline.export.ledger import Ledger, Manifest, Plan, State
+from goq.pipeline.export.plan import (
+    PIECE_MESSAGES,
+    Piece,
+    began_after,
+    pieces,
+    pieces_before,
+    reached_after,
+)
+from goq.pipeline.export.publish import publish_piece
+from goq.pipeline.export.staging import PieceFiles, Span, Stager, Work, stage_here
+from goq.units import format_time_us
+
+_SAMPLE = 1_000  # messages of each partition that say which columns there are
+_ALL = Span()
+
+
+class Exported(NamedTuple):
+    """What one run added."""
+
+    files: int
+    rows: int
+    bytes: int
+    missing: int
+    """Messages that were damaged or deleted before they could be exported."""
+
+
+class Export:
+    """The export of one table of one topic to one target, by who has claimed the topic there."""
+
+    def __init__(
+        self,
+        source: Source,
+        target: Target,
+        table: Table,
+        topic: str,
+        span: Span = _ALL,
+        *,
+        stager: Stager | None = None,
+        decoded: Columns | None = None,
+        include_deleted: bool = False,
+        messages_max: int = PIECE_MESSAGES,
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._table = table
+        self._topic = topic
+        self._span = span
+        self._stager = stager or stage_here(source)
+        self._decoded = decoded
+        self._include_deleted = include_deleted
+        self._messages_max = messages_max
+        self._ledger = Ledger(target, table.name, topic)
+
+    def check(self) -> State | None:
+        """Return where the export stands, None for nowhere yet.
+
+        Raises ``Conflict`` if it was begun with other bounds or columns.
+        """
+        state = self._ledger.state()
+        if state is None:
+            return None
+        kept = Span(state.from_time_us, state.to_time_us)
+        if kept != self._span:
+            raise Conflict(
+                f"{self._topic} was exported there with other bounds in time ({_bounds(kept)});"
+                " give the same, or another folder",
+                field="from_time",
+            )
+        if state.decoded != self._decoded:
+            raise Conflict(
+                f"{self._topic} was exported there with other columns of its values"
+                f" ({_written(state.decoded)}); give the same, or another folder",
+                field="schema",
+            )
+        if state.include_deleted and not self._include_deleted:
+            raise Conflict(
+                f"{self._topic} was exported there with what was deleted; do so again, or use"
+                " another folder",
+                field="include_deleted",
+            )
+        return state
+
+    def run(self) -> Exported:
+        """Export what there is now and was not exported yet; finish what was begun before."""
+        state = self.check() or self._begin()
+        if self._include_deleted and not state.include_deleted:
+            state = msgspec.structs.replace(state, include_deleted=True)
+            self._ledger.put_state(state)
+        total = Exported(0, 0, 0, 0)
+        unfinished = self._ledger.plan()
+        if unfinished is not None and unfinished.number > state.plans:
+            state, total = self._carry_out(unfinished, state)
+        plan = self._plan(state)
+        if plan.pieces:
+            self._ledger.note(plan)
+            state, added = self._carry_out(plan, state)
+            total = Exported(*(a + b for a, b in zip(total, added, strict=True)))
+        return total
+
+    def _begin(self) -> State:
+        reached = {
+            p: bounds.start for p, bounds in self._table.bounds(self._source, self._topic).items()
+        }
+        span = self._span
+        state = State(
+            id=uuid4().hex,
+            topic=self._topic,
+            from_time_us=span.from_us,
+            to_time_us=span.to_us,
+            decoded=None if self._decoded is None else dict(self._decoded),
+            include_deleted=self._include_deleted,
+            began=reached,
+            reached=reached,
+        )
+        self._ledger.put_state(state)
+        return state
+
+    def _plan(self, state: State) -> Plan:
+        bounds = self._table.bounds(self._source, self._topic)
+        for partition, reached in state.reached.items():
+            end = bounds[partition].end if partition in bounds else 0
+            if end < reached:
+                raise Conflict(
+                    f"{self._topic}, partition {partition}, ends at {end}, but was exported up to"
+                    f" {reached}: it is not the topic that was exported; use another folder"
+                )
+        ends = {partition: each.end for partition, each in bounds.items()}
+        starts = {partition: each.start for partition, each in bounds.items()}
+        found = [
+            *pieces_before(state.began, starts, messages_max=self._messages_max),
+            *pieces(state.reached, ends, messages_max=self._messages_max),
+        ]
+        return Plan(number=state.plans + 1, pieces=found)
+
+    def _carry_out(self, plan: Plan, state: State) -> tuple[State, Exported]:
+        """Write what is not done of a plan; note now and then how far that is."""
+        files_before, unnoted = len(plan.files), 0
+        for staged in self._stage(plan.pieces[plan.done :]):
+            plan = self._publish(plan, staged)
+            unnoted += staged.piece.end - staged.piece.start
+            if unnoted >= self._messages_max and plan.done < len(plan.pieces):
+                self._ledger.note(plan)
+                unnoted = 0
+        reached = reached_after(state.reached, plan.pieces)
+        began = began_after(state.began, plan.pieces)
+        after = msgspec.structs.replace(state, began=began, reached=reached, plans=plan.number)
+        manifest = Manifest(number=plan.number, files=plan.files, missing=plan.missing)
+        self._ledger.finish(manifest, after)
+        added = plan.files[files_before:]
+        return after, Exported(
+            len(added),
+            sum(entry.rows for entry in added),
+            sum(entry.bytes for entry in added),
+            sum(end - start for _, start, end in plan.missing),  # whoever found them could not say
+        )
+
+    def _stage(self, todo: Sequence[Piece]) -> Iterable[PieceFiles]:
+        if not todo:
+            return ()
+        lane = self._source.default_lane(self._topic)
+        staging = self._target.staging(self._table.name, self._topic)
+        staging.empty()
+        work = Work(self._table.name, self._topic, self._span, lane, staging, self._decoded)
+        return self._stager(work, todo)
+
+    def _publish(self, plan: Plan, staged: PieceFiles) -> Plan:
+        """Return the plan with one more piece of it done."""
+        entries, missing = publish_piece(self._target, self._table, self._topic, staged)
+        return msgspec.structs.replace(
+            plan,
+            done=plan.done + 1,
+            files=[*plan.files, *entries],
+            missing=[*plan.missing, *((staged.piece.partition, *each) for each in missing)],
+        )
+
+
+def _bounds(span: Span) -> str:
+    names = ("--from-time", "--to-time")
+    given = [f"{n} {format_time_us(t)}" for n, t in zip(names, span, strict=True) if t is not None]
+    return " ".join(given) or "none"
+
+
+def _written(decoded: Columns | None) -> str:
+    if decoded is None:
+        return "none"
+    return ", ".join(f"{name} {kind}" for name, kind in decoded.items())
+
+
+def known_columns(source: Source, target: Target, topic: str) -> Columns:
+    """Return the columns that values of a topic are decoded into where none are given.
+
+    Those that the folder has already, else those that the first messages of each partition have.
+    """
+    state = Ledger(target, MESSAGES_TABLE.name, topic).state()
+    if state is not None and state.decoded is not None:
+        return state.decoded
+    found: list[bytes | None] = []
+    for partition, (start, end) in source.bounds(topic).items():
+        for stretch in source.stretches(topic, partition, start, min(end, start + _SAMPLE)):
+            for view in stretch.frames:
+                found += view.values(0, view.header.message_count)
+    return columns_in(found)

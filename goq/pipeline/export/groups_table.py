@@ -1,0 +1,92 @@
+"""Where groups stand, as a table that grows by a file with each export."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+import pyarrow as pa
+
+from goq.client import Client
+from goq.pipeline.arrow.schema import GROUPS
+from goq.pipeline.export.destination import Target
+from goq.pipeline.export.ledger import FileEntry, Ledger, Manifest, Plan, State
+from goq.pipeline.export.parquet import DatedWriter
+from goq.pipeline.export.plan import Piece
+from goq.pipeline.export.publish import entry_of, read_published
+from goq.units import format_time_us
+
+TABLE = "groups"
+_COUNTS = ("cursor", "lag", "ready", "leased", "retry", "blocked", "scheduled")
+
+
+def groups_batch(
+    topic: Mapping[str, Any], groups: Sequence[Mapping[str, Any]], now_us: int
+) -> pa.RecordBatch:
+    """Return a row for each group and partition, from what the node says of them."""
+    bounds = {p["partition"]: p for p in topic["partitions"]}
+    rows = [
+        {
+            "time": now_us,
+            "topic": topic["name"],
+            "group": group["group"],
+            "partition": each["partition"],
+            "start_offset": bounds[each["partition"]]["start_offset"],
+            "end_offset": bounds[each["partition"]]["high_watermark"],
+            **{name: each[name] for name in _COUNTS},
+        }
+        for group in groups
+        for each in group["partitions"]
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=GROUPS)
+
+
+def export_groups(client: Client, target: Target, topic: str, now_us: int) -> int:
+    """Add a file that says where the groups of a topic stand; return how many rows it has.
+
+    Made before the other tables are exported, it speaks of nothing that they will not have.
+    """
+    ledger = Ledger(target, TABLE, topic)
+    state = _state(ledger, target, topic)
+    batch = groups_batch(client.topic(topic), client.groups(topic), now_us)
+    if not batch.num_rows:
+        return 0
+    staging = target.staging(TABLE, topic)
+    staging.empty()
+    piece = Piece(-1, now_us, now_us + 1)
+    plan = Plan(number=state.plans + 1, pieces=[piece])
+    ledger.note(plan)
+    writer = DatedWriter(staging, str(now_us), GROUPS, "time")
+    writer.add(batch)
+    entries = []
+    for file in writer.finish():
+        path = _path(topic, file.date, now_us)
+        target.publish(file.path, path)
+        entries.append(entry_of(path, piece, file))
+    _finish(ledger, plan, entries, state)
+    return len(batch)
+
+
+def _state(ledger: Ledger, target: Target, topic: str) -> State:
+    """Return where the table stands, with the file of one that was stopped if that is there."""
+    state, plan = ledger.state() or State(id=uuid4().hex, topic=topic), ledger.plan()
+    if plan is None or plan.number <= state.plans:
+        return state
+    (piece,) = plan.pieces
+    path = _path(topic, format_time_us(piece.start)[:10], piece.start)
+    if not target.exists(path):
+        return state
+    published = read_published(target, path, piece, "time", "partition")
+    return _finish(ledger, plan, [published.entry], state)
+
+
+def _finish(ledger: Ledger, plan: Plan, entries: list[FileEntry], before: State) -> State:
+    after = msgspec.structs.replace(before, plans=plan.number)
+    ledger.finish(Manifest(number=plan.number, files=entries), after)
+    return after
+
+
+def _path(topic: str, date: str, time_us: int) -> str:
+    return f"{TABLE}/topic={topic}/date={date}/{time_us}.parquet"

@@ -1,0 +1,166 @@
+"""Registering exported files in Iceberg tables, as they lie: nothing of them is written again.
+
+A table of an export is a table of Iceberg, partitioned by topic and day:
+
+    CATALOG.NAMESPACE.messages, events, groups
+
+A property of the table says up to which manifest each topic of it is registered. It is committed
+together with the files, so that whoever is stopped has registered both or neither. It counts, and
+not the table's list of files: other programs may write those anew, as larger ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import pyarrow as pa
+from pyiceberg import exceptions
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.table import Table, Transaction
+from pyiceberg.transforms import DayTransform, IdentityTransform
+
+from goq.errors import Conflict, GoqError, NotAllowed, NotFound, Unavailable, UsageError
+from goq.pipeline.arrow.json_columns import decoded_schema
+from goq.pipeline.arrow.schema import EVENTS, GROUPS, MESSAGES
+from goq.pipeline.export.destination import Target
+from goq.pipeline.export.ledger import Ledger, State
+
+NAMESPACE = "goq"
+_KIND = "goq.table"
+_REACHED = "goq.registered."
+_TABLES = {
+    "messages": (MESSAGES, "timestamp"),
+    "events": (EVENTS, "time"),
+    "groups": (GROUPS, "time"),
+}
+
+
+class Registered(NamedTuple):
+    """How many files a run has added to a table."""
+
+    table: str
+    files: int
+
+
+class IcebergCatalog:
+    """A catalog and the namespace in it that an export's tables are in."""
+
+    def __init__(self, catalog: Catalog, namespace: str) -> None:
+        self._catalog = catalog
+        self._namespace = namespace
+
+    def register(self, target: Target, topic: str) -> list[Registered]:
+        """Add the finished files of a topic that its tables do not have.
+
+        By who has claimed the topic. Raises ``Conflict`` for a table of something else.
+        """
+        return [Registered(name, self._register(target, name, topic)) for name in _TABLES]
+
+    def _register(self, target: Target, name: str, topic: str) -> int:
+        ledger = Ledger(target, name, topic)
+        state = ledger.state()
+        if state is None or not state.plans:
+            return 0
+        with _explained(f"{self._catalog.name}.{self._namespace}.{name}"):
+            table = self._table(name)
+            reached = self._reached(table, name, topic, state)
+            manifests = ledger.manifests(after=reached)
+            if not manifests:
+                return 0
+            files = [target.uri(e.path) for manifest in manifests for e in manifest.files]
+            with table.transaction() as change:
+                _add_columns(change, _schema(name, state))
+                if files:
+                    change.add_files(files)
+                mark = f"{state.id}:{manifests[-1].number}"
+                change.set_properties({f"{_REACHED}{topic}": mark})
+            return len(files)
+
+    def _table(self, name: str) -> Table:
+        """Return a table, made if there is none."""
+        full_name = (*self._namespace.split("."), name)
+        try:
+            return self._catalog.load_table(full_name)
+        except exceptions.NoSuchTableError:
+            pass
+        schema, time = _TABLES[name]
+        self._catalog.create_namespace_if_not_exists(self._namespace)
+        try:
+            with self._catalog.create_table_transaction(full_name, schema) as change:
+                with change.update_spec() as spec:
+                    spec.add_field("topic", IdentityTransform())
+                    spec.add_field(time, DayTransform(), "date")
+                change.set_properties({_KIND: name})
+        except exceptions.TableAlreadyExistsError:  # another export made it
+            pass
+        return self._catalog.load_table(full_name)
+
+    def _reached(self, table: Table, name: str, topic: str, state: State) -> int:
+        """Return the number of the last manifest that is registered, 0 for none."""
+        where = f"{self._catalog.name}.{self._namespace}.{name}"
+        advice = "register into a namespace of its own: --register iceberg CATALOG.NAMESPACE"
+        if table.properties.get(_KIND) != name:
+            raise Conflict(f"{where} was not made by goq export; {advice}")
+        export, _, number = table.properties.get(f"{_REACHED}{topic}", f"{state.id}:0").partition(
+            ":"
+        )
+        if export != state.id:
+            raise Conflict(f"{where} has {topic} from the export in another folder; {advice}")
+        return int(number)
+
+
+def open_catalog(name: str) -> IcebergCatalog:
+    """Return the catalog of ``CATALOG`` or ``CATALOG.NAMESPACE``, as pyiceberg is set to know it.
+
+    Raises ``UsageError`` where pyiceberg does not know it.
+    """
+    catalog, _, namespace = name.partition(".")
+    with _explained(catalog):
+        try:
+            return IcebergCatalog(load_catalog(catalog), namespace or NAMESPACE)
+        except (ValueError, exceptions.NotInstalledError) as error:
+            raise UsageError(
+                f"pyiceberg cannot open the catalog {catalog!r} ({_line(error)}); describe it in"
+                f" ~/.pyiceberg.yaml, or as PYICEBERG_CATALOG__{catalog.upper()}__URI"
+            ) from None
+
+
+def _schema(name: str, state: State) -> pa.Schema:
+    schema, _ = _TABLES[name]
+    return schema if state.decoded is None else decoded_schema(schema, state.decoded)
+
+
+def _add_columns(change: Transaction, schema: pa.Schema) -> None:
+    """Add the columns that decoded values of a topic have and the table has not."""
+    known = set(change.table_metadata.schema().column_names)
+    new = [field for field in schema if field.name not in known]
+    if new:
+        with change.update_schema() as update:
+            update.union_by_name(pa.schema(new))
+
+
+@contextmanager
+def _explained(where: str) -> Generator[None, None, None]:
+    """Turn what a catalog or its storage refuses into one line about it."""
+    try:
+        yield
+    except GoqError:
+        raise
+    except (exceptions.UnauthorizedError, exceptions.ForbiddenError, PermissionError) as error:
+        raise NotAllowed(f"Iceberg, {where}: {_line(error)}; check your credentials") from error
+    except FileNotFoundError as error:
+        raise NotFound(f"Iceberg, {where}: {_line(error)}; an exported file is gone") from error
+    except (ValueError, exceptions.ValidationException) as error:
+        raise Conflict(
+            f"Iceberg, {where}: {_line(error)}; the files are exported, and not registered"
+        ) from error
+    except Exception as error:  # each kind of catalog has errors of its own
+        raise Unavailable(
+            f"Iceberg, {where}: {_line(error)}; the next run registers what is missing"
+        ) from error
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__

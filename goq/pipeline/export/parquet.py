@@ -1,0 +1,172 @@
+"""Parquet files as Spark reads them best, one for each date of a piece."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from goq.pipeline.export.errors import explained
+
+_DAY_US = 86_400_000_000
+_ROW_GROUP_ROWS = 131_072
+_ROW_GROUP_BYTES = 64 * 2**20
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Staging(NamedTuple):
+    """A folder where files are made; travels to the tasks of Spark."""
+
+    filesystem: fs.FileSystem
+    directory: str
+
+    def empty(self) -> None:
+        """Make the folder, without what one that was stopped has left there."""
+        with explained(self.directory):
+            self.filesystem.create_dir(self.directory, recursive=True)
+            self.filesystem.delete_dir_contents(self.directory)
+
+    def remove(self, path: str) -> None:
+        """Remove a file that is not wanted."""
+        with explained(path):
+            self.filesystem.delete_file(path)
+
+
+class Written(NamedTuple):
+    """A finished file of one date, at ``path`` of the filesystem where it was made."""
+
+    date: str
+    path: str
+    rows: int
+    bytes: int
+    first_us: int
+    last_us: int
+
+
+class DatedWriter:
+    """Writes batches into a file for each date (UTC) in their column ``time``.
+
+    Files lie in ``staging`` until whoever made the writer gives them their places. What cannot be
+    written raises what its filesystem's refusal is explained by.
+    """
+
+    def __init__(self, staging: Staging, stem: str, schema: pa.Schema, time: str) -> None:
+        self._staging = staging
+        self._stem = stem
+        self._schema = schema
+        self._time = time
+        self._open: dict[int, _File] = {}
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Write the rows of a batch, each into the file of its date."""
+        if not batch.num_rows:
+            return
+        times = np.asarray(batch.column(self._time).view(pa.int64()))
+        first, last = int(times.min()) // _DAY_US, int(times.max()) // _DAY_US
+        if first == last:
+            self._file(first).add(batch, times)
+            return
+        days = times // _DAY_US
+        for day in np.unique(days).tolist():
+            rows = np.flatnonzero(days == day)
+            self._file(day).add(batch.take(pa.array(rows)), times[rows])
+
+    def _file(self, day: int) -> _File:
+        file = self._open.get(day)
+        if file is None:
+            date = (_EPOCH + timedelta(days=day)).date().isoformat()
+            path = f"{self._staging.directory}/{self._stem}-{date}.parquet"
+            file = self._open[day] = _File(self._staging.filesystem, path, date, self._schema)
+        return file
+
+    def finish(self) -> Iterator[Written]:
+        """Close all files and tell what is in each, in order of date."""
+        for _, file in sorted(self._open.items()):
+            yield file.finish()
+
+    def abandon(self) -> None:
+        """Close and remove all files."""
+        for file in self._open.values():
+            file.abandon()
+
+
+class _File:
+    """A file of row groups: rows gather until one is full."""
+
+    def __init__(self, files: fs.FileSystem, path: str, date: str, schema: pa.Schema) -> None:
+        self._files = files
+        self._path = path
+        self._date = date
+        with explained(path):
+            self._writer = _writer(files, path, schema)
+        self._schema = schema
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_rows = self._waiting_bytes = 0
+        self._rows = 0
+        self._first_us, self._last_us = 2**63 - 1, -(2**63)
+
+    def add(self, batch: pa.RecordBatch, times: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
+        self._waiting.append(batch)
+        self._waiting_rows += batch.num_rows
+        self._waiting_bytes += batch.nbytes
+        self._rows += batch.num_rows
+        self._first_us = min(self._first_us, int(times.min()))
+        self._last_us = max(self._last_us, int(times.max()))
+        if self._waiting_rows >= _ROW_GROUP_ROWS or self._waiting_bytes >= _ROW_GROUP_BYTES:
+            self._write_group()
+
+    def _write_group(self) -> None:
+        table = pa.Table.from_batches(self._waiting, self._schema)
+        with explained(self._path):
+            self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+        self._waiting.clear()
+        self._waiting_rows = self._waiting_bytes = 0
+
+    def finish(self) -> Written:
+        if self._waiting:
+            self._write_group()
+        with explained(self._path):
+            self._writer.close()
+            size_bytes = self._files.get_file_info(self._path).size
+        times = (self._first_us, self._last_us)
+        return Written(self._date, self._path, self._rows, size_bytes, *times)
+
+    def abandon(self) -> None:
+        try:
+            self._writer.close()
+        except OSError:  # no more room for its end
+            pass
+        try:
+            self._files.delete_file(self._path)
+        except OSError:  # the next export empties the folder
+            pass
+
+
+_DICTIONARY = {"topic", "partition", "lane", "tenant", "producer", "event", "group", "consumer"}
+_DELTA = {"offset", "timestamp", "time"}
+_STATISTICS = {
+    *("topic", "partition", "offset", "timestamp", "time", "sequence"),
+    *("key", "message_id", "event", "group"),
+}
+
+
+def _writer(files: fs.FileSystem, path: str, schema: pa.Schema) -> pq.ParquetWriter:
+    names = schema.names
+    return pq.ParquetWriter(
+        path,
+        schema,
+        filesystem=files,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=[name for name in names if name in _DICTIONARY],
+        column_encoding={name: "DELTA_BINARY_PACKED" for name in names if name in _DELTA},
+        write_statistics=[name for name in names if name in _STATISTICS],
+        write_page_index=True,
+        write_page_checksum=True,
+        store_schema=False,
+    )

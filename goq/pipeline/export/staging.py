@@ -1,0 +1,93 @@
+"""The rows of a piece of a log, written aside as Parquet: a file for each date.
+
+With the same rows however often, and wherever, it is done: by this process or by tasks of Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from goq.pipeline.arrow.ahead import ahead
+from goq.pipeline.arrow.json_columns import Columns, decode, decoded_schema
+from goq.pipeline.arrow.node_source import Source
+from goq.pipeline.arrow.tables import TABLES, Table, rows_between
+from goq.pipeline.export.parquet import DatedWriter, Staging, Written
+from goq.pipeline.export.plan import Piece
+
+_READ_AHEAD = 4  # answers of a node, some MiB each
+
+
+class Span(NamedTuple):
+    """Which messages are wanted, by append time in microseconds: not before, and before."""
+
+    from_us: int | None = None
+    to_us: int | None = None
+
+
+class PieceFiles(NamedTuple):
+    """The files of one piece, staged, and which of its offsets are missing."""
+
+    piece: Piece
+    files: list[Written]
+    missing: list[tuple[int, int]]
+
+
+class Work(NamedTuple):
+    """What pieces are of, and where they are written aside; travels to the tasks of Spark."""
+
+    table: str
+    topic: str
+    span: Span
+    default_lane: int
+    staging: Staging
+    decoded: Columns | None = None
+    """What values are decoded into; None where they are not."""
+
+
+Stager = Callable[[Work, Sequence[Piece]], Iterator[PieceFiles]]
+"""Stages pieces, in order."""
+
+
+def stage_here(source: Source) -> Stager:
+    """Return what stages pieces in this process, one after the other."""
+
+    def stage(work: Work, todo: Sequence[Piece]) -> Iterator[PieceFiles]:
+        return (stage_piece(source, work, piece) for piece in todo)
+
+    return stage
+
+
+def stage_piece(source: Source, work: Work, piece: Piece, attempt: str = "") -> PieceFiles:
+    """Write the files of a piece aside: with the same rows however often, and wherever, it is done.
+
+    ``attempt`` tells apart those who may do it at the same time.
+    """
+    table, topic = TABLES[work.table], work.topic
+    stem = f"{piece.partition}-{piece.start}-{piece.end}{attempt}"
+    schema = table.schema
+    if work.decoded is not None:
+        schema = decoded_schema(schema, work.decoded)
+    writer = DatedWriter(work.staging, stem, schema, table.time)
+    missing: list[tuple[int, int]] = []
+    try:
+        with ahead(table.stretches(source, topic, *piece), _READ_AHEAD) as stretches:
+            for stretch in stretches:
+                missing += stretch.missing
+                for batch in table.batches(
+                    topic, piece.partition, stretch.frames, work.default_lane
+                ):
+                    batch = within(batch, table, piece, work.span)
+                    writer.add(batch if work.decoded is None else decode(batch, work.decoded))
+        return PieceFiles(piece, list(writer.finish()), missing)
+    except BaseException:
+        writer.abandon()
+        raise
+
+
+def within(batch: pa.RecordBatch, table: Table, piece: Piece, span: Span) -> pa.RecordBatch:
+    """Return the rows that are of the piece and whose time is in the span."""
+    batch = rows_between(batch, table.position, piece.start, piece.end)
+    return rows_between(batch, table.time, span.from_us, span.to_us)

@@ -1,4 +1,0 @@
-"""Analyses of what goq did, as PySpark functions over its exported tables.
-
-Each takes frames with the columns of :mod:`goq.pipeline.schema` and gives a :class:`Report`.
-"""

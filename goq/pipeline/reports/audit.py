@@ -1,0 +1,190 @@
+"""Is every message accounted for? The invariant of the whole system, checked from outside.
+
+For each group and each message that the group has taken (all before its cursor) there must be an
+event that says what became of it, and a lease that is over must have an end. What a group has not
+come to yet is waiting. A message of which nothing of this holds was lost on the way: there must be
+none.
+
+The tables are of different moments: ``groups`` was asked first, then messages were read, then
+events. So a group's cursor never speaks of messages or events that the export has not. Where times
+of the node are compared with the exporter's, :data:`SLACK` is left between them.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as f
+
+from goq.pipeline.reports.gaps import missing_offsets
+from goq.pipeline.reports.report import Bars, Report, scope_of, section_of
+
+SLACK = "INTERVAL 1 MINUTE"
+_SHOWN = 100
+_PLACE = ["topic", "group", "partition"]
+_FATES = (
+    ("acknowledged", ("ACKNOWLEDGED",)),
+    ("dead", ("DEAD_LETTERED",)),
+    ("given up", ("DROPPED",)),
+    ("expired", ("TTL",)),
+    ("skipped", ("SKIPPED",)),
+    ("redriven", ("REDRIVEN",)),
+    ("cancelled", ("CANCELLED",)),
+    ("damaged", ("CORRUPTED",)),
+)
+_IN_HAND = ("DELIVERED", "EXTENDED", "NACKED", "EXPIRED")
+_UNACCOUNTED = ("unaccounted", "overdue")
+
+
+def audit(messages: DataFrame, events: DataFrame, groups: DataFrame) -> Report:
+    """Return what became of every message, by group; failed if any is not accounted for."""
+    fates = fates_of(messages, events, groups).cache()
+    counts = (
+        fates.groupBy("topic", "group", "fate")
+        .agg(f.count("*").alias("messages"))
+        .orderBy("topic", "group", "fate")
+    )
+    lost = fates.where(f.col("fate").isin(*_UNACCOUNTED))
+    gaps = missing_offsets(messages, events, groups).cache()
+    lost_count = lost.select("message_id").distinct().count()
+    row = gaps.agg(f.sum(f.col("end_offset") - f.col("start_offset"))).first()
+    missing_count = (row and row[0]) or 0
+    sections = [
+        section_of(
+            "What became of them",
+            counts,
+            Bars(["topic", "group", "fate"], "messages", "messages"),
+            "There are no messages.",
+        ),
+        section_of(
+            "Messages that nothing is known of",
+            lost.select("message_id", "group", "fate").orderBy("message_id", "group").limit(_SHOWN),
+            nothing="None.",
+        ),
+        section_of("Offsets that are in no file", gaps.limit(_SHOWN), nothing="None."),
+    ]
+    fates.unpersist()
+    gaps.unpersist()
+    return Report(
+        "audit",
+        "Is every published message accounted for?",
+        sections,
+        failed=bool(lost_count or missing_count),
+        verdict=_verdict(lost_count, missing_count),
+        scope=scope_of(messages),
+    )
+
+
+def _verdict(lost: int, missing: int) -> str:
+    if not lost and not missing:
+        return "Yes: every message is accounted for."
+    return f"No: of {lost:,} messages nothing is known, and {missing:,} offsets are in no file."
+
+
+def fates_of(messages: DataFrame, events: DataFrame, groups: DataFrame) -> DataFrame:
+    """Return a row for each message and group, with its ``fate``.
+
+    Columns: topic, partition, offset, message_id, group, fate. A message of a topic without groups
+    has one row, without a group.
+    """
+    told = (
+        messages.select("topic", "partition", "offset", "message_id")
+        .join(_standing(events, groups), ["topic", "partition"], "left")
+        .where("end_offset is null or offset < end_offset")
+        .join(_of_groups(events), ["message_id", "group"], "left")
+        .join(_of_all(events), "message_id", "left")
+    )
+    is_before = f.col("offset") < f.col("restart_offset")
+    none = f.array().cast("array<string>")
+    seen = f.concat(
+        f.coalesce("since", none),
+        f.when(is_before, f.coalesce("before", none)).otherwise(none),
+        f.coalesce("of_all", none),
+    )
+    fate = f.when(f.col("group").isNull(), "no group")
+    for name, kinds in _FATES:
+        fate = fate.when(f.arrays_overlap(seen, f.array(*map(f.lit, kinds))), name)
+    is_deleted = f.col("offset") < f.col("start_offset")
+    fate = (
+        fate.when(is_before & f.col("in_hand").isNull(), "passed over")
+        .when(f.col("in_hand").isNotNull() & is_deleted, "deleted")
+        .when(_is_overdue(), "overdue")
+        .when(f.col("in_hand").isNotNull(), "outstanding")
+        .when(f.col("offset") >= f.col("cursor"), "waiting")
+        .when(f.col("time") < f.col("restarted") + f.expr(SLACK), "waiting")
+        .when(is_deleted, "deleted")
+        .otherwise("unaccounted")
+    )
+    return told.select("topic", "partition", "offset", "message_id", "group", fate.alias("fate"))
+
+
+def _is_overdue() -> Column:
+    """Whether a lease was over well before the group was seen last and the log goes on."""
+    is_leased = f.col("in_hand.event").isin("DELIVERED", "EXTENDED")
+    return is_leased & (
+        f.col("in_hand.due") + f.expr(SLACK) < f.least(f.col("time"), f.col("log_time"))
+    )
+
+
+def _standing(events: DataFrame, groups: DataFrame) -> DataFrame:
+    """Return where each group that there is stood last, by partition.
+
+    Columns besides those of ``groups``: where and when it began anew by a reset, if it did, and
+    the time of the last event of the partition.
+    """
+    newest = Window.partitionBy(*_PLACE).orderBy(f.desc("time"))
+    ends = events.groupBy("topic", "partition").agg(f.max("time").alias("log_time"))
+    restarts = _restarts(events).drop("restart_sequence")
+    return (
+        groups.withColumn("rank", f.row_number().over(newest))
+        .where("rank = 1")
+        .select(*_PLACE, "time", "cursor", "start_offset", "end_offset")
+        .join(ends, ["topic", "partition"], "left")
+        .join(restarts, _PLACE, "left")
+        .where("is_gone is null or not is_gone or time > restarted")
+        .drop("is_gone")
+    )
+
+
+def _restarts(events: DataFrame) -> DataFrame:
+    """Return where each group began anew last: it was reset, or deleted and came back."""
+    is_gone = f.col("event") == "GROUP_DELETED"
+    offset = f.when(is_gone, f.lit(0)).otherwise(f.col("offset"))
+    return (
+        events.where("event in ('RESET', 'GROUP_DELETED')")
+        .groupBy(*_PLACE)
+        .agg(
+            f.max("sequence").alias("restart_sequence"),
+            f.max_by(offset, "sequence").alias("restart_offset"),
+            f.max_by("time", "sequence").alias("restarted"),
+            f.max_by(is_gone, "sequence").alias("is_gone"),
+        )
+    )
+
+
+def _of_groups(events: DataFrame) -> DataFrame:
+    """Return, by message and group, the kinds of events since the group began anew, and before.
+
+    ``in_hand`` is the last event since then that says whether somebody has the message. An EXPIRED
+    without a lease is called TTL: it is the end of the message, not of a lease.
+    """
+    is_since = f.col("sequence") > f.coalesce("restart_sequence", f.lit(-1))
+    kind = f.when((f.col("event") == "EXPIRED") & f.col("lease").isNull(), "TTL").otherwise(
+        f.col("event")
+    )
+    in_hand = f.when(is_since & kind.isin(*_IN_HAND), f.col("sequence"))
+    return (
+        events.where("group is not null")
+        .join(_restarts(events).select(*_PLACE, "restart_sequence"), _PLACE, "left")
+        .groupBy("message_id", "group")
+        .agg(
+            f.collect_set(f.when(is_since, kind)).alias("since"),
+            f.collect_set(f.when(~is_since, kind)).alias("before"),
+            f.max_by(f.struct("event", "due"), in_hand).alias("in_hand"),
+        )
+    )
+
+
+def _of_all(events: DataFrame) -> DataFrame:
+    """Return, by message, the kinds of events that hold for every group."""
+    found = events.where("group is null").groupBy("message_id")
+    return found.agg(f.collect_set("event").alias("of_all"))

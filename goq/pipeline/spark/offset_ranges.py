@@ -1,0 +1,182 @@
+"""Which offsets a Spark query reads: from its options, and divided among its tasks.
+
+Offsets are written as the Kafka source writes them: ``{"orders": {"0": 17, "1": -2}}`` by topic and
+partition, -2 for the first that is kept, -1 for the end; ``earliest`` and ``latest`` for all.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from goq.errors import Conflict, InvalidInput
+from goq.pipeline.arrow.node_source import Bounds
+
+EARLIEST, LATEST = -2, -1
+Offsets = dict[str, dict[int, int]]
+"""By topic and partition."""
+
+
+class Range(NamedTuple):
+    """What one task reads."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+def parse_offsets(text: str, field: str) -> str | Offsets:
+    """Return ``earliest``, ``latest``, or offsets by topic and partition; else ``InvalidInput``."""
+    if text.lower() in ("earliest", "latest"):
+        return text.lower()
+    try:
+        return msgspec.json.decode(text, type=Offsets, strict=False)
+    except msgspec.MsgspecError as error:
+        raise InvalidInput(
+            f"{text[:200]!r} is neither earliest nor latest nor offsets as"
+            f' {{"orders": {{"0": 17}}}}: {error}',
+            field=field,
+        ) from None
+
+
+def resolve(
+    wanted: str | Offsets, bounds: Mapping[str, Mapping[int, Bounds]], field: str
+) -> Offsets:
+    """Return an offset for every partition.
+
+    Raises ``InvalidInput`` unless exactly the partitions that are there are named, each with an
+    offset up to its end.
+    """
+    if isinstance(wanted, str):
+        is_start = wanted == "earliest"
+        return {
+            topic: {p: b.start if is_start else b.end for p, b in sorted(partitions.items())}
+            for topic, partitions in sorted(bounds.items())
+        }
+    for topic in wanted.keys() - bounds.keys():
+        raise InvalidInput(
+            f"{field} names {topic[:200]!r}, which is not read; what is read is {sorted(bounds)}",
+            field=field,
+        )
+    for topic, partitions in bounds.items():
+        if wanted.get(topic, {}).keys() != partitions.keys():
+            raise InvalidInput(
+                f"{field} names the partitions {sorted(wanted.get(topic, {}))} of {topic}, which"
+                f" has {sorted(partitions)}: name each",
+                field=field,
+            )
+        for partition, offset in wanted[topic].items():
+            if not EARLIEST <= offset <= partitions[partition].end:
+                raise InvalidInput(
+                    f"{field} says {offset} for {topic}, partition {partition}, which ends at"
+                    f" {partitions[partition].end}; -2 is its first offset, -1 its end",
+                    field=field,
+                )
+    special = {
+        EARLIEST: lambda each: each.start,
+        LATEST: lambda each: each.end,
+    }
+    return {
+        topic: {
+            p: special[offset](bounds[topic][p]) if offset in special else offset
+            for p, offset in sorted(wanted[topic].items())
+        }
+        for topic in sorted(bounds)
+    }
+
+
+def ranges_between(start: Offsets, end: Offsets, tasks_min: int = 1) -> list[Range]:
+    """Return what lies between, a range for each partition; more of them for ``tasks_min``."""
+    whole = [
+        Range(topic, partition, start.get(topic, {}).get(partition, 0), stop)
+        for topic, partitions in sorted(end.items())
+        for partition, stop in sorted(partitions.items())
+    ]
+    whole = [each for each in whole if each.start < each.end]
+    if len(whole) >= tasks_min:
+        return whole
+    total = sum(each.end - each.start for each in whole)
+    return [part for each in whole for part in _split(each, total, tasks_min)]
+
+
+def check_standing(stands: Offsets, ends: Offsets) -> None:
+    """Raise ``Conflict`` unless every place where a stream stands is in what it reads."""
+    for topic, partitions in stands.items():
+        for partition, offset in partitions.items():
+            end = ends.get(topic, {}).get(partition)
+            if end is None or end < offset:
+                what = "is not read any more" if end is None else f"ends at {end} now"
+                raise Conflict(
+                    f"the stream stands at offset {offset} of {topic}, partition {partition}, which"
+                    f" {what}: it was deleted or made anew, or the checkpoint is that of a query of"
+                    " other topics; set failOnDataLoss=false to go on with what there is",
+                    field="failOnDataLoss",
+                )
+
+
+def what_is_there(
+    start: Offsets, end: Offsets, bounds: Mapping[str, Mapping[int, Bounds]]
+) -> tuple[Offsets, Offsets]:
+    """Return the part between that the partitions hold; of one made anew all up to ``end``."""
+    starts: Offsets = {}
+    ends: Offsets = {}
+    for topic, partitions in bounds.items():
+        for partition, held in partitions.items():
+            asked = end.get(topic, {}).get(partition, 0)
+            begun = start.get(topic, {}).get(partition, 0)
+            starts.setdefault(topic, {})[partition] = held.start if begun > asked else begun
+            ends.setdefault(topic, {})[partition] = min(asked, held.end)
+    return starts, ends
+
+
+def _split(whole: Range, total: int, tasks: int) -> Iterator[Range]:
+    count = whole.end - whole.start
+    parts = max(1, min(count, round(tasks * count / total)))
+    cuts = [whole.start + count * n // parts for n in range(parts + 1)]
+    for start, end in itertools.pairwise(cuts):
+        yield whole._replace(start=start, end=end)
+
+
+def limited(start: Offsets, end: Offsets, messages_max: int) -> Offsets:
+    """Return an end with at most about ``messages_max`` before it, shared out by what waits."""
+    waiting = {
+        (topic, partition): max(0, stop - start.get(topic, {}).get(partition, 0))
+        for topic, partitions in end.items()
+        for partition, stop in partitions.items()
+    }
+    total = sum(waiting.values())
+    if total <= messages_max:
+        return end
+    return {
+        topic: {
+            partition: stop - count + -(-count * messages_max // total)
+            for partition, stop in partitions.items()
+            for count in (waiting[topic, partition],)
+        }
+        for topic, partitions in end.items()
+    }
+
+
+def to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
+    """Return offsets as a checkpoint has them: always in the same order, for they are compared."""
+    return {t: {str(p): ps[p] for p in sorted(ps)} for t, ps in sorted(offsets.items())}
+
+
+def from_json(offsets: object) -> Offsets:
+    """Return the offsets of a checkpoint; raises ``Conflict`` where those are not goq's."""
+    try:
+        return msgspec.convert(offsets, type=Offsets, strict=False)
+    except msgspec.ValidationError as error:
+        raise Conflict(
+            f"the checkpoint is not that of a stream from goq: {error}; use a new"
+            " checkpointLocation"
+        ) from None
+
+
+def option_list(text: str) -> Sequence[str]:
+    """Return the names in a comma-separated option."""
+    return [name.strip() for name in text.split(",") if name.strip()]

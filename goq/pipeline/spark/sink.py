@@ -1,0 +1,160 @@
+"""``df.write.format("goq")`` and ``df.writeStream.format("goq")``.
+
+Tasks write their rows to the staging topic and tell the driver which ranges they wrote; the driver
+publishes the ranges, exactly once however often it commits. What a task that failed or was aborted
+has staged is in nobody's ranges, and goes with the staging topic's retention.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from goq.client import Client
+from goq.errors import InvalidInput
+from goq.frame.encoder import ProducerMark
+from goq.pipeline.arrow.frames import Target, frame_of, shares_of
+from goq.pipeline.spark.sink_options import SinkOptions, check_columns
+from goq.pipeline.spark.transaction_topics import StagedTopic, TopicLedger
+from goq.pipeline.spark.transactions import Staged, Transaction, commit, commit_once
+
+_QUERY_ID = "sql.streaming.queryId"
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task staged, and for which query; that is empty for a bounded one."""
+
+    ranges: Sequence[Staged]
+    query: str
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes the rows of a bounded query, once for each ``txnId``."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
+        _check(schema, overwrite)
+        self._options = options
+        self._once = f"once-{secrets.token_hex(16)}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage a task's rows."""
+        return _stage(self._options, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Publish what the tasks staged."""
+        options, (ranges, _) = self._options, _told(messages)
+        with options.client() as client:
+            staged = StagedTopic(client, options.topic)
+            if options.transaction is None:
+                commit_once(Transaction(options.topic, self._once), ranges, staged)
+            else:
+                ledger = TopicLedger(client, options.topic)
+                commit(Transaction(options.topic, options.transaction), 0, ranges, ledger, staged)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Leave what was staged: nobody sees it."""
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes the batches of a stream, each once however often Spark runs it again."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
+        _check(schema, overwrite)
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage a task's rows."""
+        return _stage(self._options, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Publish what the tasks staged, unless this batch was published."""
+        options, (ranges, query) = self._options, _told(messages)
+        if not ranges:
+            return
+        if not query:
+            raise InvalidInput("Spark does not say which query writes: is it a stream?")
+        transaction = Transaction(options.topic, options.transaction or query, query)
+        with options.client() as client:
+            ledger = TopicLedger(client, options.topic)
+            staged = StagedTopic(client, options.topic)
+            commit(transaction, batchId, ranges, ledger, staged)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Leave what was staged: nobody sees it."""
+
+
+def stage(
+    client: Client,
+    options: SinkOptions,
+    batches: Iterator[pa.RecordBatch],
+    task: int,
+) -> list[Staged]:
+    """Write rows to the staging topic; return where they lie, by partition in their order.
+
+    Messages that have no key and no partition go to one partition a record batch, beginning with
+    that of the number of the task.
+    """
+    staged = StagedTopic(client, options.topic)
+    target = Target(staged.partitions, staged.lanes, options.frame_messages_max)
+    producer_id = secrets.randbits(63) or 1
+    sequences: dict[int, int] = {}
+    ranges = _Ranges()
+    for number, batch in enumerate(batches):
+        for shares in shares_of(batch, target, (task + number) % staged.partitions):
+            frames: list[tuple[int, bytes]] = []
+            for partition, rows in shares:
+                mark = ProducerMark(producer_id, 0, sequences.get(partition, 0))
+                frames.append((partition, frame_of(batch, rows, target, mark)))
+                sequences[partition] = mark.first_sequence + len(rows)
+            for stored in client.publish_frames(staged.staging, frames):
+                end = stored.offset + stored.count
+                ranges.add(Staged(stored.partition, stored.offset, end))
+    return ranges.found
+
+
+class _Ranges:
+    """What was staged, in its order; what follows a range of its partition makes that longer."""
+
+    def __init__(self) -> None:
+        self.found: list[Staged] = []
+        self._latest: dict[int, int] = {}
+
+    def add(self, new: Staged) -> None:
+        latest = self._latest.get(new.partition)
+        if latest is not None and self.found[latest].end == new.start:
+            self.found[latest] = self.found[latest]._replace(end=new.end)
+            return
+        self._latest[new.partition] = len(self.found)
+        self.found.append(new)
+
+
+def _stage(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Written:
+    context = TaskContext.get()
+    assert context is not None
+    with options.client() as client:
+        ranges = stage(client, options, batches, context.partitionId())
+    return Written(ranges, context.getLocalProperty(_QUERY_ID) or "")
+
+
+def _told(messages: Sequence[WriterCommitMessage | None]) -> tuple[list[Staged], str]:
+    """Return what all tasks staged, in their order, and for which query."""
+    written = [message for message in messages if isinstance(message, Written)]
+    query = next((each.query for each in written), "")
+    return [one for each in written for one in each.ranges], query
+
+
+def _check(schema: StructType, overwrite: bool) -> None:
+    if overwrite:
+        raise InvalidInput("messages are only ever added: use mode append", field="mode")
+    check_columns((field.name, field.dataType.simpleString()) for field in schema.fields)

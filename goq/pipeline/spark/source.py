@@ -1,0 +1,194 @@
+"""``spark.read.format("goq")`` and ``spark.readStream.format("goq")``.
+
+The driver asks a node which offsets there are and divides them; each task reads its own range from
+the node and gives Spark whole Arrow batches. A stream's place is in Spark's checkpoint alone, as
+offsets by topic and partition: a batch that is run again reads the same messages again.
+
+Spark's filters are not pushed down: pyspark keeps what was pushed with the relation, and a second
+query of the same frame then gets the first one's rows. Options bound what is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from goq.errors import DamagedData, InvalidInput
+from goq.pipeline.arrow.ahead import ahead
+from goq.pipeline.arrow.node_source import NodeSource
+from goq.pipeline.arrow.schema import ddl_of
+from goq.pipeline.arrow.tables import TABLES, rows_between
+from goq.pipeline.spark.offset_ranges import (
+    Offsets,
+    check_standing,
+    from_json,
+    limited,
+    resolve,
+    to_json,
+    what_is_there,
+)
+from goq.pipeline.spark.sink import BatchWriter, StreamWriter
+from goq.pipeline.spark.sink_options import SinkOptions
+from goq.pipeline.spark.source_options import STREAM_PATIENCE, TASK_PATIENCE, SourceOptions
+from goq.pipeline.spark.topics import Task, Topics
+
+_READ_AHEAD = 2  # answers of a node, some MiB each, in every task
+_ARCHIVE_HINT = " set includeDeleted=true to read what an archive has of them,"
+
+
+class GoqDataSource(DataSource):
+    """The source and sink that Spark knows as ``goq``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "goq"
+
+    @cached_property
+    def _source(self) -> SourceOptions:
+        return SourceOptions.parse(self.options)
+
+    def schema(self) -> str:
+        """Return the columns that the options ask for."""
+        return ddl_of(_schema(self._source))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return what reads a bounded query."""
+        return BatchReader(self._source)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return what reads a stream."""
+        return StreamReader(self._source)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return what writes the rows of a bounded query."""
+        return BatchWriter(SinkOptions.parse(self.options), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Return what writes the batches of a stream."""
+        return StreamWriter(SinkOptions.parse(self.options), schema, overwrite=overwrite)
+
+
+class BatchReader(DataSourceReader):
+    """Reads what there is between two places of the log, as they are when it is planned."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        if options.starting == "latest" or options.ending == "earliest":
+            raise InvalidInput(
+                "a query from the latest offset, or up to the earliest one, has no rows",
+                field="startingOffsets" if options.starting == "latest" else "endingOffsets",
+            )
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the tasks."""
+        options = self._options
+        with options.client() as client:
+            found = Topics(client, options)
+            start = found.starts(default="earliest")
+            end = resolve(options.ending, found.bounds, "endingOffsets")
+            return found.tasks(start, end)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield a task's messages."""
+        return _read(self._options, partition)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads on, a bounded number of messages a batch if that was asked for."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        if options.ending != "latest":
+            raise InvalidInput("a stream has no end: leave it out", field="endingOffsets")
+        self._options = options
+        self._target: Offsets | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return where a stream without a checkpoint begins."""
+        with self._options.client(STREAM_PATIENCE) as client:
+            return to_json(Topics(client, self._options).starts(default="latest"))
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Note what there is now: the query ends when it has read that."""
+        self._target = self._ends()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return how many messages a batch takes at most."""
+        most = self._options.offsets_per_trigger_max
+        return ReadMaxRows(most) if most else ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Return where the next batch ends.
+
+        Raises ``Conflict`` where the stream stands in what is not there, if that is to fail it.
+        """
+        begun, end = from_json(start), self._target or self._ends()
+        if self._options.fail_on_data_loss:
+            check_standing(begun, end)
+        if isinstance(limit, ReadMaxRows):
+            end = limited(begun, end, limit.max_rows)
+        return to_json(end)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the tasks of a batch."""
+        with self._options.client(STREAM_PATIENCE) as client:
+            found, begun, stop = Topics(client, self._options), from_json(start), from_json(end)
+            if not self._options.fail_on_data_loss:
+                begun, stop = what_is_there(begun, stop, found.bounds)
+            return found.tasks(begun, stop)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield a task's messages."""
+        return _read(self._options, partition)
+
+    def _ends(self) -> Offsets:
+        options = replace(self._options, include_deleted=False)  # no end is there
+        with options.client(STREAM_PATIENCE) as client:
+            found = Topics(client, options)
+            return resolve("latest", found.bounds, "endingOffsets")
+
+
+def _schema(options: SourceOptions) -> pa.Schema:
+    table = TABLES[options.table]
+    return pa.schema([table.schema.field(name) for name in options.columns])
+
+
+def _read(options: SourceOptions, task: InputPartition) -> Iterator[pa.RecordBatch]:
+    assert isinstance(task, Task)
+    schema, table = _schema(options), TABLES[options.table]
+    if task.piece is None:
+        return
+    topic, partition, start, end = task.piece
+    with options.client(TASK_PATIENCE) as client:
+        source = NodeSource(client, include_deleted=options.include_deleted)
+        stretches = table.stretches(source, topic, partition, start, end)
+        with ahead(stretches, _READ_AHEAD) as made:
+            for stretch in made:
+                if stretch.missing and options.fail_on_data_loss:
+                    raise DamagedData(
+                        f"{table.name} {stretch.missing} of {topic}, partition {partition}, are"
+                        " gone: deleted by retention before they were read, or damaged;"
+                        f"{'' if options.include_deleted else _ARCHIVE_HINT}"
+                        " set failOnDataLoss=false to go on without them"
+                    )
+                for batch in table.batches(topic, partition, stretch.frames, task.default_lane):
+                    yield rows_between(batch, table.position, start, end).select(schema.names)

@@ -1,0 +1,148 @@
+"""The options of the Spark source, named as those of Spark's Kafka source where it has them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from goq.client import Client
+from goq.errors import InvalidInput
+from goq.pipeline.arrow.tables import MESSAGES_TABLE, TABLES
+from goq.pipeline.spark.offset_ranges import Offsets, option_list, parse_offsets
+
+QUERY_PATIENCE: Final = "10s"
+"""How long the plan of a query waits for a node: it is what tells of a wrong URL."""
+STREAM_PATIENCE: Final = "1m"
+"""A stream outlives the restart of a node."""
+TASK_PATIENCE: Final = "5m"
+"""A task has been planned with the node: that was there a moment ago."""
+
+_KNOWN = {
+    "table": "messages",
+    "server": "http://127.0.0.1:8080",
+    "token": "",
+    "topic": "",
+    "subscribe": "",
+    "subscribepattern": "",
+    "startingoffsets": "",
+    "endingoffsets": "latest",
+    "startingtimestamp": "",
+    "includedeleted": "false",
+    "failondataloss": "true",
+    "maxoffsetspertrigger": "0",
+    "minpartitions": "1",
+    "partitions": "",
+    "columns": "",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What a query says of what it reads; travels to the tasks."""
+
+    table: str
+    servers: tuple[str, ...]
+    token: str | None
+    topics: tuple[str, ...]
+    pattern: str | None
+    starting: str | Offsets | None
+    ending: str | Offsets
+    starting_timestamp: str | None
+    include_deleted: bool
+    fail_on_data_loss: bool
+    offsets_per_trigger_max: int | None
+    tasks_min: int
+    partitions: frozenset[int] | None
+    columns: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, written: Mapping[str, str]) -> SourceOptions:
+        """Return the options of a query; raises ``InvalidInput`` that names the one at fault."""
+        given = {name.lower(): value for name, value in dict(written).items() if name != "path"}
+        for name in given:
+            if name not in _KNOWN:
+                raise InvalidInput(
+                    f"unknown option {name[:80]!r}; there are {', '.join(sorted(_KNOWN))}",
+                    field=name[:80],
+                )
+        options = {**_KNOWN, **given}
+        ways = [name for name in ("topic", "subscribe", "subscribepattern") if options[name]]
+        topics = option_list(options["topic"] or options["subscribe"])
+        pattern = options["subscribepattern"] or None
+        if len(ways) != 1 or not (topics or pattern):
+            raise InvalidInput("give one of topic, subscribe and subscribePattern", field="topic")
+        if pattern is not None:
+            _check_pattern(pattern)
+        if options["startingoffsets"] and options["startingtimestamp"]:
+            raise InvalidInput(
+                "give startingOffsets or startingTimestamp, not both", field="startingOffsets"
+            )
+        table = options["table"]
+        if table not in TABLES:
+            raise InvalidInput(
+                f"there is no table {table[:80]!r}; there are {', '.join(TABLES)}", field="table"
+            )
+        if options["startingtimestamp"] and table != MESSAGES_TABLE.name:
+            raise InvalidInput(
+                "startingTimestamp is for messages; filter events by their time",
+                field="startingTimestamp",
+            )
+        starting = options["startingoffsets"]
+        return cls(
+            table=table,
+            servers=tuple(option_list(options["server"])),
+            token=options["token"] or None,
+            topics=tuple(topics),
+            pattern=pattern,
+            starting=parse_offsets(starting, "startingOffsets") if starting else None,
+            ending=parse_offsets(options["endingoffsets"], "endingOffsets"),
+            starting_timestamp=options["startingtimestamp"] or None,
+            include_deleted=_truth(options["includedeleted"], "includeDeleted"),
+            fail_on_data_loss=_truth(options["failondataloss"], "failOnDataLoss"),
+            offsets_per_trigger_max=_count(options["maxoffsetspertrigger"], "maxOffsetsPerTrigger")
+            or None,
+            tasks_min=_count(options["minpartitions"], "minPartitions"),
+            partitions=frozenset(
+                _count(one, "partitions") for one in option_list(options["partitions"])
+            )
+            or None,
+            columns=tuple(_columns(option_list(options["columns"]), TABLES[table].schema.names)),
+        )
+
+    def client(self, patience: str = QUERY_PATIENCE) -> Client:
+        """Return a client of the node, as patient as that; a context manager."""
+        return Client(list(self.servers), token=self.token, retries=patience)
+
+
+def _check_pattern(pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise InvalidInput(
+            f"{pattern[:200]!r} is no pattern: {error}", field="subscribePattern"
+        ) from None
+
+
+def _truth(text: str, field: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise InvalidInput(f"{text[:50]!r} is neither true nor false", field=field)
+    return text.lower() == "true"
+
+
+def _count(text: str, field: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 16):
+        raise InvalidInput(f"{text[:50]!r} is not a number", field=field)
+    return int(text)
+
+
+def _columns(chosen: Sequence[str], known: Sequence[str]) -> Sequence[str]:
+    for name in chosen:
+        if chosen.count(name) > 1:
+            raise InvalidInput(f"the column {name[:80]!r} is named twice", field="columns")
+        if name not in known:
+            raise InvalidInput(
+                f"there is no column {name[:80]!r}; there are {', '.join(known)}", field="columns"
+            )
+    return chosen or known

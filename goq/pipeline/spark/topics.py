@@ -1,0 +1,98 @@
+"""The topics of a Spark query as the node has them, and the tasks that read them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql.datasource import InputPartition
+
+from goq.client import Client
+from goq.client.messages import ReadBatch
+from goq.errors import InvalidInput
+from goq.pipeline.arrow.node_source import Bounds, NodeSource
+from goq.pipeline.arrow.tables import TABLES
+from goq.pipeline.spark.offset_ranges import Offsets, Range, ranges_between, resolve
+from goq.pipeline.spark.source_options import SourceOptions
+from goq.pipeline.spark.transaction_topics import COMMITS_SUFFIX, STAGED_SUFFIX
+
+
+class Task(InputPartition):
+    """What one task reads; with nothing to read a query has one of them, over no messages."""
+
+    def __init__(self, piece: Range | None, default_lane: int) -> None:
+        super().__init__(piece)
+        self.piece = piece
+        self.default_lane = default_lane
+
+
+class Topics:
+    """The topics of a query as the node has them now."""
+
+    def __init__(self, client: Client, options: SourceOptions) -> None:
+        self._client = client
+        self._options = options
+        self._source = NodeSource(client, include_deleted=options.include_deleted)
+        every = {topic: self._every(topic) for topic in self._names()}
+        self.bounds = _chosen(every, options.partitions)
+
+    def _names(self) -> Sequence[str]:
+        """Return the topics; of those that match a pattern not what the sink keeps beside one."""
+        if self._options.pattern is None:
+            return self._options.topics
+        names = {topic["name"] for topic in self._client.topics()}
+        beside = {name + suffix for name in names for suffix in (STAGED_SUFFIX, COMMITS_SUFFIX)}
+        wanted = re.compile(self._options.pattern).fullmatch
+        return [name for name in sorted(names - beside) if wanted(name)]
+
+    def _every(self, topic: str) -> Mapping[int, Bounds]:
+        return TABLES[self._options.table].bounds(self._source, topic)
+
+    def starts(self, *, default: str) -> Offsets:
+        """Return where a query begins that has not begun yet."""
+        since = self._options.starting_timestamp
+        if since is None:
+            return resolve(self._options.starting or default, self.bounds, "startingOffsets")
+        return {
+            topic: {
+                p: _first(
+                    self._client.read(
+                        topic,
+                        partition=p,
+                        from_time=_time(since),
+                        limit=1,
+                        include_deleted=self._options.include_deleted,
+                    )
+                )
+                for p in partitions
+            }
+            for topic, partitions in self.bounds.items()
+        }
+
+    def tasks(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+        """Return the tasks that read from ``start`` up to ``end``; never none."""
+        pieces = ranges_between(start, end, self._options.tasks_min)
+        lanes = {topic: self._source.default_lane(topic) for topic in {p.topic for p in pieces}}
+        return [Task(p, lanes[p.topic]) for p in pieces] or [Task(None, 0)]
+
+
+def _chosen(
+    every: Mapping[str, Mapping[int, Bounds]], chosen: frozenset[int] | None
+) -> Mapping[str, Mapping[int, Bounds]]:
+    """Return only these partitions; raise ``InvalidInput`` for one that no topic has."""
+    if chosen is None:
+        return every
+    missing = chosen.difference(*every.values())
+    if missing and every:
+        raise InvalidInput(
+            f"there is no partition {min(missing)} in {', '.join(every)[:200]}", field="partitions"
+        )
+    return {t: {p: b for p, b in found.items() if p in chosen} for t, found in every.items()}
+
+
+def _first(piece: ReadBatch) -> int:
+    return piece.frames[0].header.base_offset if piece.frames else piece.next
+
+
+def _time(text: str) -> str | int:
+    return int(text) if text.isdigit() else text

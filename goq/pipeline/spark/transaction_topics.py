@@ -1,0 +1,197 @@
+"""The topics beside one that Spark writes to: what is staged for it, and the ledger of commits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from goq import limits
+from goq.client import Client
+from goq.client.lanes import lanes_of
+from goq.client.messages import Published, ReadBatch
+from goq.config.topic import TopicSettings
+from goq.errors import Conflict, GoqError, MessageNotFound
+from goq.frame.encoder import ProducerMark
+from goq.frame.header import HEADER_BYTES, parse_header
+from goq.frame.slice import slice_frame
+from goq.model import MessageId
+from goq.pipeline.spark.transactions import Entry, Staged
+
+STAGED_SUFFIX: Final = ".staged"
+COMMITS_SUFFIX: Final = ".commits"
+REQUEST_BYTES: Final = 4 * limits.MIB
+_STAGED_FOR = {"retention.age": "1d", "retention.bytes": "none", "segment.age": "1h"}
+_SAME_AS_TARGET = ("priority.lanes", "delay.max", "fsync")
+_LEDGER_KEPT = {
+    "retention.age": "none",
+    "retention.bytes": "none",
+    "cleanup": "compact",
+    "dedup.window": "7d",
+}
+
+
+class StagedTopic:
+    """A topic and what is staged for it; the staging topic is made where it is missing.
+
+    What the target would refuse for its lanes or its times, the staging topic refuses first.
+    """
+
+    def __init__(self, client: Client, topic: str) -> None:
+        self._client = client
+        self.topic = topic
+        self.staging = topic + STAGED_SUFFIX
+        found = client.topic_for_publish(topic)
+        self.partitions = len(found["partitions"])
+        self.lanes: TopicSettings = lanes_of(found["settings"]["priority.lanes"])
+        same = {name: found["settings"][name] for name in _SAME_AS_TARGET}
+        _ensure(client, self.staging, self.partitions, _STAGED_FOR, same)
+
+    def reached(self, producer_id: int) -> Mapping[int, int]:
+        """Return the producer's next number in each partition that knows it."""
+        return self._client.producer_reached(self.topic, producer_id)
+
+    def frames(self, staged: Sequence[Staged], skipped: int) -> Iterator[Sequence[bytes]]:
+        """Yield what is staged of one partition, from the message ``skipped`` on."""
+        gathered: list[bytes] = []
+        size_bytes = 0
+        for partition, start, end in staged:
+            at = min(start + skipped, end)
+            skipped -= at - start
+            while at < end:
+                for frame, after in self._read(partition, at, end):
+                    gathered.append(frame)
+                    size_bytes += len(frame)
+                    at = after
+                    if size_bytes >= REQUEST_BYTES:
+                        yield gathered
+                        gathered, size_bytes = [], 0
+        if gathered:
+            yield gathered
+
+    def _read(self, partition: int, start: int, end: int) -> list[tuple[bytes, int]]:
+        """Return some staged frames from ``start`` on, and where each ends; never none."""
+        limit = min(end - start, limits.READ_MESSAGES_MAX)
+        piece = self._client.read(self.staging, partition=partition, offset=start, limit=limit)
+        is_damaged = any(d.start_offset < end and start < d.end_offset for d in piece.damaged)
+        if is_damaged or not piece.frames or piece.frames[0].header.base_offset > start:
+            raise _gone(self.staging, piece, start, is_damaged)
+        return [
+            (bytes(slice_frame(view, start, end)), min(view.header.end_offset, end))
+            for view in piece.frames
+            if view.header.base_offset < end
+        ]
+
+    def publish(
+        self, partition: int, frames: Sequence[bytes], producer_id: int, sequence: int
+    ) -> int:
+        """Store frames under the producer's numbers from ``sequence`` on; return the next one."""
+        placed: list[tuple[int, bytes]] = []
+        for frame in frames:
+            marked, count = _marked(frame, ProducerMark(producer_id, 0, sequence))
+            placed.append((partition, marked))
+            sequence += count
+        self._client.publish_frames(self.topic, placed)
+        return sequence
+
+
+class TopicLedger:
+    """The entries of all transactions into a topic, in a topic of their own."""
+
+    def __init__(self, client: Client, topic: str) -> None:
+        self._client = client
+        self._topic = topic + COMMITS_SUFFIX
+        _ensure(client, self._topic, 1, _LEDGER_KEPT, {})
+
+    def newest(self, transaction: str) -> Entry | None:
+        """Return the latest batch's entry, the one that is done rather than the one begun."""
+        entries = self._entries(transaction)
+        latest = max([entry.batch for entry in entries], default=None)
+        same = [entry for entry in entries if entry.batch == latest]
+        return next((entry for entry in same if entry.done), same[0] if same else None)
+
+    def begin(self, transaction: str, entry: Entry) -> Entry:
+        """Append an entry, unless its batch has one; return the batch's entry."""
+        stored = self._append(transaction, entry, f"{transaction}/{entry.batch}")
+        return self._entry(stored.id.offset) if stored.duplicate else entry
+
+    def done(self, transaction: str, entry: Entry) -> None:
+        """Append that a batch is done."""
+        self._append(transaction, entry, f"{transaction}/{entry.batch}/done")
+
+    def _append(self, transaction: str, entry: Entry, dedup_text: str) -> Published:
+        value = msgspec.json.encode(entry)
+        return self._client.publish(self._topic, value, key=transaction, dedup_id=dedup_text)
+
+    def _entries(self, transaction: str) -> list[Entry]:
+        """Return the entries of a transaction's latest batch, and perhaps some before, in order."""
+        found: list[int] = []
+        cursor: str | None = None
+        while True:
+            try:
+                page = self._client.trace_search(self._topic, key=transaction, cursor=cursor)
+            except MessageNotFound:
+                return []
+            messages = [trace["message"] for trace in page["traces"]]
+            found += [
+                MessageId.parse(message["id"]).offset
+                for message in messages
+                if message["state"] != "compacted"
+            ]
+            cursor = page["next"]
+            if found or cursor is None:
+                return [self._entry(offset) for offset in sorted(found)]
+
+    def _entry(self, offset: int) -> Entry:
+        piece = self._client.read(self._topic, partition=0, offset=offset, limit=1)
+        for message in piece.messages:
+            if message.offset == offset and message.value is not None:
+                return msgspec.json.decode(message.value, type=Entry)
+        raise Conflict(
+            f"{self._topic} does not have its entry at offset {offset} any more: somebody deleted"
+            " of it, and what was committed is not known; use another txnId",
+            field="txnId",
+        )
+
+
+def _ensure(
+    client: Client,
+    name: str,
+    partitions: int,
+    settings: Mapping[str, str],
+    same: Mapping[str, object],
+) -> None:
+    """Make a topic, or let one that is there have as many partitions and the settings ``same``."""
+    found = client.topic_for_copies(name, partitions, {**settings, **same})
+    if len(found["partitions"]) < partitions:
+        client.alter_topic(name, partitions=partitions)
+    if any(found["settings"][key] != value for key, value in same.items()):
+        client.alter_topic(name, settings=dict(same))
+
+
+def _marked(frame: bytes, mark: ProducerMark) -> tuple[bytes, int]:
+    """Return a stored frame as it is published under a producer's numbers, and its count."""
+    header = parse_header(frame)._replace(
+        base_offset=0,
+        append_time_us=0,
+        leader_epoch=0,
+        producer_epoch=mark.epoch,
+        producer_id=mark.producer_id,
+        first_sequence=mark.first_sequence,
+    )
+    return header.pack() + frame[HEADER_BYTES:], header.message_count
+
+
+def _gone(staging: str, piece: ReadBatch, offset: int, is_damaged: bool) -> GoqError:
+    why = (
+        "some of them are damaged on the node, which goq doctor shows"
+        if is_damaged
+        else f"what is staged is kept for {_STAGED_FOR['retention.age']}"
+    )
+    return Conflict(
+        f"messages from {offset} on of {staging}, partition {piece.partition}, are gone before they"
+        f" were published: {why}. The batch cannot be finished: write what is missing of it under"
+        " another txnId",
+        field="txnId",
+    )

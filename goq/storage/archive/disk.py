@@ -1,0 +1,157 @@
+"""The archive as a disk: archived segments are read as if they still were what they had been.
+
+``00000000000000045678.log`` in a folder of the archive is read from the ``.log.zst`` of that name;
+everything else is the real disk's. Whole stretches are decompressed, one at a time whoever asks,
+and the latest are kept in memory within a bound.
+
+What of a damaged or missing archive cannot be had reads as the end of the file, so that whoever
+scans finds and reports the damage as in any segment, by the CRCs of the frames.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections import OrderedDict
+from pathlib import Path
+
+from goq import limits
+from goq.errors import DamagedData
+from goq.storage.archive.file import SUFFIX, Footer, read_footer, read_stretch
+from goq.storage.disk import Disk, File, NotCached
+from goq.storage.log.segment import SUFFIX as LOG_SUFFIX
+
+
+class ArchiveDisk:
+    """Reads the archive under ``root``; safe to use from several threads.
+
+    Files of segments there cannot be written by it, what lies beside them can.
+    """
+
+    def __init__(self, disk: Disk, root: Path) -> None:
+        self._disk = disk
+        self._root = root
+        self._stretches: OrderedDict[tuple[Path, int], memoryview] = OrderedDict()
+        self._footers: OrderedDict[Path, Footer] = OrderedDict()
+        self._held_bytes = 0
+        self._lock = threading.Lock()
+        self._decompressing = threading.Lock()
+
+    def read(self, path: Path, position: int, size_bytes: int, *, wait: bool = True) -> memoryview:
+        """Return bytes of a file; see :class:`~goq.storage.disk.Disk`."""
+        if not self._is_archived(path):
+            return self._disk.read(path, position, size_bytes, wait=wait)
+        parts: list[memoryview] = []
+        while size_bytes > 0:
+            number, start = divmod(position, limits.ARCHIVE_STRETCH_BYTES)
+            stretch = self._stretch(path, number, wait=wait)
+            part = stretch[start : start + size_bytes]
+            parts.append(part)
+            position += len(part)
+            size_bytes -= len(part)
+            if len(part) == 0 or start + len(part) < limits.ARCHIVE_STRETCH_BYTES:
+                break
+        return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
+
+    def size(self, path: Path) -> int:
+        """Return a file's length in bytes, before it was compressed."""
+        if not self._is_archived(path):
+            return self._disk.size(path)
+        return self._footer(path).size_bytes
+
+    def forget(self, directory: Path) -> None:
+        """Let go of what is known of files in a folder, which have changed or are gone."""
+        with self._lock:
+            for path in [p for p in self._footers if p.is_relative_to(directory)]:
+                del self._footers[path]
+            for key in [k for k in self._stretches if k[0].is_relative_to(directory)]:
+                self._held_bytes -= len(self._stretches.pop(key))
+
+    def open(self, path: Path) -> File:
+        """Open a file beside a segment."""
+        return self._disk.open(self._writable(path))
+
+    def replace(self, path: Path, data: bytes) -> None:
+        """Give a file beside a segment new content."""
+        self._disk.replace(self._writable(path), data)
+
+    def rename(self, path: Path, target: Path) -> None:
+        """Rename a file beside a segment."""
+        self._disk.rename(self._writable(path), self._writable(target))
+
+    def remove(self, path: Path) -> None:
+        """Remove a file beside a segment."""
+        self._disk.remove(self._writable(path))
+
+    def names(self, directory: Path) -> list[str]:
+        """Return the names in a directory, of segments as they are stored."""
+        return self._disk.names(directory)
+
+    def make_dir(self, directory: Path) -> None:
+        """Create a directory."""
+        self._disk.make_dir(directory)
+
+    def remove_dir(self, directory: Path) -> None:
+        """Refuse: nothing is deleted by reading."""
+        raise PermissionError(errno.EROFS, "the archive is read only", str(directory))
+
+    def _is_archived(self, path: Path) -> bool:
+        return path.suffix == LOG_SUFFIX and path.is_relative_to(self._root)
+
+    def _writable(self, path: Path) -> Path:
+        if self._is_archived(path):
+            raise PermissionError(errno.EROFS, "archived segments are read only", str(path))
+        return path
+
+    def _footer(self, path: Path) -> Footer:
+        with self._lock:
+            footer = self._footers.get(path)
+        if footer is None:
+            try:
+                footer = read_footer(self._disk, path.with_suffix(SUFFIX))
+            except DamagedData as error:
+                raise OSError(errno.EIO, error.detail, str(path)) from None
+            with self._lock:
+                self._footers[path] = footer
+                if len(self._footers) > limits.ARCHIVE_CACHE_FOOTERS:
+                    self._footers.popitem(last=False)
+        return footer
+
+    def _stretch(self, path: Path, number: int, *, wait: bool) -> memoryview:
+        found = self._held(path, number)
+        if found is not None:
+            return found
+        if not wait:
+            raise NotCached
+        with self._decompressing:
+            found = self._held(path, number)
+            return self._decompressed(path, number) if found is None else found
+
+    def _held(self, path: Path, number: int) -> memoryview | None:
+        with self._lock:
+            found = self._stretches.get((path, number))
+            if found is not None:
+                self._stretches.move_to_end((path, number))
+            return found
+
+    def _decompressed(self, path: Path, number: int) -> memoryview:
+        stored = path.with_suffix(SUFFIX)
+        try:
+            footer = read_footer(self._disk, stored)
+        except DamagedData:
+            return memoryview(b"")
+        if number >= len(footer.stretches):
+            return memoryview(b"")
+        size_bytes = min(limits.ARCHIVE_STRETCH_BYTES, footer.size_bytes)
+        self._make_room(size_bytes)
+        found = memoryview(read_stretch(self._disk, stored, footer, number))
+        with self._lock:
+            self._stretches[path, number] = found
+            self._held_bytes += len(found)
+        return found
+
+    def _make_room(self, size_bytes: int) -> None:
+        with self._lock:
+            while self._stretches and self._held_bytes + size_bytes > limits.ARCHIVE_CACHE_BYTES:
+                _, dropped = self._stretches.popitem(last=False)
+                self._held_bytes -= len(dropped)

@@ -1,0 +1,252 @@
+"""The columns of one segment: blocks in its ``.columns`` file, and in memory what follows them.
+
+The log's writer adds what it commits and lets a block be written when it takes a checkpoint, when
+much has gathered, and when it seals the segment. Anyone reads, from any thread. The columns of a
+sealed segment are looked for on first use; what the file lacks is read from the segment's frames,
+and written by whoever found it lacking. That the file cannot be written is no failure: a block
+that is not in it is read from the frames each time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from goq import limits
+from goq.frame.view import FrameView
+from goq.storage.column_index.block import (
+    NO_FRAME,
+    Block,
+    LastFrame,
+    Place,
+    Stretch,
+    last_frame,
+    pack,
+    unpack_dedup_rows,
+    unpack_rows,
+)
+from goq.storage.column_index.extract import read_frames
+from goq.storage.column_index.file import ColumnFile
+from goq.storage.column_index.rows import ColumnsBuilder, DedupRows, FrameRows, Rows
+from goq.storage.disk import Disk
+from goq.storage.scanner import FramePlace, Scan
+
+T = TypeVar("T")
+_MS_MAX = 2**63 - 1
+
+
+class SegmentColumns:
+    """See the module; the segment has ``size_bytes`` already."""
+
+    def __init__(self, disk: Disk, segment_path: Path, base_offset: int, size_bytes: int) -> None:
+        self._disk = disk
+        self._segment_path = segment_path
+        self._file = ColumnFile(disk, segment_path)
+        self._base = Place(0, base_offset)
+        self._size_bytes = size_bytes
+        self._is_sealed = True
+        self._is_loaded = False
+        self._blocks: list[Block] = []  # never changed in place
+        self._gathered = ColumnsBuilder()  # of the stretch behind the blocks
+        self._stretch = Stretch(self._base, self._base, NO_FRAME)
+        self._loading = threading.Lock()
+        self._swapping = threading.Lock()  # only while memory changes: commits wait for it
+
+    # For the log's writer
+
+    def begin_growing(self) -> None:
+        """Make ready for :meth:`add`; reads what the file lacks, so it blocks on the disk."""
+        with self._loading:
+            self._is_sealed = False
+            self._load()
+
+    def add(self, found: FrameRows, end: Place, last: LastFrame) -> None:
+        """Add what was just committed (memory only)."""
+        self._gather(found, end, last)
+        self._size_bytes = end.position
+
+    @property
+    def has_gathered_much(self) -> bool:
+        """Whether it is time to write, checkpoint or not."""
+        return self._gathered.size_bytes >= limits.COLUMNS_BLOCK_BYTES
+
+    def flush(self) -> None:
+        """Write what has been added; blocks on the disk, but waits for no sync."""
+        if self._stretch.start != self._stretch.end:
+            self._end_block()
+
+    def seal(self) -> None:
+        """Leave the segment to its readers: nothing more is added."""
+        self._is_sealed = True
+
+    def truncate(self, size_bytes: int) -> None:
+        """Forget what was cut off the segment's file, which is the one that grows from now on."""
+        with self._loading:
+            self._size_bytes = size_bytes
+            self._is_sealed = self._is_loaded = False
+            self._load()
+
+    def remove(self) -> None:
+        """Delete the file."""
+        self._file.remove()
+
+    # For readers
+
+    def rows(
+        self, start: int, end: int, due_from_ms: int | None = None, due_to_ms: int | None = None
+    ) -> Iterator[Rows]:
+        """Yield rows with offsets from ``start`` up to ``end``, a block at a time.
+
+        With a bound, both included, only of messages that were delayed to a time within.
+        """
+        due = None
+        if due_from_ms is not None or due_to_ms is not None:
+            due = max(1, due_from_ms or 1), _MS_MAX if due_to_ms is None else due_to_ms
+
+        def chosen(rows: Rows) -> Iterator[Rows]:
+            rows = rows.within(start, end)
+            rows = rows if due is None else rows.due_within(*due)
+            if len(rows.offsets):
+                yield rows
+
+        blocks, gathered = self._take(lambda builder: builder.rows())
+        for block in blocks:
+            if not block.rows or _is_outside(block, start, end) or (due and not block.has_due(due)):
+                continue
+            body = self._file.body(block)
+            yield from chosen(
+                self._read_again(block).rows() if body is None else unpack_rows(block, body)
+            )
+        yield from chosen(gathered)
+
+    def dedup_rows(self, start: int, end: int) -> Iterator[DedupRows]:
+        """Yield dedup ids of offsets from ``start`` up to ``end``, the newest block first."""
+        blocks, gathered = self._take(lambda builder: builder.dedup_rows())
+        gathered = gathered.within(start, end)
+        if len(gathered.offsets):
+            yield gathered
+        for block in reversed(blocks):
+            if not block.dedup_rows or _is_outside(block, start, end):
+                continue
+            body = self._file.body(block)
+            rows = (
+                self._read_again(block).dedup_rows()
+                if body is None
+                else unpack_dedup_rows(block, body)
+            ).within(start, end)
+            if len(rows.offsets):
+                yield rows
+
+    def _take(self, copy: Callable[[ColumnsBuilder], T]) -> tuple[list[Block], T]:
+        """Return the blocks, and a copy of what follows them."""
+        with self._loading:
+            self._load()
+            with self._swapping:
+                return self._blocks, copy(self._gathered)
+
+    def _gather(self, found: FrameRows, end: Place, last: LastFrame) -> None:
+        with self._swapping:
+            self._gathered.add(*found)
+            self._stretch = self._stretch._replace(end=end, last=last)
+
+    # Looking for what there is
+
+    def _load(self) -> None:
+        if not self._is_loaded:  # one that is empty is begun from memory alone
+            stored = self._size_bytes and self._file.blocks(self._base, self._size_bytes)
+            self._go_on_from(stored or [])
+
+    def _go_on_from(self, blocks: list[Block]) -> None:
+        """Keep these blocks, and make those that follow anew from the segment."""
+        self._is_loaded = False
+        stretch = blocks[-1].stretch if blocks else Stretch(self._base, self._base, NO_FRAME)
+        self._begin_stretch(blocks, stretch)
+        try:
+            for found, end, last in self._scan(stretch.end, stretch.last, self._size_bytes):
+                self._gather(found, end, last)
+                if self.has_gathered_much:
+                    self._end_block()
+        except FileNotFoundError:
+            return  # deleted, or lost: there is nothing to read, and nothing to write about it
+        if self._is_sealed:
+            self.flush()
+        self._is_loaded = True
+
+    def _scan(
+        self, start: Place, last: LastFrame, end_position: int
+    ) -> Iterator[tuple[FrameRows, Place, LastFrame]]:
+        """Yield what frames up to a frame's end say, some at a time, and how far they reach."""
+        scan = Scan(self._disk, self._segment_path, self._size_bytes, chunk_bytes=limits.MIB)
+        views, views_bytes, end = list[FrameView](), 0, start
+        for place in scan.frames(*start):
+            if place.position >= end_position:
+                break
+            end = Place(place.end_position, scan.offset)
+            if isinstance(place, FramePlace):
+                last = last_frame(place.position, place.view.buffer)
+                views.append(place.view)
+                views_bytes += len(place.view.buffer)
+            if views_bytes >= limits.COLUMNS_BLOCK_BYTES // 4:
+                yield read_frames(views), end, last
+                views, views_bytes = [], 0
+        yield read_frames(views), end, last
+
+    def _read_again(self, block: Block) -> ColumnsBuilder:
+        """Read from its frames what the file should have, and write that if the file is nobody's.
+
+        While the segment grows the file is the log's writer's.
+        """
+        builder = ColumnsBuilder()
+        try:
+            start, end, last = block.stretch
+            for found, _, _ in self._scan(start, last, end.position):
+                builder.add(*found)
+        except FileNotFoundError:
+            return builder
+        with self._loading:
+            if self._is_sealed and block in self._blocks:
+                self._go_on_from(self._blocks[: self._blocks.index(block)])
+        return builder
+
+    # Writing
+
+    def _end_block(self) -> None:
+        """Make a block of the stretch, one with the block before it if both are small."""
+        blocks, builder, stretch = self._blocks, self._gathered, self._stretch
+        before = blocks[-1] if blocks else None
+        if before and before.body_bytes + builder.size_bytes < limits.COLUMNS_BLOCK_BYTES:
+            body = self._file.body(before)
+            if body is not None:
+                builder = _joined(before, body, builder)
+                stretch = stretch._replace(start=before.stretch.start)
+                blocks = blocks[:-1]
+        position = blocks[-1].file_end if blocks else 0
+        if any(block.file_position < 0 for block in blocks):
+            position = -1  # a block that the file lacks must not be followed by one that it has
+        block = self._file.write(*pack(builder, stretch), position)
+        self._begin_stretch([*blocks, block], stretch)
+
+    def _begin_stretch(self, blocks: list[Block], before: Stretch) -> None:
+        with self._swapping:
+            self._blocks = blocks
+            self._gathered = ColumnsBuilder()
+            self._stretch = Stretch(before.end, before.end, before.last)
+
+
+def _joined(before: Block, body: memoryview, builder: ColumnsBuilder) -> ColumnsBuilder:
+    joined = ColumnsBuilder()
+    joined.add(
+        unpack_rows(before, body) if before.rows else None,
+        unpack_dedup_rows(before, body) if before.dedup_rows else None,
+    )
+    joined.add(
+        builder.rows() if builder.count else None,
+        builder.dedup_rows() if builder.dedup_count else None,
+    )
+    return joined
+
+
+def _is_outside(block: Block, start: int, end: int) -> bool:
+    return block.stretch.start.offset >= end or block.stretch.end.offset <= start

@@ -1,0 +1,200 @@
+"""Compaction: keeping the newest message of each key, in sealed segments.
+
+A *pass* knows the newest offset of the keys in one stretch of the log, from where the last pass
+ended on, as far as its memory allows. In everything before the stretch's end a message goes whose
+key is in the map with a higher offset. What lies before the stretch was compacted by passes
+before, so each key is there once. A tombstone, a key with a null value, goes when it is old
+enough and nothing older of its key is left: segments are dealt with in the order of their
+offsets, so that a crash never leaves an older message without the tombstone behind it.
+
+Nothing here decides when; :mod:`goq.broker.retention.compaction_manager` does.
+:mod:`goq.storage.compaction.segment_rewriter` writes the segments.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from goq.frame.header import Attribute
+from goq.frame.view import FrameView
+from goq.storage.disk import Disk
+from goq.storage.log.reader import LogReader
+from goq.storage.log.segment import Segment
+
+PROGRESS_NAME = "compacted"
+_PROGRESS = struct.Struct("<2q")
+_CRC = struct.Struct("<I")
+_HASH_BYTES = 16
+_READ_MESSAGES = 20_000
+
+
+class NewestKeys:
+    """The newest offset of each key from ``start`` up to ``end``, of at most ``keys_max`` keys.
+
+    Keys are known by a hash of 128 bits under ``secret``, so that nobody can choose two that are
+    taken for one.
+    """
+
+    def __init__(self, start: int, *, secret: bytes, keys_max: int) -> None:
+        self.start = self.end = start
+        self._keyed = blake2b(digest_size=_HASH_BYTES, key=secret)
+        self._keys_max = keys_max
+        self._newest: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._newest)
+
+    def hash(self, key: bytes) -> bytes:
+        """Return what a key is known by."""
+        hashed = self._keyed.copy()
+        hashed.update(key)
+        return hashed.digest()
+
+    def is_superseded(self, key: bytes, offset: int) -> bool:
+        """Whether there is a newer message of the key than the one at ``offset``."""
+        return self._newest.get(self.hash(key), -1) > offset
+
+    def add(self, view: FrameView) -> bool:
+        """Take a frame's keys, from ``end`` on; False where the map is full before its end."""
+        base, stop = view.header.base_offset, view.header.end_offset
+        first = max(0, self.end - base)
+        if not view.header.attributes & Attribute.KEYS:
+            self.end = stop
+            return True
+        newest = self._newest
+        count = view.header.message_count
+        offset = base + first
+        for key, kept in zip(view.keys(first, count), view.kept(first, count), strict=True):
+            if key is not None and kept:
+                known = self.hash(key)
+                if known not in newest and len(newest) >= self._keys_max:
+                    self.end = offset
+                    return False
+                newest[known] = offset
+            offset += 1
+        self.end = stop
+        return True
+
+
+def read_newest(
+    reader: LogReader, newest: NewestKeys, end_offset: int, pause: Callable[[], None]
+) -> None:
+    """Let a map have the keys up to ``end_offset``, or as many as it takes; blocks on the disk.
+
+    ``pause`` is called between some messages and the next.
+    """
+    newest.end = max(newest.end, reader.segments[0].base_offset)
+    while newest.end < end_offset:
+        reading = reader.read(newest.end, end_offset, messages_max=_READ_MESSAGES)
+        for view in reading.frames:
+            if not newest.add(view):
+                return
+            pause()
+        if reading.next_offset <= newest.end and not reading.frames:
+            return
+        newest.end = max(newest.end, reading.next_offset)
+
+
+class Verdict(NamedTuple):
+    """What becomes of the messages of one frame."""
+
+    gone: Sequence[int]
+    """The rows that are gone afterwards, rising."""
+    newly: int
+    """How many of them were there until now."""
+    tombstones: int
+    """How many tombstones stay, of those that a pass may judge."""
+
+
+def judge(view: FrameView, newest: NewestKeys, tombstones_until_us: int) -> Verdict:
+    """Return which messages of a frame go, as far as the map reaches.
+
+    Tombstones go that were appended at or before ``tombstones_until_us``.
+    """
+    header = view.header
+    count = header.message_count
+    before = [] if view.gone is None else view.gone.rows(0, count)
+    judged = min(count, newest.end - header.base_offset)
+    if judged <= 0 or not header.attributes & Attribute.KEYS or len(before) == count:
+        return Verdict(before, 0, 0)
+    was_gone = set(before)
+    is_over = header.append_time_us <= tombstones_until_us
+    nulls = _null_values(view, judged)
+    gone, tombstones = list(before), 0
+    for row, key in enumerate(view.keys(0, judged)):
+        if key is None or row in was_gone:
+            continue
+        if newest.is_superseded(key, header.base_offset + row) or (is_over and row in nulls):
+            gone.append(row)
+        elif row in nulls:
+            tombstones += 1
+    return Verdict(sorted(gone), len(gone) - len(before), tombstones)
+
+
+def _null_values(view: FrameView, count: int) -> set[int]:
+    validity = view.payload.value_validity
+    if validity is None:
+        return set()
+    return {row for row in range(count) if not validity[row >> 3] >> (row & 7) & 1}
+
+
+class Progress(NamedTuple):
+    """How far a log is compacted, and when the oldest tombstone there was appended, 0 for none."""
+
+    compacted_to: int = 0
+    tombstone_us: int = 0
+
+
+def dirty_bytes(segments: Sequence[Segment], progress: Progress) -> tuple[int, int]:
+    """Return how many bytes of the sealed segments no pass has seen, and how many they have."""
+    dirty = total = 0
+    for segment in segments[:-1]:
+        total += segment.size_bytes
+        unseen = segment.end_offset - max(segment.base_offset, progress.compacted_to)
+        if unseen > 0:
+            dirty += segment.size_bytes * unseen // segment.message_count
+    return dirty, total
+
+
+def is_due(
+    segments: Sequence[Segment], progress: Progress, tombstone_age_us: int, now_us: int
+) -> bool:
+    """Whether it is time for a pass: half is unseen, or a tombstone's time is over."""
+    dirty, total = dirty_bytes(segments, progress)
+    if dirty and 2 * dirty >= total:
+        return True
+    due_us = tombstones_due_us(progress, tombstone_age_us)
+    return due_us is not None and due_us <= now_us
+
+
+def tombstones_due_us(progress: Progress, tombstone_age_us: int) -> int | None:
+    """Return when the first tombstone may go, None where there is none."""
+    return progress.tombstone_us + tombstone_age_us if progress.tombstone_us else None
+
+
+def read_progress(disk: Disk, directory: Path) -> Progress:
+    """Return how far a log's folder says that it is compacted; not at all where it does not say."""
+    try:
+        data = bytes(disk.read(directory / PROGRESS_NAME, 0, _PROGRESS.size + _CRC.size))
+    except OSError:
+        return Progress()
+    if len(data) < _PROGRESS.size + _CRC.size:
+        return Progress()
+    if _CRC.unpack_from(data, _PROGRESS.size)[0] != crc32c(data[: _PROGRESS.size]):
+        return Progress()
+    return Progress(*_PROGRESS.unpack_from(data))
+
+
+def write_progress(disk: Disk, directory: Path, progress: Progress) -> None:
+    """Remember how far a log is compacted; losing it costs the time of a pass."""
+    data = _PROGRESS.pack(*progress)
+    try:
+        disk.replace(directory / PROGRESS_NAME, data + _CRC.pack(crc32c(data)))
+    except OSError:
+        return

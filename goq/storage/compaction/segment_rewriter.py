@@ -1,0 +1,297 @@
+"""Writing a sealed segment anew without the messages that are gone.
+
+Two readings: the first finds out what goes and which frames must stay for their producers, the
+second writes. Offsets and their order stay; a frame that loses nothing stays byte for byte, and so
+do bytes that are damaged. Frames of which nothing is left become one, up to the most that a frame
+may count; the last batches of each producer keep their headers, because at opening the partition
+learns from them what is a repetition.
+
+The new generation is written aside and synced. It becomes the segment when it gets its name.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from goq import limits
+from goq.errors import DamagedData
+from goq.frame.compacted_rows import compacted, emptied, gone_run
+from goq.frame.header import Attribute, FrameHeader
+from goq.frame.view import FrameView
+from goq.storage.compaction.cleaner import NewestKeys, judge
+from goq.storage.disk import Disk, File
+from goq.storage.log.segment import Segment
+from goq.storage.log.sparse_index import TIME_US_MAX, TIME_US_MIN, IndexEntry, SparseIndex
+from goq.storage.scanner import BadRegion, Scan
+
+_WRITE_BYTES = limits.MIB
+_NO_TIMES = (TIME_US_MAX, TIME_US_MIN)  # of an entry behind which no frame was added
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a pass goes by.
+
+    Times are microseconds: tombstones go that were appended at or before ``tombstones_until_us``,
+    dedup ids of what is gone stay with frames appended after ``dedup_after_us``. ``pause`` is
+    called between a frame and the next, and may end the pass by raising.
+    """
+
+    newest: NewestKeys
+    tombstones_until_us: int
+    dedup_after_us: int
+    pause: Callable[[], None]
+
+
+class Plan(NamedTuple):
+    """What becomes of a segment's frames, by the offset of each: the rows that are gone, as bits.
+
+    ``producers`` are the frames that stay for their producers' sake, ``tombstone_us`` is the append
+    time of the oldest tombstone that stays, 0 for none.
+    """
+
+    gone: dict[int, bytes]
+    newly_gone: int
+    producers: set[int]
+    tombstone_us: int
+
+
+def plan(disk: Disk, segment: Segment, terms: Terms) -> Plan:
+    """Read a segment and decide; a bit a message is remembered of frames that lose any."""
+    gone: dict[int, bytes] = {}
+    newly_gone = tombstone_us = 0
+    last: OrderedDict[int, list[int]] = OrderedDict()
+    for place in _scan(disk, segment).frames(0, segment.base_offset):
+        terms.pause()
+        if isinstance(place, BadRegion):
+            continue
+        view, header = place.view, place.view.header
+        verdict = judge(view, terms.newest, terms.tombstones_until_us)
+        if header.producer_id:
+            _remember(last, header)
+        if verdict.tombstones:
+            tombstone_us = min(tombstone_us or header.append_time_us, header.append_time_us)
+        if verdict.gone:
+            gone[header.base_offset] = _bits(verdict.gone, header.message_count)
+            newly_gone += verdict.newly
+    producers = {base for few in last.values() for base in few}
+    return Plan(gone, newly_gone, producers, tombstone_us)
+
+
+def _remember(last: OrderedDict[int, list[int]], header: FrameHeader) -> None:
+    """Note a producer's last frames, of as many producers as a partition remembers."""
+    few = last.setdefault(header.producer_id, [])
+    few.append(header.base_offset)
+    del few[: -limits.PRODUCER_BATCHES_REMEMBERED]
+    last.move_to_end(header.producer_id)
+    if len(last) > limits.PRODUCERS_PER_PARTITION_MAX:
+        last.popitem(last=False)
+
+
+def rewrite(
+    disk: Disk, segment: Segment, found: Plan, terms: Terms, *, time_before_us: int
+) -> Segment:
+    """Write the next generation of a segment aside, durably; :func:`put_in_place` names it.
+
+    ``time_before_us`` is the running maximum of append times before the segment.
+    """
+
+    def write(writer: SegmentWriter) -> None:
+        scan = _scan(disk, segment)
+        for place in scan.frames(0, segment.base_offset):
+            terms.pause()
+            if isinstance(place, BadRegion):
+                writer.add_damaged(_pieces(disk, segment, place), place)
+            else:
+                _add(writer, place.view, found, terms)
+
+    return written_aside(disk, segment, time_before_us, write)
+
+
+def written_aside(
+    disk: Disk, segment: Segment, time_before_us: int, write: Callable[[SegmentWriter], None]
+) -> Segment:
+    """Return a segment's next generation, written by ``write``: durable, and not in place yet.
+
+    Whatever ``write`` or the disk raises leaves the segment as it was, and nothing beside it.
+    """
+    new = Segment(segment.path.parent, segment.base_offset, segment.generation + 1)
+    file = disk.open(new.aside_path)
+    try:
+        if file.size_bytes:  # of a pass that was cut short
+            file.truncate(0)
+        writer = SegmentWriter(file, segment.base_offset, time_before_us)
+        write(writer)
+        writer.finish(segment.end_offset)
+        file.sync()
+    except BaseException:
+        file.close()
+        disk.remove(new.aside_path)
+        raise
+    file.close()
+    new.size_bytes, new.end_offset = writer.position, segment.end_offset
+    new.index = writer.index
+    new.time_us = writer.index.last().time_us
+    if segment.columns is not None:
+        new.keep_columns(disk)
+    return new
+
+
+def put_in_place(disk: Disk, new: Segment) -> None:
+    """Give a rewritten segment its name: from here on it is the segment, whatever happens."""
+    disk.rename(new.aside_path, new.path)
+    assert new.index is not None
+    try:
+        disk.replace(new.index_path, new.index.pack(new.index.last()))
+    except OSError:
+        return  # made again from the segment when it is needed
+
+
+def _scan(disk: Disk, segment: Segment) -> Scan:
+    return Scan(disk, segment.path, segment.size_bytes, chunk_bytes=limits.MIB)
+
+
+def _pieces(disk: Disk, segment: Segment, region: BadRegion) -> Iterator[memoryview]:
+    for position in range(region.position, region.end_position, _WRITE_BYTES):
+        size_bytes = min(_WRITE_BYTES, region.end_position - position)
+        yield disk.read(segment.path, position, size_bytes)
+
+
+def _bits(rows: Sequence[int], count: int) -> bytes:
+    mask = np.zeros(count, np.uint8)
+    mask[np.array(rows, np.int64)] = 1
+    return np.packbits(mask).tobytes()
+
+
+def _rows(bits: bytes, count: int) -> list[int]:
+    rows: list[int] = np.flatnonzero(
+        np.unpackbits(np.frombuffer(bits, np.uint8), count=count)
+    ).tolist()
+    return rows
+
+
+def _add(writer: SegmentWriter, view: FrameView, found: Plan, terms: Terms) -> None:
+    header = view.header
+    bits = found.gone.get(header.base_offset)
+    if bits is None:
+        writer.add(view.header, view.buffer)
+        return
+    rows = _rows(bits, header.message_count)
+    if len(rows) < header.message_count:
+        is_as_before = view.gone is not None and view.gone.kept_count + len(rows) == len(
+            view.gone.mask
+        )
+        writer.add(header, view.buffer if is_as_before else compacted(view, rows))
+        return
+    has_ids = bool(header.attributes & Attribute.DEDUP_ID)
+    keeps_ids = has_ids and header.append_time_us > terms.dedup_after_us
+    if header.base_offset in found.producers or keeps_ids:
+        is_as_before = view.gone is not None and view.gone.is_all and keeps_ids == has_ids
+        writer.add(header, view.buffer if is_as_before else emptied(view, keep_dedup_ids=keeps_ids))
+        return
+    writer.add_empty(header)
+
+
+class SegmentWriter:
+    """Writes frames one after the other, and what the index says of them."""
+
+    def __init__(self, file: File, base_offset: int, time_before_us: int) -> None:
+        self.position = 0
+        self.index = SparseIndex()
+        self._file = file
+        self.offset = base_offset
+        """Behind what has been added."""
+        self._time_us = time_before_us
+        self._run: _Run | None = None
+        self._buffers: list[bytes | memoryview] = []
+        self._buffered_bytes = 0
+        self.index.add(IndexEntry(base_offset, 0, time_before_us), always=True)
+
+    def add(self, header: FrameHeader, frame: bytes | memoryview) -> None:
+        """Add a frame of some messages."""
+        self._end_run()
+        self._put(header.base_offset, header.end_offset, header.append_time_us, frame)
+
+    def add_empty(self, header: FrameHeader) -> None:
+        """Add a frame of which all is gone, with those before it if they were gone too."""
+        run = self._run
+        if run is None or not run.takes(header):
+            self._end_run()
+            self._run = _Run(
+                header.base_offset, header.end_offset, header.append_time_us, header.leader_epoch
+            )
+            return
+        run.end_offset = header.end_offset
+        run.time_us = max(run.time_us, header.append_time_us)
+
+    def add_damaged(self, pieces: Iterable[memoryview], region: BadRegion) -> None:
+        """Add bytes that are no sound frame, as they are."""
+        self._end_run()
+        for piece in pieces:
+            self._write(piece)
+        if region.end_offset is not None:
+            self.offset = region.end_offset
+            self.index.add_bad_bytes()
+
+    def finish(self, end_offset: int) -> None:
+        """Write what is left; the index reaches to the end."""
+        self._end_run()
+        self._flush()
+        end = IndexEntry(end_offset, self.position, self._time_us, *_NO_TIMES)
+        self.index.add(end, always=True)
+
+    def _end_run(self) -> None:
+        run, self._run = self._run, None
+        if run is not None:
+            frame = gone_run(
+                run.base_offset,
+                run.end_offset - run.base_offset,
+                append_time_us=run.time_us,
+                leader_epoch=run.leader_epoch,
+            )
+            self._put(run.base_offset, run.end_offset, run.time_us, frame)
+
+    def _put(self, base: int, end: int, time_us: int, frame: bytes | memoryview) -> None:
+        if base != self.offset:
+            raise DamagedData(f"offset {self.offset} expected while rewriting, found {base}")
+        self._write(frame)
+        self.offset = end
+        self._time_us = max(self._time_us, time_us)
+        self.index.add(IndexEntry(end, self.position, self._time_us, time_us, time_us))
+
+    def _write(self, data: bytes | memoryview) -> None:
+        self._buffers.append(data)
+        self._buffered_bytes += len(data)
+        self.position += len(data)
+        if self._buffered_bytes >= _WRITE_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._buffers:
+            self._file.append(self._buffers)
+            self._buffers, self._buffered_bytes = [], 0
+
+
+@dataclass(slots=True)
+class _Run:
+    """Frames of which all is gone, to become one.
+
+    It has the latest of their times: the running maximum behind it is what it was.
+    """
+
+    base_offset: int
+    end_offset: int
+    time_us: int
+    leader_epoch: int
+
+    def takes(self, header: FrameHeader) -> bool:
+        """Whether a frame that follows may be in it too."""
+        return (
+            header.leader_epoch == self.leader_epoch
+            and header.end_offset - self.base_offset <= limits.FRAME_MESSAGES_MAX
+        )

@@ -1,0 +1,370 @@
+"""An append-only log of frames: segments in a directory, one of them growing.
+
+Appending has three steps, so that the disk's time is nobody else's: :meth:`Log.begin` and the
+batch's ``add`` place frames (memory only), :meth:`Log.write` writes and syncs them (any one
+thread), :meth:`Log.commit` makes them visible (memory only). One batch is under way at a time.
+A write that fails leaves the log as it was; a sync that fails ends it, because what the disk then
+holds is not known: no retry, no acknowledgement, until the log is opened again.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from goq import limits
+from goq.config.topic import Fsync
+from goq.errors import LogFailed, StorageFull
+from goq.storage.column_index.block import Place
+from goq.storage.damage import Damage
+from goq.storage.disk import Disk, File, is_full
+from goq.storage.log.reader import LogReader
+from goq.storage.log.recovery import Recovered, recover
+from goq.storage.log.recovery_point import Checkpoint, Durable
+from goq.storage.log.rewritten import Rewritten
+from goq.storage.log.segment import Segment
+from goq.storage.log.sparse_index import IndexEntry
+from goq.storage.log.write_batch import Batch
+
+_OFFSET_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """What a topic may choose about a log."""
+
+    segment_bytes: int = 64 * limits.MIB
+    segment_age_ms: int = 86_400_000
+    fsync: Fsync = Fsync.ALWAYS
+    columns: bool = False
+    """Whether what the columns of frames say is kept beside each segment."""
+
+
+class Log:
+    """The frames of one partition, or of its events, in order."""
+
+    def __init__(self, directory: Path, disk: Disk, config: LogConfig, found: Recovered) -> None:
+        self.directory = directory
+        self.config = config
+        self.truncated_bytes = found.truncated_bytes
+        self.scanned_bytes = found.scanned_bytes
+        self.failed: str | None = None
+        self._disk = disk
+        self._watermark = found.watermark
+        self._bytes_since_checkpoint = 0
+        self._rolled: Segment | None = None  # begun on the disk, but its first write failed
+        self._reader = LogReader(disk, found.segments, found.damage)
+        self.rewritten = Rewritten(found.segments)
+        self._file: File = disk.open(self.active.path)
+
+    @classmethod
+    def open(
+        cls, directory: Path, disk: Disk, config: LogConfig | None = None, *, base_offset: int = 0
+    ) -> Log:
+        """Recover the log in ``directory``, or begin one there at ``base_offset``.
+
+        Raises ``LogFailed`` when it cannot be read or its files contradict each other,
+        ``StorageFull`` when there is no room for what has to be written.
+        """
+        try:
+            found = recover(disk, directory, base_offset=base_offset)
+            try:
+                found.segments[-1].read_first_time(disk)  # so that begin() never needs the disk
+                config = config or LogConfig()
+                if config.columns:
+                    _keep_columns(disk, found.segments)
+                return cls(directory, disk, config, found)
+            except BaseException:
+                found.watermark.close()
+                raise
+        except OSError as error:
+            if is_full(error):
+                raise _no_room(directory, error) from error
+            raise LogFailed(f"{directory} cannot be opened: {error}") from error
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        """The segments in order, as they are now; the list is never changed in place."""
+        return self._reader.segments
+
+    @property
+    def active(self) -> Segment:
+        """The segment that grows."""
+        return self.segments[-1]
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset still held."""
+        return self.segments[0].base_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The offset that the next message gets."""
+        return self.active.end_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.size_bytes for segment in self.segments)
+
+    @property
+    def damage(self) -> list[Damage]:
+        """Quarantined ranges found so far."""
+        return self._reader.damage
+
+    @property
+    def reader(self) -> LogReader:
+        """The reading half."""
+        return self._reader
+
+    def begin(self, now_us: int, *, roll: bool = False) -> Batch:
+        """Return an empty batch behind the last committed one.
+
+        It begins a new segment when the active one is full or old enough, or with ``roll``.
+        """
+        if self.failed:
+            raise LogFailed(self.failed)
+        active, config = self.active, self.config
+        if self._rolled is not None:
+            return Batch(self._rolled, segment_bytes=config.segment_bytes)
+        if active.size_bytes and (
+            roll or active.size_bytes >= config.segment_bytes or self._is_old(now_us)
+        ):
+            return self._begin_rolled()
+        return Batch(active, segment_bytes=config.segment_bytes)
+
+    def _begin_rolled(self) -> Batch:
+        segment = Segment(self.directory, self.end_offset)
+        segment.time_us = self.active.time_us
+        if self.config.columns:
+            segment.keep_columns(self._disk).begin_growing()
+        return Batch(segment, segment_bytes=self.config.segment_bytes, rolls_from=self.active)
+
+    def _is_old(self, now_us: int) -> bool:
+        first_us = self.active.read_first_time(self._disk)
+        return first_us is not None and now_us - first_us >= self.config.segment_age_ms * 1000
+
+    def write(self, batch: Batch) -> None:
+        """Write a batch and make it as durable as the log's setting says.
+
+        Raises ``StorageFull`` with the log unchanged when there is no room, ``LogFailed`` when
+        the disk failed.
+        """
+        if self.failed:
+            raise LogFailed(self.failed)
+        if self.config.columns:
+            batch.read_columns()
+        try:
+            if batch.rolls_from is not None:
+                self._roll(batch)
+            self._append(batch)
+        except OSError as error:
+            if is_full(error):
+                raise _no_room(self.directory, error) from error
+            raise self._fail(error) from error
+        if self.config.fsync is Fsync.ALWAYS:
+            self._sync(Durable(batch.segment.base_offset, batch.end_position, batch.end_offset))
+        self._bytes_since_checkpoint += batch.size_bytes
+        if self._bytes_since_checkpoint >= limits.CHECKPOINT_INTERVAL_BYTES:
+            if self.config.fsync is not Fsync.ALWAYS:  # a checkpoint speaks of durable bytes only
+                self._sync(Durable(batch.segment.base_offset, batch.end_position, batch.end_offset))
+            self._checkpoint(batch.segment, batch.start_position, batch.start_offset)
+        elif batch.segment.columns is not None and batch.segment.columns.has_gathered_much:
+            batch.segment.columns.flush()
+
+    def _append(self, batch: Batch) -> None:
+        if self._file.size_bytes != batch.start_position:
+            raise OSError(errno.EIO, "the file does not end where the log does")
+        self._file.append(batch.buffers)
+
+    def _roll(self, batch: Batch) -> None:
+        """Seal the active segment, all of it durable, and begin the batch's.
+
+        What a full disk may refuse comes first and changes nothing here.
+        """
+        sealed, segment = batch.rolls_from, batch.segment
+        assert sealed is not None
+        self._sync(Durable(sealed.base_offset, sealed.size_bytes, sealed.end_offset))
+        self._save_index(sealed, sealed.size_bytes, sealed.end_offset)
+        file = self._disk.open(segment.path)
+        self._file.close()
+        self._file = file
+        try:
+            place = (segment.base_offset, 0, segment.base_offset)
+            self._watermark.durable = Durable(*place)
+            self._watermark.take_checkpoint(Checkpoint(*place, sealed.time_us))
+        except OSError as error:
+            raise self._fail(error) from error
+        segment.index = segment.index_up_to(self._disk, 0, time_before_us=sealed.time_us)
+        if sealed.columns is not None:
+            sealed.columns.flush()
+        self._bytes_since_checkpoint = 0
+        self._rolled = segment
+
+    def _sync(self, durable: Durable) -> None:
+        try:
+            self._file.sync()
+            self._watermark.advance(durable)
+        except OSError as error:
+            raise self._fail(error) from error
+
+    def _fail(self, error: OSError) -> LogFailed:
+        self.failed = (
+            f"the disk failed under {self.directory}: {error.strerror or error};"
+            " nothing more is accepted here until the node is restarted"
+        )
+        return LogFailed(self.failed)
+
+    def _checkpoint(self, segment: Segment, position: int, offset: int) -> None:
+        """Let recovery begin at a durable place; without room for that it stays where it was."""
+        if segment.columns is not None:
+            segment.columns.flush()
+        try:
+            self._save_index(segment, position, offset)
+            place = (segment.base_offset, position, offset)
+            self._watermark.take_checkpoint(Checkpoint(*place, segment.time_us))
+        except OSError as error:
+            if is_full(error):
+                return
+            raise self._fail(error) from error
+        self._bytes_since_checkpoint = 0
+
+    def _save_index(self, segment: Segment, position: int, offset: int) -> None:
+        assert segment.index is not None
+        end = IndexEntry(offset, position, segment.time_us)
+        self._disk.replace(segment.index_path, segment.index.pack(end))
+
+    def commit(self, batch: Batch) -> Segment | None:
+        """Make a written batch visible; return the segment that it sealed, if it rolled."""
+        segment, sealed = batch.segment, None
+        if segment is not self.active:
+            sealed, self._rolled = self.active, None
+            if sealed.columns is not None:
+                sealed.columns.seal()
+            self._reader.segments = [*self.segments, segment]
+        assert segment.index is not None
+        for entry in batch.entries:
+            segment.index.add(entry)
+        if segment.columns is not None and batch.buffers:
+            end = Place(batch.end_position, batch.end_offset)
+            segment.columns.add(batch.rows, end, batch.last_frame)
+        segment.size_bytes = batch.end_position
+        segment.end_offset = batch.end_offset
+        segment.time_us = batch.time_us
+        if segment.first_time_us is None:
+            segment.first_time_us = batch.first_time_us
+        return sealed
+
+    def roll(self) -> Segment | None:
+        """Seal the active segment without a write, so that retention can reach an idle log.
+
+        Blocks on the disk; return the sealed segment, None if the active one is empty. Raises
+        ``StorageFull`` with nothing changed, or ``LogFailed``.
+        """
+        if not self.active.size_bytes or self.failed:
+            return None
+        batch = self.begin(0, roll=True)
+        self.write(batch)
+        return self.commit(batch)
+
+    def sync(self) -> None:
+        """Make everything committed durable, whatever the setting; blocks on the disk."""
+        if self.failed:
+            raise LogFailed(self.failed)
+        active = self.active
+        self._sync(Durable(active.base_offset, active.size_bytes, active.end_offset))
+
+    def detach_before(self, offset: int) -> list[Segment]:
+        """Take the sealed segments that end at or before ``offset`` out of the log (memory only).
+
+        Hand them to :meth:`remove` to delete their files; until then opening finds them again.
+        """
+        count = 0
+        while count < len(self.segments) - 1 and self.segments[count].end_offset <= offset:
+            count += 1
+        detached = list(self.segments[:count])
+        self._reader.segments = self.segments[count:]
+        return detached
+
+    def exchange(self, segment: Segment, new: Segment) -> bool:
+        """Let a new generation be the segment (memory only); False if that has been detached.
+
+        Whoever reads the old one goes on with the new when its files are gone.
+        """
+        if segment not in self.segments[:-1]:
+            return False
+        self.rewritten.note(segment)
+        self._reader.segments = [new if s is segment else s for s in self.segments]
+        return True
+
+    def remove(self, detached: list[Segment]) -> None:
+        """Delete the files of detached segments, oldest first; blocks on the disk."""
+        for segment in detached:
+            segment.remove(self._disk)
+
+    def truncate(self, offset: int) -> int:
+        """Cut the log at the frame that holds ``offset``; return the new end offset.
+
+        Raises ``DamagedData`` for an offset amidst bad bytes; those that begin there go too.
+        The durable mark goes back first: a crash midway leaves a longer log, never one that
+        looks damaged.
+        """
+        if offset >= self.end_offset:
+            return self.end_offset
+        self.sync()  # the new durable mark may lie behind bytes that were never synced
+        segment, position, end_offset = self._reader.cut_of(max(offset, self.start_offset))
+        number = self.segments.index(segment)
+        dropped = [*self.segments[number + 1 :], *([self._rolled] if self._rolled else [])]
+        time_before_us = self._reader.time_before(segment)
+        index = segment.index_up_to(self._disk, position, time_before_us=time_before_us)
+        place = (segment.base_offset, position, end_offset)
+        try:
+            self._watermark.durable = Durable(*place)
+            self._watermark.take_checkpoint(Checkpoint(*place, index.last().time_us))
+            for after in reversed(dropped):
+                after.remove(self._disk)
+            self._file.close()
+            self._file = self._disk.open(segment.path)
+            self._file.truncate(position)
+            if segment.columns is not None:
+                segment.columns.truncate(position)
+        except OSError as error:
+            raise self._fail(error) from error
+        self._rolled = None
+        self._reader.forget_ends()
+        self._reader.forget_damage(end_offset, _OFFSET_MAX)
+        self._reader.segments = self.segments[: number + 1]
+        segment.size_bytes = position
+        segment.end_offset = end_offset
+        segment.index, segment.time_us = index, index.last().time_us
+        if not position:
+            segment.first_time_us = None
+        self._checkpoint(segment, position, end_offset)
+        return end_offset
+
+    def close(self) -> None:
+        """Sync, take a checkpoint so that opening again scans nothing, and release the files."""
+        try:
+            if not self.failed:
+                self.sync()
+                self._checkpoint(self.active, self.active.size_bytes, self.end_offset)
+        finally:
+            self._file.close()
+            self._watermark.close()
+
+
+def _keep_columns(disk: Disk, segments: Sequence[Segment]) -> None:
+    for segment in segments:
+        segment.keep_columns(disk)
+    active = segments[-1].columns
+    assert active is not None
+    active.begin_growing()
+
+
+def _no_room(directory: Path, error: OSError) -> StorageFull:
+    return StorageFull(
+        f"no room on the disk of {directory}: {error.strerror}; free some space, then send again",
+        retry_after_ms=1000,
+    )

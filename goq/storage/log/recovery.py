@@ -1,0 +1,270 @@
+"""Opening a log after anything.
+
+From the checkpoint on every frame is read and checked. Bad bytes at or after the durable position
+were never acknowledged: they are cut off. Bad bytes before it are damage: they stay, the log goes
+on after them, and their offsets are never given to another message.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from goq import limits
+from goq.errors import LogFailed
+from goq.frame.header import HEADER_BYTES
+from goq.storage.damage import Damage
+from goq.storage.disk import Disk, is_full
+from goq.storage.log.recovery_point import Checkpoint, Durable, Watermark
+from goq.storage.log.segment import Segment, list_segments, remove_leftovers
+from goq.storage.log.sparse_index import IndexEntry
+from goq.storage.scanner import BadRegion, Scan
+
+
+@dataclass(slots=True)
+class Recovered:
+    """A log's state as the disk has it, and what had to be done to it."""
+
+    segments: list[Segment]
+    watermark: Watermark
+    damage: list[Damage] = field(default_factory=list)
+    truncated_bytes: int = 0
+    scanned_bytes: int = 0
+
+
+def recover(disk: Disk, directory: Path, *, base_offset: int = 0) -> Recovered:
+    """Return the log in ``directory``, made anew at ``base_offset`` if there is none.
+
+    Raises ``LogFailed`` when the files contradict each other in a way that no crash explains.
+    """
+    disk.make_dir(directory)
+    remove_leftovers(disk, directory)
+    segments = list_segments(disk, directory)
+    watermark = Watermark.load(disk, directory)
+    end_is_known = watermark is not None
+    if watermark is None:
+        first = segments[0].base_offset if segments else base_offset
+        watermark = Watermark.create(disk, directory, first)
+    durable = watermark.durable
+    if not end_is_known and segments:
+        durable = _everything(segments[-1])
+    try:
+        return _Recovery(
+            disk, directory, segments, watermark, durable, end_is_known=end_is_known
+        ).run()
+    except BaseException:
+        watermark.close()
+        raise
+
+
+def _everything(last: Segment) -> Durable:
+    """The durable place when its file is lost: all there is, for none of it may be cut off.
+
+    How many messages a damaged tail held is then unknown; the bound is frames of no size.
+    """
+    frames_max = last.size_bytes // HEADER_BYTES + 1
+    offset = last.base_offset + frames_max * limits.FRAME_MESSAGES_MAX
+    return Durable(last.base_offset, last.size_bytes, offset)
+
+
+class _Recovery:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        segments: list[Segment],
+        watermark: Watermark,
+        durable: Durable,
+        *,
+        end_is_known: bool,
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._durable = durable
+        self._end_is_known = end_is_known
+        self._offset = watermark.checkpoint.offset
+        self._time_us = watermark.checkpoint.time_us
+        self._tail_is_damaged = False
+        self._changed = not end_is_known
+        self._result = Recovered(segments, watermark)
+
+    def run(self) -> Recovered:
+        result = self._result
+        todo, position = self._from_checkpoint()
+        for number, segment in enumerate(todo):
+            after = todo[number + 1] if number + 1 < len(todo) else None
+            before = todo[number - 1] if number else None
+            sound = self._follows(segment, before) and self._scan(segment, position, after)
+            if not sound:
+                self._drop(todo[number + 1 :])
+                break
+            position = 0
+        self._find_missing_tail()
+        if self._tail_is_damaged or not result.segments:
+            self._begin_segment()
+        if result.scanned_bytes or self._changed:
+            self._take_checkpoint()
+        return result
+
+    def _from_checkpoint(self) -> tuple[list[Segment], int]:
+        """Return the segments to check, and from which position in the first of them."""
+        segments, checkpoint = self._result.segments, self._result.watermark.checkpoint
+        number = bisect_left(segments, checkpoint.segment, key=lambda s: s.base_offset)
+        if number == len(segments):  # it was the newest and is gone: what was before it?
+            self._changed = True
+            number = max(0, number - 1)
+            self._offset = segments[number].base_offset if segments else checkpoint.segment
+        elif self._is_rewritten(segments[number]):  # since an older slot of the watermark
+            self._offset = segments[number].base_offset
+        elif segments[number].base_offset == checkpoint.segment:
+            return segments[number:], checkpoint.position
+        else:  # an older slot of the watermark speaks of a segment deleted by retention
+            self._offset = segments[number].base_offset
+        return segments[number:], 0
+
+    def _follows(self, segment: Segment, before: Segment | None) -> bool:
+        """Whether a segment continues the log; one that cannot and was never durable goes."""
+        if before is not None and segment.base_offset != self._offset:
+            if segment.base_offset < self._offset:
+                raise LogFailed(
+                    f"{segment.path} begins before offset {self._offset}, where the segment before"
+                    " it ends; restore the folder from a backup or move the file away"
+                )
+            if segment.base_offset > self._durable.offset:
+                self._drop([segment])
+                return False
+            self._add_damage(
+                segment.path, 0, 0, segment.base_offset, "the segment before this one is missing"
+            )
+            before.end_offset = segment.base_offset
+        return True
+
+    def _scan(self, segment: Segment, position: int, after: Segment | None) -> bool:
+        """Check a segment from ``position`` on; False where the log ends in it."""
+        before_us = self._time_us if not position else self._time_before(segment)
+        if position > segment.size_bytes:  # shorter than the checkpoint: find out from where
+            position, self._offset, self._time_us = 0, segment.base_offset, before_us
+        segment.index = index = segment.index_up_to(self._disk, position, time_before_us=before_us)
+        self._result.scanned_bytes += segment.size_bytes - position
+        self._tail_is_damaged = False
+        scan = Scan(self._disk, segment.path, segment.size_bytes, chunk_bytes=limits.MIB)
+        for place in scan.frames(position, self._offset):
+            if isinstance(place, BadRegion):
+                if not self._is_durable(segment, place.position):
+                    self._cut(segment, place.position)
+                    return False
+                self._quarantine(segment, place, after)
+                index.add_bad_bytes()
+            else:
+                self._offset = place.view.header.end_offset
+                time_us = place.view.header.append_time_us
+                self._time_us = max(self._time_us, time_us)
+                index.add(
+                    IndexEntry(self._offset, place.end_position, self._time_us, time_us, time_us)
+                )
+        segment.end_offset = self._offset
+        segment.time_us = self._time_us
+        return True
+
+    def _time_before(self, segment: Segment) -> int:
+        """Return the running maximum before a segment, or a bound below it that serves as well."""
+        number = self._result.segments.index(segment)
+        before = self._result.segments[number - 1] if number else None
+        return before.time_us if before is not None and before.has_index(self._disk) else 0
+
+    def _is_rewritten(self, segment: Segment) -> bool:
+        """Whether positions in a segment are those of a compaction: it was durable as a whole."""
+        return bool(segment.generation) and segment is not self._result.segments[-1]
+
+    def _is_durable(self, segment: Segment, position: int) -> bool:
+        if self._is_rewritten(segment):
+            return True
+        return (segment.base_offset, position) < (self._durable.segment, self._durable.position)
+
+    def _cut(self, segment: Segment, position: int) -> None:
+        self._changed = True
+        self._result.truncated_bytes += segment.size_bytes - position
+        file = self._disk.open(segment.path)
+        try:
+            file.truncate(position)
+        finally:
+            file.close()
+        segment.size_bytes = position
+        segment.end_offset = self._offset
+        segment.time_us = self._time_us
+
+    def _drop(self, segments: list[Segment]) -> None:
+        self._changed |= bool(segments)
+        for segment in reversed(segments):
+            self._result.truncated_bytes += segment.size_bytes
+            segment.remove(self._disk)
+            self._result.segments.remove(segment)
+
+    def _quarantine(self, segment: Segment, region: BadRegion, after: Segment | None) -> None:
+        end_offset = region.end_offset
+        if end_offset is None:
+            self._tail_is_damaged = after is None
+            end_offset = after.base_offset if after else max(self._durable.offset, self._offset)
+        self._add_damage(
+            segment.path, region.position, region.end_position, end_offset, region.reason
+        )
+
+    def _find_missing_tail(self) -> None:
+        """Frames that were durable and are gone without a trace: the file is too short."""
+        if self._end_is_known and self._offset < self._durable.offset:
+            last = self._result.segments[-1] if self._result.segments else None
+            path, size = (last.path, last.size_bytes) if last else (self._directory, 0)
+            self._add_damage(path, size, size, self._durable.offset, "the file was cut short")
+            self._tail_is_damaged = True
+
+    def _add_damage(
+        self, path: Path, position: int, end_position: int, end_offset: int, reason: str
+    ) -> None:
+        self._result.damage.append(
+            Damage(path, position, end_position, self._offset, end_offset, reason)
+        )
+        self._offset = end_offset
+
+    def _begin_segment(self) -> None:
+        self._changed = True
+        segment = Segment(self._directory, self._offset)
+        self._disk.open(segment.path).close()
+        segment.time_us = self._time_us
+        segment.index = segment.index_up_to(self._disk, 0, time_before_us=self._time_us)
+        if self._result.segments:
+            self._result.segments[-1].end_offset = self._offset
+        self._result.segments.append(segment)
+
+    def _take_checkpoint(self) -> None:
+        active = self._result.segments[-1]
+        watermark = self._result.watermark
+        self._make_durable(active)
+        place = (active.base_offset, active.size_bytes, self._offset)
+        watermark.durable = Durable(*place)
+        end = IndexEntry(self._offset, active.size_bytes, self._time_us)
+        assert active.index is not None
+        try:
+            self._disk.replace(active.index_path, active.index.pack(end))
+        except OSError as error:
+            if not is_full(error):  # reading and deleting must be possible on a full disk
+                raise
+        watermark.take_checkpoint(Checkpoint(*place, self._time_us))
+
+    def _make_durable(self, active: Segment) -> None:
+        """Write what was found sound above the durable place once more, and sync it.
+
+        After a failed sync the system may hold bytes in memory that it takes for written and that
+        no later sync would write.
+        """
+        durable = self._result.watermark.durable
+        position = durable.position if durable.segment == active.base_offset else 0
+        file = self._disk.open(active.path)
+        try:
+            while position < active.size_bytes:
+                some = self._disk.read(active.path, position, limits.MIB)
+                file.write_at(bytes(some), position)
+                position += len(some)
+            file.sync()
+        finally:
+            file.close()

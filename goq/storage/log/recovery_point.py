@@ -1,0 +1,120 @@
+"""How far a log is durable, remembered outside of the log.
+
+The file tells a torn tail from corruption: bad bytes at or after the durable position were never
+acknowledged and may go, bad bytes before it were and may not. It holds two slots of 512 bytes,
+written in turn, the newest sound one counts:
+
+    sequence u64 · checkpoint (segment, position, offset, time_us) 4 x i64 ·
+    durable (segment, position, offset) 3 x i64 · CRC32C u32 of all before it
+
+``durable`` is written after each sync of the log, before anyone is told, and itself synced only
+with each checkpoint: a killed process leaves it exact, a power cut may set it back to the last
+checkpoint. What lies between is then judged by its CRC alone: sound frames stay, so nothing
+acknowledged is lost unless the disk also damaged it in the moments since.
+
+``checkpoint`` is where recovery begins to scan; the segment's index reaches at least that far.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from goq.storage.disk import Disk, File
+
+FILE_NAME = "watermark"
+_SLOT = struct.Struct("<Q4q3q")
+_CRC = struct.Struct("<I")
+_SLOT_BYTES = 512
+
+
+class Checkpoint(NamedTuple):
+    """Everything before this place was sound when it was taken."""
+
+    segment: int
+    position: int
+    offset: int
+    time_us: int
+
+
+class Durable(NamedTuple):
+    """Everything before this place survives power loss."""
+
+    segment: int
+    position: int
+    offset: int
+
+
+class Watermark:
+    """The two places, kept in a file."""
+
+    def __init__(self, file: File, sequence: int, checkpoint: Checkpoint, durable: Durable) -> None:
+        self._file = file
+        self._sequence = sequence
+        self.checkpoint = checkpoint
+        self.durable = durable
+
+    @classmethod
+    def create(cls, disk: Disk, directory: Path, base_offset: int) -> Watermark:
+        """Begin at ``base_offset``; nothing is written before the log's real end is known."""
+        checkpoint = Checkpoint(base_offset, 0, base_offset, 0)
+        durable = Durable(base_offset, 0, base_offset)
+        return cls(disk.open(directory / FILE_NAME), 0, checkpoint, durable)
+
+    @classmethod
+    def load(cls, disk: Disk, directory: Path) -> Watermark | None:
+        """Return the newest sound slot, or None when the file holds none."""
+        found = _read(disk, directory)
+        return None if found is None else cls(disk.open(directory / FILE_NAME), *found)
+
+    def advance(self, durable: Durable) -> None:
+        """Record what has just been synced."""
+        self.durable = durable
+        self._write()
+
+    def take_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Record, durably, where the next recovery may begin."""
+        self.checkpoint = checkpoint
+        self.sync()
+
+    def sync(self) -> None:
+        """Make the two places themselves durable."""
+        self._write()
+        self._file.sync()
+
+    def close(self) -> None:
+        """Release the file."""
+        self._file.close()
+
+    def _write(self) -> None:
+        self._sequence += 1
+        fields = _SLOT.pack(self._sequence, *self.checkpoint, *self.durable)
+        slot = fields + _CRC.pack(crc32c(fields))
+        self._file.write_at(slot, _SLOT_BYTES * (self._sequence % 2))
+
+
+def read_durable(disk: Disk, directory: Path) -> Durable | None:
+    """Return how far a log is durable, changing nothing; None where no file says so."""
+    found = _read(disk, directory)
+    return None if found is None else found[2]
+
+
+def _read(disk: Disk, directory: Path) -> tuple[int, Checkpoint, Durable] | None:
+    try:
+        data = bytes(disk.read(directory / FILE_NAME, 0, 2 * _SLOT_BYTES))
+    except FileNotFoundError:
+        return None
+    slots = [slot for slot in map(_unpack, (data, data[_SLOT_BYTES:])) if slot is not None]
+    return max(slots, default=None)
+
+
+def _unpack(data: bytes) -> tuple[int, Checkpoint, Durable] | None:
+    if len(data) < _SLOT.size + _CRC.size:
+        return None
+    if crc32c(data[: _SLOT.size]) != _CRC.unpack_from(data, _SLOT.size)[0]:
+        return None
+    sequence, *places = _SLOT.unpack_from(data)
+    return sequence, Checkpoint(*places[:4]), Durable(*places[4:])

@@ -1,0 +1,170 @@
+"""Reading the messages of a range of times, exact whatever the clock did.
+
+Append times are those of the leader's clock, which may be set back; so a range of times is not one
+range of offsets. What is read here is what a filter over all messages would leave: stretches of the
+log without any frame of the range are known by the index and not read, and of the others each frame
+is looked at. All messages of a frame have its time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from goq import limits
+from goq.errors import DamagedData
+from goq.frame.view import FrameView
+from goq.storage.damage import Damage
+from goq.storage.log.reader import LogReader, Reading, guess_chunk_bytes, number_of
+from goq.storage.log.segment import Segment
+from goq.storage.log.sparse_index import TIME_US_MAX, TIME_US_MIN, Run
+
+_INDEX_SHARE = 128  # an index is about so many times smaller than its segment
+_SEGMENT_FRAMES = 4  # asking an index that is in memory costs about as much as so many frames
+
+
+class TimeRange(NamedTuple):
+    """Times in microseconds since 1970: from the first, up to the second but not it."""
+
+    from_us: int = TIME_US_MIN
+    to_us: int = TIME_US_MAX + 1
+
+    def __contains__(self, time_us: object) -> bool:
+        return isinstance(time_us, int) and self.from_us <= time_us < self.to_us
+
+
+class ReadBounds(NamedTuple):
+    """Where a reading ends: enough found, or so much looked through that it is time to pause."""
+
+    messages_max: int = limits.READ_MESSAGES_MAX
+    bytes_max: int = limits.READ_BYTES_MAX
+    scanned_bytes_max: int = limits.TIME_SCAN_BYTES_MAX
+
+
+FOREGROUND = ReadBounds()
+
+
+FOREGROUND = ReadBounds()
+
+
+def frames_between(
+    reader: LogReader,
+    times: TimeRange,
+    offset: int,
+    end_offset: int,
+    bounds: ReadBounds = FOREGROUND,
+) -> Reading:
+    """Read the frames in a range of times that hold messages from ``offset`` up to ``end_offset``.
+
+    From any thread; blocks on the disk. The reading goes on from ``next_offset``, all before which
+    was looked at; where that is not below ``end_offset``, there is no more. Between there may be no
+    frame at all, when ``scanned_bytes_max`` ended it. Damage that was met is given with the
+    frames: its messages may have been of the range.
+    """
+    search = _Search(reader, times, offset, end_offset, bounds)
+    search.run()
+    return search.reading
+
+
+class _Search:
+    """One reading under way."""
+
+    def __init__(
+        self, reader: LogReader, times: TimeRange, offset: int, end_offset: int, bounds: ReadBounds
+    ) -> None:
+        self.reading = Reading(next_offset=max(offset, reader.segments[0].base_offset))
+        self._reader = reader
+        self._times = times
+        self._end_offset = end_offset
+        self._messages_left = bounds.messages_max
+        self._bytes_left = bounds.bytes_max
+        self._scan_left = bounds.scanned_bytes_max
+
+    @property
+    def _is_full(self) -> bool:
+        return self._messages_left <= 0 or self._bytes_left <= 0 or self._scan_left <= 0
+
+    def run(self) -> None:
+        reading = self.reading
+        while reading.next_offset < self._end_offset and not self._is_full:
+            segments = self._reader.segments
+            number = number_of(segments, reading.next_offset)
+            if reading.next_offset >= segments[number].end_offset:
+                if number + 1 == len(segments):
+                    return
+                reading.next_offset = segments[number + 1].base_offset  # nothing lies between
+            elif not self._read_segment(segments, number):
+                start_offset = self._reader.segments[0].base_offset
+                reading.next_offset = max(reading.next_offset, start_offset)
+
+    def _read_segment(self, segments: Sequence[Segment], number: int) -> bool:
+        """Read a segment to its end or until there is enough.
+
+        Return False if its files went meanwhile: it was deleted, or another has its place.
+        """
+        reading = self.reading
+        stop = min(segments[number].end_offset, self._end_offset)
+        runs = self._runs(segments, number)
+        if runs is None:
+            return False
+        for run in runs:
+            if run.start_offset >= stop:
+                break
+            reading.next_offset = max(reading.next_offset, run.start_offset)
+            run_end = stop if run.end_offset is None else min(run.end_offset, stop)
+            self._read_run(segments, number, run.size_bytes, run_end)
+            if self._is_full:
+                return True
+            if reading.next_offset < run_end:
+                return False
+        reading.next_offset = max(reading.next_offset, stop)
+        return True
+
+    def _runs(self, segments: Sequence[Segment], number: int) -> list[Run] | None:
+        segment, times = segments[number], self._times
+        self._scan_left -= _SEGMENT_FRAMES * limits.FRAME_SCAN_COST_BYTES
+        if segment.index is None:  # it has to be read, or even made anew
+            self._scan_left -= segment.size_bytes // _INDEX_SHARE
+        try:
+            index = self._reader.index_of(segments, number)
+        except FileNotFoundError:
+            if segment not in self._reader.segments:
+                return None
+            raise DamagedData(f"{segment.path} is gone") from None
+        least_us = max(times.from_us, TIME_US_MIN)
+        most_us = min(times.to_us - 1, TIME_US_MAX)
+        return index.runs(least_us, most_us, self.reading.next_offset)
+
+    def _read_run(
+        self, segments: Sequence[Segment], number: int, size_bytes: int, run_end: int
+    ) -> None:
+        """Read up to offset ``run_end``, less if there is enough or the files went."""
+        reading = self.reading
+        chunk_bytes = min(
+            max(size_bytes, limits.INDEX_INTERVAL_BYTES),
+            guess_chunk_bytes(segments[number], self._messages_left, self._bytes_left),
+        )
+        for found in self._reader.places(segments, number, reading.next_offset, chunk_bytes):
+            if isinstance(found, Damage):
+                self._pass_over(found)
+            else:
+                self._take(found.view)
+            if self._is_full or reading.next_offset >= run_end:
+                return
+
+    def _pass_over(self, damage: Damage) -> None:
+        self.reading.damage.append(damage)
+        self.reading.next_offset = max(self.reading.next_offset, damage.end_offset)
+        self._scan_left -= damage.end_position - damage.position
+
+    def _take(self, view: FrameView) -> None:
+        """Take a frame if it is of the range and there is room for it."""
+        header, reading = view.header, self.reading
+        self._scan_left -= header.frame_bytes + limits.FRAME_SCAN_COST_BYTES
+        if header.append_time_us in self._times:
+            self._bytes_left -= header.frame_bytes
+            if reading.frames and self._bytes_left < 0:
+                return
+            reading.frames.append(view)
+            self._messages_left -= header.end_offset - max(header.base_offset, reading.next_offset)
+        reading.next_offset = header.end_offset

@@ -1,0 +1,87 @@
+"""One group commit: the frames that are written and synced together.
+
+A batch is filled and committed by the log's owner and written by any one thread in between. It
+lies in one segment: a log rolls only between batches.
+"""
+
+from __future__ import annotations
+
+from goq import limits
+from goq.frame.header import HEADER_BYTES, FrameHeader, stamp
+from goq.frame.view import FrameView
+from goq.storage.column_index.block import LastFrame, last_frame
+from goq.storage.column_index.extract import COLUMN_ATTRIBUTES, read_frames
+from goq.storage.column_index.rows import FrameRows
+from goq.storage.log.segment import Segment
+from goq.storage.log.sparse_index import IndexEntry
+
+
+class Batch:
+    """Frames on their way into ``segment``, stamped with their offsets."""
+
+    def __init__(
+        self, segment: Segment, *, segment_bytes: int, rolls_from: Segment | None = None
+    ) -> None:
+        self.segment = segment
+        self.rolls_from = rolls_from
+        self.start_position = segment.size_bytes
+        self.start_offset = segment.end_offset
+        self.end_position = segment.size_bytes
+        self.end_offset = segment.end_offset
+        self.time_us = segment.time_us
+        self.first_time_us: int | None = None
+        self.buffers: list[bytes | memoryview] = []
+        self.entries: list[IndexEntry] = []
+        self.rows: FrameRows = None, None
+        """What the columns of its frames say, once :meth:`read_columns` was called."""
+        self._with_columns: list[tuple[FrameHeader, int]] = []  # and where in the buffers
+        room = segment_bytes - segment.size_bytes
+        self._bytes_max = min(max(room, 0), limits.COMMIT_BATCH_BYTES_MAX)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that the batch adds to the log."""
+        return self.end_position - self.start_position
+
+    def takes(self, frame_bytes: int) -> bool:
+        """Whether another frame fits; the first always does."""
+        return not self.buffers or self.size_bytes + frame_bytes <= self._bytes_max
+
+    def add(
+        self, header: FrameHeader, body: memoryview, *, append_time_us: int, leader_epoch: int
+    ) -> int:
+        """Stamp a frame with the next offset and return that."""
+        offset = self.end_offset
+        stamped = stamp(
+            header, base_offset=offset, append_time_us=append_time_us, leader_epoch=leader_epoch
+        )
+        if header.attributes & COLUMN_ATTRIBUTES:
+            self._with_columns.append((stamped, len(self.buffers)))
+        self.buffers += (stamped.pack(), body)
+        self.end_offset = offset + header.message_count
+        self.end_position += HEADER_BYTES + len(body)
+        if append_time_us > self.time_us:
+            self.time_us = append_time_us
+        if self.first_time_us is None:
+            self.first_time_us = append_time_us
+        self.entries.append(
+            IndexEntry(
+                self.end_offset, self.end_position, self.time_us, append_time_us, append_time_us
+            )
+        )
+        return offset
+
+    def read_columns(self) -> None:
+        """Read the columns of the frames that have any: work for the thread that writes."""
+        self.rows = read_frames(
+            [
+                FrameView(stamped, memoryview(b"".join(self.buffers[place : place + 2])))
+                for stamped, place in self._with_columns
+            ]
+        )
+
+    @property
+    def last_frame(self) -> LastFrame:
+        """By what the batch's last frame is known again."""
+        header, body = self.buffers[-2:]
+        return last_frame(self.end_position - len(header) - len(body), header)

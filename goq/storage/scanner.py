@@ -1,0 +1,161 @@
+"""Walking the frames of a segment file, and finding the next sound one past bad bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from goq import limits
+from goq.errors import InvalidFrame
+from goq.frame.header import ALIGNMENT_BYTES, HEADER_BYTES, MAGIC, FrameHeader, parse_header
+from goq.frame.validate import check_body_crc
+from goq.frame.view import FrameView
+from goq.storage.disk import Disk
+
+
+class FramePlace(NamedTuple):
+    """A sound frame and where it lies in its file."""
+
+    position: int
+    view: FrameView
+
+    @property
+    def end_position(self) -> int:
+        """The byte after the frame."""
+        return self.position + self.view.header.frame_bytes
+
+
+class BadRegion(NamedTuple):
+    """Bytes that are no sound frame, up to where the next may begin.
+
+    ``end_offset`` is None where nothing in the file tells how many messages are lost.
+    """
+
+    position: int
+    end_position: int
+    start_offset: int
+    end_offset: int | None
+    reason: str
+
+
+class Scan:
+    """Reads a segment's frames in order from a known place, a chunk at a time.
+
+    A frame whose header is sound and whose body is not is passed by its length. Past a damaged
+    header the next frame is searched for, and because a message may itself hold the bytes of a
+    frame, one is believed only if it ends where the file does or where a frame that continues it
+    begins. (So a lone sound frame between two damaged headers is given up with them.)
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        path: Path,
+        size_bytes: int,
+        *,
+        chunk_bytes: int = limits.READ_CHUNK_BYTES,
+        wait: bool = True,
+    ) -> None:
+        self._disk = disk
+        self._path = path
+        self._size_bytes = size_bytes
+        self._chunk_bytes = chunk_bytes
+        self._wait = wait
+        self._chunk = memoryview(b"")
+        self._chunk_position = 0
+        self.offset = 0
+        """The offset after the last frame or region passed."""
+
+    def frames(
+        self, position: int, offset: int, *, skip_to: int = 0
+    ) -> Iterator[FramePlace | BadRegion]:
+        """Yield what lies from ``position`` on, where the next message should be ``offset``.
+
+        Frames that end at or before ``skip_to`` are passed over by their header alone. Every
+        frame yielded has passed both CRCs and continues the offsets without a gap.
+        """
+        self.offset = offset
+        while position < self._size_bytes:
+            found = self._at(position, self.offset, skip_to)
+            if isinstance(found, FrameHeader):
+                self.offset = found.end_offset
+                position += found.frame_bytes
+                continue
+            if isinstance(found, FramePlace):
+                self.offset = found.view.header.end_offset
+            elif found.end_offset is not None:
+                self.offset = found.end_offset
+            position = found.end_position
+            yield found
+
+    def _at(self, position: int, offset: int, skip_to: int) -> FramePlace | BadRegion | FrameHeader:
+        """Return what lies at ``position``: only its header for a frame to be passed over."""
+        try:
+            header = parse_header(self._bytes(position, HEADER_BYTES))
+        except InvalidFrame as error:
+            return self._search(position, offset, error.detail)
+        end_position, end_offset = position + header.frame_bytes, header.end_offset
+        if header.base_offset > offset:
+            reason = f"offset {offset} expected, the frame begins at {header.base_offset}"
+            return BadRegion(position, position, offset, header.base_offset, reason)
+        if header.base_offset < offset:
+            reason = f"the frame's offset {header.base_offset} was there before"
+            return self._search(position, offset, reason)
+        if end_position > self._size_bytes:
+            reason = f"the frame is cut off: {header.frame_bytes} bytes, {self._size_bytes} in all"
+            return BadRegion(position, self._size_bytes, offset, None, reason)
+        if end_offset <= skip_to:
+            return header
+        try:
+            return FramePlace(position, self._frame(position, header))
+        except InvalidFrame as error:
+            return BadRegion(position, end_position, offset, end_offset, error.detail)
+
+    def _frame(self, position: int, header: FrameHeader) -> FrameView:
+        view = FrameView(header, self._bytes(position, header.frame_bytes))
+        if len(view.buffer) < header.frame_bytes:
+            raise InvalidFrame("the file is shorter than it was")
+        check_body_crc(view)
+        return view
+
+    def _bytes(self, position: int, size_bytes: int) -> memoryview:
+        start = position - self._chunk_position
+        if start < 0 or start + size_bytes > len(self._chunk):
+            wanted = max(size_bytes, self._chunk_bytes)
+            wanted = min(wanted, self._size_bytes - position)
+            self._chunk = self._disk.read(self._path, position, wanted, wait=self._wait)
+            self._chunk_position, start = position, 0
+        return self._chunk[start : start + size_bytes]
+
+    def _search(self, position: int, offset: int, reason: str) -> BadRegion:
+        """Return the region up to the first frame behind ``position`` that can come next."""
+        overlap = HEADER_BYTES - 1
+        start = position + ALIGNMENT_BYTES
+        while start < self._size_bytes:
+            chunk = bytes(self._disk.read(self._path, start, limits.MIB + overlap, wait=self._wait))
+            found = chunk.find(MAGIC)
+            while 0 <= found < limits.MIB:
+                candidate = start + found
+                if candidate % ALIGNMENT_BYTES == 0 and self._is_next(candidate, offset):
+                    next_offset = parse_header(self._bytes(candidate, HEADER_BYTES)).base_offset
+                    return BadRegion(position, candidate, offset, next_offset, reason)
+                found = chunk.find(MAGIC, found + 1)
+            start += limits.MIB
+        return BadRegion(position, self._size_bytes, offset, None, reason)
+
+    def _is_next(self, position: int, damaged_offset: int) -> bool:
+        """Whether the frame at ``position`` can be the one after that at ``damaged_offset``."""
+        try:
+            header = parse_header(self._bytes(position, HEADER_BYTES))
+            end_position = position + header.frame_bytes
+            if header.base_offset <= damaged_offset or end_position > self._size_bytes:
+                return False  # the damaged frame held at least one message
+            if end_position < self._size_bytes:
+                after = parse_header(self._bytes(end_position, HEADER_BYTES))
+                if after.base_offset != header.end_offset:
+                    return False
+            self._frame(position, header)
+        except InvalidFrame:
+            return False
+        return True

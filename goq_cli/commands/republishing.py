@@ -1,0 +1,139 @@
+"""``goq report republish``."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from goq.errors import TopicNotFound, UsageError
+from goq_cli.output.output import notice
+from goq_cli.session import SESSION
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from goq.pipeline.reports.report import Report
+    from goq.pipeline.spark.sink_options import SinkOptions
+
+_TABLES = ("messages", "events", "groups")
+
+
+def command(
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="As SELECT * FROM messages …")],
+    topics: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TOPIC…]", help="What the tables have; of an export default all."),
+    ] = None,
+    into: Annotated[str, typer.Option(metavar="TOPIC", help="Where they go.")] = "",
+    source: Annotated[
+        str, typer.Option("--from", metavar="DIR", help="What goq export wrote; else the node.")
+    ] = "",
+    txn_id: Annotated[
+        str, typer.Option(metavar="ID", help="Happens once; default by query and topics.")
+    ] = "",
+    include_deleted: Annotated[
+        bool, typer.Option("--include-deleted", help="Of the node also what is archived.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be.")] = False,
+    master: Annotated[
+        str, typer.Option(metavar="URL", help="The Spark master to work on.")
+    ] = "local[*]",
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a page of what is said, too.")
+    ] = None,
+) -> None:
+    """Publish messages again that a query chooses, each exactly once, in their order.
+
+    The query has the tables messages, events and groups. Run again, it finishes what was begun.
+    """
+    from goq_cli.commands.report import show
+    from goq_cli.extras import needs_extra
+
+    topics = topics or []
+    if not into:
+        raise UsageError("say where they go: --into TOPIC")
+    if not source and not topics:
+        raise UsageError("say what to read: --from DIR, or topics of the node")
+    if source and include_deleted:
+        raise UsageError("--include-deleted is for what is read from the node")
+    with needs_extra("spark"):
+        from goq.pipeline.reports.spark_errors import told_plainly
+        from goq.pipeline.spark.session import spark_session
+        from goq.pipeline.spark.sink_options import SinkOptions
+    servers, token = SESSION.servers_and_token()
+    options = SinkOptions.parse(
+        {
+            "topic": into,
+            "server": ",".join(servers),
+            "token": token or "",
+            "txnId": txn_id or default_transaction(query, topics, into),
+        }
+    )
+    _look(options, dry_run=dry_run)
+    notice("starting Spark…")
+    session = spark_session(master)
+    try:
+        with told_plainly():
+            rows = _rows(session, query, source, topics, include_deleted)
+            report = _run(rows, options, dry_run=dry_run)
+    finally:
+        session.stop()
+    show(report, html)
+
+
+def default_transaction(query: str, topics: list[str], into: str) -> str:
+    """Return the name of a transaction: the same for the same query, topics and target."""
+    told = json.dumps([query.strip(), sorted(topics), into])
+    return f"republish-{hashlib.blake2b(told.encode(), digest_size=8).hexdigest()}"
+
+
+def _look(options: SinkOptions, *, dry_run: bool) -> None:
+    """See whether the target is there, before Spark is started, and say what will be done."""
+    try:
+        with SESSION.client() as client:
+            if not dry_run:
+                client.topic_for_publish(options.topic)
+            else:
+                client.topic(options.topic)
+    except TopicNotFound:
+        if not dry_run:
+            raise
+        sys.stderr.write(f"there is no topic {options.topic} yet\n")
+    if not dry_run:
+        sys.stderr.write(
+            f"republishing into {options.topic} as --txn-id {options.transaction}: the same"
+            " command goes on if it is cut short, and stores nothing twice\n"
+        )
+
+
+def _rows(
+    session: SparkSession, query: str, source: str, topics: list[str], include_deleted: bool
+) -> DataFrame:
+    from goq.pipeline.reports.live import Live, Node
+    from goq.pipeline.reports.tables import Exported
+
+    if source:
+        tables: Exported | Live = Exported(session, source, topics)
+    else:
+        tables = Live(session, Node(*SESSION.servers_and_token(), topics, include_deleted))
+    for name in _TABLES:
+        if name in query.lower():  # else it need not be looked up
+            tables.table(name).createOrReplaceTempView(name)
+    return session.sql(query)
+
+
+def _run(rows: DataFrame, options: SinkOptions, *, dry_run: bool) -> Report:
+    from goq.pipeline.reports.republish import preview, report_of, republish
+
+    if dry_run:
+        return preview(rows)
+    done = republish(rows, options)
+    if done.outcome != "stored":
+        said = "was done before" if done.outcome == "known" else "is finished that was begun"
+        sys.stderr.write(f"{options.transaction} {said}; to publish again, give another --txn-id\n")
+    return report_of(done, options)

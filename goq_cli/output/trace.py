@@ -1,0 +1,236 @@
+"""The life of a message as lines of text: what ``goq trace`` prints.
+
+A step is its time, its name, and what is known of it. Steps of a copy, in dead letters and back,
+are set in and begin with the copy's id. Where several groups took the message, their names have
+one width, so that each group can be followed down the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from goq_cli.dead_letter_filter import escaped
+
+Json = dict[str, Any]
+
+_LABEL_CHARS: Final = 11
+_FIELD_CHARS: Final = 17
+_TIME_CHARS: Final = len("2025-01-15 10:30:00.000000Z")
+_NAME_CHARS: Final = len("ACKNOWLEDGED")
+_COPY_INDENT: Final = "  "
+_DETAILS: Final[tuple[str, ...]] = (
+    "group",
+    "consumer",
+    "producer",
+    "attempt",
+    "lane",
+    "due",
+    "to",
+    "from",
+)
+_UNTOLD: Final[tuple[str, ...]] = ("time", "event", "id", "until", "reason")
+_COLOURS: Final = {
+    "ACKNOWLEDGED": 32,
+    "DELIVERED": 36,
+    **dict.fromkeys(("NACKED", "EXPIRED", "RETRY_SCHEDULED", "RETURNED", "RESET"), 33),
+    **dict.fromkeys(("REJECTED", "DEAD_LETTERED", "DROPPED", "CORRUPTED", "CANCELLED"), 31),
+}
+_DIM: Final = 2
+_BOLD: Final = 1
+
+
+@dataclass(slots=True)
+class Style:
+    """How lines are to look: ``width`` 0 does not cut them."""
+
+    width: int = 0
+    colour: bool = False
+
+    def paint(self, text: str, code: int) -> str:
+        """Return text in a colour, if there are colours."""
+        return f"\x1b[{code}m{text}\x1b[0m" if self.colour and code and text else text
+
+    def line(self, *pieces: tuple[str, int]) -> str:
+        """Return pieces of text, each with its colour, as one line that is not too wide."""
+        left = self.width or sum(len(text) for text, _ in pieces)
+        cut = sum(len(text) for text, _ in pieces) > left
+        shown = ""
+        for text, code in pieces:
+            if cut and len(text) >= left:
+                shown += self.paint(text[: max(0, left - 1)] + "…", code)
+                break
+            shown += self.paint(text, code)
+            left -= len(text)
+        return shown
+
+
+@dataclass(slots=True)
+class Timeline:
+    """Renders one trace; the widths only grow, so that steps which come later may follow."""
+
+    trace: Json
+    style: Style = field(default_factory=Style)
+    _name_chars: int = _NAME_CHARS
+    _group_chars: int = 0
+
+    def __post_init__(self) -> None:
+        self._widen(self.trace["events"])
+
+    @property
+    def _id(self) -> str:
+        return str(self.trace["message"]["id"])
+
+    def whole(self) -> Iterator[str]:
+        """Yield everything."""
+        yield from self.head()
+        yield ""
+        yield from self.steps(self.trace["events"])
+        yield from self._standing()
+        yield ""
+        yield self._summary()
+
+    def head(self) -> Iterator[str]:
+        """Yield what the message is."""
+        message = self.trace["message"]
+        yield self.style.line(("Message".ljust(_LABEL_CHARS), 0), (self._id, _BOLD))
+        labelled = [
+            (label, value)
+            for label, value in (
+                ("Key", _key(message)),
+                ("Lane", message.get("lane")),
+                ("Size", _size(message.get("size_bytes"))),
+                ("Tenant", message.get("tenant")),
+                ("State", message["state"] if message["state"] != "live" else None),
+            )
+            if value is not None
+        ]
+        if labelled:
+            (label, value), *others = labelled
+            fields = [label.ljust(_LABEL_CHARS) + escaped(value)]
+            fields += [f"{label} {escaped(value)}" for label, value in others]
+            widths = [_LABEL_CHARS + _FIELD_CHARS, *[_FIELD_CHARS] * len(others)]
+            text = "".join(f.ljust(w - 2) + "  " for f, w in zip(fields, widths, strict=True))
+            yield self.style.line((text.rstrip(), 0))
+        if "traceparent" in message:
+            text = "Trace".ljust(_LABEL_CHARS) + escaped(message["traceparent"])
+            yield self.style.line((text, 0))
+
+    def steps(self, events: Sequence[Json]) -> Iterator[str]:
+        """Yield a line for each of some events."""
+        self._widen(events)
+        for event in events:
+            name, details = str(event["event"]), self._details(event)
+            shown = (self._indent(event) + name).ljust(self._name_chars)
+            yield self.style.line(
+                (_time(event["time"]), _DIM),
+                (f"  {shown}" if details else f"  {shown.rstrip()}", _COLOURS.get(name, 0)),
+                (f"  {details}" if details else "", 0),
+            )
+
+    def incomplete(self) -> Iterator[str]:
+        """Yield what is not known, and why."""
+        for gap in self.trace["incomplete"]:
+            between = [
+                f"{word} {_time(gap[name])}"
+                for word, name in (("from", "from"), ("up to", "to"))
+                if name in gap
+            ]
+            where = " ".join(["steps", *between])
+            yield f"the trace of {self._id} is incomplete: {where} may be missing: {gap['reason']}"
+
+    def _widen(self, events: Sequence[Json]) -> None:
+        groups = {event["group"] for event in self.trace["events"] if "group" in event}
+        groups |= {event["group"] for event in events if "group" in event}
+        if len(groups) > 1:
+            self._group_chars = max(self._group_chars, *(len(_value(group)) for group in groups))
+        shown = [len(self._indent(event)) + len(event["event"]) for event in events]
+        self._name_chars = max(self._name_chars, *shown, 0)
+
+    def _indent(self, event: Json) -> str:
+        return _COPY_INDENT if event.get("id", self._id) != self._id else ""
+
+    def _details(self, event: Json) -> str:
+        names = [name for name in _DETAILS if name in event]
+        if event["event"] != "DELIVERED" and "attempt" in names:
+            names.remove("attempt")  # it is that of the delivery before
+        names += [name for name in event if name not in _DETAILS and name not in _UNTOLD]
+        details = [f"id={event['id']}"] if self._indent(event) else []
+        details += [self._detail(event, name) for name in names]
+        if "reason" in event:
+            details.append(f"reason={_value(event['reason'])}")
+        if "until" in event:
+            details.append(f"visible until {_until(event['until'], event['time'])}")
+        return " ".join(details)
+
+    def _detail(self, event: Json, name: str) -> str:
+        if name == "group":
+            return f"group={_value(event[name])}".ljust(len("group=") + self._group_chars)
+        value = _due(event[name], event["time"]) if name == "due" else event[name]
+        return f"{name}={_value(value)}"
+
+    def _standing(self) -> Iterator[str]:
+        """Yield what is so now, and has no time."""
+        message = self.trace["message"]
+        if "nodes" in message:
+            yield self._now("REPLICATED", f"nodes=[{', '.join(map(_value, message['nodes']))}]")
+        if "retained_until" in message:
+            yield self._now("RETAINED", f"until {_second(message['retained_until'])}")
+
+    def _now(self, name: str, text: str) -> str:
+        return self.style.line((f"{'':{_TIME_CHARS}}  {name:{self._name_chars}}  {text}", _DIM))
+
+    def _summary(self) -> str:
+        attempts, took_ms = self.trace["attempts"], self.trace["publish_to_ack_ms"]
+        text = f"{attempts} attempt" + ("" if attempts == 1 else "s")
+        if took_ms is not None:
+            text += f" · {took_ms / 1000:.3f} s from publish to ack"
+        else:
+            text += " · no ack is known" if self.trace["incomplete"] else " · not acknowledged"
+        return self.style.line((text, 0))
+
+
+def _key(message: Json) -> str | None:
+    if "key_base64" in message:
+        return f"base64:{message['key_base64']}"
+    return message.get("key")
+
+
+def _size(size_bytes: int | None) -> str | None:
+    if size_bytes is None:
+        return None
+    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
+        if size_bytes >= factor:
+            return f"{size_bytes / factor:.1f} {unit}"
+    return f"{size_bytes} B"
+
+
+def _time(time: str) -> str:
+    return time.replace("T", " ")
+
+
+def _second(time: str) -> str:
+    """Return a time without its fraction, as ``2025-01-15 10:30:00Z``."""
+    return f"{_time(time)[:19]}Z"
+
+
+def _until(until: str, now: str) -> str:
+    """Return when something ends: the time of day alone if that is on the day of ``now``."""
+    return until[11:19] if until[:10] == now[:10] else _second(until)
+
+
+def _due(due: str, now: str) -> str:
+    """Return when something is due, in milliseconds, which is how finely goq keeps it."""
+    return due[11:23] if due[:10] == now[:10] else f"{due[:23]}Z"
+
+
+def _value(value: object) -> str:
+    """Return a value on one line, in quotes where its end could not be seen."""
+    if isinstance(value, list):
+        return f"[{', '.join(_value(item) for item in value)}]"
+    text = escaped(value)
+    if text and " " not in text and '"' not in text:
+        return text
+    quoted = text.replace('"', '\\"')
+    return f'"{quoted}"'

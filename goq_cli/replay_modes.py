@@ -1,0 +1,206 @@
+"""Where a replay goes: to stdout, into a topic, to a group, or nowhere for a dry run."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from goq.errors import UsageError
+from goq.units import format_time_us
+from goq_cli.output.output import notice, print_json, print_table
+from goq_cli.progress import counting
+from goq_cli.rate import Pace
+from goq_cli.session import SESSION
+
+if TYPE_CHECKING:
+    from goq.client import Client, DamagedRange
+    from goq.client.replay_plan import Replay
+    from goq_cli.output.message_format import Writer
+
+_GROUP_COLUMNS = ("partition", "cursor", "to", "end", "redelivers", "skips", "withholds", "voids")
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Which part of a topic was asked for, as it was written."""
+
+    topic: str
+    from_time: str | None
+    to_time: str | None
+    from_offset: int | None
+    to_offset: int | None
+    partition: int | None
+    key: str | None
+    include_deleted: bool
+    from_snapshot: str | None
+
+    def resolved(self, client: Client) -> Replay:
+        """Return it with absolute bounds, by the node's clock."""
+        return client.replay(
+            self.topic,
+            from_time=self.from_time,
+            to_time=self.to_time,
+            from_offset=self.from_offset,
+            to_offset=self.to_offset,
+            partition=self.partition,
+            key=self.key,
+            include_deleted=self.include_deleted,
+            from_snapshot=self.from_snapshot,
+        )
+
+
+class Damage:
+    """Tells of messages that cannot be read, and makes the run one that failed in part."""
+
+    def __init__(self) -> None:
+        self._met = False
+
+    def tell(self, damaged: DamagedRange) -> None:
+        """Tell of damaged messages."""
+        self._met = True
+        sys.stderr.write(
+            f"goq: {damaged.topic}:{damaged.partition}: offsets {damaged.start_offset} to"
+            f" {damaged.end_offset - 1} are damaged and cannot be read; see: goq doctor\n"
+        )
+
+    def check(self) -> None:
+        """End with exit code 1 if there was any."""
+        if self._met:
+            raise typer.Exit(1)
+
+
+def print_messages(
+    client: Client, replay: Replay, writer: Writer, pace: Pace, maximum: int | None
+) -> None:
+    """Print the messages of a replay, then on stderr how many they were."""
+    damage, count = Damage(), 0
+    messages = client.replayed(replay, on_damage=damage.tell)
+    with closing(messages):
+        for message in messages:
+            pace.wait(before_sleep=writer.flush)
+            writer.write(message)
+            count += 1
+            if count == maximum:
+                break
+    writer.flush()
+    _tell(f"{_messages(count)} replayed")
+    damage.check()
+
+
+def count_only(client: Client, replay: Replay, into: str | None) -> None:
+    """Print how many messages a replay has, by partition."""
+    damage, counts = Damage(), dict[int, int]()
+    for message in client.replayed(replay, on_damage=damage.tell):
+        counts[message.partition] = counts.get(message.partition, 0) + 1
+    total = sum(counts.values())
+    if SESSION.json:
+        print_json({**_described(replay), "into": into, "dry_run": True, "messages": total})
+    else:
+        print_table(("partition", "messages"), sorted(counts.items()))
+        _tell(f"{_messages(total)} {_range(replay)} would be replayed; nothing was changed")
+    damage.check()
+
+
+def copy_into(client: Client, replay: Replay, into: str, pace: Pace) -> None:
+    """Publish the messages of a replay to another topic; say first how to go on after a crash."""
+    _tell(f"replaying {replay.topic} {_range(replay)} into {into}; to go on if it is cut short:")
+    _tell(f"  {resume_command(replay, into)}")
+    damage = Damage()
+    options = {} if pace.batch is None else {"batch": min(pace.batch, 1000)}
+    with counting(shown=sys.stderr.isatty() and not SESSION.json) as advance:
+        copied = client.replay_into(
+            replay,
+            into,
+            before_send=pace.wait,
+            on_stored=advance,
+            on_damage=damage.tell,
+            **options,
+        )
+    if SESSION.json:
+        print_json({**_described(replay), "into": into, **copied._asdict()})
+    else:
+        before = f", {copied.known:,} were there already" if copied.known else ""
+        _tell(f"{_messages(copied.stored)} stored in {into}{before}")
+    damage.check()
+
+
+def rewind_group(client: Client, bounds: Bounds, group: str, *, dry_run: bool) -> None:
+    """Set a group back to the beginning, to stop at the end; print what that means."""
+    for start, end, what in (
+        (bounds.from_time, bounds.from_offset, "--from"),
+        (bounds.to_time, bounds.to_offset, "--to"),
+    ):
+        if start is not None and end is not None:
+            raise UsageError(f"a group takes {what}-time or {what}-offset, not both")
+    answer = client.reset_group(
+        bounds.topic,
+        group,
+        to=_place(bounds.from_time, bounds.from_offset),
+        end=_place(bounds.to_time, bounds.to_offset),
+        partition=bounds.partition,
+        dry_run=dry_run,
+    )
+    if SESSION.json:
+        print_json(answer)
+        return
+    print_table(_GROUP_COLUMNS, [[p.get(c) for c in _GROUP_COLUMNS] for p in answer["partitions"]])
+    if dry_run:
+        notice("nothing was changed")
+
+
+def resume_command(replay: Replay, into: str) -> str:
+    """Return the command that goes on with a replay: the same one, with absolute bounds."""
+    words = ["goq", *(word for url in SESSION.servers for word in ("--server", url))]
+    words += ["replay", replay.topic]
+    options: dict[str, Any] = {
+        "--from-time": _written(replay.from_time_us),
+        "--to-time": _written(replay.to_time_us),
+        "--from-offset": replay.from_offset,
+        "--to-offset": replay.to_offset,
+        "--partition": replay.partition,
+        "--key": None if replay.key is None else replay.key.decode(),
+        "--from-snapshot": _written(replay.snapshot_us),
+        "--into": into,
+    }
+    for name, value in options.items():
+        if value is not None:
+            text = str(value)
+            words += [f"{name}={text}"] if text.startswith("-") else [name, text]
+    return shlex.join([*words, *(["--include-deleted"] if replay.include_deleted else [])])
+
+
+def _place(time: str | None, offset: int | None) -> Any:
+    return offset if time is None else time
+
+
+def _written(time_us: int | None) -> str | None:
+    return None if time_us is None else format_time_us(time_us)
+
+
+def _range(replay: Replay) -> str:
+    start = _written(replay.from_time_us) or f"offset {replay.from_offset}"
+    end = _written(replay.to_time_us) or f"offset {replay.to_offset}"
+    return f"from {start} to {end}"
+
+
+def _described(replay: Replay) -> dict[str, Any]:
+    return {
+        "topic": replay.topic,
+        "from_time": _written(replay.from_time_us),
+        "to_time": _written(replay.to_time_us),
+        "from_offset": replay.from_offset,
+        "to_offset": replay.to_offset,
+    }
+
+
+def _messages(count: int) -> str:
+    return f"{count:,} message{'' if count == 1 else 's'}"
+
+
+def _tell(text: str) -> None:
+    sys.stderr.write(text + "\n")
