@@ -1,22 +1,14 @@
-"""A small, bounded HTTP/1.1 server that knows nothing of topics or queues.
+"""A small, bounded HTTP/1.1 server, and the client's side of HTTP/1.1; neither knows of topics.
 
-| module | holds |
-|---|---|
-| ``message`` | what a handler is given and what it answers: ``Request``, ``Response`` |
-| ``bounds`` | ``HttpLimits``: every size, count and timeout |
-| ``target`` | the request target's path, and its query |
-| ``reader`` | bytes in, requests out; no I/O |
-| ``serialize`` | answers as bytes |
-| ``writer`` | whole answers and streams out, no faster than they are taken |
-| ``pulse`` | the heartbeats of streams that have nothing to send |
-| ``deadlines`` | one lazily armed timer per connection |
-| ``shared`` | what all connections of one server share |
-| ``connection`` | one connection: order, answers, cancellation |
-| ``server`` | listening, counting, draining |
+server            the listening server: ``HttpServer``, with counts and draining
+connection        one connection: order, answers, cancellation
+request_parser    bytes in, requests out; no I/O
+request_target    the path and the query of a request target
+message           what a handler is given and returns: ``Request``, ``Response``, ``LiveStream``
+timeouts          the deadlines of a connection, on one lazily armed timer
+response_writer   whole answers and streams, written no faster than the client takes them
+response_encoder  answers as bytes
+stream_heartbeat  heartbeats of streams that have nothing to send
+context           what all connections of one server share, and its limits
+client            HTTP/1.1 transports for the client library and for calls between nodes
 """
-
-from goq.http.bounds import HttpLimits
-from goq.http.message import Handler, LiveStream, Request, Response
-from goq.http.server import HttpServer
-
-__all__ = ["Handler", "HttpLimits", "HttpServer", "LiveStream", "Request", "Response"]

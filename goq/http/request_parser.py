@@ -17,8 +17,7 @@ from goq.errors import (
     TooManyRequests,
     UriTooLong,
 )
-from goq.http.bounds import HttpLimits
-from goq.http.context import Shared
+from goq.http.context import HttpLimits, Shared
 from goq.http.message import Request
 from goq.http.request_target import parse_target
 

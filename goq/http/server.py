@@ -7,9 +7,8 @@ from collections.abc import Callable
 from typing import Final
 
 from goq.errors import GoqError
-from goq.http.bounds import HttpLimits
 from goq.http.connection import Connection
-from goq.http.context import Shared
+from goq.http.context import HttpLimits, Shared
 from goq.http.message import Handler, Response
 
 BACKLOG: Final = 1024

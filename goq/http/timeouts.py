@@ -7,7 +7,7 @@ from collections.abc import Callable
 from math import inf
 from typing import Final
 
-from goq.http.bounds import HttpLimits
+from goq.http.context import HttpLimits
 from goq.http.request_parser import Phase
 
 LINGER_MS: Final = 2_000

@@ -12,8 +12,8 @@ import pytest
 from client_scripted_server import ScriptedServer, ok
 from support.eventually import eventually
 
-from goq.client._async.transport import ProtocolTransport
-from goq.client._sync.transport import SocketTransport
+from goq.http.client.socket_transport import SocketTransport
+from goq.http.client.transport import ProtocolTransport
 
 TIMEOUTS = {"connect": 5.0, "read": 5.0, "write": 5.0, "pool": 5.0}
 

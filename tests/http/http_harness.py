@@ -8,7 +8,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from goq.errors import GoqError
-from goq.http import Handler, HttpLimits, HttpServer, Request, Response
+from goq.http.context import HttpLimits
+from goq.http.message import Handler, Request, Response
+from goq.http.server import HttpServer
 
 PATIENCE_S = 5.0
 

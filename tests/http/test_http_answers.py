@@ -7,7 +7,8 @@ import pytest
 from http_harness import describe, echo, get, post, serving
 
 from goq.errors import NotFound, Unavailable
-from goq.http import HttpServer, Request, Response
+from goq.http.message import Request, Response
+from goq.http.server import HttpServer
 
 
 def test_a_request_reaches_the_handler_whole_and_its_answer_the_client(run):

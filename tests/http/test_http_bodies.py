@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 from http_harness import chunked, describe, echo, get, post, serving, until
 
-from goq.http import HttpLimits, Request, Response
+from goq.http.context import HttpLimits
+from goq.http.message import Request, Response
 
 EXPECT = "Expect: 100-continue"
 

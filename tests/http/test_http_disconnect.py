@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 from http_harness import Peer, describe, get, post, serving, until
 
-from goq.http import Request, Response
+from goq.http.message import Request, Response
 
 
 class Waiting:

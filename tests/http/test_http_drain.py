@@ -5,7 +5,8 @@ import asyncio
 import pytest
 from http_harness import Served, describe, get, problem, serving, until
 
-from goq.http import HttpServer, Request, Response
+from goq.http.message import Request, Response
+from goq.http.server import HttpServer
 
 
 def test_draining_closes_idle_connections_and_finishes_what_is_being_handled(run):

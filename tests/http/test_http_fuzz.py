@@ -12,9 +12,9 @@ from http_harness import chunked, describe, get, post, problem, until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from goq.http import Handler, HttpLimits, Request, Response
 from goq.http.connection import Connection
-from goq.http.context import Shared
+from goq.http.context import HttpLimits, Shared
+from goq.http.message import Handler, Request, Response
 
 LIMITS = HttpLimits(
     target_bytes_max=64,

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 from http_harness import Served, chunked, describe, echo, get, post, serving, until
 
-from goq.http import HttpLimits, Request, Response
+from goq.http.context import HttpLimits
+from goq.http.message import Request, Response
 
 
 async def status_of(served: Served, data: bytes) -> int:

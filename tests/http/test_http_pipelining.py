@@ -4,7 +4,8 @@ import asyncio
 
 from http_harness import describe, get, post, serving, until
 
-from goq.http import HttpLimits, Request, Response
+from goq.http.context import HttpLimits
+from goq.http.message import Request, Response
 
 
 def test_pipelined_requests_are_answered_in_order_one_at_a_time(run):

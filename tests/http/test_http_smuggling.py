@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from http_harness import Served, describe, serving
 
-from goq.http import Request, Response
+from goq.http.message import Request, Response
 
 CHUNKED = b"Transfer-Encoding: chunked\r\n"
 

@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator
 import pytest
 from http_harness import Served, get, serving, until
 
-from goq.http import HttpLimits, LiveStream, Request, Response
-from goq.http.message import Item
+from goq.http.context import HttpLimits
+from goq.http.message import Item, LiveStream, Request, Response
 
 FAST = HttpLimits(heartbeat_ms=32)
 SLOW = HttpLimits(heartbeat_ms=3_600_000)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from goq.errors import BadHttp, InvalidInput
-from goq.http import Request
+from goq.http.message import Request
 from goq.http.request_target import QUERY_FIELDS_MAX, parse_query, parse_target
 
 

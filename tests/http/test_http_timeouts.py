@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 from http_harness import describe, get, post, serving, until
 
-from goq.http import HttpLimits, Request, Response
+from goq.http.context import HttpLimits
+from goq.http.message import Request, Response
 
 HOURS_MS = 3_600_000
 

@@ -14,13 +14,13 @@ import msgspec
 
 from goq import __version__
 from goq.client._async.runtime import sleep
-from goq.client._async.transport import finish, open_transport
 from goq.client.cluster_map import LEADER_HEADER, VERSION_HEADER, Place, Places, decode_map
 from goq.client.errors import Answer, error_of_answer, failure_of_transport, unreadable
 from goq.client.protocol import routes
-from goq.client.protocol.http1 import ANSWER_BYTES_MAX, CONNECTIONS_MAX
 from goq.client.retry import Attempts, Failure, RetryPolicy, answered
 from goq.errors import InvalidInput, NotLeader, TooLarge
+from goq.http.client.http1 import ANSWER_BYTES_MAX, CONNECTIONS_MAX
+from goq.http.client.transport import finish, open_transport
 
 Outcome = TypeVar("Outcome")
 Headers = list[tuple[bytes, bytes]]

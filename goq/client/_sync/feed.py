@@ -17,8 +17,8 @@ from goq.client.errors import unreadable
 from goq.client.protocol import frames as wire
 from goq.client.protocol import routes
 from goq.client.protocol.frames import Delivery
-from goq.client.protocol.http1 import ANSWER_BYTES_MAX
 from goq.errors import GoqError, InvalidFrame, Unavailable
+from goq.http.client.http1 import ANSWER_BYTES_MAX
 
 _SILENCE_MS_MAX: Final = 2 * limits.HEARTBEAT_MS
 _STREAM_ID: Final = "goq-stream"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import httpx
 
-from goq.client._async.transport import open_transport
+from goq.http.client.transport import open_transport
 
 
 class Transports:

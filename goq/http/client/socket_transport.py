@@ -19,7 +19,7 @@ from typing import Any, cast
 
 import httpx
 
-from goq.client.protocol.http1 import (
+from goq.http.client.http1 import (
     ANSWER_BYTES_MAX,
     IDLE_S_MAX,
     Origin,

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import httpx
 
-from goq.client.protocol.http1 import (
+from goq.http.client.http1 import (
     IDLE_S_MAX,
     STREAM_BUFFER_BYTES_MAX,
     Origin,

@@ -1,0 +1,6 @@
+"""HTTP/1.1 transports for httpx, used by the client library and by calls between nodes.
+
+http1             requests as bytes, and the parser of responses; no I/O
+transport         the transport over an asyncio protocol
+socket_transport  the transport over blocking sockets
+"""
