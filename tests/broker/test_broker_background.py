@@ -10,17 +10,17 @@ import pytest
 from goq import limits
 from goq.broker.runtime.background import (
     BUSY_FOR_S,
+    BUSY_SHARE,
     LATE_S,
     PAUSE_S_MIN,
-    SHARE,
     BackgroundReads,
-    Pace,
+    ReadPacer,
 )
 from goq.errors import TooManyRequests
 
 
 def test_without_live_traffic_there_is_no_pause() -> None:
-    pace = Pace()
+    pace = ReadPacer()
     for now_s in range(5):
         pace.look(now_s, 7, 0.0)
         assert pace.wait_s(now_s) == 0
@@ -28,25 +28,25 @@ def test_without_live_traffic_there_is_no_pause() -> None:
 
 
 def test_with_live_traffic_background_reads_have_a_quarter_of_the_time() -> None:
-    pace, now_s, worked_s = Pace(), 0.0, 0.0
+    pace, now_s, worked_s = ReadPacer(), 0.0, 0.0
     for piece in range(1000):
         pace.look(now_s, piece, 0.0)
         now_s += pace.wait_s(now_s)
         now_s += 0.01 * (piece % 3 + 1)
         worked_s += 0.01 * (piece % 3 + 1)
         pace.worked(now_s, 0.01 * (piece % 3 + 1))
-    assert worked_s / now_s == pytest.approx(SHARE, rel=0.01)
+    assert worked_s / now_s == pytest.approx(BUSY_SHARE, rel=0.01)
 
 
 def test_a_pause_is_not_shorter_than_its_minimum() -> None:
-    pace = Pace()
+    pace = ReadPacer()
     pace.look(0.0, 1, LATE_S)
     pace.worked(0.0, 0.001)
     assert pace.wait_s(0.0) == PAUSE_S_MIN
 
 
 def test_traffic_counts_for_as_long_as_it_is_said() -> None:
-    pace = Pace()
+    pace = ReadPacer()
     pace.look(0.0, 1, 0.0)
     pace.look(10.0, 2, 0.0)
     pace.worked(10.0 + BUSY_FOR_S - 0.001, 1.0)
@@ -57,7 +57,7 @@ def test_traffic_counts_for_as_long_as_it_is_said() -> None:
 
 def test_a_late_event_loop_is_busy_whatever_was_written() -> None:
     for late_s, pause_s in ((LATE_S, 3.0), (LATE_S * 0.9, 0.0)):
-        pace = Pace()
+        pace = ReadPacer()
         pace.look(0.0, 0, late_s)
         pace.worked(0.5, 1.0)
         assert pace.wait_s(0.5) == pytest.approx(pause_s)

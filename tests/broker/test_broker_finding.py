@@ -15,7 +15,7 @@ from support.keys import with_key_hashes
 
 from goq import limits
 from goq.broker.broker import Broker
-from goq.broker.runtime.pace import Pace
+from goq.broker.runtime.background import ThreadThrottle
 from goq.broker.search.finder import Finder, FoundPage, Search
 from goq.broker.search.partition_search import Budget, Found, Wanted
 from goq.broker.topic.publisher import Placed
@@ -357,7 +357,7 @@ def test_a_topic_that_was_deleted_and_made_again_is_searched_anew(tmp_path: Path
 def test_a_pace_rests_a_share_of_the_time_and_ends_when_told() -> None:
     now_s, rests = [0.0], list[float]()
     over = threading.Event()
-    pace = Pace(0.5, over.is_set, clock=lambda: now_s[0], sleep=rests.append)
+    pace = ThreadThrottle(0.5, over.is_set, clock=lambda: now_s[0], sleep=rests.append)
     now_s[0] = 0.01
     pace()
     now_s[0] = 5.0

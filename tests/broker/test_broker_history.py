@@ -9,8 +9,7 @@ from support.disk import SimulatedDisk
 from support.logs import DIRECTORY, append, frame_of
 
 from goq.broker.retention.daily_counts import DAY_US, Amount, bounds_us, by_day, day_starts
-from goq.broker.runtime.metrics import TopicStats
-from goq.broker.runtime.rates import RecentTotals, Totals
+from goq.broker.runtime.metrics import RecentTotals, TopicStats, Totals
 from goq.storage.log.log import Log, LogConfig
 
 FRAME = frame_of([bytes(700)] * 3)

@@ -22,9 +22,7 @@ from support.broker_harness import (
 
 from goq.broker.broker import Broker
 from goq.broker.partition.partition import Partition
-from goq.broker.retention.protection import first_unread
-from goq.broker.retention.retention import keep_from
-from goq.broker.retention.retention_manager import Keeper
+from goq.broker.retention.retention_manager import Keeper, first_unread, keep_from
 from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
 from goq.config.topic import TopicSettings

@@ -9,7 +9,7 @@ from support.disk import SimulatedDisk
 from support.logs import DIRECTORY, append, frame_of
 
 from goq import limits
-from goq.broker.retention.retention import keep_from
+from goq.broker.retention.retention_manager import keep_from
 from goq.config.topic import TopicSettings
 from goq.storage.log.log import Log, LogConfig
 from goq.storage.log.sparse_index import IndexEntry, SparseIndex

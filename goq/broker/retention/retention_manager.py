@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -22,14 +22,71 @@ from goq.broker.metadata import MetadataStore
 from goq.broker.partition.partition import Partition
 from goq.broker.partition_context import Machinery, PartitionId
 from goq.broker.retention.archiver import Archive
-from goq.broker.retention.protection import first_unread
-from goq.broker.retention.retention import keep_from, too_old_at_us
 from goq.broker.topic.topic import Topic
-from goq.config.topic import TopicSettings
+from goq.config.topic import Cleanup, TopicSettings
 from goq.errors import StorageFull, TopicNotFound
 from goq.storage.disk import is_full
 from goq.storage.log.segment import Segment
 from goq.storage.repair import look_through
+
+
+def first_unread(topic: Topic, partition: Partition) -> int | None:
+    """Return the first offset that a group whose unread messages are protected has not done.
+
+    None where nothing is: no group is protected, or each of these has done everything. What is
+    leased, waits for a retry or for its time, or was never handed out is not done; what is damaged
+    will never be, and protects nothing.
+    """
+    names = {*topic.groups, *partition.state.groups}
+    protected = (name for name in names if topic.settings_of(name).protect_unread)
+    return min((o for name in protected for o in _first_not_done(partition, name)), default=None)
+
+
+def _first_not_done(partition: Partition, name: str) -> Iterator[int]:
+    state = partition.state
+    group = state.group(name)
+    for untaken in state.deliverable(group, state.start_offset, state.end_offset):
+        yield untaken.start
+        break
+    yield from (part.start for part in group.outstanding())
+
+
+def keep_from(
+    segments: Sequence[Segment],
+    settings: TopicSettings,
+    now_us: int,
+    load: Callable[[Segment], object] = lambda _segment: None,
+) -> int:
+    """Return the offset before which retention wants everything deleted.
+
+    Only sealed segments go: by age when the newest message of one is older than
+    ``retention.age``, by size, oldest first, while the log is over ``retention.bytes``. A log that
+    is compacted keeps everything. ``load`` is called with each segment whose time is needed; its
+    index must then be loaded.
+    """
+    keep = segments[0].base_offset
+    if settings.cleanup is Cleanup.COMPACT:
+        return keep
+    total_bytes = sum(segment.size_bytes for segment in segments)
+    for segment in segments[:-1]:
+        too_many = settings.retention_bytes is not None and total_bytes > settings.retention_bytes
+        if not too_many:
+            if settings.retention_age_ms is None:
+                break
+            load(segment)
+            if segment.time_us >= now_us - settings.retention_age_ms * 1000:
+                break
+        keep = segment.end_offset
+        total_bytes -= segment.size_bytes
+    return keep
+
+
+def too_old_at_us(segment: Segment, settings: TopicSettings) -> int | None:
+    """Return when a sealed segment becomes too old; None if it never does."""
+    if settings.retention_age_ms is None or settings.cleanup is Cleanup.COMPACT:
+        return None
+    return segment.time_us + settings.retention_age_ms * 1000 + 1
+
 
 T = TypeVar("T")
 _log = logging.getLogger("goq.broker")

@@ -9,16 +9,17 @@ else there is none.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from goq import limits
-from goq.errors import TooManyRequests
+from goq.errors import ShuttingDown, TooManyRequests
 
 T = TypeVar("T")
 
-SHARE: Final = 0.25
+BUSY_SHARE: Final = 0.25
 """The part of the time that background reads have while there is live traffic."""
 BUSY_FOR_S: Final = 1.0
 """For how long traffic that was seen counts as going on."""
@@ -28,7 +29,7 @@ LATE_S: Final = 0.005
 """An event loop that comes back after so long has much to do, whatever it is."""
 
 
-class Pace:
+class ReadPacer:
     """Decides when the next piece may begin. All times are seconds of one clock that never jumps.
 
     ``writes`` is how many writes the node's logs have seen: publishing, handing out and settling
@@ -48,7 +49,7 @@ class Pace:
 
     def worked(self, now_s: float, seconds: float) -> None:
         """Note that a piece which took so long has ended now."""
-        pause_s = max(seconds * (1 - SHARE) / SHARE, PAUSE_S_MIN)
+        pause_s = max(seconds * (1 - BUSY_SHARE) / BUSY_SHARE, PAUSE_S_MIN)
         self._next_s = now_s + (pause_s if now_s < self._busy_until_s else 0.0)
 
     def wait_s(self, now_s: float) -> float:
@@ -61,7 +62,7 @@ class BackgroundReads:
 
     def __init__(self, writes: Callable[[], int]) -> None:
         self._writes = writes
-        self._pace = Pace()
+        self._pace = ReadPacer()
         self._turn = asyncio.Lock()
         self._asked = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="goq-background")
@@ -104,3 +105,36 @@ class BackgroundReads:
     def close(self) -> None:
         """Let go of the thread, once what it does is done."""
         self._thread.shutdown()
+
+
+_REST_S_MAX = 0.05
+
+
+class ThreadThrottle:
+    """Called between pieces of work: rests for a share of the time that the last piece took.
+
+    Even a rest of 0 lets threads go first that wait for the interpreter. Raises ``ShuttingDown``
+    once ``is_over`` says so: nobody wants the work any more.
+    """
+
+    def __init__(
+        self,
+        share: float,
+        is_over: Callable[[], bool],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._share = share
+        self._is_over = is_over
+        self._clock = clock
+        self._sleep = sleep
+        self._began_s = clock()
+
+    def __call__(self) -> None:
+        """Rest, or end the work."""
+        if self._is_over():
+            raise ShuttingDown("the node is stopping; ask another, or this one later")
+        worked_s = self._clock() - self._began_s
+        self._sleep(min(worked_s * self._share, _REST_S_MAX))
+        self._began_s = self._clock()

@@ -3,9 +3,55 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from goq.broker.runtime.rates import Rates, RecentTotals, Totals
+_SECONDS = 10
+
+
+class Totals(NamedTuple):
+    """Counts since the node started."""
+
+    published_messages: int
+    published_bytes: int
+    delivered_messages: int
+    acked_messages: int
+
+
+class Rates(NamedTuple):
+    """What happened a second, on the average of the last ``window_s``."""
+
+    published_per_s: float
+    published_bytes_per_s: float
+    delivered_per_s: float
+    acked_per_s: float
+    window_s: float
+
+
+class RecentTotals:
+    """The counts at the beginnings of the last seconds in which something happened."""
+
+    __slots__ = ("_seconds", "second")
+
+    def __init__(self) -> None:
+        self.second = -1
+        """The last that was noted, of monotonic time."""
+        self._seconds: deque[tuple[int, Totals]] = deque(maxlen=_SECONDS)
+
+    def note(self, second: int, totals: Totals) -> None:
+        """Take the counts before the first that happens in a second."""
+        self.second = second
+        self._seconds.append((second, totals))
+
+    def rates(self, now_s: float, totals: Totals) -> Rates:
+        """Return the rates over the last seconds, the one under way included."""
+        first = int(now_s) - (_SECONDS - 1)
+        before = next((noted for second, noted in self._seconds if second >= first), totals)
+        window_s = now_s - first
+        per_s = [(now - then) / window_s for now, then in zip(totals, before, strict=True)]
+        return Rates._make((*per_s, window_s))
+
 
 BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 

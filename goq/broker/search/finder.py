@@ -15,7 +15,7 @@ from goq.broker.partition.partition import Partition
 from goq.broker.partition_context import PartitionId
 from goq.broker.retention.archiver import Archive
 from goq.broker.retention.tiered_log import WholeReader, whole_logs
-from goq.broker.runtime.pace import Pace
+from goq.broker.runtime.background import ThreadThrottle
 from goq.broker.search.cursor import read_cursor, write_cursor
 from goq.broker.search.partition_search import (
     TIME_US_MAX,
@@ -144,7 +144,7 @@ class Finder:
     ) -> FoundPage:
         loop = asyncio.get_running_loop()
         is_over = threading.Event()
-        pause = Pace(_SEARCH_REST, lambda: self.is_stopped or is_over.is_set())
+        pause = ThreadThrottle(_SEARCH_REST, lambda: self.is_stopped or is_over.is_set())
         ranges = [r for p in partitions for r in self._ranges(p, bounds)]
         messages, size_bytes = limits.FIND_CANDIDATES_MAX, limits.FIND_SCANNED_BYTES_MAX
         if wanted.header is not None:

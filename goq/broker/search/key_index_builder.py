@@ -11,7 +11,7 @@ from concurrent.futures import Executor
 from goq import limits
 from goq.broker.partition.partition import Partition
 from goq.broker.partition_context import PartitionId
-from goq.broker.runtime.pace import Pace
+from goq.broker.runtime.background import ThreadThrottle
 from goq.broker.runtime.tasks import Tasks
 from goq.broker.search.finder import Finder
 from goq.errors import ShuttingDown
@@ -46,7 +46,7 @@ class KeyMaking:
 
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
-        pause = Pace(_REST, lambda: self._finder.is_stopped)
+        pause = ThreadThrottle(_REST, lambda: self._finder.is_stopped)
         while self._waiting and not self._finder.is_stopped:
             identity, segment = self._waiting.popleft()
             partition = self._partition_of(identity)

@@ -28,9 +28,8 @@ from goq.broker.runtime.metrics import TopicStats
 from goq.broker.runtime.tasks import Tasks
 from goq.broker.topic.partition_table import Partitions
 from goq.broker.topic.publisher import Publishing, wait_for_all
-from goq.broker.topic.readiness import Readiness
 from goq.broker.topic.stream_credit import Credits
-from goq.broker.topic.waiters import Waiters
+from goq.broker.topic.waiters import ReadyCounter, Waiters
 from goq.config.topic import Ordering, TopicSettings
 from goq.delivery.settlement import Settled
 from goq.errors import GoqError, NotLeader
@@ -89,7 +88,7 @@ class Topic:
         self.groups: dict[str, dict[str, str]] = {}
         self.waiters = Waiters()
         self.readers = Waiters()  # of the log, by partition
-        self.readiness = Readiness()
+        self.readiness = ReadyCounter()
         self.credits = Credits(self._count_held)
         self.stats = TopicStats()
         self.coordinator = Coordinator(
