@@ -14,10 +14,10 @@ from typing import Any
 from goq import limits
 from goq.broker.log.frame_cache import FrameCache
 from goq.broker.metadata import MetadataStore
-from goq.broker.partition.failure_policy import grave_settings
+from goq.broker.partition.failure_policy import dead_letter_settings
 from goq.broker.partition.partition import Partition
-from goq.broker.partition.publish_target import Elsewhere, Target
-from goq.broker.partition_context import Machinery, PartitionId
+from goq.broker.partition.publish_target import PublishTarget, TargetLookup
+from goq.broker.partition_context import PartitionContext, PartitionId
 from goq.broker.retention.archiver import Archive
 from goq.broker.retention.compaction_manager import Compacting
 from goq.broker.retention.retention_manager import Keeper, KeptForReplicas
@@ -26,7 +26,7 @@ from goq.broker.runtime.metrics import Histogram
 from goq.broker.runtime.tasks import Tasks
 from goq.broker.search.finder import Finder
 from goq.broker.search.key_index_builder import KeyMaking
-from goq.broker.topic.push_streams import Streams
+from goq.broker.topic.push_streams import PushStreams
 from goq.broker.topic.topic import Topic
 from goq.clock import Clock
 from goq.config.topic import TopicSettings, flattened
@@ -56,13 +56,13 @@ class Broker:
         auto_create: bool,
         kept_for_replicas: KeptForReplicas = lambda _partition: None,
         is_member: bool = False,
-        elsewhere: Elsewhere | None = None,
+        elsewhere: TargetLookup | None = None,
     ) -> None:
         """``is_member`` says that other nodes have replicas: then what topics there are is for
         all to agree on, and somebody else opens the partitions that this node leads.
         ``elsewhere`` are those that others lead."""
         self.topics: dict[str, Topic] = {}
-        self.streams = Streams()
+        self.streams = PushStreams()
         self.clock = clock
         self.metadata = metadata
         self.topics_dir = topics_dir
@@ -84,14 +84,14 @@ class Broker:
         self._half_deleted: set[str] = set()
         self.write_seconds = Histogram()
         self.background = BackgroundReads(lambda: sum(self.write_seconds.counts))
-        self._machinery: Machinery | None = None
+        self._context: PartitionContext | None = None
         self._changing = asyncio.Lock()
         self._started = asyncio.Event()
 
     async def start(self) -> None:
         """Recover every topic; afterwards the broker can be used."""
         epoch = await self.metadata.next_epoch()
-        self._machinery = Machinery(
+        self._context = PartitionContext(
             self._disk,
             self.executor,
             self.clock,
@@ -105,7 +105,7 @@ class Broker:
         )
         self.keeper = Keeper(
             self.topics,
-            self._machinery,
+            self._context,
             self.metadata,
             self.archive,
             kept_for_replicas=self._kept_for_replicas,
@@ -142,14 +142,14 @@ class Broker:
         return row
 
     async def _open(self, row: TopicRow) -> Topic:
-        assert self._machinery is not None
+        assert self._context is not None
         settings = self._defaults.changed(row.settings)
         directory = self.topics_dir / row.name
         topic = Topic(
             row.name,
             settings,
             directory,
-            self._machinery,
+            self._context,
             self._tasks,
             self._target,
             self._elsewhere,
@@ -183,8 +183,8 @@ class Broker:
     @property
     def epoch(self) -> int:
         """How often the node has been started."""
-        assert self._machinery is not None
-        return self._machinery.epoch
+        assert self._context is not None
+        return self._context.epoch
 
     def settings_for_publish(self, name: str) -> TopicSettings:
         """Return a topic's settings, or those that it would be created with."""
@@ -250,7 +250,7 @@ class Broker:
         self.keeper.wake_topic(topic)
         self.compacting.wake()
 
-    async def _target(self, source: Topic, name: str, number: int) -> Target:
+    async def _target(self, source: Topic, name: str, number: int) -> PublishTarget:
         """Return the partition that messages of ``source`` leave for, made if there is none."""
         await self._started.wait()
         topic = self.topics.get(name)
@@ -266,7 +266,7 @@ class Broker:
             is_grave = name == source.name + DEAD_LETTERS_SUFFIX
             count = max(number + 1, source.partitions.count if is_grave else 1)
             if topic is None:
-                settings = grave_settings(source.settings) if is_grave else self._defaults
+                settings = dead_letter_settings(source.settings) if is_grave else self._defaults
                 return await self._create(name, count, settings)
             if number >= topic.partitions.count:
                 await self._alter(topic, count, topic.settings)

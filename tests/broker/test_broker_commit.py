@@ -12,7 +12,7 @@ import pytest
 from support.broker_harness import BrokenDisk, frame, run, until
 
 from goq import limits
-from goq.broker.log.admission import Intake
+from goq.broker.log.admission import Admission
 from goq.broker.log.group_commit import Appended, GroupCommit
 from goq.broker.runtime.metrics import Histogram, TopicStats
 from goq.clock import ManualClock
@@ -51,7 +51,7 @@ class _Setup:
             on_commit=self._on_commit,
             on_seal=lambda segment: self.sealed.append(segment.base_offset),
             on_failure=self.failures.append,
-            admission=Intake(self.producers, NO_WINDOW, lambda _offset: None, TopicStats()),
+            admission=Admission(self.producers, NO_WINDOW, lambda _offset: None, TopicStats()),
             write_seconds=Histogram(),
         )
 

@@ -25,7 +25,7 @@ from support.broker_harness import (
 
 from goq.broker.broker import Broker
 from goq.broker.events.replay import read_events
-from goq.broker.topic.publisher import Placed, Stored
+from goq.broker.topic.publisher import PublishedMessage, RoutedMessage
 from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
 from goq.config.topic import Cleanup
@@ -55,7 +55,7 @@ async def put(topic: Topic, *pairs: Pair, deliver_at_ms: int = 0) -> list[int]:
     offsets = []
     for key, value in pairs:
         message = Message(value, key, deliver_at_ms=deliver_at_ms)
-        (stored,) = await topic.publishing.publish_messages([Placed(0, message)])
+        (stored,) = await topic.publishing.publish_messages([RoutedMessage(0, message)])
         offsets.append(stored.offset)
     return offsets
 
@@ -331,8 +331,8 @@ def test_a_dedup_id_is_known_for_its_window_although_its_message_is_gone(tmp_pat
         given = {**COMPACT, "dedup__window": "2h"}
         first = Message(b"1", b"a", dedup_id=dedup_hash("once"))
 
-        async def publish_it(topic: Topic) -> Stored:
-            (stored,) = await topic.publishing.publish_messages([Placed(0, first)])
+        async def publish_it(topic: Topic) -> PublishedMessage:
+            (stored,) = await topic.publishing.publish_messages([RoutedMessage(0, first)])
             return stored
 
         async with by_hand(tmp_path, clock=clock, metadata=metadata, **given) as broker:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import random
 
-from goq.broker.topic.stream_credit import Account, Credits
+from goq.broker.topic.stream_credit import CreditAccount, StreamCredits
 
 
 class Leases:
@@ -20,9 +20,9 @@ def test_credit_in_use_is_what_is_left_of_the_leases_over_random_histories() -> 
     for seed in range(200):
         draw = random.Random(seed)
         leases = Leases()
-        credits = Credits(leases.count)
-        accounts = [Account(100), Account(5)]
-        owner: dict[tuple[int, int], Account] = {}
+        credits = StreamCredits(leases.count)
+        accounts = [CreditAccount(100), CreditAccount(5)]
+        owner: dict[tuple[int, int], CreditAccount] = {}
         for account in accounts:
             credits.opened(account)
         for token in range(60):
@@ -49,8 +49,8 @@ def test_credit_in_use_is_what_is_left_of_the_leases_over_random_histories() -> 
 
 
 def test_what_is_settled_after_the_end_of_a_stream_is_nobodys() -> None:
-    credits = Credits(lambda _group, _partition, _token: 3)
-    account = Account(5)
+    credits = StreamCredits(lambda _group, _partition, _token: 3)
+    account = CreditAccount(5)
     credits.opened(account)
     credits.leased("g", account, (0, 7), [(0, 3, 1)])
     credits.closed(account)
@@ -60,15 +60,15 @@ def test_what_is_settled_after_the_end_of_a_stream_is_nobodys() -> None:
 
 
 def test_a_lease_that_was_over_before_it_was_noted_uses_no_credit() -> None:
-    credits = Credits(lambda _group, _partition, _token: 0)
-    account = Account(5)
+    credits = StreamCredits(lambda _group, _partition, _token: 0)
+    account = CreditAccount(5)
     credits.leased("g", account, (0, 7), [(0, 3, 1)])
     assert (account.room, account.spans) == (5, {})
 
 
 def test_a_stream_that_waits_for_room_hears_of_it() -> None:
     async def scenario() -> None:
-        account = Account(1)
+        account = CreditAccount(1)
         account.add((0, 1), [(0, 1, 1)], 1)
         waiting = asyncio.ensure_future(account.changed())
         await asyncio.sleep(0)

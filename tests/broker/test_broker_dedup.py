@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.broker_harness import BrokenDisk, MemoryMetadata, broker_on, run, until
 
-from goq.broker.topic.publisher import ANY_PARTITION, Placed, StoredFrame
+from goq.broker.topic.publisher import ANY_PARTITION, PublishedFrame, RoutedMessage
 from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
 from goq.errors import InvalidInput, ProducerFenced, SequenceGap, StorageFull
@@ -32,13 +32,13 @@ def dedup_frame(
     return FrameView.parse(encode_frame(columns, producer=producer, compress=compress))
 
 
-async def send(topic: Topic, text: str, first: int | None = None, epoch: int = 1) -> StoredFrame:
+async def send(topic: Topic, text: str, first: int | None = None, epoch: int = 1) -> PublishedFrame:
     mark = None if first is None else ProducerMark(9, epoch, first)
     (stored,) = await topic.publishing.publish_frames([(0, dedup_frame(text, mark=mark))])
     return stored
 
 
-def left_out(stored: StoredFrame) -> list[tuple[int, int]]:
+def left_out(stored: PublishedFrame) -> list[tuple[int, int]]:
     return [(row, offset) for row, offset, _ in stored.left_out]
 
 
@@ -226,10 +226,13 @@ def test_messages_without_a_key_meet_their_original_whatever_came_between(tmp_pa
         async with broker_on(tmp_path, partitions=5) as broker:
             topic = await broker.create_topic("t")
             placed = [
-                Placed(None, Message(b"v", dedup_id=dedup_hash(f"id-{n}"))) for n in range(50)
+                RoutedMessage(None, Message(b"v", dedup_id=dedup_hash(f"id-{n}")))
+                for n in range(50)
             ]
             first = await topic.publishing.publish_messages(placed)
-            await topic.publishing.publish_messages([Placed(None, Message(b"x" * 100_000))] * 3)
+            await topic.publishing.publish_messages(
+                [RoutedMessage(None, Message(b"x" * 100_000))] * 3
+            )
             singly = [(await topic.publishing.publish_messages([p]))[0] for p in placed[:9]]
             again = await topic.publishing.publish_messages(placed)
             assert {s.partition for s in first} == set(range(5))

@@ -32,7 +32,7 @@ from goq.broker.broker import Broker
 from goq.broker.dlq.redrive import Taking, Took, purge, redrive
 from goq.broker.dlq.search import DeadLetterSearch, Found, Wanted
 from goq.broker.outbox.dead_letter_headers import read_dead_letter
-from goq.broker.partition.partition import Delivery, Partition
+from goq.broker.partition.partition import LeasedBatch, Partition
 from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
 from goq.delivery.settlement import Settled, reject
@@ -44,7 +44,7 @@ from goq.model import Receipt
 ALL = Taking(Wanted(), (-1, -1), 10_000)
 
 
-async def reject_all(topic: Topic, found: list[Delivery], reason: str = "bad") -> int:
+async def reject_all(topic: Topic, found: list[LeasedBatch], reason: str = "bad") -> int:
     def decide(partition: Partition, some: list[Receipt]) -> Settled:
         return reject(partition.state, "g", some, partition.failing("g", reason=reason))
 
@@ -578,7 +578,7 @@ def test_each_of_many_tells_its_own_past(tmp_path: Path) -> None:
     run(main())
 
 
-def _single(found: list[Delivery]) -> list[Receipt]:
+def _single(found: list[LeasedBatch]) -> list[Receipt]:
     return [Receipt(0, r.token, n, n + 1) for r in receipts(found) for n in range(r.start, r.end)]
 
 

@@ -27,7 +27,7 @@ from support.delivery_twin import canonical
 
 from goq import limits
 from goq.broker.events.replay import read_events
-from goq.broker.topic.publisher import Placed
+from goq.broker.topic.publisher import RoutedMessage
 from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
 from goq.delivery.events.event import Corrupted
@@ -67,7 +67,9 @@ def test_a_failed_sync_of_messages_takes_one_partition_offline_and_nothing_else(
                 await publish(topic, b"x")
             await publish(topic, b"y", partition=1)
             assert leased(await topic.receive("g", options())) == [(0, 1, b"y")]
-            (stored,) = await topic.publishing.publish_messages([Placed(None, Message(b"z"))])
+            (stored,) = await topic.publishing.publish_messages(
+                [RoutedMessage(None, Message(b"z"))]
+            )
             assert stored.partition == 1  # keyless messages go where they can
             assert not topic.partitions[0].is_online
 
@@ -381,7 +383,7 @@ def test_a_request_with_a_frame_too_large_stores_nothing_of_it(
     async def main() -> None:
         async with broker_on(tmp_path, partitions=2) as broker:
             topic = await broker.create_topic("t")
-            placed = [Placed(0, Message(b"a")), Placed(1, Message(b"b" * 1000))]
+            placed = [RoutedMessage(0, Message(b"a")), RoutedMessage(1, Message(b"b" * 1000))]
             with pytest.raises(TooLarge):
                 await topic.publishing.publish_messages(placed)
             assert [p.state.end_offset for p in topic.partitions] == [0, 0]
@@ -400,7 +402,7 @@ def test_publishing_is_refused_as_a_whole_when_a_partition_is_offline(tmp_path: 
                 await publish(topic, b"x", partition=1)
             with pytest.raises(PartitionOffline):
                 await topic.publishing.publish_messages(
-                    [Placed(n, Message(b"x")) for n in range(2)]
+                    [RoutedMessage(n, Message(b"x")) for n in range(2)]
                 )
             with pytest.raises(PartitionOffline):
                 await topic.publishing.publish_frames([(n, frame(b"x")) for n in range(2)])

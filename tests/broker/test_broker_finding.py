@@ -18,7 +18,7 @@ from goq.broker.broker import Broker
 from goq.broker.runtime.background import ThreadThrottle
 from goq.broker.search.finder import Finder, FoundPage, Search
 from goq.broker.search.partition_search import Budget, Found, Wanted
-from goq.broker.topic.publisher import Placed
+from goq.broker.topic.publisher import RoutedMessage
 from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
 from goq.errors import (
@@ -38,7 +38,7 @@ HEADERS = [(), (("h", b"1"),), (("h", b"2"), ("g", b"1")), (("h", b""),)]
 
 
 async def publish_messages(topic: Topic, partition: int, messages: Iterable[Message]) -> None:
-    await topic.publishing.publish_messages([Placed(partition, m) for m in messages])
+    await topic.publishing.publish_messages([RoutedMessage(partition, m) for m in messages])
 
 
 def random_message(random: Random) -> Message:

@@ -19,9 +19,9 @@ from support.broker_harness import (
     settle_nacked,
 )
 
-from goq.broker.partition.partition import Delivery
-from goq.broker.topic.publisher import Placed
-from goq.broker.topic.topic import ReceiveOptions, Topic
+from goq.broker.partition.partition import LeasedBatch
+from goq.broker.topic.publisher import RoutedMessage
+from goq.broker.topic.topic import ReceiveRequest, Topic
 from goq.clock import ManualClock
 from goq.model import Message, Receipt
 
@@ -29,10 +29,10 @@ HOUR_MS = 3_600_000
 
 
 async def publish_keyed(topic: Topic, *values: bytes, key: bytes = b"k") -> None:
-    await topic.publishing.publish_messages([Placed(0, Message(v, key)) for v in values])
+    await topic.publishing.publish_messages([RoutedMessage(0, Message(v, key)) for v in values])
 
 
-def values(found: list[Delivery]) -> list[bytes]:
+def values(found: list[LeasedBatch]) -> list[bytes]:
     return [value for _, _, value in leased(found)]
 
 
@@ -82,8 +82,8 @@ def test_through_every_ordering_nothing_is_lost_or_stuck(tmp_path: Path) -> None
 
 
 def test_partitions_added_under_a_group_that_shares_them_are_shared_too(tmp_path: Path) -> None:
-    def of(consumer: str) -> ReceiveOptions:
-        return ReceiveOptions(consumer, 10, 2**23, 0, None)
+    def of(consumer: str) -> ReceiveRequest:
+        return ReceiveRequest(consumer, 10, 2**23, 0, None)
 
     async def main() -> None:
         async with broker_on(tmp_path, delivery__ordering="partition") as broker:
@@ -92,11 +92,15 @@ def test_partitions_added_under_a_group_that_shares_them_are_shared_too(tmp_path
             for consumer in ("ann", "bob"):
                 topic.coordinator.join("g", consumer)
             for number in range(2):
-                await topic.publishing.publish_messages([Placed(number, Message(b"%d" % number))])
+                await topic.publishing.publish_messages(
+                    [RoutedMessage(number, Message(b"%d" % number))]
+                )
             held = await topic.receive("g", of("ann"))
             await broker.alter_topic("t", {}, 5)
             for number in range(2, 5):
-                await topic.publishing.publish_messages([Placed(number, Message(b"%d" % number))])
+                await topic.publishing.publish_messages(
+                    [RoutedMessage(number, Message(b"%d" % number))]
+                )
             seen = values(held)
             await ack(topic, "g", held)
             for _ in range(2):
@@ -116,7 +120,11 @@ def test_leases_and_retries_survive_a_restart_with_the_time_they_have_left(tmp_p
             topic = await broker.create_topic("t")
             await broker.remember_group(topic, "g")
             await topic.publishing.publish_messages(
-                [Placed(0, Message(b"a")), Placed(0, Message(b"b")), Placed(0, Message(b"c"))]
+                [
+                    RoutedMessage(0, Message(b"a")),
+                    RoutedMessage(0, Message(b"b")),
+                    RoutedMessage(0, Message(b"c")),
+                ]
             )
             kept = await topic.receive("g", options(1, visibility_ms=HOUR_MS))
             lost = await topic.receive("g", options(1, visibility_ms=10_000))
@@ -151,7 +159,10 @@ def test_a_clock_that_is_set_repeats_nothing_that_is_done(tmp_path: Path, step_m
             await broker.remember_group(topic, "g")
             due_ms = clock.wall_ms() + 1000
             await topic.publishing.publish_messages(
-                [Placed(0, Message(b"late", deliver_at_ms=due_ms)), Placed(0, Message(b"a"))]
+                [
+                    RoutedMessage(0, Message(b"late", deliver_at_ms=due_ms)),
+                    RoutedMessage(0, Message(b"a")),
+                ]
             )
             found = await topic.receive("g", options(1))
             await ack(topic, "g", found)
@@ -173,7 +184,7 @@ def test_receipts_that_fit_nothing_change_nothing(tmp_path: Path) -> None:
             topic = await broker.create_topic("t", 2)
             for group in ("g", "other"):
                 await broker.remember_group(topic, group)
-            await topic.publishing.publish_messages([Placed(0, Message(b"a"))])
+            await topic.publishing.publish_messages([RoutedMessage(0, Message(b"a"))])
             [mine] = receipts(await topic.receive("g", options()))
             await topic.receive("other", options())
             foreign = [
@@ -199,7 +210,7 @@ def test_ten_thousand_receipts_twice_count_once(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path) as broker:
             topic = await broker.create_topic("t")
-            await topic.publishing.publish_messages([Placed(0, Message(b""))] * 10_000)
+            await topic.publishing.publish_messages([RoutedMessage(0, Message(b""))] * 10_000)
             found = await topic.receive("g", options(10_000))
             [whole] = receipts(found)
             each = [whole._replace(start=n, end=n + 1) for n in range(whole.start, whole.end)]

@@ -20,8 +20,8 @@ from support.broker_harness import (
     until,
 )
 
-from goq.broker.group.message_changes import Marking
-from goq.broker.partition.delayed import Pending, Waiting
+from goq.broker.group.message_changes import MessageChanges
+from goq.broker.partition.delayed import DelayedMessage, DelayedReader
 from goq.broker.partition.partition import Partition
 from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
@@ -76,7 +76,7 @@ class Model:
         if not self.messages:
             return
         offset = self.rng.choice(list(self.messages))
-        known, marking = self.messages[offset], Marking(self.partition, offset, ())
+        known, marking = self.messages[offset], MessageChanges(self.partition, offset, ())
         kind = self.rng.randrange(3)
         try:
             if kind == 0:
@@ -109,23 +109,23 @@ class Model:
 
         await until(is_done)
 
-    def waiting(self) -> list[Pending]:
-        return sorted(Pending(k.due_ms, o) for o, k in self.messages.items() if k.is_waiting)
+    def waiting(self) -> list[DelayedMessage]:
+        return sorted(DelayedMessage(k.due_ms, o) for o, k in self.messages.items() if k.is_waiting)
 
     async def check(self) -> None:
         await self.mature()
         waiting, end = self.waiting(), self.partition.state.end_offset
         offsets = sorted(offset for _, offset in waiting)
         low, high = sorted(self.rng.randrange(end + 1) for _ in range(2))
-        runs = await self.partition.look(partial(Waiting.runs, start=low, end=high))
+        runs = await self.partition.look(partial(DelayedReader.runs, start=low, end=high))
         assert [o for run in runs for o in range(*run)] == [o for o in offsets if low <= o < high]
-        first = await self.partition.look(partial(Waiting.first, start=low, end=high))
+        first = await self.partition.look(partial(DelayedReader.first, start=low, end=high))
         assert first == min((o for o in offsets if low <= o < high), default=None)
-        count, after = self.rng.choice([1, 2, 7, 1000]), Pending(0, -1)
+        count, after = self.rng.choice([1, 2, 7, 1000]), DelayedMessage(0, -1)
         until_ms = self.rng.choice([FOREVER_MS, self.some_time_ms()])
-        found: list[Pending] = []
+        found: list[DelayedMessage] = []
         while page := await self.partition.look(
-            partial(Waiting.earliest, after=after, until_ms=until_ms, count=count)
+            partial(DelayedReader.earliest, after=after, until_ms=until_ms, count=count)
         ):
             assert len(page) <= count
             found += page
@@ -202,7 +202,7 @@ def test_a_change_is_answered_only_when_it_is_durable(tmp_path: Path) -> None:
             await topic.publishing.publish_frames([(0, frame)])
             disk.fail("append", "events")
             with pytest.raises(GoqError):
-                await Marking(topic.partitions[0], 0, ()).cancel("")
+                await MessageChanges(topic.partitions[0], 0, ()).cancel("")
             disk.heal()
             await until(lambda: topic.partitions[0].is_online)
             (partition,) = topic.partitions
@@ -211,7 +211,7 @@ def test_a_change_is_answered_only_when_it_is_durable(tmp_path: Path) -> None:
             assert [value for _, _, value in leased(found)] == [b"a"]
             await ack(topic, "g", found)
             with pytest.raises(Conflict):
-                await Marking(partition, 0, topic.groups).cancel("")
+                await MessageChanges(partition, 0, topic.groups).cancel("")
 
     run(main())
 
@@ -223,7 +223,10 @@ def test_an_offline_partition_changes_nothing(tmp_path: Path) -> None:
             frame = FrameView.parse(encode_frame(Columns([b"a"])))
             await topic.publishing.publish_frames([(0, frame)])
             (partition,) = topic.partitions
-        for change in (Marking(partition, 0, ()).cancel(""), Marking(partition, 0, ()).move(0)):
+        for change in (
+            MessageChanges(partition, 0, ()).cancel(""),
+            MessageChanges(partition, 0, ()).move(0),
+        ):
             with pytest.raises((GoqError, RuntimeError)):
                 await change
 

@@ -11,7 +11,7 @@ from goq.broker.broker import Broker
 from goq.broker.events.replay import read_events
 from goq.broker.partition.partition import Partition
 from goq.broker.partition.producer_names import producer_name, recorded_name
-from goq.broker.topic.publisher import Placed
+from goq.broker.topic.publisher import RoutedMessage
 from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
 from goq.delivery.events.event import Named, Reset
@@ -21,7 +21,7 @@ from goq.model import Message
 
 
 async def tell(topic: Topic, client_id: str | None, *values: bytes) -> None:
-    placed = [Placed(0, Message(value)) for value in values]
+    placed = [RoutedMessage(0, Message(value)) for value in values]
     await topic.publishing.publish_messages(placed, client_id)
 
 

@@ -10,7 +10,7 @@ from support.broker_harness import ack, broker_on, nack, options, publish, quiet
 
 from goq import limits
 from goq.broker.broker import Broker
-from goq.broker.group.state_at_time import GroupPast, earliest_us, group_at
+from goq.broker.group.state_at_time import GroupAtTime, earliest_us, group_at
 from goq.broker.partition.partition import Partition
 from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
@@ -24,12 +24,12 @@ from goq.storage.log.time_lookup import frames_back
 SECOND_US = 1_000_000
 
 
-def at(topic: Topic, time_us: int, group: str = "g") -> GroupPast:
+def at(topic: Topic, time_us: int, group: str = "g") -> GroupAtTime:
     partition = topic.partitions[0]
     return group_at(partition.messages.reader, partition.events.reader, group, time_us)
 
 
-def done(past: GroupPast) -> tuple[int, int, int]:
+def done(past: GroupAtTime) -> tuple[int, int, int]:
     """Return the lag, what is leased, and where the group is."""
     return past.counts.lag, past.counts.leased, past.cursor
 

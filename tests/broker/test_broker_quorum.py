@@ -13,9 +13,10 @@ from support.broker_harness import frame, leased, options, publish, receipts, ru
 from support.held_quorum import HeldQuorum
 
 from goq import limits
-from goq.broker.log.admission import Intake
+from goq.broker.log.admission import Admission
 from goq.broker.log.group_commit import GroupCommit
-from goq.broker.partition_context import Quorums, open_logs
+from goq.broker.partition.loader import open_logs
+from goq.broker.partition_context import Quorums
 from goq.broker.runtime.metrics import Histogram, TopicStats
 from goq.broker.topic.topic import Leadership, Topic
 from goq.clock import ManualClock
@@ -44,7 +45,7 @@ class _Setup:
             7,
             on_commit=self._on_commit,
             on_seal=lambda _segment: None,
-            admission=Intake(
+            admission=Admission(
                 self.producers, NO_WINDOW, lambda _offset: None, TopicStats(), is_ahead=True
             ),
             quorum=self.quorum,

@@ -32,7 +32,7 @@ from support.delivery_twin import canonical
 from support.disk import SimulatedDisk
 
 from goq import limits
-from goq.broker.partition.partition import Delivery, Partition
+from goq.broker.partition.partition import LeasedBatch, Partition
 from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
 from goq.frame.encoder import ProducerMark
@@ -49,7 +49,9 @@ async def _check_copy(topic: Topic, path: Path) -> None:
     assert canonical(reopened(copy).state) == canonical(partition.state)
 
 
-async def _random_step(topic: Topic, clock: ManualClock, rng: random.Random, held: list[Delivery]):
+async def _random_step(
+    topic: Topic, clock: ManualClock, rng: random.Random, held: list[LeasedBatch]
+):
     partition, group = topic.partitions[0], rng.choice("gh")
     kind = rng.randrange(12)
     if kind < 3:
@@ -92,7 +94,7 @@ def test_a_copy_of_the_folder_opens_with_the_state_that_is_live(
         monkeypatch.setattr("goq.broker.events.writer._SNAPSHOT_COST_BYTES", 1)
 
     async def main() -> None:
-        clock, held, metadata = ManualClock(), list[Delivery](), MemoryMetadata()
+        clock, held, metadata = ManualClock(), list[LeasedBatch](), MemoryMetadata()
         for _ in range(3):
             async with broker_on(tmp_path, clock=clock, metadata=metadata, fsync="never") as broker:
                 topic = await broker.topic_for_publish("t")
@@ -289,7 +291,7 @@ def test_damaged_events_bring_acked_messages_back_but_never_skip_one(
         async with broker_on(tmp_path, metadata=metadata, fsync="never") as broker:
             topic = await broker.create_topic("t")
             await publish(topic, *[b"%d" % n for n in range(60)])
-            held: list[Delivery] = []
+            held: list[LeasedBatch] = []
             for _ in range(rng.randint(3, 25)):
                 held += await topic.receive("g", options(rng.randint(1, 4)))
                 if held and rng.random() < 0.7:

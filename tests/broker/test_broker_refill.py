@@ -23,7 +23,7 @@ from support.broker_harness import (
     until,
 )
 
-from goq.broker.group.message_changes import Marking
+from goq.broker.group.message_changes import MessageChanges
 from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
 from goq.frame.encoder import Columns, encode_frame
@@ -55,7 +55,7 @@ def test_a_group_that_begins_after_a_restart_gets_everything(tmp_path: Path) -> 
             await put(topic, b"b", b"c", lanes=[LOW, HIGH])
             await put(topic, b"later", deliver_at_ms=[clock.wall_ms() + 60_000])
             await publish(topic, b"d")
-            await Marking(topic.partitions[0], 4, ()).move(HIGH)
+            await MessageChanges(topic.partitions[0], 4, ()).move(HIGH)
             assert sorted(await drain(topic, "early")) == [b"a", b"b", b"c", b"d"]
         async with broker_on(tmp_path, metadata=metadata, clock=clock) as broker:
             topic = broker.topic("t")
@@ -107,7 +107,7 @@ def test_what_is_published_moved_or_due_meanwhile_is_not_missed(tmp_path: Path) 
             await until(disk.holding.is_set)
             await publish(topic, b"meanwhile")
             clock.advance_ms(1000)
-            marking = asyncio.create_task(Marking(partition, 1, ()).move(HIGH))
+            marking = asyncio.create_task(MessageChanges(partition, 1, ()).move(HIGH))
             disk.release()
             found = leased(await receiving)
             await marking

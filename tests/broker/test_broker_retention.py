@@ -71,12 +71,12 @@ async def with_keeper(
 ) -> None:
     """Run a keeper whose sleep the test ends, in the place of the broker's own."""
     assert broker._keeping is not None
-    assert broker._machinery is not None
+    assert broker._context is not None
     broker._keeping.cancel()
     pauses = Pauses(clock)
     broker.keeper = keeper = Keeper(
         broker.topics,
-        broker._machinery,
+        broker._context,
         broker.metadata,
         broker.archive,
         kept_for_replicas=kept_for_replicas,

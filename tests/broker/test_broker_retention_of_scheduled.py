@@ -6,7 +6,7 @@ from pathlib import Path
 
 from support.broker_harness import ack, broker_on, leased, options, publish, run, until
 
-from goq.broker.group.message_changes import Marking
+from goq.broker.group.message_changes import MessageChanges
 from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
 from goq.frame.encoder import Columns, encode_frame
@@ -63,7 +63,7 @@ def test_what_was_cancelled_is_not_kept(tmp_path: Path) -> None:
             await fill(topic)
             clock.advance_ms(2 * HOUR_MS)
             (partition,) = topic.partitions
-            await Marking(partition, offset, ()).cancel("")
+            await MessageChanges(partition, offset, ()).cancel("")
             await broker.apply_retention()
             assert partition.messages.start_offset > offset
             assert partition.state.mark_count() == 0
@@ -81,7 +81,7 @@ def test_what_was_put_off_is_kept_although_its_first_time_has_come(tmp_path: Pat
             await put_later(topic, b"other", clock.wall_ms() + HOUR_MS)
             await fill(topic)
             (partition,) = topic.partitions
-            await Marking(partition, offset, ()).reschedule(clock.wall_ms() + 10 * HOUR_MS)
+            await MessageChanges(partition, offset, ()).reschedule(clock.wall_ms() + 10 * HOUR_MS)
             clock.advance_ms(2 * HOUR_MS)
             await until(lambda: partition.dispatch.schedule.count == 1)
             await broker.apply_retention()

@@ -35,7 +35,7 @@ from goq.broker.partition.partition import Partition
 from goq.broker.retention.tiered_log import whole_logs
 from goq.broker.search.finder import Search
 from goq.broker.search.partition_search import Wanted
-from goq.broker.topic.publisher import Placed
+from goq.broker.topic.publisher import RoutedMessage
 from goq.broker.topic.topic import Topic
 from goq.broker.trace.trace import Trace
 from goq.broker.trace.tracer import Tracing
@@ -80,7 +80,7 @@ class World:
 
 async def put(topic: Topic, value: bytes, client_id: str | None = None, **more: Any) -> int:
     """Publish a message; return its offset."""
-    placed = [Placed(0, Message(value, **more))]
+    placed = [RoutedMessage(0, Message(value, **more))]
     (stored,) = await topic.publishing.publish_messages(placed, client_id)
     return stored.offset
 

@@ -23,7 +23,7 @@ from support.broker_harness import (
 from goq import limits
 from goq.broker.broker import Broker
 from goq.broker.metadata import LocalMetadata
-from goq.broker.topic.publisher import ANY_PARTITION, Placed
+from goq.broker.topic.publisher import ANY_PARTITION, RoutedMessage
 from goq.clock import ManualClock
 from goq.config.topic import TopicSettings
 from goq.errors import (
@@ -179,7 +179,7 @@ def test_deleting_a_topic_in_full_traffic_hangs_nobody(tmp_path: Path) -> None:
 
             async def produce() -> None:
                 while True:
-                    await topic.publishing.publish_messages([Placed(None, Message(b"x"))])
+                    await topic.publishing.publish_messages([RoutedMessage(None, Message(b"x"))])
 
             async def consume() -> None:
                 while True:
@@ -261,14 +261,14 @@ def test_keys_stay_together_and_keyless_messages_go_round(tmp_path: Path) -> Non
     async def main() -> None:
         async with broker_on(tmp_path, partitions=4) as broker:
             topic = await broker.create_topic("t")
-            placed = [Placed(None, Message(b"v", key=b"k%d" % n)) for n in range(50)]
+            placed = [RoutedMessage(None, Message(b"v", key=b"k%d" % n)) for n in range(50)]
             for stored, (_, message) in zip(
                 await topic.publishing.publish_messages(placed), placed, strict=True
             ):
                 assert stored.partition == partition_of(message.key or b"", 4)
             share = Message(b"v" * (limits.STICKY_BYTES // 2))
             keyless = [
-                (await topic.publishing.publish_messages([Placed(None, share)]))[0].partition
+                (await topic.publishing.publish_messages([RoutedMessage(None, share)]))[0].partition
                 for _ in range(9)
             ]
             assert keyless == [0, 0, 1, 1, 2, 2, 3, 3, 0]
@@ -315,7 +315,9 @@ def test_a_partition_with_more_urgent_messages_is_asked_first(tmp_path: Path) ->
         async with broker_on(tmp_path) as broker:
             topic = await broker.create_topic("t", 3)
             for partition, lane in ((0, 2), (1, 0), (2, 1)):
-                placed = [Placed(partition, Message(b"%d" % lane, lane=lane)) for _ in range(2)]
+                placed = [
+                    RoutedMessage(partition, Message(b"%d" % lane, lane=lane)) for _ in range(2)
+                ]
                 await topic.publishing.publish_messages(placed)
             got = [leased(await topic.receive("g", options(1)))[0][2] for _ in range(6)]
             assert got == [b"0", b"0", b"1", b"1", b"2", b"2"]

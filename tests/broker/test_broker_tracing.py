@@ -24,7 +24,7 @@ from goq import limits
 from goq.broker.dlq.redrive import Taking, redrive
 from goq.broker.dlq.search import Wanted
 from goq.broker.partition.partition import Partition
-from goq.broker.topic.publisher import Placed
+from goq.broker.topic.publisher import RoutedMessage
 from goq.broker.topic.topic import Topic
 from goq.broker.trace.trace import Trace
 from goq.broker.trace.tracer import Tracing
@@ -184,7 +184,7 @@ def test_a_message_that_was_due_when_it_came_was_not_scheduled(tmp_path: Path) -
         async with broker_on(tmp_path) as broker:
             topic = await broker.create_topic(TOPIC)
             now_ms = broker.clock.wall_ms()
-            placed = [Placed(0, Message(b"x", deliver_at_ms=now_ms + n)) for n in (-5, 0, 1)]
+            placed = [RoutedMessage(0, Message(b"x", deliver_at_ms=now_ms + n)) for n in (-5, 0, 1)]
             await topic.publishing.publish_messages(placed)
             found = [names(await Tracing(broker).trace(MessageId(TOPIC, 0, n))) for n in range(3)]
             assert found == [["PUBLISHED"], ["PUBLISHED"], ["PUBLISHED", "SCHEDULED"]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from goq.api.codec.messages import deliveries_parts
-from goq.broker.partition.partition import Delivery
+from goq.broker.partition.partition import LeasedBatch
 from goq.client.protocol.frames import decode_deliveries
 from goq.config.topic import TopicSettings
 from goq.frame.encoder import Columns, encode_frame
@@ -33,7 +33,7 @@ def test_scattered_messages_arrive_in_their_order_whole_and_alone() -> None:
         frames = [_frame(base, 50) for base in (0, 50, 100)]
         offsets = rng.sample(range(150), rng.randint(1, 60))
         spans = [(offset, offset + 1, 1) for offset in offsets]
-        delivery = Delivery(2, 77, "c", 1000, spans, frames, False)
+        delivery = LeasedBatch(2, 77, "c", 1000, spans, frames, False)
         body = b"".join(deliveries_parts(_Topic(), [delivery]))  # type: ignore[arg-type]
         (found,) = decode_deliveries(body)
         seen = []
@@ -50,6 +50,6 @@ def test_scattered_messages_arrive_in_their_order_whole_and_alone() -> None:
 
 
 def test_few_messages_of_a_large_frame_cost_few_bytes() -> None:
-    delivery = Delivery(0, 1, "c", 0, [(0, 1, 1), (49, 50, 1)], [_frame(0, 50)], False)
+    delivery = LeasedBatch(0, 1, "c", 0, [(0, 1, 1), (49, 50, 1)], [_frame(0, 50)], False)
     body = b"".join(deliveries_parts(_Topic(), [delivery]))  # type: ignore[arg-type]
     assert len(body) < 1500 < _frame(0, 50).header.frame_bytes

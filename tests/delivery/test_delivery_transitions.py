@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import pytest
 
-from goq.broker.group.message_status import Standing, check_exists, group_standing
+from goq.broker.group.message_status import MessageStatus, check_exists, group_message_status
 from goq.delivery.events.event import (
     SNAPSHOT_PARTS,
     Acked,
@@ -73,8 +73,12 @@ class Scene:
         )
         is_cancelled = 0 in self.state.cancelled
         lane = self.state.moved.get(0, LANE)
-        standing = Standing(0, lane, 0, self.due_ms, waits and not is_cancelled, is_cancelled, None)
-        found = group_standing(partition, "g", standing, self.now_ms, expires_ms=self.expires_ms)
+        standing = MessageStatus(
+            0, lane, 0, self.due_ms, waits and not is_cancelled, is_cancelled, None
+        )
+        found = group_message_status(
+            partition, "g", standing, self.now_ms, expires_ms=self.expires_ms
+        )
         return found.state
 
 

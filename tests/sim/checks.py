@@ -10,7 +10,8 @@ from typing import NamedTuple
 from support.delivery_twin import canonical
 
 from goq.broker.log.frame_cache import FrameCache
-from goq.broker.partition_context import Machinery, open_partition
+from goq.broker.partition.loader import open_partition
+from goq.broker.partition_context import PartitionContext
 from goq.broker.runtime.metrics import Histogram
 from goq.broker.runtime.tasks import Tasks
 from goq.clock import ManualClock
@@ -186,12 +187,12 @@ class Checks:
         if leader is None or live is None:
             return False
         disk = leader.machine.disk.copy()
-        machinery = Machinery(
-            disk, leader.broker.executor, leader.machine.clock, live._machinery.epoch,
+        context = PartitionContext(
+            disk, leader.broker.executor, leader.machine.clock, live._context.epoch,
             lambda *_: None, Histogram(), FrameCache(), Tasks(), lambda: 0.5, lambda: 1,
         )  # fmt: skip
         directory = leader.broker.topics_dir / TOPIC / str(number)
-        rebuilt = open_partition(directory, machinery, SETTINGS)
+        rebuilt = open_partition(directory, context, SETTINGS)
         return bool(canonical(rebuilt.state) == canonical(live.state))
 
     def logs(self) -> None:

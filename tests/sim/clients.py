@@ -9,8 +9,8 @@ from typing import TypeVar
 from support.broker_harness import leased
 
 from goq.broker.log.group_commit import Appended
-from goq.broker.partition.partition import Delivery
-from goq.broker.topic.topic import ReceiveOptions
+from goq.broker.partition.partition import LeasedBatch
+from goq.broker.topic.topic import ReceiveRequest
 from goq.delivery.settlement import acknowledge
 from goq.errors import GoqError, SequenceGap, TopicExists, Unavailable
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
@@ -99,9 +99,9 @@ class Clients:
 
     async def consume(self, number: int) -> None:
         """Receive and ack; some of it is left to expire."""
-        options = ReceiveOptions(f"c{number}", 10, 2**20, 200, None)
+        options = ReceiveRequest(f"c{number}", 10, 2**20, 200, None)
 
-        async def receive(process: Process) -> list[Delivery]:
+        async def receive(process: Process) -> list[LeasedBatch]:
             topic = process.broker.topic(TOPIC)
             await process.broker.remember_group(topic, GROUP)
             return await topic.receive(GROUP, options)
@@ -116,7 +116,7 @@ class Clients:
             for delivery in deliveries:
                 await self._handle(process, delivery)
 
-    async def _handle(self, process: Process, delivery: Delivery) -> None:
+    async def _handle(self, process: Process, delivery: LeasedBatch) -> None:
         values = []
         for offset, attempt, value in leased([delivery]):
             values.append(value)

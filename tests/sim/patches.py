@@ -22,7 +22,7 @@ from goq.broker import broker
 from goq.broker import partition_context as opening
 from goq.broker.partition import loader as dedup_restore
 from goq.broker.partition import partition
-from goq.broker.partition_context import messages_config
+from goq.broker.partition.loader import messages_config
 from goq.broker.retention import archiver as archive
 from goq.broker.retention import compaction_manager as compacting
 from goq.broker.runtime import background

@@ -14,12 +14,13 @@ from typing import Any, TypeVar
 
 from goq.broker.broker import Broker
 from goq.broker.log.frame_cache import FrameCache
-from goq.broker.partition.partition import Delivery, Partition
-from goq.broker.partition_context import Machinery, Opened, open_partition
+from goq.broker.partition.loader import LoadedPartition, open_partition
+from goq.broker.partition.partition import LeasedBatch, Partition
+from goq.broker.partition_context import PartitionContext
 from goq.broker.runtime.metrics import Histogram
 from goq.broker.runtime.tasks import Tasks
-from goq.broker.topic.publisher import Placed
-from goq.broker.topic.topic import ReceiveOptions, Topic
+from goq.broker.topic.publisher import RoutedMessage
+from goq.broker.topic.topic import ReceiveRequest, Topic
 from goq.clock import ManualClock
 from goq.config.topic import TopicSettings
 from goq.delivery.settlement import Settled, acknowledge, give_back
@@ -261,18 +262,18 @@ def frame(*values: bytes, mark: ProducerMark | None = None) -> FrameView:
 
 async def publish(topic: Topic, *values: bytes, partition: int = 0) -> list[int]:
     """Publish values; return their offsets."""
-    placed = [Placed(partition, Message(value)) for value in values]
+    placed = [RoutedMessage(partition, Message(value)) for value in values]
     stored = await topic.publishing.publish_messages(placed)
     return [s.offset for s in stored]
 
 
 def options(
     count: int = 10, *, wait_ms: int = 0, visibility_ms: int | None = None, bytes_max: int = 2**23
-) -> ReceiveOptions:
-    return ReceiveOptions("c", count, bytes_max, wait_ms, visibility_ms)
+) -> ReceiveRequest:
+    return ReceiveRequest("c", count, bytes_max, wait_ms, visibility_ms)
 
 
-def leased(deliveries: Sequence[Delivery]) -> list[tuple[int, int, bytes]]:
+def leased(deliveries: Sequence[LeasedBatch]) -> list[tuple[int, int, bytes]]:
     """Return the offset, attempt and value of every message handed over."""
     found = []
     for delivery in deliveries:
@@ -291,7 +292,7 @@ def leased(deliveries: Sequence[Delivery]) -> list[tuple[int, int, bytes]]:
     return found
 
 
-def receipts(deliveries: Sequence[Delivery]) -> list[Receipt]:
+def receipts(deliveries: Sequence[LeasedBatch]) -> list[Receipt]:
     return [Receipt(d.partition, d.token, s, e) for d in deliveries for s, e, _ in d.spans]
 
 
@@ -311,13 +312,15 @@ async def settle_nacked(
     return await topic.settle(group, given, decide)
 
 
-async def ack(topic: Topic, group: str, deliveries: Sequence[Delivery]) -> int:
+async def ack(topic: Topic, group: str, deliveries: Sequence[LeasedBatch]) -> int:
     done, lost = await settle_acked(topic, group, receipts(deliveries))
     assert not lost
     return done
 
 
-async def nack(topic: Topic, group: str, deliveries: Sequence[Delivery], delay_ms: int = 0) -> int:
+async def nack(
+    topic: Topic, group: str, deliveries: Sequence[LeasedBatch], delay_ms: int = 0
+) -> int:
     done, _ = await settle_nacked(topic, group, receipts(deliveries), delay_ms, "busy")
     return done
 
@@ -336,10 +339,10 @@ async def quiet(partition: Partition) -> None:
     await until(lambda: not partition._recorder.commit._busy and not partition._publisher._busy)
 
 
-def reopened(directory: Path, *, disk: Disk | None = None, epoch: int = 99) -> Opened:
+def reopened(directory: Path, *, disk: Disk | None = None, epoch: int = 99) -> LoadedPartition:
     """Open a partition's logs, as a node would that starts on this folder."""
     with ThreadPoolExecutor(1) as executor:
-        machinery = Machinery(
+        context = PartitionContext(
             disk or RealDisk(),
             executor,
             ManualClock(),
@@ -351,7 +354,7 @@ def reopened(directory: Path, *, disk: Disk | None = None, epoch: int = 99) -> O
             lambda: 0.5,
             lambda: 1,
         )
-        opened = open_partition(directory, machinery, TopicSettings())
+        opened = open_partition(directory, context, TopicSettings())
         opened.messages.close()
         opened.events.close()
     return opened

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from goq.broker.broker import Broker
 from goq.broker.dlq.search import DeadLetterSearch, Wanted
-from goq.broker.group.message_changes import Marking
+from goq.broker.group.message_changes import MessageChanges
 from goq.broker.outbox.dead_letter_headers import read_dead_letter
 from goq.broker.partition.partition import Partition
-from goq.broker.topic.publisher import Placed
+from goq.broker.topic.publisher import RoutedMessage
 from goq.broker.topic.topic import Topic
 from goq.client import LogMessage, Published
 from goq.clock import ManualClock
@@ -64,7 +64,7 @@ class Life:
     async def publish(self) -> None:
         """Publish some messages of all kinds, in one call."""
         sent: list[Sent] = []
-        placed: list[Placed] = []
+        placed: list[RoutedMessage] = []
         is_plain = self.chance.random() < 0.2
         for _ in range(self.chance.choice((1, 1, 3, 10))):
             index = self.chance.randrange(len(_KEYS))
@@ -82,7 +82,7 @@ class Life:
             )
             message = Message(value, key, lane=lane, tenant=tenant, deliver_at_ms=due_ms)
             partition = 0 if key is None and self.chance.random() < 0.5 else None
-            placed.append(Placed(partition, message))
+            placed.append(RoutedMessage(partition, message))
         client_id = ("shop", None, "till")[len(self._record.sent) % 3]
         stored = await self.topic.publishing.publish_messages(placed, client_id)
         for each, at in zip(sent, stored, strict=True):
@@ -155,7 +155,7 @@ class Life:
         if not stored:
             return
         place = self.chance.choice(stored)[1:]
-        marking = Marking(self.topic.partitions[place[0]], place[1], [GROUP])
+        marking = MessageChanges(self.topic.partitions[place[0]], place[1], [GROUP])
         asked_us, due_ms = self.latest_us, self.clock.wall_ms() + self.chance.choice((5, HOUR_MS))
         verb = self.chance.choice(("cancel", "move", "move", "reschedule"))
         outcome = Outcome.DONE

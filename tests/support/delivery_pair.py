@@ -10,7 +10,7 @@ import random
 from typing import Any, cast
 
 from goq import limits
-from goq.broker.partition.ready_state import Dispatch, first_needed
+from goq.broker.partition.ready_state import ReadyState, first_unfinished
 from goq.config.topic import Ordering, TopicSettings
 from goq.delivery.events.event import (
     Acked,
@@ -112,11 +112,11 @@ class Pair:
         self.real.apply(event, sequence, self.epoch)
         return token_of(self.epoch, sequence)
 
-    def _build(self, state: PartitionState) -> Dispatch:
+    def _build(self, state: PartitionState) -> ReadyState:
         """Derive what is derived, as opening a partition does."""
         log = cast(Log, self.log)
-        start, end = first_needed(log, state), log.end_offset
-        dispatch = Dispatch.build(log, state, self.settings, self.now_ms, start=start, end=end)
+        start, end = first_unfinished(log, state), log.end_offset
+        dispatch = ReadyState.build(log, state, self.settings, self.now_ms, start=start, end=end)
         for group in state.groups.values():
             facts = {}
             for offset in {o for p in group.outstanding() for o in range(p.start, p.end)}:
@@ -130,7 +130,7 @@ class Pair:
             group.learn_outstanding(facts)
         return dispatch
 
-    def _tenant(self, dispatch: Dispatch, message: Message) -> int:
+    def _tenant(self, dispatch: ReadyState, message: Message) -> int:
         return dispatch.tenants.number(message.tenant) if message.tenant else 0
 
     def _rebuild(self) -> None:

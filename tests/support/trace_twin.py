@@ -16,12 +16,12 @@ from typing import Any
 from goq.broker.broker import Broker
 from goq.broker.dlq.redrive import Taking, redrive
 from goq.broker.dlq.search import Wanted
-from goq.broker.group.message_changes import Marking
+from goq.broker.group.message_changes import MessageChanges
 from goq.broker.outbox.dead_letter_headers import read_dead_letter
 from goq.broker.partition.failure_policy import retry_policy
 from goq.broker.partition.partition import Partition
-from goq.broker.topic.publisher import Placed
-from goq.broker.topic.topic import ReceiveOptions, Topic
+from goq.broker.topic.publisher import RoutedMessage
+from goq.broker.topic.topic import ReceiveRequest, Topic
 from goq.broker.trace.trace import TracedStep
 from goq.clock import ManualClock
 from goq.delivery.settlement import Settled, acknowledge, extend, give_back, reject
@@ -129,7 +129,7 @@ class TraceTwin:
             due_ms = now_ms + self.chance.choice((1, 50, 5_000)) if self._is_rare(0.3) else 0
             expires_ms = (due_ms or now_ms) + 2_000 if self._is_rare(0.15) else 0
             messages.append(Message(b"v", deliver_at_ms=due_ms, expires_at_ms=expires_ms))
-        placed = [Placed(0, message) for message in messages]
+        placed = [RoutedMessage(0, message) for message in messages]
         found = await self._topic().publishing.publish_messages(placed)
         for message, stored in zip(messages, found, strict=True):
             at = self._id(TOPIC, stored.offset)
@@ -150,7 +150,7 @@ class TraceTwin:
         await self.broker.remember_group(topic, group)
         visibility_ms = self.chance.choice((20, 500, 30_000))
         consumer = self.chance.choice(("one", "two"))
-        asked = ReceiveOptions(consumer, self.chance.randint(1, 6), 2**20, 0, visibility_ms)
+        asked = ReceiveRequest(consumer, self.chance.randint(1, 6), 2**20, 0, visibility_ms)
         deliveries = await topic.receive(group, asked)
         for delivery in deliveries:
             for offset, attempt, _value in leased([delivery]):
@@ -291,7 +291,7 @@ class TraceTwin:
         if not self.ends[TOPIC]:
             return
         at = self._id(TOPIC, self.chance.randrange(self.ends[TOPIC]))
-        marking = Marking(self._topic().partitions[0], at.offset, GROUPS)
+        marking = MessageChanges(self._topic().partitions[0], at.offset, GROUPS)
         verb = self.chance.choice(("cancel", "move", "move", "reschedule", "reschedule"))
         try:
             if verb == "cancel":

@@ -12,7 +12,7 @@ import msgspec
 
 from goq.api.router import FRAMES
 from goq.api.schemas.bodies import MessageOut
-from goq.broker.partition.partition import Delivery
+from goq.broker.partition.partition import LeasedBatch
 from goq.broker.topic.topic import Topic
 from goq.config.topic import TopicSettings
 from goq.config.types import lanes
@@ -192,7 +192,7 @@ def _header_json(name: str, value: bytes) -> dict[str, str]:
         return {"name": name, "value_base64": base64.b64encode(value).decode()}
 
 
-def delivery_json(topic: Topic, delivery: Delivery) -> Iterator[MessageOut]:
+def delivery_json(topic: Topic, delivery: LeasedBatch) -> Iterator[MessageOut]:
     """Yield the leased messages of a delivery, each with its receipt, in the order of its spans."""
     lease_until = format_time_us(delivery.deadline_ms * 1000)
     frames = sorted(delivery.frames, key=_base_offset)
@@ -205,12 +205,12 @@ def delivery_json(topic: Topic, delivery: Delivery) -> Iterator[MessageOut]:
             yield out
 
 
-def deliveries_frames(topic: Topic, deliveries: Sequence[Delivery]) -> Response:
+def deliveries_frames(topic: Topic, deliveries: Sequence[LeasedBatch]) -> Response:
     """Return deliveries in the fast form; large frames are cut to what was leased of them."""
     return Response(200, deliveries_parts(topic, deliveries), FRAMES)
 
 
-def deliveries_parts(topic: Topic, deliveries: Sequence[Delivery]) -> list[BytesLike]:
+def deliveries_parts(topic: Topic, deliveries: Sequence[LeasedBatch]) -> list[BytesLike]:
     """Return the parts of :func:`deliveries_frames`."""
     prefaces = []
     frames: list[tuple[int, memoryview]] = []

@@ -10,7 +10,7 @@ from msgspec import UNSET, Raw
 from goq import limits
 from goq.api.codec.request import decode_json, duration_ms, json_body, time_us
 from goq.api.schemas.bodies import HeaderIn, HeadersIn, NewMessage, Publish, expect_messages
-from goq.broker.topic.publisher import Placed
+from goq.broker.topic.publisher import RoutedMessage
 from goq.config.topic import TopicSettings
 from goq.errors import InvalidInput, TooLarge
 from goq.frame.hashing import dedup_hash
@@ -33,7 +33,7 @@ _HEADERS_JSON_BYTES_MAX = 8 * limits.HEADERS_BYTES_MAX
 
 def messages_of(
     request: Request, settings: TopicSettings, now_us: int
-) -> tuple[list[Placed], str | None]:
+) -> tuple[list[RoutedMessage], str | None]:
     """Return the messages of a JSON publish and what it says of ``acks``.
 
     Delays and times to live count from ``now_us``. Raises ``InvalidInput`` naming the first bad
@@ -51,7 +51,7 @@ def messages_of(
     return placed, publish.acks
 
 
-def _check_total(placed: list[Placed], publish: Publish) -> None:
+def _check_total(placed: list[RoutedMessage], publish: Publish) -> None:
     """Raise ``TooLarge`` unless all messages would fit into one frame.
 
     Those of a partition are stored in one, and where each goes is known only later, when some may
@@ -73,7 +73,7 @@ def _check_total(placed: list[Placed], publish: Publish) -> None:
         )
 
 
-def _message(new: NewMessage, field: str, settings: TopicSettings, now_us: int) -> Placed:
+def _message(new: NewMessage, field: str, settings: TopicSettings, now_us: int) -> RoutedMessage:
     if isinstance(new.value_base64, str):
         if new.value is not UNSET:
             raise InvalidInput("give value or value_base64, not both", field=f"{field}.value")
@@ -107,7 +107,7 @@ def _message(new: NewMessage, field: str, settings: TopicSettings, now_us: int) 
             _dedup_id(new.dedup_id, f"{field}.dedup_id"),
         )
     check_message(message, field=field)
-    return Placed(new.partition, message)
+    return RoutedMessage(new.partition, message)
 
 
 def _is_plain(new: NewMessage) -> bool:

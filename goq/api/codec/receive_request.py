@@ -5,16 +5,16 @@ from __future__ import annotations
 from goq import limits
 from goq.api.codec.request import duration_ms
 from goq.api.schemas.bodies import Receive
-from goq.broker.topic.topic import ReceiveOptions
+from goq.broker.topic.topic import ReceiveRequest
 from goq.errors import InvalidInput, TooLarge
 
 
-def receive_options(asked: Receive) -> ReceiveOptions:
+def receive_options(asked: Receive) -> ReceiveRequest:
     """Return what is asked; raise ``InvalidInput`` naming the field, ``TooLarge``."""
     check_consumer(asked)
     if asked.limit is not None:
         raise InvalidInput("limit is of a stream; say max, or stream", field="limit")
-    return ReceiveOptions(
+    return ReceiveRequest(
         consumer=asked.consumer,
         messages_max=asked.max,
         bytes_max=limits.RECEIVE_BYTES_MAX,

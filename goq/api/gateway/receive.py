@@ -22,7 +22,7 @@ from goq.api.gateway.fanout import Asking, changed
 from goq.api.gateway.streams import StreamsEverywhere
 from goq.api.routing import BYTES_MAX, READY
 from goq.api.schemas.bodies import Receive
-from goq.broker.topic.topic import ReceiveOptions
+from goq.broker.topic.topic import ReceiveRequest
 from goq.errors import GoqError, NotLeader, Unavailable
 from goq.http.message import Request, Response
 
@@ -136,7 +136,7 @@ class _Receiving:
         request: Request,
         values: Sequence[str],
         asked: Receive,
-        options: ReceiveOptions,
+        options: ReceiveRequest,
     ) -> None:
         self.leased: list[Leased] = []
         self._everywhere = everywhere

@@ -52,8 +52,8 @@ from goq.api.views.group import GroupViews, reset_target
 from goq.api.views.group_at_time import PastViews
 from goq.api.views.peek import Peek, state_of
 from goq.broker.broker import Broker
-from goq.broker.partition.partition import Delivery, Partition
-from goq.broker.topic.push_streams import Stream, StreamOptions
+from goq.broker.partition.partition import LeasedBatch, Partition
+from goq.broker.topic.push_streams import PushStream, PushStreamOptions
 from goq.broker.topic.topic import Topic
 from goq.delivery.events.event import Span
 from goq.delivery.events.transitions import State
@@ -212,11 +212,11 @@ class GroupRoutes:
         chosen_ms = visibility_ms(asked.visibility)
         self._broker.streams.check_room(topic, group)
         await self._broker.remember_group(topic, group)
-        options = StreamOptions(asked.consumer, asked.max, asked.limit, chosen_ms)
-        return self._streams.answer(Stream(topic, group, options), frames=wants_frames(request))
+        options = PushStreamOptions(asked.consumer, asked.max, asked.limit, chosen_ms)
+        return self._streams.answer(PushStream(topic, group, options), frames=wants_frames(request))
 
     def _received(
-        self, topic: Topic, group: str, deliveries: Sequence[Delivery], bytes_max: int
+        self, topic: Topic, group: str, deliveries: Sequence[LeasedBatch], bytes_max: int
     ) -> ReceivedOut:
         """Return deliveries as JSON; what an answer has no room for is ready again."""
         found = JsonMessages(bytes_max)
@@ -235,7 +235,7 @@ class GroupRoutes:
         return ReceivedOut(found.messages)
 
     def _give_back(
-        self, topic: Topic, group: str, delivery: Delivery, spans: Sequence[Span]
+        self, topic: Topic, group: str, delivery: LeasedBatch, spans: Sequence[Span]
     ) -> None:
         """Give back messages that were leased and not handed over: it counts as no attempt."""
         with contextlib.suppress(GoqError):  # then the lease's end gives them back

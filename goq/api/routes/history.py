@@ -13,14 +13,14 @@ from goq.api.router import Parameter, Route
 from goq.api.routing import AtLeaders
 from goq.api.schemas.topics import DayOut, HistoryOut, RatesOut, WaitingOut
 from goq.broker.broker import Broker
-from goq.broker.partition.delayed import Pending, Waiting
+from goq.broker.partition.delayed import DelayedMessage, DelayedReader
 from goq.broker.retention.daily_counts import bounds_us, by_day, day_starts
 from goq.broker.topic.topic import Topic
 from goq.http.message import Request, Response
 from goq.units import format_time_us
 
 _DAYS = 14
-_FIRST = Pending(0, -1)
+_FIRST = DelayedMessage(0, -1)
 _FOREVER_MS = 2**63 - 1
 _DATE_CHARS = len("2025-01-15")
 
@@ -98,7 +98,7 @@ class HistoryRoutes:
 async def _scheduled(topic: Topic) -> WaitingOut:
     """Return how many messages wait for their time, and when the next is due."""
     waits = [p for p in topic.partitions if p.dispatch.schedule.count]
-    earliest = partial(Waiting.earliest, after=_FIRST, until_ms=_FOREVER_MS, count=1)
+    earliest = partial(DelayedReader.earliest, after=_FIRST, until_ms=_FOREVER_MS, count=1)
     due = [found for p in waits for found in await p.look(earliest)]
     next_ms = min((each.due_ms for each in due), default=None)
     return WaitingOut(

@@ -19,7 +19,7 @@ from goq.api.schemas.members import (
     StandingOut,
 )
 from goq.broker.broker import Broker
-from goq.broker.group.coordinator import Coordinator, Standing
+from goq.broker.group.coordinator import Coordinator, MemberAssignment
 from goq.broker.group.membership import GroupMembers
 from goq.broker.topic.topic import Topic
 from goq.delivery.membership.rebalance_history import Move
@@ -123,7 +123,7 @@ def _here(topic: Topic) -> set[int]:
     return {partition.identity.number for partition in topic.partitions}
 
 
-def _standing(standing: Standing, topic: Topic) -> Response:
+def _standing(standing: MemberAssignment, topic: Topic) -> Response:
     here = _here(topic)
     partitions = [number for number in standing.partitions if number in here]
     revoking = [number for number in standing.revoking if number in here]

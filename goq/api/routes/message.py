@@ -14,12 +14,12 @@ from goq.api.schemas.bodies import MessageOut
 from goq.api.schemas.messages import GroupStateOut, MessageChange, StatusOut
 from goq.api.views.log_read import read_log
 from goq.broker.broker import Broker
-from goq.broker.group.message_changes import Marking
+from goq.broker.group.message_changes import MessageChanges
 from goq.broker.group.message_status import (
-    GroupStanding,
+    GroupMessageStatus,
     check_exists,
-    group_standing,
-    standing_of,
+    group_message_status,
+    message_status,
 )
 from goq.broker.partition.partition import Partition
 from goq.broker.topic.topic import Topic
@@ -87,7 +87,7 @@ class SingleRoutes:
         asked = json_body(request, MessageChange)
         topic, partition, offset = self._find(text)
         await self._check_kept(topic, partition, offset)
-        marking = Marking(partition, offset, topic.groups)
+        marking = MessageChanges(partition, offset, topic.groups)
         if (asked.priority is None) == (asked.deliver_at is None):
             raise InvalidInput("give one of priority and deliver_at", field="priority")
         if asked.priority is not None:
@@ -106,7 +106,7 @@ class SingleRoutes:
             )
         topic, partition, offset = self._find(text)
         await self._check_kept(topic, partition, offset)
-        await Marking(partition, offset, topic.groups).cancel(reason)
+        await MessageChanges(partition, offset, topic.groups).cancel(reason)
         return await self._status(topic, partition, offset)
 
     def _find(self, text: str) -> tuple[Topic, Partition, int]:
@@ -143,7 +143,7 @@ class SingleRoutes:
             raise MessageNotFound(f"{text} is gone", field="id")
         if not found:
             raise DamagedData(f"{text} cannot be read: {reading.damage[0].reason}", field="id")
-        standing = await standing_of(partition, offset)
+        standing = await message_status(partition, offset)
         out = StatusOut(**_fields(found[0]), groups=[])
         (view,) = (
             v for v in reading.frames if v.header.base_offset <= offset < v.header.end_offset
@@ -157,7 +157,7 @@ class SingleRoutes:
             out.state = str(State.CANCELLED if standing.is_cancelled else State.SCHEDULED)
         now_ms = self._broker.clock.wall_ms()
         for count, name in enumerate(sorted(topic.groups), start=1):
-            each = group_standing(partition, name, standing, now_ms, expires_ms=expires_ms)
+            each = group_message_status(partition, name, standing, now_ms, expires_ms=expires_ms)
             out.groups.append(_group_out(name, each))
             if count % _GROUPS_AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -189,7 +189,7 @@ def _expires_ms(view: FrameView, offset: int) -> int:
     return 0 if column is None else int(column.cast("q")[offset - view.header.base_offset])
 
 
-def _group_out(name: str, standing: GroupStanding) -> GroupStateOut:
+def _group_out(name: str, standing: GroupMessageStatus) -> GroupStateOut:
     time = None if standing.time_ms is None else format_time_us(standing.time_ms * 1000)
     return GroupStateOut(
         name,

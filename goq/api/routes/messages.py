@@ -31,7 +31,7 @@ from goq.api.views.log_read import read_kept
 from goq.api.views.range_reading import RangeAsked, RangeReading, damaged_json
 from goq.broker.broker import Broker
 from goq.broker.retention.tiered_log import Past
-from goq.broker.topic.publisher import Stored, StoredFrame
+from goq.broker.topic.publisher import PublishedFrame, PublishedMessage
 from goq.broker.topic.topic import Topic
 from goq.errors import InvalidInput
 from goq.frame.slice import slice_frame
@@ -218,7 +218,7 @@ def _bounds(request: Request) -> tuple[int, int | None]:
     return query_int(request, "limit", most, minimum=1, maximum=most), bytes_max
 
 
-def _frame_result(stored: StoredFrame) -> PublishedOut:
+def _frame_result(stored: PublishedFrame) -> PublishedOut:
     return PublishedOut(
         partition=stored.partition,
         offset=stored.offset,
@@ -229,7 +229,7 @@ def _frame_result(stored: StoredFrame) -> PublishedOut:
     )
 
 
-def _message_result(topic: str, message: Message, stored: Stored) -> PublishedOut:
+def _message_result(topic: str, message: Message, stored: PublishedMessage) -> PublishedOut:
     text = f"{topic}:{stored.partition}:{stored.offset}"
     result = PublishedOut(
         partition=stored.partition,

@@ -17,7 +17,7 @@ from goq.api.schemas.bodies import MessageOut
 from goq.api.schemas.messages import ScheduledOut
 from goq.api.views.log_read import read_log
 from goq.broker.broker import Broker
-from goq.broker.partition.delayed import Pending, Waiting
+from goq.broker.partition.delayed import DelayedMessage, DelayedReader
 from goq.broker.topic.topic import Topic
 from goq.delivery.events.transitions import State
 from goq.errors import InvalidInput
@@ -51,11 +51,11 @@ class Due(NamedTuple):
         """Return it as a page's ``next`` has it."""
         return ".".join(map(str, self))
 
-    def within(self, partition: int) -> Pending:
+    def within(self, partition: int) -> DelayedMessage:
         """Return behind what to go on in one of the partitions."""
         if partition == self.partition:
-            return Pending(self.due_ms, self.offset)
-        return Pending(self.due_ms, _FOREVER_MS if partition < self.partition else -1)
+            return DelayedMessage(self.due_ms, self.offset)
+        return DelayedMessage(self.due_ms, _FOREVER_MS if partition < self.partition else -1)
 
 
 def _is_number(text: str) -> bool:
@@ -113,7 +113,7 @@ class ScheduledRoutes:
             *(
                 p.look(
                     partial(
-                        Waiting.earliest,
+                        DelayedReader.earliest,
                         after=after.within(number),
                         until_ms=until_ms,
                         count=count,

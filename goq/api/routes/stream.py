@@ -13,8 +13,8 @@ from goq.api.router import FRAMES, NDJSON, Route
 from goq.api.routing import STREAM_ID, Special
 from goq.api.schemas.bodies import StreamGrant, StreamOut
 from goq.broker.broker import Broker
-from goq.broker.partition.partition import Delivery
-from goq.broker.topic.push_streams import Stream
+from goq.broker.partition.partition import LeasedBatch
+from goq.broker.topic.push_streams import PushStream
 from goq.broker.topic.topic import Topic
 from goq.errors import InvalidInput
 from goq.http.message import BytesLike, Item, LiveStream, Request, Response
@@ -54,7 +54,7 @@ class StreamRoutes:
             ),
         ]
 
-    def answer(self, stream: Stream, *, frames: bool) -> Response:
+    def answer(self, stream: PushStream, *, frames: bool) -> Response:
         """Return the answer that a stream is."""
         if frames:
             live = LiveStream(self._frames(stream), b"".join(_framed(stream.topic, [])))
@@ -79,7 +79,7 @@ class StreamRoutes:
         self._broker.streams.find(topic, group, stream_id).end()
         return Response(204)
 
-    async def _frames(self, stream: Stream) -> AsyncGenerator[Item, None]:
+    async def _frames(self, stream: PushStream) -> AsyncGenerator[Item, None]:
         # Opened by its first step: what has not begun is not closed either.
         self._broker.streams.open(stream)
         try:
@@ -88,7 +88,7 @@ class StreamRoutes:
         finally:
             self._broker.streams.close(stream)
 
-    async def _lines(self, stream: Stream) -> AsyncGenerator[Item, None]:
+    async def _lines(self, stream: PushStream) -> AsyncGenerator[Item, None]:
         self._broker.streams.open(stream)
         try:
             while deliveries := await stream.next():
@@ -100,13 +100,13 @@ class StreamRoutes:
             self._broker.streams.close(stream)
 
 
-def _framed(topic: Topic, deliveries: list[Delivery]) -> list[BytesLike]:
+def _framed(topic: Topic, deliveries: list[LeasedBatch]) -> list[BytesLike]:
     parts = deliveries_parts(topic, deliveries)
     size = sum(len(part) for part in parts)
     return [size.to_bytes(4, "little"), *parts]
 
 
-def _pieces(topic: Topic, delivery: Delivery) -> Iterator[bytes]:
+def _pieces(topic: Topic, delivery: LeasedBatch) -> Iterator[bytes]:
     """Yield messages, a line each, some at a time: what they grow to is made as it is taken."""
     lines: list[bytes] = []
     size_bytes = 0

@@ -10,7 +10,7 @@ from goq.api.codec.request import time_us
 from goq.api.gateway.merge import unknown_then
 from goq.api.schemas.bodies import GroupOut, GroupPartitionOut, IncompleteOut, MemberOut
 from goq.api.views.group import or_unset
-from goq.broker.group.state_at_time import GroupPast, earliest_us, group_at, not_kept
+from goq.broker.group.state_at_time import GroupAtTime, earliest_us, group_at, not_kept
 from goq.broker.partition.partition import Partition
 from goq.broker.retention.archiver import Archive
 from goq.broker.retention.tiered_log import whole_logs
@@ -57,7 +57,7 @@ class PastViews:
 
     async def _found(
         self, partitions: Sequence[Partition], name: str, at_us: int
-    ) -> list[GroupPast]:
+    ) -> list[GroupAtTime]:
         """Return the group in each partition; what is archived without a gap tells too."""
         whole = [whole_logs(self._archive, each, is_unbroken=True) for each in partitions]
         try:
@@ -68,7 +68,7 @@ class PastViews:
 
     async def _told_by(
         self, logs: Sequence[tuple[LogReader, LogReader]], name: str, at_us: int
-    ) -> list[GroupPast]:
+    ) -> list[GroupAtTime]:
         in_thread = self._archive.in_thread
         kept_us = await in_thread(lambda: max((earliest_us(*each) for each in logs), default=0))
         if at_us < kept_us:
@@ -76,7 +76,7 @@ class PastViews:
         return [await in_thread(partial(group_at, *each, name, at_us)) for each in logs]
 
 
-def _out(name: str, at_us: int, by_number: Mapping[int, GroupPast]) -> GroupOut:
+def _out(name: str, at_us: int, by_number: Mapping[int, GroupAtTime]) -> GroupOut:
     found = by_number.values()
     partitions = [
         GroupPartitionOut(

@@ -13,7 +13,8 @@ from goq import limits
 from goq.broker.events.live_index import LiveSpans
 from goq.broker.log.group_commit import Appended, GroupCommit
 from goq.broker.log.quorum import Quorum
-from goq.broker.partition_context import Machinery, Opened, PartitionId
+from goq.broker.partition.loader import LoadedPartition
+from goq.broker.partition_context import PartitionContext, PartitionId
 from goq.delivery.events.event import AnyEvent, token_of
 from goq.delivery.events.frame_codec import encode_event_frame, snapshot_frames
 from goq.delivery.snapshot import snapshot_of, weight_of
@@ -25,14 +26,14 @@ _EVENTS_PER_ENTRY = 4  # of a snapshot that begins no segment
 _SNAPSHOT_COST_BYTES = limits.KIB  # of new messages that an entry of a snapshot has to wait for
 
 
-class Recorder:
+class EventWriter:
     """The writer of a partition's events; ``on_event`` hears of each that was applied."""
 
     def __init__(
         self,
         identity: PartitionId,
-        opened: Opened,
-        machinery: Machinery,
+        opened: LoadedPartition,
+        context: PartitionContext,
         *,
         quorum: Quorum | None,
         on_event: Callable[[AnyEvent], None],
@@ -41,7 +42,7 @@ class Recorder:
         self.rebuilds_from = opened.snapshot_sequence
         """With which event a rebuild would begin."""
         self._state = opened.state
-        self._epoch = machinery.epoch
+        self._epoch = context.epoch
         self._on_event = on_event
         self._deferred: list[AnyEvent] = []
         self._next_sequence = opened.events.end_offset
@@ -51,20 +52,20 @@ class Recorder:
         self.spans = LiveSpans(
             opened.events,
             opened.state.outbox,
-            machinery.epoch,
-            machinery.disk,
-            machinery.executor,
+            context.epoch,
+            context.disk,
+            context.executor,
         )
         self.commit = GroupCommit(
             opened.events,
-            machinery.executor,
-            machinery.clock,
-            machinery.epoch,
+            context.executor,
+            context.clock,
+            context.epoch,
             on_commit=lambda _committed: None,
-            on_seal=lambda segment: self._sealed(identity, segment, machinery),
+            on_seal=lambda segment: self._sealed(identity, segment, context),
             on_failure=on_failure,
             quorum=quorum,
-            write_seconds=machinery.write_seconds,
+            write_seconds=context.write_seconds,
         )
 
     @property
@@ -122,9 +123,9 @@ class Recorder:
         if self._bytes_since_snapshot or has_events:
             self._record_snapshot(begins_segment=False)
 
-    def _sealed(self, identity: PartitionId, segment: Segment, machinery: Machinery) -> None:
+    def _sealed(self, identity: PartitionId, segment: Segment, context: PartitionContext) -> None:
         self.spans.sealed(segment)
-        machinery.on_seal(identity, "events", segment)
+        context.on_seal(identity, "events", segment)
 
     def _has_many_events(self) -> bool:
         """Whether a snapshot is worth its cost: for a new segment, or to find the past quickly."""

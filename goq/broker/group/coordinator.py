@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from goq import limits
-from goq.broker.group.membership import GroupMembers, Host, Timers
+from goq.broker.group.membership import GroupHost, GroupMembers, Timers
 from goq.clock import Clock
 from goq.errors import Conflict, InvalidInput, MemberNotFound, TooLarge, TooManyRequests
 from goq.units import format_duration_ms
 
 
-class Standing(NamedTuple):
+class MemberAssignment(NamedTuple):
     """What a member has: partitions it takes from, and those it is to finish and give up."""
 
     generation: int
@@ -31,7 +31,12 @@ class Coordinator:
     """The members of the groups of one topic."""
 
     def __init__(
-        self, host: Host, clock: Clock, *, first_generation: int = 0, timers: Timers | None = None
+        self,
+        host: GroupHost,
+        clock: Clock,
+        *,
+        first_generation: int = 0,
+        timers: Timers | None = None,
     ) -> None:
         """``first_generation`` is to be higher than any before the node was started."""
         self._host = host
@@ -40,7 +45,9 @@ class Coordinator:
         self._generation = first_generation
         self._groups: dict[str, GroupMembers] = {}
 
-    def join(self, group: str, consumer: str, session_timeout_ms: int | None = None) -> Standing:
+    def join(
+        self, group: str, consumer: str, session_timeout_ms: int | None = None
+    ) -> MemberAssignment:
         """Let a consumer take part in a group; for a member it counts as a heartbeat.
 
         Raises ``Conflict`` where the group does not share partitions, ``InvalidInput`` naming the
@@ -69,7 +76,7 @@ class Coordinator:
                 field="consumer",
             )
 
-    def heartbeat(self, group: str, consumer: str) -> Standing:
+    def heartbeat(self, group: str, consumer: str) -> MemberAssignment:
         """Begin a member's session anew; raise ``MemberNotFound`` if it is none, or no longer."""
         members = self._of_member(group, consumer)
         members.seen(consumer)
@@ -172,9 +179,9 @@ class Coordinator:
         return members
 
 
-def _standing(members: GroupMembers, consumer: str) -> Standing:
+def _standing(members: GroupMembers, consumer: str) -> MemberAssignment:
     membership = members.membership
-    return Standing(
+    return MemberAssignment(
         membership.generation,
         membership.partitions_of(consumer),
         membership.revoking_from(consumer),

@@ -21,7 +21,7 @@ _LATE_MS_MAX = 250
 _GRACE_MS = 1_000
 
 
-class Host(Protocol):
+class GroupHost(Protocol):
     """What members need of their topic."""
 
     def partition_count(self) -> int:
@@ -65,7 +65,7 @@ class GroupMembers:
     """The members of one group."""
 
     def __init__(
-        self, group: str, host: Host, clock: Clock, timers: Timers, generation: int
+        self, group: str, host: GroupHost, clock: Clock, timers: Timers, generation: int
     ) -> None:
         """Begin with no members, and with the leases that are there already."""
         self.group = group

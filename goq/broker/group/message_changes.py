@@ -10,7 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from goq import limits
-from goq.broker.group.message_status import GroupStanding, Standing, group_standing, standing_of
+from goq.broker.group.message_status import (
+    GroupMessageStatus,
+    MessageStatus,
+    group_message_status,
+    message_status,
+)
 from goq.broker.partition.partition import Partition
 from goq.delivery.events.transitions import State
 from goq.errors import Conflict, TooManyRequests
@@ -19,7 +24,7 @@ _FINISHED = (State.DONE, State.DEAD)
 _MOVABLE = (State.READY, State.RETRY, State.SCHEDULED, State.BLOCKED)
 
 
-class Marking:
+class MessageChanges:
     """Changes to one message, of which ``groups`` are all that take from its topic."""
 
     def __init__(self, partition: Partition, offset: int, groups: Iterable[str]) -> None:
@@ -86,15 +91,15 @@ class Marking:
         topic, number = self._partition.identity
         return f"{topic}:{number}:{self._offset}"
 
-    async def _standing(self) -> Standing:
+    async def _standing(self) -> MessageStatus:
         await self._partition.rebuilt()  # until then nothing may be changed
-        return await standing_of(self._partition, self._offset)
+        return await message_status(self._partition, self._offset)
 
-    def _standings(self, standing: Standing) -> list[GroupStanding]:
+    def _standings(self, standing: MessageStatus) -> list[GroupMessageStatus]:
         names = {*self._groups, *self._partition.state.groups}
-        return [group_standing(self._partition, name, standing, 0) for name in names]
+        return [group_message_status(self._partition, name, standing, 0) for name in names]
 
-    def _check_not_cancelled(self, standing: Standing) -> None:
+    def _check_not_cancelled(self, standing: MessageStatus) -> None:
         if standing.is_cancelled:
             raise Conflict(f"{self._name} was cancelled", field="id")
 

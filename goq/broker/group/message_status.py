@@ -11,7 +11,7 @@ from goq.errors import MessageNotFound
 from goq.storage.column_index.rows import Rows
 
 
-class Standing(NamedTuple):
+class MessageStatus(NamedTuple):
     """What holds for a message in its partition, by its frame and by what was changed since.
 
     ``due_ms`` is when it is or was due, 0 if it was never delayed. ``row`` is what its frame
@@ -27,7 +27,7 @@ class Standing(NamedTuple):
     row: Rows | None
 
 
-class GroupStanding(NamedTuple):
+class GroupMessageStatus(NamedTuple):
     """What a message is for a group; the time is a lease's end, or when a retry is due."""
 
     state: State
@@ -50,7 +50,7 @@ def check_exists(partition: Partition, offset: int) -> None:
         )
 
 
-async def standing_of(partition: Partition, offset: int) -> Standing:
+async def message_status(partition: Partition, offset: int) -> MessageStatus:
     """Return where a message stands now; raise ``MessageNotFound`` where there is none."""
     check_exists(partition, offset)
     row = await partition.row(offset)
@@ -65,18 +65,20 @@ async def standing_of(partition: Partition, offset: int) -> Standing:
     is_cancelled = offset in state.cancelled
     waits = bool(due_ms) and not state.frontier.has_matured(offset, due_ms)
     lane = state.moved.get(offset, lane)
-    return Standing(offset, lane, tenant, due_ms, waits and not is_cancelled, is_cancelled, row)
+    return MessageStatus(
+        offset, lane, tenant, due_ms, waits and not is_cancelled, is_cancelled, row
+    )
 
 
-def group_standing(
-    partition: Partition, name: str, standing: Standing, now_ms: int, *, expires_ms: int = 0
-) -> GroupStanding:
+def group_message_status(
+    partition: Partition, name: str, standing: MessageStatus, now_ms: int, *, expires_ms: int = 0
+) -> GroupMessageStatus:
     """Return what a message is for a group; ``expires_ms`` 0 for never."""
     group, offset = partition.state.groups.get(name), standing.offset
     if group is not None and (held := _outstanding(group, offset, now_ms)) is not None:
         return held
     if standing.is_cancelled:
-        return GroupStanding(State.CANCELLED)
+        return GroupMessageStatus(State.CANCELLED)
     if group is not None and offset in group.taken:
         leaving = partition.state.outbox.departures.values()
         is_leaving = any(
@@ -84,24 +86,24 @@ def group_standing(
             for each in leaving
             for start, end, _ in each.event.spans
         )
-        return GroupStanding(State.DEAD if is_leaving else State.DONE)
+        return GroupMessageStatus(State.DEAD if is_leaving else State.DONE)
     if standing.is_scheduled:
-        return GroupStanding(State.SCHEDULED, time_ms=standing.due_ms)
+        return GroupMessageStatus(State.SCHEDULED, time_ms=standing.due_ms)
     if expires_ms and expires_ms <= now_ms:
-        return GroupStanding(State.EXPIRED)
+        return GroupMessageStatus(State.EXPIRED)
     if group is not None and any(
         held.offset == offset and held.fact.lane == standing.lane for held in group.locks.held()
     ):
-        return GroupStanding(State.BLOCKED)
-    return GroupStanding(State.READY)
+        return GroupMessageStatus(State.BLOCKED)
+    return GroupMessageStatus(State.READY)
 
 
-def _outstanding(group: Group, offset: int, now_ms: int) -> GroupStanding | None:
+def _outstanding(group: Group, offset: int, now_ms: int) -> GroupMessageStatus | None:
     for lease in group.leases.values():
         part = lease.parts.at(offset)
         if part is not None:
-            return GroupStanding(State.LEASED, part.attempt, lease.consumer, part.time_ms)
+            return GroupMessageStatus(State.LEASED, part.attempt, lease.consumer, part.time_ms)
     for part in group.retries.within(offset, offset + 1):
         state = State.READY if part.time_ms <= now_ms else State.RETRY
-        return GroupStanding(state, part.attempt, time_ms=part.time_ms)
+        return GroupMessageStatus(state, part.attempt, time_ms=part.time_ms)
     return None

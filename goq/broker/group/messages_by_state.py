@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from functools import partial
 
-from goq.broker.partition.delayed import Waiting
+from goq.broker.partition.delayed import DelayedReader
 from goq.broker.partition.partition import Partition
 from goq.delivery.events.transitions import State
 from goq.delivery.group.group import Group
@@ -60,7 +60,7 @@ async def _windows(
         stop = min(at + _WINDOW, end)
         waiting: list[Run] = []
         if state is not State.DONE and partition.dispatch.schedule.count:
-            waiting = await partition.look(partial(Waiting.runs, start=at, end=stop))
+            waiting = await partition.look(partial(DelayedReader.runs, start=at, end=stop))
             group = partition.state.group(name)
         else:
             await asyncio.sleep(0)

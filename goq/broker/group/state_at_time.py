@@ -20,7 +20,7 @@ from typing import NamedTuple
 from goq.broker.events.replay import Replayed, replay
 from goq.broker.group.lag import GroupCounts, count_in
 from goq.broker.group.messages_by_state import fresh_runs
-from goq.broker.partition.delayed import Waiting
+from goq.broker.partition.delayed import DelayedReader
 from goq.delivery.events.event import Matured
 from goq.delivery.events.frame_codec import begins_snapshot
 from goq.delivery.group.group import Group
@@ -34,7 +34,7 @@ from goq.units import format_time_us
 _WINDOW = 1 << 20  # offsets looked at in one go
 
 
-class Incomplete(NamedTuple):
+class IncompleteHistory(NamedTuple):
     """Why a past may not be all there was; the times are of what is known around it, in µs."""
 
     reason: str
@@ -42,7 +42,7 @@ class Incomplete(NamedTuple):
     to_us: int | None = None
 
 
-class GroupPast(NamedTuple):
+class GroupAtTime(NamedTuple):
     """A group in one partition at a moment.
 
     ``is_known`` is whether the group existed there; one that did not has everything before it.
@@ -57,7 +57,7 @@ class GroupPast(NamedTuple):
     end: int | None
     held: dict[str, int]
     oldest_us: int | None
-    incomplete: list[Incomplete]
+    incomplete: list[IncompleteHistory]
 
 
 def earliest_us(messages: LogReader, events: LogReader) -> int:
@@ -68,7 +68,7 @@ def earliest_us(messages: LogReader, events: LogReader) -> int:
     return while_kept([messages, events], lambda: max(_first_us(messages), _first_us(events)))
 
 
-def group_at(messages: LogReader, events: LogReader, name: str, time_us: int) -> GroupPast:
+def group_at(messages: LogReader, events: LogReader, name: str, time_us: int) -> GroupAtTime:
     """Return a group as it was at a moment; blocks on the disk.
 
     Raises ``PastNotKept`` for a moment that is before what the logs tell, and what reading them
@@ -77,7 +77,7 @@ def group_at(messages: LogReader, events: LogReader, name: str, time_us: int) ->
     return while_kept([messages, events], lambda: _group_at(messages, events, name, time_us))
 
 
-def _group_at(messages: LogReader, events: LogReader, name: str, time_us: int) -> GroupPast:
+def _group_at(messages: LogReader, events: LogReader, name: str, time_us: int) -> GroupAtTime:
     if time_us < earliest_us(messages, events):
         raise not_kept(earliest_us(messages, events))
     state, incomplete = _state_at(messages, events, time_us)
@@ -86,19 +86,19 @@ def _group_at(messages: LogReader, events: LogReader, name: str, time_us: int) -
     gone = sum(hole.end - hole.start for hole in group.taken.missing(state.start_offset, start))
     if gone:
         incomplete.append(
-            Incomplete(
+            IncompleteHistory(
                 f"{gone} messages that were not done then have been deleted since: which of them"
                 " waited for their time is not known"
             )
         )
     if _is_compacted(messages, state, group):
         incomplete.append(
-            Incomplete(
+            IncompleteHistory(
                 "messages that were not done then have been compacted: which of those that have"
                 " gone waited for their time is not known"
             )
         )
-    waiting = Waiting(messages, state)
+    waiting = DelayedReader(messages, state)
     now_ms = time_us // 1000
     counts = count_in(state, group, _scheduled(waiting, group), now_ms)
     held: dict[str, int] = {}
@@ -109,10 +109,10 @@ def _group_at(messages: LogReader, events: LogReader, name: str, time_us: int) -
         first = _first_ready(state, group, waiting, max(start, state.start_offset), now_ms)
         oldest_us = _time_of(messages, first, incomplete)
     place = group.taken.floor, group.end_offset
-    return GroupPast(is_known, counts, *place, held, oldest_us, incomplete)
+    return GroupAtTime(is_known, counts, *place, held, oldest_us, incomplete)
 
 
-def _scheduled(waiting: Waiting, group: Group) -> int:
+def _scheduled(waiting: DelayedReader, group: Group) -> int:
     """Return how many messages waited for their time; before the end of a group that had one."""
     if group.end_offset is None:
         return waiting.count()
@@ -140,7 +140,7 @@ def not_kept(earliest: int) -> PastNotKept:
 
 def _state_at(
     messages: LogReader, events: LogReader, time_us: int
-) -> tuple[PartitionState, list[Incomplete]]:
+) -> tuple[PartitionState, list[IncompleteHistory]]:
     end = end_at(events, time_us)
     replayed = replayed_to(events, end)
     state = replayed.state
@@ -150,13 +150,13 @@ def _state_at(
     state.extend_to(max(messages_end, state.reach()))
     state.apply(Matured(time_us // 1000, state.end_offset), end, 0)
     incomplete = [
-        Incomplete(f"the events {lost.start} to {lost.end - 1} are damaged", *lost[2:])
+        IncompleteHistory(f"the events {lost.start} to {lost.end - 1} are damaged", *lost[2:])
         for lost in replayed.lost
     ]
     sound = _sound_before(messages, messages_end)
     if sound < messages_end:
         incomplete.append(
-            Incomplete(
+            IncompleteHistory(
                 f"the messages {sound} to {messages_end - 1} are damaged: whether they were there"
                 " by then is not known"
             )
@@ -165,7 +165,7 @@ def _state_at(
         bad = _damaged_after(reader, reached)
         if bad > reached:
             incomplete.append(
-                Incomplete(
+                IncompleteHistory(
                     f"the {log}s {reached} to {bad - 1} are damaged: whether they were there by"
                     " then is not known"
                 )
@@ -218,7 +218,7 @@ def _damaged_after(reader: LogReader, offset: int) -> int:
 
 
 def _first_ready(
-    state: PartitionState, group: Group, waiting: Waiting, start: int, now_ms: int
+    state: PartitionState, group: Group, waiting: DelayedReader, start: int, now_ms: int
 ) -> int | None:
     """Return the first offset from ``start`` on that is ready."""
     due = [part.start for part in group.retries if part.time_ms <= now_ms]
@@ -232,7 +232,9 @@ def _first_ready(
     return min(due, default=None)
 
 
-def _time_of(messages: LogReader, offset: int | None, incomplete: list[Incomplete]) -> int | None:
+def _time_of(
+    messages: LogReader, offset: int | None, incomplete: list[IncompleteHistory]
+) -> int | None:
     """Return when a message was appended; where that cannot be read, say so."""
     if offset is None or offset < messages.segments[0].base_offset:
         return None
@@ -240,6 +242,8 @@ def _time_of(messages: LogReader, offset: int | None, incomplete: list[Incomplet
         return messages.time_of(offset)
     except DamagedData:
         incomplete.append(
-            Incomplete("the message that had waited longest is damaged: since when is not known")
+            IncompleteHistory(
+                "the message that had waited longest is damaged: since when is not known"
+            )
         )
         return None

@@ -19,7 +19,7 @@ from goq.frame.slice import without_rows
 from goq.frame.view import FrameView
 
 
-def window_us(settings: TopicSettings) -> int | None:
+def dedup_window_us(settings: TopicSettings) -> int | None:
     """Return a topic's dedup window in microseconds."""
     window_ms = settings.dedup_window_ms
     return None if window_ms is None else window_ms * 1000
@@ -41,7 +41,7 @@ class _Numbered(NamedTuple):
     time_us: int
 
 
-class Intake:
+class Admission:
     """Decides on each frame before it is written; told afterwards what became of it.
 
     Ids that are being written are neither new nor known: a frame that has one of them waits until
@@ -72,7 +72,7 @@ class Intake:
 
     def configure(self, settings: TopicSettings) -> None:
         """Take over a changed window."""
-        self._window.configure(window_us(settings))
+        self._window.configure(dedup_window_us(settings))
 
     def admit(self, view: FrameView, next_offset: int, now_us: int) -> FrameView | Appended | None:
         """Return what to append at ``next_offset``, where all of it is already, or None.

@@ -23,14 +23,14 @@ REDRIVE_GROUP_HEADER = "goq-redrive-group"
 """Which group a dead letter that was put back is for."""
 
 
-class Missing(NamedTuple):
+class UncachedMessages(NamedTuple):
     """Messages that have to be read from the device before they can be handed out."""
 
     offset: int
     messages: int
 
 
-class Fetch:
+class FrameFetch:
     """The frames of one receive from one partition.
 
     ``read`` is the log's, with bounds; ``on_damage`` is told of what cannot be read, and notes it
@@ -45,7 +45,7 @@ class Fetch:
         *,
         bytes_max: int,
     ) -> None:
-        self.missing: Missing | None = None
+        self.missing: UncachedMessages | None = None
         self._cached = cached
         self._read = read
         self._on_damage = on_damage
@@ -109,7 +109,7 @@ class Fetch:
         try:
             reading = self._read(start, end, self._bytes_left)
         except NotCached:
-            self.missing = Missing(start, max(end - start, 1))
+            self.missing = UncachedMessages(start, max(end - start, 1))
             return None
         self._cached.add([view for view in reading.frames if not _is_empty(view)])
         for damage in reading.damage:

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from goq import limits
-from goq.broker.log.quorum import Alone, Quorum
+from goq.broker.log.quorum import LocalQuorum, Quorum
 from goq.broker.runtime.metrics import Histogram
 from goq.clock import Clock
 from goq.config.topic import Fsync
@@ -45,7 +45,7 @@ class Appended(NamedTuple):
     left_out: Sequence[LeftOut] = ()
 
 
-class Admission(Protocol):
+class AppendAdmission(Protocol):
     """What decides on frames before they are written, and hears what became of them."""
 
     def admit(self, view: FrameView, next_offset: int, now_us: int) -> FrameView | Appended | None:
@@ -102,7 +102,7 @@ class _Stored(NamedTuple):
     written: list[_Written]
 
 
-Committed = Sequence[tuple[FrameView, Appended]]
+CommittedFrames = Sequence[tuple[FrameView, Appended]]
 """Frames as they were given, and where they lie."""
 
 
@@ -121,10 +121,10 @@ class GroupCommit:
         clock: Clock,
         epoch: int,
         *,
-        on_commit: Callable[[Committed], None],
+        on_commit: Callable[[CommittedFrames], None],
         on_seal: Callable[[Segment], None],
         on_failure: Callable[[GoqError], None] = lambda _error: None,
-        admission: Admission | None = None,
+        admission: AppendAdmission | None = None,
         quorum: Quorum | None = None,
         write_seconds: Histogram,
     ) -> None:
@@ -135,7 +135,7 @@ class GroupCommit:
         self._on_commit = on_commit
         self._on_seal = on_seal
         self._on_failure = on_failure
-        self._admission: Admission = admission or AdmitAll()
+        self._admission: AppendAdmission = admission or AdmitAll()
         self._write_seconds = write_seconds
         self._loop = asyncio.get_running_loop()
         self._queue: deque[_Waiting | _Alone] = deque()
@@ -152,7 +152,7 @@ class GroupCommit:
         self._released = False
         self._sync_wanted = False
         self._sync_armed = False
-        self._quorum = quorum or Alone()
+        self._quorum = quorum or LocalQuorum()
         self._quorum.follow(self._advance)
 
     @property

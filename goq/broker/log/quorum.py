@@ -37,7 +37,7 @@ class Quorum(Protocol):
         """Return before which offset everybody has everything that copies the log now."""
 
 
-class Alone:
+class LocalQuorum:
     """The quorum of a node on its own: what it has on its disk is safe."""
 
     def __init__(self) -> None:

@@ -21,8 +21,8 @@ from itertools import islice
 from goq import limits
 from goq.broker.outbox.copier import Copies
 from goq.broker.partition.partition import Partition
-from goq.broker.partition.publish_target import Target
-from goq.broker.partition_context import Machinery
+from goq.broker.partition.publish_target import PublishTarget
+from goq.broker.partition_context import PartitionContext
 from goq.delivery.events.event import Departed, epoch_of
 from goq.delivery.outbox import Departure
 from goq.errors import GoqError
@@ -33,7 +33,7 @@ _RETRY_S_MIN = 0.05
 _RETRY_S_MAX = 5.0
 
 
-Targets = Callable[[str, int], Awaitable[Target]]
+Targets = Callable[[str, int], Awaitable[PublishTarget]]
 """Returns a partition of a topic, made first if there is none, or raises why not now."""
 
 
@@ -44,11 +44,11 @@ class Departures:
     """
 
     def __init__(
-        self, partition: Partition, targets: Targets, machinery: Machinery, default_lane: int
+        self, partition: Partition, targets: Targets, context: PartitionContext, default_lane: int
     ) -> None:
         self._partition = partition
         self._targets = targets
-        self._machinery = machinery
+        self._context = context
         self._copies = Copies(partition.identity, partition.messages, default_lane)
         self._work: asyncio.Task[None] | None = None
         self._stopped = False
@@ -57,7 +57,7 @@ class Departures:
         """Begin to work, if there is work."""
         is_idle = self._work is None or self._work.done()
         if is_idle and not self._stopped and self._partition.state.outbox.departures:
-            self._work = self._machinery.tasks.start(self._run())
+            self._work = self._context.tasks.start(self._run())
 
     async def stop(self) -> None:
         """End for good; what was begun is finished by another worker."""
@@ -119,7 +119,7 @@ class Departures:
             if waiting:
                 mark = ProducerMark(producer_id, epoch, sequence)
                 view = await loop.run_in_executor(
-                    self._machinery.executor, self._copies.frame, _together(waiting), mark
+                    self._context.executor, self._copies.frame, _together(waiting), mark
                 )
                 target.check_publish(view.header.frame_bytes)
                 await target.publish(view)
@@ -132,7 +132,7 @@ class Departures:
             return born, first
         epoch, sequence = reached
         if sequence < first:
-            return max(self._machinery.epoch, epoch + 1), first
+            return max(self._context.epoch, epoch + 1), first
         return epoch, sequence
 
 

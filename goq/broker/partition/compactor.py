@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 
 from goq.broker.log.frame_cache import PartitionFrames
 from goq.broker.log.group_commit import GroupCommit
-from goq.broker.partition_context import Machinery, PartitionId
+from goq.broker.partition_context import PartitionContext, PartitionId
 from goq.config.topic import TopicSettings
 from goq.delivery.events.event import Compacted
 from goq.errors import GoqError
@@ -36,7 +36,7 @@ T = TypeVar("T")
 _WORKS_FOR_S = 0.002
 
 
-class Means(NamedTuple):
+class CompactionResources(NamedTuple):
     """What a pass may use: a thread, and memory for so many keys; ``secret`` hashes them."""
 
     executor: Executor
@@ -48,20 +48,20 @@ class CompactionStopped(Exception):
     """The partition is closing; what was done so far holds."""
 
 
-class Compaction:
-    """Compaction of one partition's messages; ``record`` writes an event."""
+class Compactor:
+    """Compactor of one partition's messages; ``record`` writes an event."""
 
     def __init__(
         self,
         identity: PartitionId,
-        machinery: Machinery,
+        context: PartitionContext,
         publisher: GroupCommit,
         cached: PartitionFrames,
         record: Callable[[Compacted], Awaitable[object]],
     ) -> None:
         self.progress: Progress | None = None
         self._identity = identity
-        self._machinery = machinery
+        self._context = context
         self._publisher = publisher
         self._cached = cached
         self._record = record
@@ -71,17 +71,17 @@ class Compaction:
         self._idle.set()
         self._rested_s = 0.0
 
-    async def is_due(self, settings: TopicSettings, means: Means) -> bool:
+    async def is_due(self, settings: TopicSettings, means: CompactionResources) -> bool:
         """Whether it is time for a pass."""
         log = self._publisher.log
         if self._stopping.is_set() or log.failed:
             return False
         if self.progress is None:
-            read = partial(read_progress, self._machinery.disk, log.directory)
+            read = partial(read_progress, self._context.disk, log.directory)
             self.progress = await self._loop.run_in_executor(means.executor, read)
         if self.progress.compacted_to > log.active.base_offset:
             self.progress = Progress()  # it speaks of a log that was cut, or of another one
-        now_us = self._machinery.clock.wall_us()
+        now_us = self._context.clock.wall_us()
         return is_due(log.segments, self.progress, settings.tombstone_age_ms * 1000, now_us)
 
     def due_us(self, settings: TopicSettings) -> int | None:
@@ -90,7 +90,7 @@ class Compaction:
             return None
         return tombstones_due_us(self.progress, settings.tombstone_age_ms * 1000)
 
-    async def run(self, settings: TopicSettings, means: Means) -> int:
+    async def run(self, settings: TopicSettings, means: CompactionResources) -> int:
         """Make one pass; return how many messages it took away.
 
         Raises ``GoqError`` or ``OSError`` where it could not go on; the log is sound then too.
@@ -105,13 +105,13 @@ class Compaction:
         finally:
             self._idle.set()
 
-    async def _run(self, settings: TopicSettings, means: Means) -> int:
+    async def _run(self, settings: TopicSettings, means: CompactionResources) -> int:
         log, progress = self._publisher.log, self.progress or Progress()
         # A newer message that is not safe may yet go; and who copies the log would have to begin
         # anew if what is in front of it were written anew.
         end_offset = self._publisher.settled_to
         await self._publisher.run_alone(log.sync)  # what is newer must not be lost after this
-        now_us = self._machinery.clock.wall_us()
+        now_us = self._context.clock.wall_us()
         newest = NewestKeys(
             min(progress.compacted_to, end_offset), secret=means.secret, keys_max=means.keys_max
         )
@@ -129,21 +129,21 @@ class Compaction:
                 break
             if segment not in log.segments:  # deleted, by settings that have changed meanwhile
                 continue
-            found = await in_thread(partial(plan, self._machinery.disk, segment, terms))
+            found = await in_thread(partial(plan, self._context.disk, segment, terms))
             if found.newly_gone and await self._replace(segment, found, terms, means.executor):
                 taken += found.newly_gone
             if found.tombstone_us:
                 tombstone_us = min(tombstone_us or found.tombstone_us, found.tombstone_us)
             reached = segment.end_offset
         self.progress = Progress(min(newest.end, reached), tombstone_us)
-        await in_thread(partial(write_progress, self._machinery.disk, log.directory, self.progress))
+        await in_thread(partial(write_progress, self._context.disk, log.directory, self.progress))
         return taken
 
     async def _replace(
         self, segment: Segment, found: Plan, terms: Terms, executor: Executor
     ) -> bool:
         """Put a new generation in a segment's place; False if retention was there first."""
-        log, disk = self._publisher.log, self._machinery.disk
+        log, disk = self._publisher.log, self._context.disk
 
         def prepare() -> Segment:
             time_before_us = log.reader.time_before(segment)
@@ -155,11 +155,11 @@ class Compaction:
         is_exchanged = log.exchange(segment, new)
         if is_exchanged:
             self._cached.clear()
-            self._machinery.on_seal(self._identity, "messages", new)
+            self._context.on_seal(self._identity, "messages", new)
             with suppress(GoqError):  # offline: built anew from a log that is compacted
                 self._record(Compacted(segment.base_offset, segment.end_offset))
         old = segment if is_exchanged else new
-        await self._in_thread(executor, partial(_remove, old, self._machinery))
+        await self._in_thread(executor, partial(_remove, old, self._context))
         return is_exchanged
 
     async def _in_thread(self, executor: Executor, work: Callable[[], T]) -> T:
@@ -180,6 +180,6 @@ class Compaction:
         await self._idle.wait()
 
 
-def _remove(segment: Segment, machinery: Machinery) -> None:
+def _remove(segment: Segment, context: PartitionContext) -> None:
     with suppress(OSError):  # opening the log finds them again
-        segment.remove(machinery.disk)
+        segment.remove(context.disk)

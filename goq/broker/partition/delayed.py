@@ -20,14 +20,14 @@ from goq.storage.log.reader import LogReader
 Run = tuple[int, int]
 
 
-class Pending(NamedTuple):
+class DelayedMessage(NamedTuple):
     """A message that waits: when it is due, by the time in force, and where it is."""
 
     due_ms: int
     offset: int
 
 
-class Waiting:
+class DelayedReader:
     """What a state says of delayed messages, as it was when this was made: for any thread.
 
     The methods block on the disk and raise ``OSError`` when it fails.
@@ -84,7 +84,7 @@ class Waiting:
                 return int(min([int(offsets[0]), *changed]))
         return int(changed[0]) if changed else None
 
-    def earliest(self, after: Pending, until_ms: int, count: int) -> list[Pending]:
+    def earliest(self, after: DelayedMessage, until_ms: int, count: int) -> list[DelayedMessage]:
         """Return what is due next behind ``after`` and before ``until_ms``, at most ``count``.
 
         In order of due time, then of offset.
@@ -106,7 +106,7 @@ class Waiting:
                 if len(best[0]) == count:
                     last_ms = int(best[1][-1])
         offsets, due_ms = _first(*best, count)
-        return list(map(Pending, due_ms.tolist(), offsets.tolist()))
+        return list(map(DelayedMessage, due_ms.tolist(), offsets.tolist()))
 
     def _low_ms(self, end: int) -> int:
         """Return before when nothing is due any more of what lies before ``end``."""
@@ -144,7 +144,7 @@ class Waiting:
         return mask
 
     def _behind(
-        self, offsets: Int64s, due_ms: Int64s, after: Pending, until_ms: int
+        self, offsets: Int64s, due_ms: Int64s, after: DelayedMessage, until_ms: int
     ) -> tuple[Int64s, Int64s]:
         behind = (due_ms > after.due_ms) | ((due_ms == after.due_ms) & (offsets > after.offset))
         chosen = behind & (due_ms < until_ms)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from goq.broker.partition_context import Machinery, PartitionId
+from goq.broker.partition_context import PartitionContext, PartitionId
 from goq.config.topic import Cleanup, TopicSettings
 from goq.delivery.group.retry_policy import RetryPolicy
 from goq.delivery.settlement import Failing, Grave
@@ -20,8 +20,8 @@ def retry_policy(settings: TopicSettings) -> RetryPolicy:
     )
 
 
-def failing(
-    identity: PartitionId, policy: RetryPolicy, now_ms: int, machinery: Machinery
+def failure_context(
+    identity: PartitionId, policy: RetryPolicy, now_ms: int, context: PartitionContext
 ) -> Failing:
     """Return what is to be known when an attempt fails in a partition.
 
@@ -30,11 +30,11 @@ def failing(
     """
     if identity.topic.endswith(DEAD_LETTERS_SUFFIX):
         policy = policy._replace(attempts_max=None, dead_letters=False)
-    grave = Grave(identity.topic + DEAD_LETTERS_SUFFIX, identity.number, machinery.new_id())
-    return Failing(now_ms, policy, grave, machinery.luck())
+    grave = Grave(identity.topic + DEAD_LETTERS_SUFFIX, identity.number, context.new_id())
+    return Failing(now_ms, policy, grave, context.random())
 
 
-def grave_settings(settings: TopicSettings) -> TopicSettings:
+def dead_letter_settings(settings: TopicSettings) -> TopicSettings:
     """Return the settings of a topic of dead letters, from those of the topic that they are of.
 
     It is as durable, is kept as long and queues by the same lanes, but gives nothing up, and keeps

@@ -2,19 +2,97 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
 
-from goq.broker.log.admission import window_us
+from goq import limits
+from goq.broker.events.replay import rebuild
+from goq.broker.log.admission import dedup_window_us
+from goq.broker.partition.ready_state import ReadyState, first_unfinished
+from goq.broker.partition_context import PartitionContext
 from goq.config.topic import TopicSettings
 from goq.delivery.dedup.dedup_window import DedupRows, DedupWindow
-from goq.errors import DamagedData
-from goq.storage.log.log import Log
+from goq.delivery.events.frame_codec import encode_event_frame
+from goq.delivery.group.key_locks import Fact
+from goq.delivery.partition_state import PartitionState
+from goq.errors import DamagedData, GoqError
+from goq.frame.header import Attribute
+from goq.frame.view import FrameView
+from goq.storage.column_index.extract import rows_of
+from goq.storage.disk import Disk
+from goq.storage.log.log import Log, LogConfig
+
+_TELLING = Attribute.KEYS | Attribute.LANE | Attribute.TENANT
+
+
+def learn_outstanding(messages: Log, state: PartitionState, dispatch: ReadyState) -> None:
+    """Read about all outstanding messages of all groups; blocks on the disk."""
+    outstanding = {
+        name: sorted((part.start, part.end) for part in group.outstanding())
+        for name, group in state.groups.items()
+    }
+    facts: dict[int, Fact] = {}
+    for start, end in _joined(run for runs in outstanding.values() for run in runs):
+        for view in _frames_between(messages, start, min(end, messages.end_offset)):
+            if view.header.attributes & _TELLING or state.moved:
+                facts.update(_facts(view, start, end, state, dispatch))
+    for name, runs in outstanding.items():
+        offsets = (offset for run in runs for offset in range(*run)) if facts else ()
+        state.groups[name].learn_outstanding({o: facts[o] for o in offsets if o in facts})
+
+
+def _frames_between(messages: Log, start: int, end: int) -> Iterator[FrameView]:
+    while start < end:
+        reading = messages.reader.read(
+            start, end, messages_max=end - start, bytes_max=limits.READ_BYTES_MAX
+        )
+        yield from reading.frames
+        if reading.next_offset <= start:
+            return
+        start = reading.next_offset
+
+
+def _facts(
+    view: FrameView, start: int, end: int, state: PartitionState, dispatch: ReadyState
+) -> Iterator[tuple[int, Fact]]:
+    header = view.header
+    first, last = max(start, header.base_offset), min(end, header.end_offset)
+    keys = view.column(Attribute.KEY_HASH)
+    hashes = keys.cast("Q").tolist() if keys is not None else [0] * header.message_count
+    places: dict[int, tuple[int, int]] = {}
+    rows = rows_of(view)
+    if rows is not None:
+        lanes, tenants = (column.tolist() for column in dispatch.places(rows))
+        places = dict(zip(rows.offsets.tolist(), zip(lanes, tenants, strict=True), strict=True))
+    for offset in range(first, last):
+        lane, tenant = places.get(offset, (dispatch.default_lane, 0))
+        key = hashes[offset - header.base_offset]
+        fact = Fact(key, state.moved.get(offset, lane), tenant)
+        if fact != (0, dispatch.default_lane, 0):
+            yield offset, fact
+
+
+def _joined(runs: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield runs in order, those that touch or overlap as one."""
+    at: tuple[int, int] | None = None
+    for start, end in sorted(runs):
+        if at is None or start > at[1]:
+            if at is not None:
+                yield at
+            at = (start, end)
+        else:
+            at = (at[0], max(at[1], end))
+    if at is not None:
+        yield at
 
 
 def restore_dedup(messages: Log, settings: TopicSettings, now_us: int) -> DedupWindow:
     """Return the window of a log; blocks on the disk."""
     window = DedupWindow(
-        window_us(settings),
+        dedup_window_us(settings),
         time_of=lambda offset: _time_of(messages, offset),
         factors=(random.getrandbits(64), random.getrandbits(64)),
     )
@@ -33,3 +111,112 @@ def _time_of(messages: Log, offset: int) -> int | None:
         return messages.reader.time_of(offset)
     except (DamagedData, OSError):
         return None
+
+
+class LoadedPartition(NamedTuple):
+    """A partition's logs and state as recovery left them.
+
+    ``snapshot_sequence`` is where the events begin that the state is rebuilt from.
+    """
+
+    messages: Log
+    events: Log
+    state: PartitionState
+    dispatch: ReadyState
+    snapshot_sequence: int
+    dedup: DedupWindow
+
+
+class PartitionLogs(NamedTuple):
+    """The two logs of a partition."""
+
+    messages: Log
+    events: Log
+
+
+def open_logs(directory: Path, disk: Disk, settings: TopicSettings) -> PartitionLogs:
+    """Recover both logs; blocks on the disk, so run it in a thread."""
+    with contextlib.ExitStack() as on_error:
+        messages = Log.open(directory / "messages", disk, messages_config(settings))
+        on_error.callback(_release, messages)
+        events = Log.open(directory / "events", disk, events_config(settings))
+        on_error.pop_all()
+    return PartitionLogs(messages, events)
+
+
+def open_partition(
+    directory: Path, context: PartitionContext, settings: TopicSettings
+) -> LoadedPartition:
+    """Recover both logs and the state; blocks on the disk, so run it in a thread."""
+    return load_partition(open_logs(directory, context.disk, settings), context, settings)
+
+
+def load_partition(
+    logs: PartitionLogs, context: PartitionContext, settings: TopicSettings
+) -> LoadedPartition:
+    """Return the state that logs lead to; blocks on the disk. Failing, it closes them."""
+    with contextlib.ExitStack() as on_error:
+        for log in logs:
+            on_error.callback(_release, log)
+        dedup = restore_dedup(logs.messages, settings, context.clock.wall_us())
+        opened = _rebuild(*logs, context, settings, dedup)
+        on_error.pop_all()
+    return opened
+
+
+def _rebuild(
+    messages: Log,
+    events: Log,
+    context: PartitionContext,
+    settings: TopicSettings,
+    dedup: DedupWindow,
+) -> LoadedPartition:
+    rebuilt = rebuild(
+        events,
+        start_offset=messages.start_offset,
+        end_offset=messages.end_offset,
+        is_sound=messages.reader.is_sound,
+    )
+    if rebuilt.repairs:  # durable before an offset that was lost is given to another message
+        view = encode_event_frame(rebuilt.repairs)
+        now_us = context.clock.wall_us()
+        batch = events.begin(now_us)
+        batch.add(view.header, view.body, append_time_us=now_us, leader_epoch=context.epoch)
+        events.write(batch)
+        events.commit(batch)
+        events.sync()
+    state, offset = rebuilt.state, rebuilt.messages_offset
+    while offset < messages.end_offset:
+        reading = messages.reader.read(
+            offset, messages.end_offset, messages_max=2**62, bytes_max=8 * limits.MIB
+        )
+        for view in reading.frames:
+            header = view.header
+            state.producers.add(header, header.base_offset, header.append_time_us)
+        offset = reading.next_offset
+    dispatch = ReadyState.build(
+        messages,
+        state,
+        settings,
+        context.clock.wall_ms(),
+        start=first_unfinished(messages, state),
+        end=messages.end_offset,
+    )
+    learn_outstanding(messages, state, dispatch)
+    return LoadedPartition(messages, events, state, dispatch, rebuilt.sequence, dedup)
+
+
+def _release(log: Log) -> None:
+    with contextlib.suppress(GoqError, OSError):
+        log.close()
+
+
+def messages_config(settings: TopicSettings) -> LogConfig:
+    """Return how a topic's settings want its messages kept."""
+    return LogConfig(settings.segment_bytes, settings.segment_age_ms, settings.fsync, columns=True)
+
+
+def events_config(settings: TopicSettings) -> LogConfig:
+    """Return how a topic's settings want its events kept."""
+    never_by_itself = 2**62  # a segment of events begins with a snapshot, so only one begins it
+    return LogConfig(never_by_itself, never_by_itself, settings.fsync)

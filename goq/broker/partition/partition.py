@@ -18,24 +18,18 @@ from typing import NamedTuple, TypeVar
 
 from goq import limits
 from goq.broker.events.live_index import LiveSpans
-from goq.broker.events.writer import Recorder
-from goq.broker.log.admission import Intake
-from goq.broker.log.frame_fetch import Fetch, Missing
-from goq.broker.log.group_commit import Appended, Committed, GroupCommit
-from goq.broker.partition.compactor import Compaction
-from goq.broker.partition.delayed import Waiting
-from goq.broker.partition.failure_policy import failing, retry_policy
+from goq.broker.events.writer import EventWriter
+from goq.broker.log.admission import Admission
+from goq.broker.log.frame_fetch import FrameFetch, UncachedMessages
+from goq.broker.log.group_commit import Appended, CommittedFrames, GroupCommit
+from goq.broker.partition.compactor import Compactor
+from goq.broker.partition.delayed import DelayedReader
+from goq.broker.partition.failure_policy import failure_context, retry_policy
+from goq.broker.partition.loader import LoadedPartition, events_config, messages_config
 from goq.broker.partition.producer_names import name_when_stored
-from goq.broker.partition.ready_state import Dispatch, first_needed
-from goq.broker.partition.trimmer import Keeping
-from goq.broker.partition_context import (
-    Machinery,
-    Opened,
-    PartitionId,
-    Quorums,
-    events_config,
-    messages_config,
-)
+from goq.broker.partition.ready_state import ReadyState, first_unfinished
+from goq.broker.partition.trimmer import Trimmer
+from goq.broker.partition_context import PartitionContext, PartitionId, Quorums
 from goq.broker.runtime.metrics import TopicStats
 from goq.config.topic import Ordering, TopicSettings
 from goq.delivery.dedup.producer_state import ProducerTable
@@ -79,7 +73,7 @@ _EXPIRE_AT_ONCE_MAX = 256  # leases, before others get a turn
 _EVENTS_PER_FRAME_MAX = 2_000  # with reasons as long as they may be, well within a frame
 
 
-class Delivery(NamedTuple):
+class LeasedBatch(NamedTuple):
     """Messages leased together, and the frames that they lie in."""
 
     partition: int
@@ -100,7 +94,7 @@ class Delivery(NamedTuple):
 class ColdMessages(Exception):
     """Nothing was leased: the messages have to be read from the device before."""
 
-    def __init__(self, missing: Missing) -> None:
+    def __init__(self, missing: UncachedMessages) -> None:
         super().__init__()
         self.missing = missing
 
@@ -110,7 +104,7 @@ class OnlySkipped(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Callbacks:
+class PartitionCallbacks:
     """What a partition tells its topic."""
 
     on_ready: Callable[[str | None], None]
@@ -134,9 +128,9 @@ class Partition:
     def __init__(
         self,
         identity: PartitionId,
-        opened: Opened,
-        machinery: Machinery,
-        callbacks: Callbacks,
+        opened: LoadedPartition,
+        context: PartitionContext,
+        callbacks: PartitionCallbacks,
         settings: TopicSettings,
         stats: TopicStats,
         quorums: Quorums | None = None,
@@ -148,15 +142,15 @@ class Partition:
         self.dispatch = opened.dispatch
         self.messages = opened.messages
         self.events = opened.events
-        self._machinery = machinery
+        self._context = context
         self._callbacks = callbacks
-        self._cached = machinery.frames.of_partition()
+        self._cached = context.frames.of_partition()
         self._loop = asyncio.get_running_loop()
         self._offline: GoqError | None = None
         self._rebuilding: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
-        self._intake = Intake(
+        self._intake = Admission(
             opened.state.producers,
             opened.dedup,
             self._read_frame,
@@ -165,35 +159,35 @@ class Partition:
         )
         self._publisher = GroupCommit(
             opened.messages,
-            machinery.executor,
-            machinery.clock,
-            machinery.epoch,
+            context.executor,
+            context.clock,
+            context.epoch,
             on_commit=self._published,
-            on_seal=lambda segment: machinery.on_seal(identity, "messages", segment),
+            on_seal=lambda segment: context.on_seal(identity, "messages", segment),
             on_failure=self._publishing_failed,
             admission=self._intake,
             quorum=quorums and quorums.messages,
-            write_seconds=machinery.write_seconds,
+            write_seconds=context.write_seconds,
         )
-        self._recorder = Recorder(
+        self._recorder = EventWriter(
             identity,
             opened,
-            machinery,
+            context,
             quorum=quorums and quorums.events,
             on_event=self._applied,
             on_failure=self._recording_failed,
         )
-        self.keeping = Keeping(
+        self.keeping = Trimmer(
             identity,
-            machinery,
+            context,
             self._publisher,
             self._recorder.commit,
             record=lambda event: self._record([event]),
             rebuilds_from=lambda: self._recorder.rebuilds_from,
         )
-        self.compaction = Compaction(
+        self.compaction = Compactor(
             identity,
-            machinery,
+            context,
             self._publisher,
             self._cached,
             record=lambda event: self.record([event]),
@@ -244,7 +238,7 @@ class Partition:
         frames = self.messages.reader.read(offset, offset + 1, messages_max=1).frames
         return frames[0] if frames and frames[0].header.base_offset == offset else None
 
-    def _published(self, committed: Committed) -> None:
+    def _published(self, committed: CommittedFrames) -> None:
         self._stats.begin(self._loop.time())
         for view, appended in committed:
             header = view.header
@@ -292,25 +286,25 @@ class Partition:
             self.messages.reader.read(offset, self.state.end_offset, messages_max=messages_max)
 
         with contextlib.suppress(OSError, IndexError):  # trimmed meanwhile, or the next read fails
-            await self._loop.run_in_executor(self._machinery.executor, read)
+            await self._loop.run_in_executor(self._context.executor, read)
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Run what blocks on the disk beside the event loop."""
-        return await self._loop.run_in_executor(self._machinery.executor, work)
+        return await self._loop.run_in_executor(self._context.executor, work)
 
     def new_producer_id(self) -> int:
         """Return a producer id for what leaves, if the partition has none yet."""
-        return self._machinery.new_id()
+        return self._context.new_id()
 
     def _record_corruption(self, start: int, end: int, reason: str) -> None:
         known = self.state.corrupt
         if not any(r.start <= start and end <= r.end for r in known) and self.is_online:
             self._record([Corrupted(start, end, reason)])
 
-    async def look(self, work: Callable[[Waiting], T]) -> T:
+    async def look(self, work: Callable[[DelayedReader], T]) -> T:
         """Ask, in a thread, something about the messages that wait for their time."""
-        waiting = Waiting(self.messages.reader, self.state)
-        return await self._loop.run_in_executor(self._machinery.executor, work, waiting)
+        waiting = DelayedReader(self.messages.reader, self.state)
+        return await self._loop.run_in_executor(self._context.executor, work, waiting)
 
     async def row(self, offset: int) -> Rows | None:
         """Return what the columns say of one message; None for one in a plain frame."""
@@ -318,7 +312,7 @@ class Partition:
         def read() -> Rows | None:
             return next(self.messages.reader.rows(offset, offset + 1), None)
 
-        return await self._loop.run_in_executor(self._machinery.executor, read)
+        return await self._loop.run_in_executor(self._context.executor, read)
 
     # Single messages
 
@@ -338,7 +332,7 @@ class Partition:
         self.check_room()
         done = self._record([Moved(offset, lane)])
         if tenant is not None:
-            self.dispatch.moved(offset, lane, tenant, self._machinery.clock.wall_ms())
+            self.dispatch.moved(offset, lane, tenant, self._context.clock.wall_ms())
             self._callbacks.on_ready(None)
         return done
 
@@ -351,7 +345,7 @@ class Partition:
         self._arm_timer(self.dispatch.schedule.next_ms())
         return done
 
-    # Delivery
+    # LeasedBatch
 
     def receive(
         self,
@@ -362,7 +356,7 @@ class Partition:
         *,
         bytes_max: int,
         wait: bool = False,
-    ) -> tuple[Delivery, asyncio.Future[Appended]] | None:
+    ) -> tuple[LeasedBatch, asyncio.Future[Appended]] | None:
         """Lease what is ready to a group that :meth:`is_ready_for`; None when nothing is.
 
         The delivery may leave the node when the future is done. Raises ``ColdMessages`` with
@@ -370,7 +364,7 @@ class Partition:
         not allow that here, and ``OnlySkipped`` where to ask again.
         """
         self.check_room()
-        now_ms = self._machinery.clock.wall_ms()
+        now_ms = self._context.clock.wall_ms()
         settings = self._callbacks.settings_of(group_name)
         group = self.state.join(group_name)
         self.dispatch.turns_of(group)
@@ -380,7 +374,7 @@ class Partition:
                 start, end, messages_max=end - start, bytes_max=size_bytes, wait=wait
             )
 
-        fetch = Fetch(self._cached, read, self.note_damage, bytes_max=bytes_max)
+        fetch = FrameFetch(self._cached, read, self.note_damage, bytes_max=bytes_max)
         default_lane = self.dispatch.default_lane
         choice = Choice(self.state, group, settings.ordering, default_lane, now_ms, fetch.facts)
         choice.take(messages_max)
@@ -399,7 +393,7 @@ class Partition:
         number = self.identity.number
         is_cut = choice.is_full()
         return (
-            Delivery(number, token, consumer, deadline_ms, choice.spans, fetch.frames, is_cut),
+            LeasedBatch(number, token, consumer, deadline_ms, choice.spans, fetch.frames, is_cut),
             done,
         )
 
@@ -426,10 +420,14 @@ class Partition:
         self, group: str, ranges: list[Range], cause: Cause, settings: TopicSettings, now_ms: int
     ) -> None:
         """Count messages as done that are not to be handed out any more."""
-        failing = self._failing(group, now_ms)
-        if cause is Cause.TTL and settings.dead_letter_expired and failing.policy.dead_letters:
+        failure_context = self._failing(group, now_ms)
+        if (
+            cause is Cause.TTL
+            and settings.dead_letter_expired
+            and failure_context.policy.dead_letters
+        ):
             spans = [span for run in ranges for span in self._attempts(group, *run)]
-            self._record([Departing(group, 0, spans, cause, "", now_ms, *failing.grave)])
+            self._record([Departing(group, 0, spans, cause, "", now_ms, *failure_context.grave)])
         else:
             self._record([Skipped(group, ranges, cause)])
 
@@ -440,19 +438,19 @@ class Partition:
         return sorted([*spans_of(tried), *fresh])
 
     def _failing(self, group: str, now_ms: int) -> Failing:
-        return failing(
-            self.identity, retry_policy(self._callbacks.settings_of(group)), now_ms, self._machinery
+        return failure_context(
+            self.identity, retry_policy(self._callbacks.settings_of(group)), now_ms, self._context
         )
 
     def failing(self, group: str, *, delay_ms: int | None = None, reason: str = "") -> Failing:
         """Return what is to be known to decide on an attempt that fails now."""
-        now_ms = self._machinery.clock.wall_ms()
+        now_ms = self._context.clock.wall_ms()
         return self._failing(group, now_ms)._replace(delay_ms=delay_ms, reason=reason)
 
     def undo_receive(self, group: str, token: int, spans: Sequence[Span]) -> None:
         """Give back what was leased and never left the node: it counts as no attempt."""
         if group in self.state.groups and self.is_online:
-            now_ms = self._machinery.clock.wall_ms()
+            now_ms = self._context.clock.wall_ms()
             event = undo(self.state, group, token, spans, now_ms)
             if event is not None:
                 self._record([event])
@@ -461,8 +459,8 @@ class Partition:
     def end_lease(self, group: str, token: int, reason: str) -> None:
         """End a lease at once, because its consumer is gone; its messages are ready again."""
         self._check_online()
-        failing = self.failing(group, delay_ms=0, reason=reason)
-        events = end_lease(self.state, group, token, failing)
+        failure_context = self.failing(group, delay_ms=0, reason=reason)
+        events = end_lease(self.state, group, token, failure_context)
         if events:
             self._record(events)
             self._callbacks.on_ready(group)
@@ -578,7 +576,7 @@ class Partition:
     def _arm_timer(self, due_ms: int | None) -> None:
         if due_ms is None:
             return
-        delay_ms = min(max(0, due_ms - self._machinery.clock.wall_ms()), _TIMER_MS_MAX)
+        delay_ms = min(max(0, due_ms - self._context.clock.wall_ms()), _TIMER_MS_MAX)
         at = self._loop.time() + delay_ms / 1000
         if self._timer is not None:
             if self._timer_s <= at:
@@ -596,7 +594,7 @@ class Partition:
         self._timer = None
         if not self.is_online:
             return
-        now_ms = self._machinery.clock.wall_ms()
+        now_ms = self._context.clock.wall_ms()
         expired = expire(self.state, now_ms, lambda group: self._failing(group, now_ms))
         has_freed = self._mature(now_ms)
         for events in islice(expired, _EXPIRE_AT_ONCE_MAX):
@@ -614,7 +612,7 @@ class Partition:
     def _rebuild(self) -> None:
         """Have ready queues and schedule built anew; until then nothing is received or matures."""
         if self._rebuilding is None:
-            self._rebuilding = self._machinery.tasks.start(self._build_anew())
+            self._rebuilding = self._context.tasks.start(self._build_anew())
 
     async def rebuilt(self) -> None:
         """Return when the ready queues are as they should be; raise why they cannot be."""
@@ -636,11 +634,11 @@ class Partition:
     async def _build_anew(self) -> None:
         try:
             settings, end = self._topic_settings, self.state.end_offset
-            start = first_needed(self.messages, self.state)
-            build = partial(Dispatch.build, start=start, end=end)
-            now_ms = self._machinery.clock.wall_ms()
+            start = first_unfinished(self.messages, self.state)
+            build = partial(ReadyState.build, start=start, end=end)
+            now_ms = self._context.clock.wall_ms()
             dispatch = await self._loop.run_in_executor(
-                self._machinery.executor, build, self.messages, self.state, settings, now_ms
+                self._context.executor, build, self.messages, self.state, settings, now_ms
             )
             dispatch.extend(self.messages, end, self.state.end_offset, now_ms)
             for group in self.state.groups.values():
@@ -663,14 +661,14 @@ class Partition:
             self._recorder.record_later(event)
         load = self.dispatch.schedule.load_wanted(now_ms)
         if load is not None:
-            self._machinery.tasks.start(self._load(load))
+            self._context.tasks.start(self._load(load))
         return event is not None
 
     async def _load(self, load: Load) -> None:
         dispatch = self.dispatch
         try:
             found = await self._loop.run_in_executor(
-                self._machinery.executor, dispatch.load, self.messages, load
+                self._context.executor, dispatch.load, self.messages, load
             )
         except (GoqError, OSError):
             self._loop.call_later(_LOAD_AGAIN_S, dispatch.schedule.load_failed)

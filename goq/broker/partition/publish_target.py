@@ -11,7 +11,7 @@ from goq.delivery.dedup.producer_state import ProducerTable
 from goq.frame.view import FrameView
 
 
-class Target(Protocol):
+class PublishTarget(Protocol):
     """A partition that this node leads, or one that another node does."""
 
     def check_publish(self, frame_bytes: int) -> None:
@@ -26,5 +26,5 @@ class Target(Protocol):
         """Return a table that has what the partition knows of a producer, and perhaps others."""
 
 
-Elsewhere = Callable[[str, int], Target]
+TargetLookup = Callable[[str, int], PublishTarget]
 """Returns a partition of a topic that another node leads."""

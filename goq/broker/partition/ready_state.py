@@ -30,7 +30,7 @@ _LANE_BITS = 8
 _Int64s = npt.NDArray[np.int64]
 
 
-def first_needed(messages: Log, state: PartitionState) -> int:
+def first_unfinished(messages: Log, state: PartitionState) -> int:
     """Return the first offset that some group may come to; the end where there is no group."""
     end = messages.end_offset
     needed = [group.taken.first_missing(end) for group in state.groups.values()]
@@ -47,7 +47,7 @@ def policy_of(settings: TopicSettings) -> Policy:
     )
 
 
-class Dispatch:
+class ReadyState:
     """Ready queues and schedule of one partition."""
 
     def __init__(self, state: PartitionState, settings: TopicSettings, now_ms: int) -> None:
@@ -73,7 +73,7 @@ class Dispatch:
         *,
         start: int,
         end: int,
-    ) -> Dispatch:
+    ) -> ReadyState:
         """Return what follows from a log up to ``end`` and the state; blocks on the disk.
 
         Ready messages before ``start`` are left out: nobody has to come to them.
@@ -90,7 +90,7 @@ class Dispatch:
         ready_from = max(start, ready_from)
         self._restore(messages.reader.rows(start, end), ready_from, end, now_ms)
 
-    def renumbered(self, facts: Mapping[int, Fact], before: Dispatch) -> dict[int, Fact]:
+    def renumbered(self, facts: Mapping[int, Fact], before: ReadyState) -> dict[int, Fact]:
         """Return facts with the numbers that tenants have here."""
         return {
             offset: fact._replace(tenant=self.tenants.number(before.tenants.name(fact.tenant)))

@@ -1,4 +1,4 @@
-"""Keeping a partition in bounds: sealing its active segment, deleting what retention gives up."""
+"""Trimmer a partition in bounds: sealing its active segment, deleting what retention gives up."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from goq.broker.log.group_commit import GroupCommit
-from goq.broker.partition_context import Machinery, PartitionId
+from goq.broker.partition_context import PartitionContext, PartitionId
 from goq.delivery.events.event import Trimmed
 from goq.storage.log.log import Log
 from goq.storage.log.segment import Segment
@@ -18,7 +18,7 @@ async def _nobody(_segments: Sequence[Segment]) -> None:
     """Nobody has to hear of it."""
 
 
-class Keeping:
+class Trimmer:
     """The files of a partition's two logs.
 
     ``record`` writes an event; ``rebuilds_from`` says with which event a rebuild would begin.
@@ -27,7 +27,7 @@ class Keeping:
     def __init__(
         self,
         identity: PartitionId,
-        machinery: Machinery,
+        context: PartitionContext,
         publisher: GroupCommit,
         recorder: GroupCommit,
         *,
@@ -35,7 +35,7 @@ class Keeping:
         rebuilds_from: Callable[[], int],
     ) -> None:
         self._identity = identity
-        self._machinery = machinery
+        self._context = context
         self._publisher = publisher
         self._recorder = recorder
         self._record = record
@@ -66,7 +66,7 @@ class Keeping:
         if not candidates:
             return []
         first = self._publisher.log.segments[0]
-        disk = self._machinery.disk
+        disk = self._context.disk
 
         def find() -> list[Segment]:
             old: list[Segment] = []
@@ -78,7 +78,7 @@ class Keeping:
                 old.append(segment)
             return old
 
-        return await asyncio.get_running_loop().run_in_executor(self._machinery.executor, find)
+        return await asyncio.get_running_loop().run_in_executor(self._context.executor, find)
 
     async def trim_events(self, end_offset: int, forget: Forget = _nobody) -> None:
         """Delete the segments of events up to the end of one; ``forget`` as with messages."""
@@ -93,7 +93,7 @@ class Keeping:
         sealed: list[Segment | None] = []
         await self._publisher.run_alone(lambda: sealed.append(messages.roll()))
         if sealed[0]:
-            self._machinery.on_seal(self._identity, "messages", sealed[0])
+            self._context.on_seal(self._identity, "messages", sealed[0])
 
 
 def _last_sealed_end(log: Log, offset: int) -> int:

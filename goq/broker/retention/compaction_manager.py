@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from goq import limits
-from goq.broker.partition.compactor import Means
+from goq.broker.partition.compactor import CompactionResources
 from goq.broker.partition.partition import Partition
 from goq.broker.runtime.tasks import Tasks
 from goq.broker.topic.topic import Topic
@@ -94,7 +94,9 @@ class Compacting:
     async def _compact(self, topic: Topic, partition: Partition) -> int:
         """Make passes until none is due, or one gets no further; failures are for the next time."""
         compaction, taken, before = partition.compaction, 0, -1
-        means = Means(self._executor, secrets.token_bytes(_SECRET_BYTES), self._keys_max)
+        means = CompactionResources(
+            self._executor, secrets.token_bytes(_SECRET_BYTES), self._keys_max
+        )
         try:
             while await compaction.is_due(topic.settings, means):
                 progress = compaction.progress

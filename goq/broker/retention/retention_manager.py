@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from goq.broker.metadata import MetadataStore
 from goq.broker.partition.partition import Partition
-from goq.broker.partition_context import Machinery, PartitionId
+from goq.broker.partition_context import PartitionContext, PartitionId
 from goq.broker.retention.archiver import Archive
 from goq.broker.topic.topic import Topic
 from goq.config.topic import Cleanup, TopicSettings
@@ -111,7 +111,7 @@ class Keeper:
     def __init__(
         self,
         topics: Mapping[str, Topic],
-        machinery: Machinery,
+        context: PartitionContext,
         metadata: MetadataStore,
         archive: Archive,
         *,
@@ -119,7 +119,7 @@ class Keeper:
         wait: Wait = wait_for,
     ) -> None:
         self._topics = topics
-        self._machinery = machinery
+        self._context = context
         self._metadata = metadata
         self._archive = archive
         self._kept_for_replicas = kept_for_replicas
@@ -156,12 +156,12 @@ class Keeper:
         next_us = min(self._due_us.values(), default=None)
         if next_us is None:
             return _LOOK_AGAIN_S
-        left_s = (next_us - self._machinery.clock.wall_us()) / 1_000_000
+        left_s = (next_us - self._context.clock.wall_us()) / 1_000_000
         return min(max(0.0, left_s), _LOOK_AGAIN_S)
 
     async def _do_what_is_due(self) -> None:
         async with self._working:
-            now_us = self._machinery.clock.wall_us()
+            now_us = self._context.clock.wall_us()
             for identity in [i for i, due_us in self._due_us.items() if due_us <= now_us]:
                 del self._due_us[identity]
                 topic = self._topics.get(identity.topic)
@@ -172,7 +172,7 @@ class Keeper:
 
     async def _keep(self, topic: Topic, partition: Partition) -> int:
         """Keep a partition in bounds; return when to look again."""
-        again_us = self._machinery.clock.wall_us() + int(_LOOK_AGAIN_S * 1_000_000)
+        again_us = self._context.clock.wall_us() + int(_LOOK_AGAIN_S * 1_000_000)
         if not partition.is_online:
             return again_us
         try:
@@ -215,9 +215,9 @@ class Keeper:
         active, age_us = partition.messages.active, settings.segment_age_ms * 1000
         first_us = active.first_time_us
         if first_us is None and active.size_bytes:
-            read = partial(active.read_first_time, self._machinery.disk)
+            read = partial(active.read_first_time, self._context.disk)
             first_us = await self._in_thread(read)
-        now_us = self._machinery.clock.wall_us()
+        now_us = self._context.clock.wall_us()
         if first_us is not None and now_us - first_us >= age_us:
             await partition.keeping.roll()
             first_us = None
@@ -228,9 +228,9 @@ class Keeper:
         """Return what retention keeps, and when the first of it becomes too old; in a thread."""
 
         def load(segment: Segment) -> object:
-            return segment.load_index(self._machinery.disk)
+            return segment.load_index(self._context.disk)
 
-        keep = keep_from(segments, settings, self._machinery.clock.wall_us(), load)
+        keep = keep_from(segments, settings, self._context.clock.wall_us(), load)
         kept = next((s for s in segments[:-1] if s.base_offset >= keep), None)
         if kept is None or settings.retention_age_ms is None:
             return keep, None
@@ -307,4 +307,4 @@ class Keeper:
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._machinery.executor, work)
+        return await loop.run_in_executor(self._context.executor, work)

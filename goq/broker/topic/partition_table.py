@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from goq.broker.partition.partition import Partition
 
 
-class Partitions:
+class PartitionTable:
     """Iterating yields what is open here, by number; a node on its own has all of them open."""
 
     def __init__(self, topic: str) -> None:

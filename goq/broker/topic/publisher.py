@@ -10,8 +10,8 @@ from typing import NamedTuple
 from goq import limits
 from goq.broker.log.group_commit import Appended
 from goq.broker.partition.partition import Partition
-from goq.broker.partition.publish_target import Target
-from goq.broker.topic.partition_table import Partitions
+from goq.broker.partition.publish_target import PublishTarget
+from goq.broker.topic.partition_table import PartitionTable
 from goq.config.topic import TopicSettings
 from goq.errors import InvalidInput
 from goq.frame.encoder import (
@@ -31,7 +31,7 @@ from goq.model import Message
 ANY_PARTITION = 0xFFFF_FFFF
 
 
-class Placed(NamedTuple):
+class RoutedMessage(NamedTuple):
     """A message and the partition asked for, None to leave that to the topic."""
 
     partition: int | None
@@ -39,7 +39,7 @@ class Placed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class PublishedMessage:
     """Where one published message lies; ``is_repetition`` if its dedup id was there before."""
 
     partition: int
@@ -49,7 +49,7 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredFrame:
+class PublishedFrame:
     """Where the messages of one published frame lie.
 
     From ``offset`` on, one after the other, but for those ``left_out``, which were there before.
@@ -65,11 +65,14 @@ class StoredFrame:
     left_out: Sequence[LeftOut]
 
 
-class Publishing:
+class TopicPublisher:
     """Takes messages and frames for the partitions of one topic."""
 
     def __init__(
-        self, settings: TopicSettings, partitions: Partitions, target: Callable[[int], Target]
+        self,
+        settings: TopicSettings,
+        partitions: PartitionTable,
+        target: Callable[[int], PublishTarget],
     ) -> None:
         self.settings = settings
         self._target = target
@@ -82,8 +85,12 @@ class Publishing:
         return self._partitions[number]
 
     async def publish_messages(
-        self, placed: Sequence[Placed], client_id: str | None = None, *, on_leader: bool = False
-    ) -> list[Stored]:
+        self,
+        placed: Sequence[RoutedMessage],
+        client_id: str | None = None,
+        *,
+        on_leader: bool = False,
+    ) -> list[PublishedMessage]:
         """Store messages, those of a partition in one frame; return where each lies.
 
         ``client_id`` is what their producer calls itself. With ``on_leader`` nobody waits for
@@ -103,7 +110,7 @@ class Publishing:
             for partition, some in chosen.items()
         ]
         pending = self._publish(frames, client_id, on_leader)
-        results: dict[int, Stored] = {}
+        results: dict[int, PublishedMessage] = {}
         appends = await wait_for_all(pending)
         for (partition, numbers), appended in zip(chosen.items(), appends, strict=True):
             results.update(zip(numbers, _each(partition, appended, len(numbers)), strict=True))
@@ -123,7 +130,7 @@ class Publishing:
         client_id: str | None = None,
         *,
         on_leader: bool = False,
-    ) -> list[StoredFrame]:
+    ) -> list[PublishedFrame]:
         """Store checked frames; return where each lies. ``client_id`` names their producer."""
         if client_id is not None:
             frames = [(partition, _named(view, client_id)) for partition, view in frames]
@@ -132,7 +139,7 @@ class Publishing:
         pending = self._publish(placed, client_id, on_leader)
         appends = await wait_for_all(pending)
         return [
-            StoredFrame(
+            PublishedFrame(
                 target,
                 appended.offset,
                 view.header.message_count,
@@ -202,16 +209,16 @@ def _named(view: FrameView, client_id: str) -> FrameView:
     return FrameView(header, view.buffer)
 
 
-def _each(partition: int, appended: Appended, count: int) -> list[Stored]:
+def _each(partition: int, appended: Appended, count: int) -> list[PublishedMessage]:
     """Return where each of ``count`` messages of a frame lies."""
     repetitions = {row: (offset, time_us) for row, offset, time_us in appended.left_out}
-    stored: list[Stored] = []
+    stored: list[PublishedMessage] = []
     offset = appended.offset
     for row in range(count):
         if row in repetitions:
-            stored.append(Stored(partition, *repetitions[row], True))
+            stored.append(PublishedMessage(partition, *repetitions[row], True))
         else:
-            stored.append(Stored(partition, offset, appended.time_us, False))
+            stored.append(PublishedMessage(partition, offset, appended.time_us, False))
             offset += 1
     return stored
 

@@ -1,4 +1,4 @@
-"""Streams: consumers that are given messages as they become ready, up to a credit."""
+"""PushStreams: consumers that are given messages as they become ready, up to a credit."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from goq import limits
-from goq.broker.partition.partition import Delivery
-from goq.broker.topic.stream_credit import Account
-from goq.broker.topic.topic import ReceiveOptions, Topic
+from goq.broker.partition.partition import LeasedBatch
+from goq.broker.topic.stream_credit import CreditAccount
+from goq.broker.topic.topic import ReceiveRequest, Topic
 from goq.errors import GoqError, StreamNotFound, TooManyRequests
 
 CONNECTION_CLOSED: Final = "connection closed"
@@ -20,7 +20,7 @@ _PAUSE_MS: Final = 1_000  # after a refusal that will pass and does not say when
 
 
 @dataclass(frozen=True, slots=True)
-class StreamOptions:
+class PushStreamOptions:
     """What a stream is opened with.
 
     ``credit`` messages may be in flight at a time, and ``messages_max`` are handed over in all,
@@ -33,7 +33,7 @@ class StreamOptions:
     visibility_ms: int | None
 
 
-class Stream:
+class PushStream:
     """One consumer of a group, for as long as its connection lasts.
 
     The connection is its session: when that closes, what is in flight goes back at once, as if
@@ -41,14 +41,14 @@ class Stream:
     stops, its leases go on to their deadlines: the consumer lives and may yet settle them.
     """
 
-    def __init__(self, topic: Topic, group: str, options: StreamOptions) -> None:
+    def __init__(self, topic: Topic, group: str, options: PushStreamOptions) -> None:
         self.id = secrets.token_hex(8)
         self.topic = topic
         self.group = group
-        self.account = Account(options.credit)
+        self.account = CreditAccount(options.credit)
         self.ended = False
         self._messages_left = options.messages_max
-        self._asked = ReceiveOptions(
+        self._asked = ReceiveRequest(
             options.consumer, 0, limits.RECEIVE_BYTES_MAX, _WAIT_MS, options.visibility_ms
         )
         self._task: asyncio.Task[object] | None = None
@@ -70,14 +70,14 @@ class Stream:
             with contextlib.suppress(GoqError):  # somebody took it out before
                 self.topic.coordinator.leave(self.group, self._asked.consumer)
 
-    async def next(self) -> list[Delivery]:
+    async def next(self) -> list[LeasedBatch]:
         """Return what comes next, as soon as there is some and credit for it; [] at the end.
 
         What the topic refuses for the moment is tried again. Raises any other error of a receive.
         """
         self._task = task = asyncio.current_task()
         assert task is not None
-        deliveries: list[Delivery] = []
+        deliveries: list[LeasedBatch] = []
         try:
             while not (deliveries or self.ended or self.topic.is_closed):
                 deliveries = await self._some()
@@ -91,7 +91,7 @@ class Stream:
             self._task = None
         return deliveries
 
-    async def _some(self) -> list[Delivery]:
+    async def _some(self) -> list[LeasedBatch]:
         room = min(self.account.room, limits.RECEIVE_MESSAGES_MAX)
         if self._messages_left is not None:
             room = min(room, self._messages_left)
@@ -127,11 +127,11 @@ class Stream:
                 self._task.cancel()
 
 
-class Streams:
+class PushStreams:
     """The open streams of a node, by their ids."""
 
     def __init__(self) -> None:
-        self._streams: dict[str, Stream] = {}
+        self._streams: dict[str, PushStream] = {}
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -145,13 +145,13 @@ class Streams:
                 retry_after_ms=1000,
             )
 
-    def open(self, stream: Stream) -> None:
+    def open(self, stream: PushStream) -> None:
         """Take up a stream; whoever does closes it."""
         stream.join()
         self._streams[stream.id] = stream
         stream.topic.credits.opened(stream.account)
 
-    def find(self, topic: str, group: str, stream_id: str) -> Stream:
+    def find(self, topic: str, group: str, stream_id: str) -> PushStream:
         """Return an open stream of a group; raise ``StreamNotFound``."""
         stream = self._streams.get(stream_id)
         if stream is None or stream.ended or (stream.topic.name, stream.group) != (topic, group):
@@ -160,7 +160,7 @@ class Streams:
             )
         return stream
 
-    def close(self, stream: Stream) -> None:
+    def close(self, stream: PushStream) -> None:
         """Let go of a stream; unless it was ended before, what is in flight is ready again."""
         del self._streams[stream.id]
         stream.leave()

@@ -1,8 +1,8 @@
 """What each stream of a topic has in flight, so that it is given no more than its credit.
 
 A message is in flight from when it is handed over until it is acknowledged, given back, or its
-lease has ended: the partition tells of each by :meth:`Credits.settled`. So a stream costs nothing
-while nothing of it is settled, and settling costs a lookup where no stream holds the lease.
+lease has ended: the partition tells of each by :meth:`StreamCredits.settled`. So a stream costs
+nothing while nothing of it is settled, and settling costs a lookup where no stream holds the lease.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Key = tuple[int, int]
 """A lease: the number of its partition, and its token."""
 
 
-class Account:
+class CreditAccount:
     """The credit of one stream, and the leases that use it."""
 
     __slots__ = ("_changed", "_left", "credit", "in_flight", "spans")
@@ -71,7 +71,7 @@ class Account:
             self._changed.set_result(None)
 
 
-class Credits:
+class StreamCredits:
     """The accounts of a topic's streams, by the leases that they hold.
 
     ``count_held`` tells how many messages of a lease are left, from the state of its partition.
@@ -79,14 +79,14 @@ class Credits:
 
     def __init__(self, count_held: Callable[[str, int, int], int]) -> None:
         self._count_held = count_held
-        self._accounts: set[Account] = set()
-        self._owners: dict[Key, tuple[str, Account]] = {}
+        self._accounts: set[CreditAccount] = set()
+        self._owners: dict[Key, tuple[str, CreditAccount]] = {}
 
-    def opened(self, account: Account) -> None:
+    def opened(self, account: CreditAccount) -> None:
         """Take up an account."""
         self._accounts.add(account)
 
-    def leased(self, group: str, account: Account, key: Key, spans: Sequence[Span]) -> None:
+    def leased(self, group: str, account: CreditAccount, key: Key, spans: Sequence[Span]) -> None:
         """Charge an account with a lease that was handed over, for what is not settled yet."""
         count = self._count_held(group, *key)
         if count:
@@ -108,7 +108,7 @@ class Credits:
             _, account = owner
             self._reduce(key, account, max(0, account.left(key) - count))
 
-    def closed(self, account: Account) -> None:
+    def closed(self, account: CreditAccount) -> None:
         """Forget an account."""
         self._accounts.discard(account)
         for key in account.spans:
@@ -124,6 +124,6 @@ class Credits:
             if key[0] == partition:
                 self._reduce(key, account, self._count_held(group, *key))
 
-    def _reduce(self, key: Key, account: Account, left: int) -> None:
+    def _reduce(self, key: Key, account: CreditAccount, left: int) -> None:
         if not account.reduce(key, left):
             del self._owners[key]

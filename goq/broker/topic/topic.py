@@ -13,22 +13,26 @@ from pathlib import Path
 from goq.broker.group.coordinator import Coordinator
 from goq.broker.log.group_commit import Appended
 from goq.broker.outbox.worker import Departures
-from goq.broker.partition.partition import Callbacks, ColdMessages, Delivery, OnlySkipped, Partition
-from goq.broker.partition.publish_target import Elsewhere, Target
-from goq.broker.partition_context import (
-    Logs,
-    Machinery,
-    Opened,
-    PartitionId,
-    Quorums,
+from goq.broker.partition.loader import (
+    LoadedPartition,
+    PartitionLogs,
+    load_partition,
     open_partition,
-    restore,
 )
+from goq.broker.partition.partition import (
+    ColdMessages,
+    LeasedBatch,
+    OnlySkipped,
+    Partition,
+    PartitionCallbacks,
+)
+from goq.broker.partition.publish_target import PublishTarget, TargetLookup
+from goq.broker.partition_context import PartitionContext, PartitionId, Quorums
 from goq.broker.runtime.metrics import TopicStats
 from goq.broker.runtime.tasks import Tasks
-from goq.broker.topic.partition_table import Partitions
-from goq.broker.topic.publisher import Publishing, wait_for_all
-from goq.broker.topic.stream_credit import Credits
+from goq.broker.topic.partition_table import PartitionTable
+from goq.broker.topic.publisher import TopicPublisher, wait_for_all
+from goq.broker.topic.stream_credit import StreamCredits
 from goq.broker.topic.waiters import ReadyCounter, Waiters
 from goq.config.topic import Ordering, TopicSettings
 from goq.delivery.settlement import Settled
@@ -44,7 +48,7 @@ _LINE = "/"  # no name of a group has it
 
 
 @dataclass(frozen=True, slots=True)
-class ReceiveOptions:
+class ReceiveRequest:
     """What a consumer asks of a receive."""
 
     consumer: str
@@ -76,26 +80,26 @@ class Topic:
         name: str,
         settings: TopicSettings,
         directory: Path,
-        machinery: Machinery,
+        context: PartitionContext,
         tasks: Tasks,
-        targets: Callable[[Topic, str, int], Awaitable[Target]],
-        elsewhere: Elsewhere | None = None,
+        targets: Callable[[Topic, str, int], Awaitable[PublishTarget]],
+        elsewhere: TargetLookup | None = None,
     ) -> None:
         self.name = name
         self.settings = settings
         self.directory = directory
-        self.partitions = Partitions(name)
+        self.partitions = PartitionTable(name)
         self.groups: dict[str, dict[str, str]] = {}
         self.waiters = Waiters()
         self.readers = Waiters()  # of the log, by partition
         self.readiness = ReadyCounter()
-        self.credits = Credits(self._count_held)
+        self.credits = StreamCredits(self._count_held)
         self.stats = TopicStats()
         self.coordinator = Coordinator(
-            self, machinery.clock, first_generation=machinery.epoch * _GENERATIONS_PER_START
+            self, context.clock, first_generation=context.epoch * _GENERATIONS_PER_START
         )
-        self.publishing = Publishing(settings, self.partitions, self.target)
-        self._machinery = machinery
+        self.publishing = TopicPublisher(settings, self.partitions, self.target)
+        self._context = context
         self._tasks = tasks
         self._targets = targets
         self._elsewhere = elsewhere
@@ -117,14 +121,14 @@ class Topic:
         self.partitions.count = partitions
         self.coordinator.partitions_added()
 
-    async def lead(self, number: int, logs: Logs, leadership: Leadership) -> None:
+    async def lead(self, number: int, logs: PartitionLogs, leadership: Leadership) -> None:
         """Open a partition of which other nodes have replicas, with its logs as they are.
 
         Everything in them is to be safe already.
         """
-        machinery = replace(self._machinery, epoch=leadership.epoch)
-        opened = await self._in_thread(restore, logs, machinery, self.settings)
-        self.partitions.put(self._partition(number, opened, machinery, leadership))
+        context = replace(self._context, epoch=leadership.epoch)
+        opened = await self._in_thread(load_partition, logs, context, self.settings)
+        self.partitions.put(self._partition(number, opened, context, leadership))
         self.coordinator.partitions_added()
         self.coordinator.reopened(number)
         self.wake()
@@ -138,24 +142,26 @@ class Topic:
         self.credits.settled(number, None, 0)
         self.readers.wake_group(str(number))
 
-    async def _open(self, number: int) -> Opened:
+    async def _open(self, number: int) -> LoadedPartition:
         directory = self.directory / str(number)
-        return await self._in_thread(open_partition, directory, self._machinery, self.settings)
+        return await self._in_thread(open_partition, directory, self._context, self.settings)
 
-    async def _in_thread(self, work: Callable[..., Opened], *arguments: object) -> Opened:
-        executor = self._machinery.executor
+    async def _in_thread(
+        self, work: Callable[..., LoadedPartition], *arguments: object
+    ) -> LoadedPartition:
+        executor = self._context.executor
         return await asyncio.get_running_loop().run_in_executor(executor, work, *arguments)
 
     def _partition(
         self,
         number: int,
-        opened: Opened,
-        machinery: Machinery | None = None,
+        opened: LoadedPartition,
+        context: PartitionContext | None = None,
         leadership: Leadership | None = None,
     ) -> Partition:
-        machinery = machinery or self._machinery
+        context = context or self._context
         failed = leadership.on_failure if leadership is not None else partial(self._failed, number)
-        callbacks = Callbacks(
+        callbacks = PartitionCallbacks(
             on_ready=lambda group: self._ready(number, group),
             on_failure=failed,
             on_departing=lambda: self._departures[number].wake(),
@@ -171,12 +177,12 @@ class Topic:
         identity = PartitionId(self.name, number)
         quorums = leadership.quorums if leadership is not None else None
         partition = Partition(
-            identity, opened, machinery, callbacks, self.settings, self.stats, quorums
+            identity, opened, context, callbacks, self.settings, self.stats, quorums
         )
         departures = Departures(
             partition,
             lambda topic, number: self._targets(self, topic, number),
-            machinery,
+            context,
             self.settings.default_lane,
         )
         self._departures[number] = departures
@@ -219,16 +225,16 @@ class Topic:
         """Return a partition; raise ``PartitionNotFound`` if the topic has no such one."""
         return self.publishing.partition(number)
 
-    def target(self, number: int) -> Target:
+    def target(self, number: int) -> PublishTarget:
         """Return a partition to publish to, also one that another node leads."""
         if self._elsewhere is None or self.partitions.get(number) is not None:
             return self.partition(number)
         self.partitions.check(number)
         return self._elsewhere(self.name, number)
 
-    # Delivery
+    # LeasedBatch
 
-    async def receive(self, group: str, options: ReceiveOptions) -> list[Delivery]:
+    async def receive(self, group: str, options: ReceiveRequest) -> list[LeasedBatch]:
         """Lease what is ready in any partition, waiting for it as long as asked.
 
         Where each partition belongs to one consumer, in the consumer's own; it takes part in the
@@ -239,7 +245,7 @@ class Topic:
         with self.coordinator.present(group, options.consumer):
             return await self._receive(group, options, _line_of(group, options.consumer))
 
-    async def _receive(self, group: str, options: ReceiveOptions, line: str) -> list[Delivery]:
+    async def _receive(self, group: str, options: ReceiveRequest, line: str) -> list[LeasedBatch]:
         loop = asyncio.get_running_loop()
         until = loop.time() + options.wait_ms / 1000
         has_waited = False
@@ -260,8 +266,8 @@ class Topic:
             has_waited = True
 
     async def _lease_fetched(
-        self, group: str, options: ReceiveOptions
-    ) -> list[tuple[Delivery, asyncio.Future[Appended]]]:
+        self, group: str, options: ReceiveRequest
+    ) -> list[tuple[LeasedBatch, asyncio.Future[Appended]]]:
         """Lease, with messages that are not in memory fetched in a thread before."""
         fetched: int | None = None
         while True:
@@ -276,10 +282,10 @@ class Topic:
                 await self.partitions[rebuild.partition].rebuilt()
 
     def _lease(
-        self, group: str, options: ReceiveOptions, fetched: int | None
-    ) -> list[tuple[Delivery, asyncio.Future[Appended]]]:
+        self, group: str, options: ReceiveRequest, fetched: int | None
+    ) -> list[tuple[LeasedBatch, asyncio.Future[Appended]]]:
         messages, size_bytes = options.messages_max, options.bytes_max
-        leased: list[tuple[Delivery, asyncio.Future[Appended]]] = []
+        leased: list[tuple[LeasedBatch, asyncio.Future[Appended]]] = []
         failed: GoqError | OSError | None = None
         is_cut = False
         partitions = self._in_turn(fetched)
@@ -337,8 +343,8 @@ class Topic:
         return self.partitions.in_turn(first)
 
     async def _handed_over(
-        self, group: str, leased: list[tuple[Delivery, asyncio.Future[Appended]]]
-    ) -> list[Delivery]:
+        self, group: str, leased: list[tuple[LeasedBatch, asyncio.Future[Appended]]]
+    ) -> list[LeasedBatch]:
         """Return deliveries once their leases are durable; give them back if nobody waits."""
         try:
             results = await asyncio.gather(*(done for _, done in leased), return_exceptions=True)

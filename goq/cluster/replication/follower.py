@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from goq.broker.partition_context import Logs
+from goq.broker.partition.loader import PartitionLogs
 from goq.cluster.replication.progress import Ends
 from goq.cluster.replication.protocol import LogNews, PartitionKey, PartitionNews, Position
 from goq.errors import InvalidFrame
@@ -39,7 +39,9 @@ class Sealed(NamedTuple):
 class Following:
     """The two logs of a partition that another node leads in ``leader_epoch``."""
 
-    def __init__(self, key: PartitionKey, leader_epoch: int, logs: Logs, reopen: Reopen) -> None:
+    def __init__(
+        self, key: PartitionKey, leader_epoch: int, logs: PartitionLogs, reopen: Reopen
+    ) -> None:
         self.key = key
         self.leader_epoch = leader_epoch
         self.high_watermark = Ends(0, 0)
@@ -60,9 +62,9 @@ class Following:
         self._epochs = [last_epoch(log.reader, log.end_offset) for log in self._logs]
 
     @property
-    def logs(self) -> Logs:
+    def logs(self) -> PartitionLogs:
         """The logs as they are now."""
-        return Logs(*self._logs)
+        return PartitionLogs(*self._logs)
 
     @property
     def position(self) -> Position:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import msgspec
 
 from goq import limits
-from goq.broker.partition_context import Logs, Quorums
+from goq.broker.partition.loader import PartitionLogs
+from goq.broker.partition_context import Quorums
 from goq.cluster.replication.progress import Ends, Progress
 from goq.cluster.replication.protocol import LogNews, PartitionKey, PartitionNews, Position
 from goq.errors import NotEnoughReplicas, NotLeader
@@ -86,7 +87,7 @@ class Leading:
     """
 
     def __init__(
-        self, key: PartitionKey, leader_epoch: int, logs: Logs, progress: Progress
+        self, key: PartitionKey, leader_epoch: int, logs: PartitionLogs, progress: Progress
     ) -> None:
         self.key = key
         self.leader_epoch = leader_epoch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from goq.broker.broker import Broker
-from goq.broker.partition_context import Logs
+from goq.broker.partition.loader import PartitionLogs
 from goq.broker.topic.topic import Leadership
 from goq.cluster.replication.protocol import PartitionKey
 from goq.config.topic import TopicSettings
@@ -26,7 +26,7 @@ class LocalTopics:
         """Return a topic's settings."""
         return self._broker.topic(topic).settings
 
-    async def open(self, key: PartitionKey, logs: Logs, leadership: Leadership) -> None:
+    async def open(self, key: PartitionKey, logs: PartitionLogs, leadership: Leadership) -> None:
         """Let clients use a partition."""
         topic = self._broker.topic(key.topic)
         await topic.lead(key.number, logs, leadership)

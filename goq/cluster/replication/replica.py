@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from goq.broker.partition_context import Logs, open_logs
+from goq.broker.partition.loader import PartitionLogs, open_logs
 from goq.broker.topic.topic import Leadership
 from goq.cluster.replication.follower import Following
 from goq.cluster.replication.leader import Leading
@@ -65,7 +65,7 @@ class Host(Protocol):
     def settings(self, topic: str) -> TopicSettings:
         """Return a topic's settings."""
 
-    async def listed(self, key: PartitionKey, logs: Logs) -> None:
+    async def listed(self, key: PartitionKey, logs: PartitionLogs) -> None:
         """Have all sealed segments of a replica in the node's manifest, if that can be written."""
 
     def now_ms(self) -> int:
@@ -83,7 +83,7 @@ class Host(Protocol):
     def refuse(self, key: PartitionKey) -> None:
         """Let followers fetch from it no more."""
 
-    async def open(self, key: PartitionKey, logs: Logs, leadership: Leadership) -> None:
+    async def open(self, key: PartitionKey, logs: PartitionLogs, leadership: Leadership) -> None:
         """Let clients use a partition that is led here; everything in its logs is safe."""
 
     async def shut(self, key: PartitionKey, reason: GoqError) -> None:
@@ -101,7 +101,7 @@ class Replica:
         self.part: Part | None = None
         self.following: Following | None = None
         self.leading: Leading | None = None
-        self.idle: Logs | None = None
+        self.idle: PartitionLogs | None = None
         """The logs while nobody leads."""
         self.changing = asyncio.Lock()
         """Held while the logs are closed, and by whoever needs them open."""
@@ -203,7 +203,7 @@ class Replica:
         if wanted is None:
             return
         opened = await self._host.in_thread(self._open_logs)
-        assert isinstance(opened, Logs)
+        assert isinstance(opened, PartitionLogs)
         await self._host.listed(self.key, opened)
         if wanted.leader is None:
             self.idle = opened  # another replica may need what this one has
@@ -213,7 +213,7 @@ class Replica:
             self.following = Following(self.key, wanted.leader_epoch, opened, self._reopen)
             self._host.follow(wanted.leader, self.following)
 
-    def _open_logs(self) -> Logs:
+    def _open_logs(self) -> PartitionLogs:
         return open_logs(self._directory, self._host.disk, self._host.settings(self.key.topic))
 
     def _reopen(self, log: Log, offset: int) -> Log:
@@ -221,7 +221,7 @@ class Replica:
         self._host.disk.remove_dir(log.directory)
         return Log.open(log.directory, self._host.disk, log.config, base_offset=offset)
 
-    def _lead(self, part: Part, logs: Logs) -> None:
+    def _lead(self, part: Part, logs: PartitionLogs) -> None:
         ends = Ends(logs.messages.end_offset, logs.events.end_offset)
         name = self._host.name
         progress = Progress(name, ends, in_sync=part.in_sync, min_insync=part.min_insync)
@@ -305,7 +305,7 @@ def _offline(error: Exception) -> GoqError:
     return error if isinstance(error, GoqError) else PartitionOffline(str(error))
 
 
-def _close(logs: Logs) -> None:
+def _close(logs: PartitionLogs) -> None:
     for log in logs:
         try:
             log.close()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from goq import limits
-from goq.broker.partition_context import Logs
+from goq.broker.partition.loader import PartitionLogs
 from goq.broker.topic.topic import Leadership
 from goq.cluster.replication.fetch_server import FetchServer
 from goq.cluster.replication.fetcher import Fetcher
@@ -47,7 +47,7 @@ class Topics(Protocol):
     def settings(self, topic: str) -> TopicSettings:
         """Return a topic's settings."""
 
-    async def open(self, key: PartitionKey, logs: Logs, leadership: Leadership) -> None:
+    async def open(self, key: PartitionKey, logs: PartitionLogs, leadership: Leadership) -> None:
         """Let clients use a partition."""
 
     async def shut(self, key: PartitionKey, reason: GoqError) -> None:
@@ -230,7 +230,7 @@ class Replicas:
             for damage in replica.following.logs[which].damage
         )
 
-    async def listed(self, key: PartitionKey, logs: Logs) -> None:
+    async def listed(self, key: PartitionKey, logs: PartitionLogs) -> None:
         """Have all sealed segments of a replica in the manifest, if that can be written."""
         replica = self._replicas.get(key)
         following = None if replica is None else replica.following
@@ -250,7 +250,7 @@ class Replicas:
         """Let followers fetch from it no more."""
         self.server.resign(key)
 
-    async def open(self, key: PartitionKey, logs: Logs, leadership: Leadership) -> None:
+    async def open(self, key: PartitionKey, logs: PartitionLogs, leadership: Leadership) -> None:
         """Let clients use a partition that is led here; everything in its logs is safe."""
         await self._topics.open(key, logs, leadership)
 

@@ -14,7 +14,8 @@ from support.sim.manifest import SimManifest
 
 from goq import limits
 from goq.broker.metadata import MetadataStore
-from goq.broker.partition_context import Logs, PartitionId, open_logs
+from goq.broker.partition.loader import PartitionLogs, open_logs
+from goq.broker.partition_context import PartitionId
 from goq.broker.retention.archiver import Archive
 from goq.clock import ManualClock
 from goq.cluster.replication.archive_sync import (
@@ -45,7 +46,7 @@ class Node:
         self.manifest = SimManifest()
         store = cast(MetadataStore, self.manifest)
         self.archive = Archive(Path("/data/archive"), self.disk, store, ManualClock())
-        self.logs: Logs = open_logs(Path("/data/topics/t/0"), self.disk, self.settings)
+        self.logs: PartitionLogs = open_logs(Path("/data/topics/t/0"), self.disk, self.settings)
 
     def publish(self, segments: int) -> None:
         for number in range(segments):

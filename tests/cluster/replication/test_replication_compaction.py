@@ -15,7 +15,7 @@ from support.sim.loop import SimExecutor
 from support.sim.world import KEY, NAMES, World
 
 from goq import limits
-from goq.broker.partition.compactor import Means
+from goq.broker.partition.compactor import CompactionResources
 from goq.config.topic import Cleanup, TopicSettings
 from goq.errors import GoqError
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
@@ -56,7 +56,9 @@ class CompactionWorld(World):
 
     async def compact(self) -> None:
         """Compact wherever the partition is led."""
-        means = Means(SimExecutor(self.loop, self.random, lambda: False), bytes(32), 1000)
+        means = CompactionResources(
+            SimExecutor(self.loop, self.random, lambda: False), bytes(32), 1000
+        )
         while True:
             await asyncio.sleep(self.random.expovariate(1 / 0.2))
             for node in self.nodes.values():

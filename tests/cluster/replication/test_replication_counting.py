@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.logs import append, frame_of
 
-from goq.broker.partition_context import Logs, open_logs
+from goq.broker.partition.loader import PartitionLogs, open_logs
 from goq.cluster.replication.fetch_server import FetchServer
 from goq.cluster.replication.leader import Leading
 from goq.cluster.replication.progress import Ends, Progress
@@ -23,7 +23,7 @@ PATIENCE_S = 30.0
 
 
 @pytest.fixture
-def logs(tmp_path: Path) -> Iterator[Logs]:
+def logs(tmp_path: Path) -> Iterator[PartitionLogs]:
     logs = open_logs(tmp_path, RealDisk(), TopicSettings())
     append(logs.messages, [frame_of([b"v"] * 10)], epoch=1)
     yield logs
@@ -31,7 +31,7 @@ def logs(tmp_path: Path) -> Iterator[Logs]:
         log.close()
 
 
-def leading_of(logs: Logs) -> Leading:
+def leading_of(logs: PartitionLogs) -> Leading:
     """Return the leadership of ``a`` in epoch 2; it has written ten messages more than it found."""
     ends = Ends(logs.messages.end_offset, 0)
     leading = Leading(KEY, 2, logs, Progress("a", ends, in_sync=["a", "b"], min_insync=2))
@@ -59,7 +59,7 @@ class Follower:
         return answer
 
 
-def test_what_a_follower_has_of_another_leader_is_not_counted(logs: Logs) -> None:
+def test_what_a_follower_has_of_another_leader_is_not_counted(logs: PartitionLogs) -> None:
     leading = leading_of(logs)
 
     async def run() -> None:
@@ -75,7 +75,9 @@ def test_what_a_follower_has_of_another_leader_is_not_counted(logs: Logs) -> Non
     asyncio.run(run())
 
 
-def test_what_a_follower_was_given_is_counted_when_it_says_that_it_has_it(logs: Logs) -> None:
+def test_what_a_follower_was_given_is_counted_when_it_says_that_it_has_it(
+    logs: PartitionLogs,
+) -> None:
     leading = leading_of(logs)
 
     async def run() -> None:
@@ -88,7 +90,7 @@ def test_what_a_follower_was_given_is_counted_when_it_says_that_it_has_it(logs: 
     asyncio.run(run())
 
 
-def test_who_is_where_no_answer_led_it_is_looked_at_again(logs: Logs) -> None:
+def test_who_is_where_no_answer_led_it_is_looked_at_again(logs: PartitionLogs) -> None:
     leading = leading_of(logs)
 
     async def run() -> None:
@@ -100,7 +102,7 @@ def test_who_is_where_no_answer_led_it_is_looked_at_again(logs: Logs) -> None:
     asyncio.run(run())
 
 
-def test_who_has_cut_off_just_what_the_leader_lacks_is_counted(logs: Logs) -> None:
+def test_who_has_cut_off_just_what_the_leader_lacks_is_counted(logs: PartitionLogs) -> None:
     leading = leading_of(logs)
 
     async def run() -> None:
@@ -112,7 +114,9 @@ def test_who_has_cut_off_just_what_the_leader_lacks_is_counted(logs: Logs) -> No
     asyncio.run(run())
 
 
-def test_a_follower_hears_that_the_log_begins_later_though_nothing_was_written(logs: Logs) -> None:
+def test_a_follower_hears_that_the_log_begins_later_though_nothing_was_written(
+    logs: PartitionLogs,
+) -> None:
     logs.messages.roll()
     leading = leading_of(logs)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.disk import SimulatedDisk
 
-from goq.broker.partition_context import open_logs
+from goq.broker.partition.loader import open_logs
 from goq.cluster.replication.leader import Leading
 from goq.cluster.replication.progress import Ends, Progress
 from goq.cluster.replication.protocol import PartitionKey

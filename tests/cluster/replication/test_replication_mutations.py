@@ -9,7 +9,7 @@ from support.disk import _SimulatedFile
 from support.sim.world import World
 
 from goq import limits
-from goq.broker.log.admission import Intake
+from goq.broker.log.admission import Admission
 from goq.broker.partition import partition
 from goq.cluster.replication.follower import Following
 from goq.cluster.replication.leader import Leading
@@ -72,11 +72,11 @@ def _does_not_sync(patch: Patch) -> None:
 
 
 def _forgets_numbers_that_are_not_safe_yet(patch: Patch) -> None:
-    class Forgetful(Intake):
+    class Forgetful(Admission):
         def __init__(self, *args: object, is_ahead: bool) -> None:
             super().__init__(*args, is_ahead=False)  # type: ignore[arg-type]
 
-    patch.setattr(partition, "Intake", Forgetful)
+    patch.setattr(partition, "Admission", Forgetful)
 
 
 def _refuses_though_it_may_be_deposed(patch: Patch) -> None:

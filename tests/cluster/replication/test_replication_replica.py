@@ -9,7 +9,7 @@ from typing import Any
 
 from support.logs import append, frame_of
 
-from goq.broker.partition_context import Logs, open_logs
+from goq.broker.partition.loader import PartitionLogs, open_logs
 from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.replica import Part, Replica
 from goq.config.topic import TopicSettings
@@ -40,7 +40,7 @@ class _Host:
     def now_ms(self) -> int:
         return 0
 
-    async def listed(self, _key: PartitionKey, _logs: Logs) -> None:
+    async def listed(self, _key: PartitionKey, _logs: PartitionLogs) -> None:
         return
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
@@ -72,6 +72,6 @@ def test_a_replica_that_is_let_go_while_its_logs_are_opened_to_lead_is_closed(
     assert asyncio.run(run()) == ["serve", "refuse"]
 
 
-def _close(logs: Logs) -> None:
+def _close(logs: PartitionLogs) -> None:
     logs.messages.close()
     logs.events.close()

@@ -11,8 +11,9 @@ from typing import Any, TypeVar, cast
 
 from goq.broker.log.frame_cache import FrameCache
 from goq.broker.metadata import MetadataStore
+from goq.broker.partition.loader import PartitionLogs
 from goq.broker.partition.partition import Partition
-from goq.broker.partition_context import Logs, Machinery, PartitionId
+from goq.broker.partition_context import PartitionContext, PartitionId
 from goq.broker.retention.archiver import Archive
 from goq.broker.retention.retention_manager import Keeper
 from goq.broker.runtime.metrics import Histogram
@@ -90,7 +91,7 @@ class SimNode:
         store = cast(MetadataStore, manifest)  # as far as segments go
         self.archive = Archive(Path("/data/archive"), disk, store, self.clock, executor=executor)
         ids = iter(range(random.getrandbits(40), 2**62))
-        self._machinery = Machinery(
+        self._context = PartitionContext(
             disk,
             executor,
             self.clock,
@@ -104,7 +105,7 @@ class SimNode:
         )
         self.keeper = Keeper(
             self.topics,
-            self._machinery,
+            self._context,
             store,
             self.archive,
             kept_for_replicas=lambda partition: self.replicas.needed_from(*partition.identity),
@@ -264,12 +265,12 @@ class SimNode:
     def settings(self, _topic: str) -> TopicSettings:
         return self._settings
 
-    async def open(self, key: PartitionKey, logs: Logs, leadership: Leadership) -> None:
+    async def open(self, key: PartitionKey, logs: PartitionLogs, leadership: Leadership) -> None:
         topic = self.topics.get(key.topic)
         if topic is None:
             directory = self.directory(key.topic)
             topic = self.topics[key.topic] = Topic(
-                key.topic, self._settings, directory, self._machinery, Tasks(), _nowhere
+                key.topic, self._settings, directory, self._context, Tasks(), _nowhere
             )
         await topic.lead(key.number, logs, leadership)
         self.keeper.wake_topic(topic)

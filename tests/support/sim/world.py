@@ -10,8 +10,8 @@ from pathlib import Path
 from random import Random
 from typing import TypeVar
 
-from goq.broker.partition.partition import Delivery
-from goq.broker.topic.topic import ReceiveOptions
+from goq.broker.partition.partition import LeasedBatch
+from goq.broker.topic.topic import ReceiveRequest
 from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.replica import Part
 from goq.config.topic import TopicSettings
@@ -145,7 +145,7 @@ class World:
 
     async def consume(self, number: int) -> None:
         """Receive and ack; some of it is left to expire."""
-        options = ReceiveOptions(f"c{number}", 5, 2**20, 500, None)
+        options = ReceiveRequest(f"c{number}", 5, 2**20, 500, None)
         while True:
             node = self.nodes[self.random.choice(NAMES)]
             try:
@@ -158,7 +158,7 @@ class World:
             for delivery in deliveries:
                 await self._handle(node, delivery)
 
-    async def _handle(self, node: SimNode, delivery: Delivery) -> None:
+    async def _handle(self, node: SimNode, delivery: LeasedBatch) -> None:
         books = self.books
         messages = leased([delivery])
         values = [value for _, _, value in messages]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from goq import limits
-from goq.broker.partition_context import Logs
+from goq.broker.partition.loader import PartitionLogs
 from goq.cluster.replication.progress import Ends
 from goq.cluster.replication.protocol import PartitionKey
 from goq.errors import InvalidFrame
@@ -45,7 +45,7 @@ class MendAnswer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 class Standing(NamedTuple):
     """A replica's logs, and the high watermarks that it knows of, as somebody may ask for them."""
 
-    logs: Logs
+    logs: PartitionLogs
     safe: Ends
 
 
