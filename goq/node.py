@@ -176,7 +176,7 @@ class Node:
         """Return what says how many nodes have what is safe, None on a node of its own."""
         if self._membership is None:
             return None
-        from goq.cluster.admin.safety import nodes_with
+        from goq.cluster.admin.cluster_view import nodes_with
 
         member = self._membership.member
         assert member is not None

@@ -21,7 +21,7 @@ from goq.cluster.forwarding.remote_partition import (
     PublishingForOthers,
     RemotePartition,
 )
-from goq.cluster.liveness.speaking import HEARTBEAT
+from goq.cluster.liveness.heartbeat import HEARTBEAT
 from goq.cluster.membership.disk_identity import FILE_NAME, DiskId, disk_id
 from goq.cluster.membership.join import (
     ASKED_BY_ANYONE,

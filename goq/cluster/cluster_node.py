@@ -22,10 +22,9 @@ from goq.cluster.controller.node_liveness import Heartbeat
 from goq.cluster.controller.runner import Controlling
 from goq.cluster.forwarding.partition_leaders import LeaderMap
 from goq.cluster.liveness.disk_health import Fitness
-from goq.cluster.liveness.heartbeat import decode_heartbeat
+from goq.cluster.liveness.heartbeat import Speaking, decode_heartbeat
 from goq.cluster.liveness.leadership_handoff import HandingOver
 from goq.cluster.liveness.readiness import still_to_come
-from goq.cluster.liveness.speaking import Speaking
 from goq.cluster.membership.data_loss import LostTopics
 from goq.cluster.membership.disk_identity import DiskId
 from goq.cluster.metadata.client import Proposing
@@ -36,11 +35,9 @@ from goq.cluster.metadata.commands import (
     RegisterNode,
 )
 from goq.cluster.metadata.state import State
-from goq.cluster.parts import part_of
 from goq.cluster.raft.driver import View
-from goq.cluster.reconciler import Becoming
+from goq.cluster.reconciler import Becoming, part_of
 from goq.cluster.replication.archive_sync import Archives, decode_archive_request
-from goq.cluster.replication.local_topics import LocalTopics
 from goq.cluster.replication.protocol import (
     PartitionKey,
     decode_request,
@@ -52,7 +49,7 @@ from goq.cluster.replication.repair.protocol import (
 )
 from goq.cluster.replication.repair.protocol import encode as encode_mend
 from goq.cluster.replication.replica import Part, Replica
-from goq.cluster.replication.replica_manager import Replicas
+from goq.cluster.replication.replica_manager import LocalTopics, Replicas
 from goq.cluster.replication.segment_manifest import Custody
 from goq.cluster.rpc.client import Calling
 from goq.cluster.rpc.framing import headed

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from support.disk import _SimulatedFile
 
-from goq.cluster.liveness.speaking import Speaking
+from goq.cluster.liveness.heartbeat import Speaking
 from goq.cluster.raft.log.journal import FILE_NAME
 from goq.cluster.replication.fetch_server import FetchServer
 from goq.cluster.replication.follower import Following

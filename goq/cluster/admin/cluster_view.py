@@ -109,3 +109,12 @@ def _elections(before: Topic, after: Topic) -> int:
         return 0
     pairs: zip[tuple[Partition, Partition]] = zip(before.partitions, after.partitions, strict=False)
     return sum(new.leader_epoch - old.leader_epoch for old, new in pairs)
+
+
+def nodes_with(state: State, topic: str) -> int:
+    """Return how many nodes have what is safe in any partition of a topic, at least."""
+    known = state.topics.get(topic)
+    if known is None:
+        return 1
+    replicas = min(len(partition.replicas) for partition in known.partitions)
+    return min(state.settings.min_insync, replicas)

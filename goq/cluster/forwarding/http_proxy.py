@@ -8,7 +8,7 @@ from urllib.parse import quote
 import httpx
 
 from goq import limits
-from goq.cluster.rpc.transports import Transports
+from goq.cluster.rpc.client import Transports
 from goq.errors import NotLeader, Unavailable
 from goq.http.message import LOCAL, Request, Response
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from goq import limits
 from goq.broker.broker import Broker
-from goq.cluster.liveness.speaking import Speaking
+from goq.cluster.liveness.heartbeat import Speaking
 from goq.cluster.replication.replica_manager import Replicas
 
 _LOOK_S = 0.01

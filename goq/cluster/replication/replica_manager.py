@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from goq import limits
+from goq.broker.broker import Broker
 from goq.broker.partition.loader import PartitionLogs
 from goq.broker.topic.topic import Leadership
 from goq.cluster.replication.fetch_server import FetchServer
@@ -261,3 +262,28 @@ class Replicas:
     def failed(self, key: PartitionKey, error: Exception) -> None:
         """Hear that the disk cannot hold the replica now."""
         self._on_failure(key, error)
+
+
+class LocalTopics:
+    """See ``replication.replicas.Topics``."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def directory(self, topic: str) -> Path:
+        """Return where a topic's partitions lie."""
+        return self._broker.topics_dir / topic
+
+    def settings(self, topic: str) -> TopicSettings:
+        """Return a topic's settings."""
+        return self._broker.topic(topic).settings
+
+    async def open(self, key: PartitionKey, logs: PartitionLogs, leadership: Leadership) -> None:
+        """Let clients use a partition."""
+        topic = self._broker.topic(key.topic)
+        await topic.lead(key.number, logs, leadership)
+        self._broker.keeper.wake_topic(topic)
+
+    async def shut(self, key: PartitionKey, reason: GoqError) -> None:
+        """Let clients use it no more, and close its logs."""
+        await self._broker.topic(key.topic).resign(key.number, reason)

@@ -11,9 +11,8 @@ import pytest
 from support.sim.loop import SimLoop
 
 from goq import limits
-from goq.cluster.replication.fetch_server import FetchServer
+from goq.cluster.replication.fetch_server import FetchServer, Pacer
 from goq.cluster.replication.leader import Leading, News
-from goq.cluster.replication.pacing import Pacer
 from goq.cluster.replication.progress import Ends, Progress
 from goq.cluster.replication.protocol import FetchRequest, PartitionKey, PartitionNews, Position
 
