@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import NamedTuple
 
 import msgspec
@@ -213,3 +214,10 @@ def _check_headers(headers: Sequence[Header], field: str) -> None:
             f"headers of {total_bytes} bytes are over the limit of {limits.HEADERS_BYTES_MAX}",
             field=f"{field}.headers",
         )
+
+
+class Acks(StrEnum):
+    """What a publish waits for in a cluster: the in-sync replicas, or the leader alone."""
+
+    QUORUM = "quorum"
+    LEADER = "leader"

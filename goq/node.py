@@ -17,16 +17,14 @@ from goq.api.routes.cluster import ClusterRoutes
 from goq.api.routes.dead_letters import DeadLetterRoutes
 from goq.api.routes.events import EventRoutes
 from goq.api.routes.groups import GroupRoutes
-from goq.api.routes.history import HistoryRoutes
 from goq.api.routes.members import MemberRoutes
 from goq.api.routes.message import SingleRoutes
 from goq.api.routes.messages import MessageRoutes
-from goq.api.routes.node_calls import NodeCallRoutes
-from goq.api.routes.operations import OperationRoutes
+from goq.api.routes.operations import NodeCallRoutes, OperationRoutes
 from goq.api.routes.producers import ProducerRoutes
 from goq.api.routes.scheduled import ScheduledRoutes
 from goq.api.routes.search import FindingRoutes
-from goq.api.routes.topics import TopicRoutes
+from goq.api.routes.topics import HistoryRoutes, TopicRoutes
 from goq.api.routes.trace import TraceRoutes
 from goq.broker.broker import Broker
 from goq.broker.metadata import LocalMetadata, MetadataStore

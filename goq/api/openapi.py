@@ -12,7 +12,7 @@ import msgspec
 from goq import __version__
 from goq.api.errors import Problem
 from goq.api.router import FRAMES, JSON, NDJSON, Route
-from goq.api.schemas.bodies import HeaderIn
+from goq.api.schemas.messages import HeaderIn
 from goq.errors import BY_CODE
 
 _REF = "#/components/schemas/{name}"

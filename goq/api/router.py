@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from goq.api.routing import Spread
+from goq.api.routing_policy import Spread
 from goq.errors import InvalidInput, MethodNotAllowed, RouteNotFound
 from goq.http.message import Request, Response
 

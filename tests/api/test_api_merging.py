@@ -7,15 +7,9 @@ from typing import Any
 
 import pytest
 
-from goq.api.gateway.merge import (
-    is_whole,
-    merge_group,
-    merge_history,
-    merge_partitions,
-    merge_topic,
-)
-from goq.api.gateway.merge_pages import by_due, by_offset, newest_first
-from goq.api.routing import Asked, Document
+from goq.api.routing_policy import Asked, Document
+from goq.api.views.merge import is_whole, merge_group, merge_history, merge_partitions, merge_topic
+from goq.api.views.merge_pages import by_due, by_offset, newest_first
 from goq.broker.search.cursor import read_cursor, write_cursor
 from goq.errors import GroupNotFound
 from goq.units import format_time_us

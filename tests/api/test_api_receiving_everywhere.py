@@ -12,7 +12,7 @@ from goq import limits
 from goq.api.gateway.fanout import Asking
 from goq.api.gateway.receive import ReceivingEverywhere
 from goq.api.gateway.streams import StreamsEverywhere
-from goq.api.routing import READY
+from goq.api.routing_policy import READY
 from goq.errors import Unavailable
 from goq.http.message import Request, Response
 from goq.model import Receipt

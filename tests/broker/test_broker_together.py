@@ -26,7 +26,7 @@ from support.broker_harness import (
 )
 
 from goq import limits
-from goq.api.schemas.bodies import GroupOut
+from goq.api.schemas.groups import GroupOut
 from goq.api.views.group_at_time import PastViews
 from goq.broker.broker import Broker
 from goq.broker.dlq.redrive import Taking, redrive

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from goq.api.gateway.fanout import body_of
 from goq.api.router import FRAMES, JSON
 from goq.http.message import BytesLike, Response
 from goq.model import Receipt
@@ -86,3 +85,12 @@ def put_together(answers: Sequence[Leased], *, as_frames: bool) -> Response:
     head = _encode({**prefaces[0], "deliveries": deliveries})
     parts: list[BytesLike] = [len(head).to_bytes(_HEAD_BYTES, "little") + head]
     return Response(200, [*parts, *(answer.frames for answer in answers)], FRAMES)
+
+
+def body_of(response: Response) -> bytes:
+    """Return the body of an answer that is not a stream."""
+    body = response.body
+    if isinstance(body, bytes):
+        return body
+    assert isinstance(body, list | tuple)
+    return b"".join(body)

@@ -11,8 +11,8 @@ from typing import Any, cast
 import msgspec
 
 from goq.api.router import FRAMES
-from goq.api.schemas.bodies import MessageOut
-from goq.broker.partition.partition import LeasedBatch
+from goq.api.schemas.messages import MessageOut
+from goq.broker.partition.partition import LeasedBatch, Partition
 from goq.broker.topic.topic import Topic
 from goq.config.topic import TopicSettings
 from goq.config.types import lanes
@@ -271,3 +271,10 @@ def _span_start(span: Span) -> int:
 
 def _span_end(span: Span) -> int:
     return span[1]
+
+
+def put_lane_in_force(out: MessageOut, topic: Topic, partition: Partition) -> None:
+    """Put into a message the lane that it was moved to, if it was."""
+    lane = partition.state.moved.get(out.offset)
+    if lane is not None:
+        out.priority = topic.settings.lane_name(lane)

@@ -9,7 +9,7 @@ from msgspec import UNSET, Raw
 
 from goq import limits
 from goq.api.codec.request import decode_json, duration_ms, json_body, time_us
-from goq.api.schemas.bodies import HeaderIn, HeadersIn, NewMessage, Publish, expect_messages
+from goq.api.schemas.messages import HeaderIn, HeadersIn, NewMessage, Publish, expect_messages
 from goq.broker.topic.publisher import RoutedMessage
 from goq.config.topic import TopicSettings
 from goq.errors import InvalidInput, TooLarge

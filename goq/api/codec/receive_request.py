@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from goq import limits
 from goq.api.codec.request import duration_ms
-from goq.api.schemas.bodies import Receive
+from goq.api.schemas.groups import Receive
 from goq.broker.topic.topic import ReceiveRequest
 from goq.errors import InvalidInput, TooLarge
 

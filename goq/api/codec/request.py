@@ -13,7 +13,7 @@ from goq import limits
 from goq.api.router import FRAMES, JSON, NDJSON
 from goq.errors import InvalidInput, TooLarge, UnsupportedMedia
 from goq.http.message import Request
-from goq.model import Receipt, check_client_id
+from goq.model import Acks, Receipt, check_client_id
 from goq.units import format_duration_ms, parse_duration_ms, parse_time_us
 
 T = TypeVar("T")
@@ -231,3 +231,14 @@ def _first_bad(texts: list[str]) -> int:
         except InvalidInput:
             return number
     raise AssertionError("one of them is bad")
+
+
+def acks_of(request: Request, in_body: str | None = None) -> Acks:
+    """Return what a request asks for, in its body or its query; ``quorum`` if nothing."""
+    text = request.query.get("acks", in_body)
+    try:
+        return Acks.QUORUM if text is None else Acks(text)
+    except ValueError:
+        raise InvalidInput(
+            f"acks is {' or '.join(Acks)}, not {text!r:.100}", field="acks"
+        ) from None

@@ -10,7 +10,8 @@ import msgspec
 
 from goq import limits
 from goq.api.app import Api
-from goq.api.routing import Asked, Document
+from goq.api.codec.leased import body_of
+from goq.api.routing_policy import Asked, Document
 from goq.cluster.forwarding.http_proxy import Relay
 from goq.errors import GoqError, NotLeader, PartitionOffline, Unavailable
 from goq.http.message import LOCAL, Request, Response
@@ -198,15 +199,6 @@ def changed(
         request.body if body is None else body,
         request.peer,
     )
-
-
-def body_of(response: Response) -> bytes:
-    """Return the body of an answer that is not a stream."""
-    body = response.body
-    if isinstance(body, bytes):
-        return body
-    assert isinstance(body, list | tuple)
-    return b"".join(body)
 
 
 def document_of(response: Response) -> Document:

@@ -22,7 +22,7 @@ from goq.api.gateway.sequential import one_after_another
 from goq.api.gateway.settle import settle
 from goq.api.gateway.streams import StreamsEverywhere
 from goq.api.router import Route
-from goq.api.routing import (
+from goq.api.routing_policy import (
     AtLeaders,
     AtPartition,
     HereThenShown,

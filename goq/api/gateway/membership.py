@@ -15,7 +15,7 @@ import msgspec
 from goq import limits
 from goq.api.codec.messages import json_response
 from goq.api.gateway.fanout import Asking, changed, document_of, not_all
-from goq.api.gateway.merge import merge_standing
+from goq.api.views.merge import merge_standing
 from goq.errors import GoqError, NotLeader, Unavailable
 from goq.http.message import Request, Response
 

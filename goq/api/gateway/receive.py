@@ -20,8 +20,8 @@ from goq.api.codec.receive_request import check_stream, receive_options
 from goq.api.codec.request import client_id_of, json_body, wants_frames, wants_lines
 from goq.api.gateway.fanout import Asking, changed
 from goq.api.gateway.streams import StreamsEverywhere
-from goq.api.routing import BYTES_MAX, READY
-from goq.api.schemas.bodies import Receive
+from goq.api.routing_policy import BYTES_MAX, READY
+from goq.api.schemas.groups import Receive
 from goq.broker.topic.topic import ReceiveRequest
 from goq.errors import GoqError, NotLeader, Unavailable
 from goq.http.message import Request, Response

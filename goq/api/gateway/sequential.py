@@ -16,7 +16,7 @@ from goq import limits
 from goq.api.codec.messages import json_response
 from goq.api.codec.request import json_body
 from goq.api.gateway.fanout import Asking, changed, document_of
-from goq.api.routing import Document, InTurn
+from goq.api.routing_policy import Document, InTurn
 from goq.errors import GoqError, InvalidInput
 from goq.http.message import Request, Response
 from goq.model import MessageId

@@ -12,7 +12,7 @@ from goq import limits
 from goq.api.codec.messages import json_response
 from goq.api.codec.request import json_body
 from goq.api.gateway.fanout import Asking, changed, code_of, document_of
-from goq.api.routing import Document
+from goq.api.routing_policy import Document
 from goq.errors import GoqError, InvalidInput, NotLeader, PartitionOffline, Unavailable
 from goq.http.message import Request, Response
 from goq.model import Receipt

@@ -21,8 +21,8 @@ from goq.api.codec.messages import json_response
 from goq.api.codec.request import json_body, wants_frames
 from goq.api.gateway.fanout import Asking, changed, document_of
 from goq.api.router import FRAMES, NDJSON
-from goq.api.routing import STREAM_ID
-from goq.api.schemas.bodies import Receive, StreamGrant, StreamOut
+from goq.api.routing_policy import STREAM_ID
+from goq.api.schemas.groups import Receive, StreamGrant, StreamOut
 from goq.errors import GoqError, InvalidInput
 from goq.http.message import Item, LiveStream, Request, Response
 

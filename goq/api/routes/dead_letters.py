@@ -12,9 +12,8 @@ import msgspec
 from goq import limits
 from goq.api.codec.messages import JsonMessages, json_response, put_delivery, put_message
 from goq.api.codec.request import json_body, query_int, time_us
-from goq.api.gateway.merge_pages import PAGE_MESSAGES, by_offset
 from goq.api.router import Parameter, Route
-from goq.api.routing import AtLeaders, InTurn, dead_letters_topic
+from goq.api.routing_policy import AtLeaders, InTurn, dead_letters_topic
 from goq.api.schemas.dead_letters import (
     DeadLetterOut,
     DeadLettersOut,
@@ -22,6 +21,7 @@ from goq.api.schemas.dead_letters import (
     Redrive,
     RedriveOut,
 )
+from goq.api.views.merge_pages import PAGE_MESSAGES, by_offset
 from goq.broker.broker import Broker
 from goq.broker.dlq.redrive import Taking, purge, redrive
 from goq.broker.dlq.search import DeadLetterSearch, Found, Wanted

@@ -26,19 +26,16 @@ from goq.api.codec.request import (
     wants_frames,
     wants_lines,
 )
-from goq.api.gateway.merge import merge_group, merge_groups, merge_partitions
-from goq.api.gateway.merge_pages import by_offset
 from goq.api.router import Handler, Parameter, Route
 from goq.api.routes.stream import StreamRoutes
-from goq.api.routing import BYTES_MAX, READY, AtLeaders, HereThenShown, Special, is_local
-from goq.api.schemas.bodies import (
+from goq.api.routing_policy import BYTES_MAX, READY, AtLeaders, HereThenShown, Special, is_local
+from goq.api.schemas.groups import (
     Extend,
     FailedOut,
     GroupOut,
     GroupReset,
     GroupSettings,
     GroupsOut,
-    MessagesOut,
     Nack,
     ReadyOut,
     Receive,
@@ -48,8 +45,11 @@ from goq.api.schemas.bodies import (
     Settle,
     SettledOut,
 )
+from goq.api.schemas.messages import MessagesOut
 from goq.api.views.group import GroupViews, reset_target
 from goq.api.views.group_at_time import PastViews
+from goq.api.views.merge import merge_group, merge_groups, merge_partitions
+from goq.api.views.merge_pages import by_offset
 from goq.api.views.peek import Peek, state_of
 from goq.broker.broker import Broker
 from goq.broker.partition.partition import LeasedBatch, Partition

@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from goq import limits
 from goq.api.codec.messages import json_response
 from goq.api.codec.request import duration_ms, json_body
-from goq.api.gateway.merge import merge_members, merge_standings
 from goq.api.router import Route
-from goq.api.routing import AtLeaders, Special
+from goq.api.routing_policy import AtLeaders, Special
 from goq.api.schemas.members import (
     GroupMemberOut,
     Join,
@@ -18,6 +17,7 @@ from goq.api.schemas.members import (
     RebalanceOut,
     StandingOut,
 )
+from goq.api.views.merge import merge_members, merge_standings
 from goq.broker.broker import Broker
 from goq.broker.group.coordinator import Coordinator, MemberAssignment
 from goq.broker.group.membership import GroupMembers

@@ -6,12 +6,11 @@ import asyncio
 from typing import Any
 
 from goq import limits
-from goq.api.codec.messages import is_gone, json_response, messages_json
+from goq.api.codec.messages import is_gone, json_response, messages_json, put_lane_in_force
 from goq.api.codec.request import json_body, time_us
 from goq.api.router import Parameter, Route
-from goq.api.routing import AtPartition, by_message
-from goq.api.schemas.bodies import MessageOut
-from goq.api.schemas.messages import GroupStateOut, MessageChange, StatusOut
+from goq.api.routing_policy import AtPartition, by_message
+from goq.api.schemas.messages import GroupStateOut, MessageChange, MessageOut, StatusOut
 from goq.api.views.log_read import read_log
 from goq.broker.broker import Broker
 from goq.broker.group.message_changes import MessageChanges
@@ -171,13 +170,6 @@ def _check_not_gone(text: str, reading: Reading, offset: int) -> None:
             " one that was deleted; read the topic for what there is",
             field="id",
         )
-
-
-def put_lane_in_force(out: MessageOut, topic: Topic, partition: Partition) -> None:
-    """Put into a message the lane that it was moved to, if it was."""
-    lane = partition.state.moved.get(out.offset)
-    if lane is not None:
-        out.priority = topic.settings.lane_name(lane)
 
 
 def _fields(out: MessageOut) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from goq import limits
-from goq.api.codec.acks import Acks, acks_of
 from goq.api.codec.messages import (
     JsonMessages,
     frames_response,
@@ -16,6 +15,7 @@ from goq.api.codec.messages import (
 from goq.api.codec.publish_request import frames_of, messages_of
 from goq.api.codec.request import (
     CLIENT_ID,
+    acks_of,
     client_id_of,
     duration_ms,
     media_type,
@@ -25,10 +25,9 @@ from goq.api.codec.request import (
     wants_frames,
 )
 from goq.api.router import FRAMES, Parameter, Route
-from goq.api.routing import AtPartition, by_query
-from goq.api.schemas.bodies import MessagesOut, Publish, PublishedOut, PublishOut
-from goq.api.views.log_read import read_kept
-from goq.api.views.range_reading import RangeAsked, RangeReading, damaged_json
+from goq.api.routing_policy import AtPartition, by_query
+from goq.api.schemas.messages import MessagesOut, Publish, PublishedOut, PublishOut
+from goq.api.views.log_read import RangeAsked, RangeReading, damaged_json, read_kept
 from goq.broker.broker import Broker
 from goq.broker.retention.tiered_log import Past
 from goq.broker.topic.publisher import PublishedFrame, PublishedMessage
@@ -36,7 +35,7 @@ from goq.broker.topic.topic import Topic
 from goq.errors import InvalidInput
 from goq.frame.slice import slice_frame
 from goq.http.message import Request, Response
-from goq.model import Message, check_name
+from goq.model import Acks, Message, check_name
 from goq.storage.log.time_range_reader import TimeRange
 from goq.units import format_time_us
 

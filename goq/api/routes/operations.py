@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -15,6 +15,9 @@ from goq.api.openapi import docs_page, openapi
 from goq.api.router import JSON, Handler, Route
 from goq.broker.broker import Broker
 from goq.http.message import Request, Response
+
+if TYPE_CHECKING:
+    from goq.cluster.rpc.server import Answering
 
 
 class HealthOut(msgspec.Struct, omit_defaults=True):
@@ -128,3 +131,21 @@ def _route(
         answer_type=answer_type,
         ignores_query=True,
     )
+
+
+class NodeCallRoutes:
+    """Passes calls on to who checks them."""
+
+    def __init__(self, answering: Answering) -> None:
+        self._answering = answering
+
+    def routes(self) -> list[Route]:
+        """Return the declarations."""
+        return [Route("POST", "/cluster/{call}", self.answer, "Called by other nodes", waits=True)]
+
+    async def answer(self, request: Request, _call: str) -> Response:
+        """Answer a call of another node."""
+        answered = await self._answering.answer(request.path, request.headers, request.body)
+        return Response(
+            answered.status, list(answered.body), "application/octet-stream", answered.headers
+        )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from goq.api.codec.messages import json_response
-from goq.api.gateway.merge import merge_partitions
 from goq.api.router import Route
-from goq.api.routing import AtLeaders
-from goq.api.schemas.bodies import ProducerOut, ProducerPartitionOut
+from goq.api.routing_policy import AtLeaders
+from goq.api.schemas.messages import ProducerOut, ProducerPartitionOut
+from goq.api.views.merge import merge_partitions
 from goq.broker.broker import Broker
 from goq.broker.partition.partition import Partition
 from goq.errors import InvalidInput

@@ -7,15 +7,13 @@ from functools import partial
 from typing import NamedTuple
 
 from goq import limits
-from goq.api.codec.messages import JsonMessages, json_response, messages_json
+from goq.api.codec.messages import JsonMessages, json_response, messages_json, put_lane_in_force
 from goq.api.codec.request import query_int, time_us
-from goq.api.gateway.merge_pages import PAGE_MESSAGES, by_due
 from goq.api.router import Parameter, Route
-from goq.api.routes.message import put_lane_in_force
-from goq.api.routing import AtLeaders
-from goq.api.schemas.bodies import MessageOut
-from goq.api.schemas.messages import ScheduledOut
+from goq.api.routing_policy import AtLeaders
+from goq.api.schemas.messages import MessageOut, ScheduledOut
 from goq.api.views.log_read import read_log
+from goq.api.views.merge_pages import PAGE_MESSAGES, by_due
 from goq.broker.broker import Broker
 from goq.broker.partition.delayed import DelayedMessage, DelayedReader
 from goq.broker.topic.topic import Topic

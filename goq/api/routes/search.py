@@ -11,10 +11,10 @@ import msgspec
 from goq import limits
 from goq.api.codec.messages import json_response
 from goq.api.codec.request import query_int, time_us
-from goq.api.gateway.merge_pages import newest_first
 from goq.api.router import Parameter, Route
-from goq.api.routing import Asked, AtLeaders, Document, is_local
+from goq.api.routing_policy import Asked, AtLeaders, Document, is_local
 from goq.api.schemas.trace import TraceOut
+from goq.api.views.merge_pages import newest_first
 from goq.broker.broker import Broker
 from goq.broker.search.finder import FoundPage
 from goq.broker.search.partition_search import TIME_US_MAX, TIME_US_MIN, Wanted

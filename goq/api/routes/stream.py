@@ -10,8 +10,8 @@ from goq import limits
 from goq.api.codec.messages import deliveries_parts, delivery_json, encode_json, json_response
 from goq.api.codec.request import json_body
 from goq.api.router import FRAMES, NDJSON, Route
-from goq.api.routing import STREAM_ID, Special
-from goq.api.schemas.bodies import StreamGrant, StreamOut
+from goq.api.routing_policy import STREAM_ID, Special
+from goq.api.schemas.groups import StreamGrant, StreamOut
 from goq.broker.broker import Broker
 from goq.broker.partition.partition import LeasedBatch
 from goq.broker.topic.push_streams import PushStream

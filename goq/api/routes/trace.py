@@ -8,8 +8,8 @@ from goq import limits
 from goq.api.codec.messages import json_response, put_message
 from goq.api.codec.request import duration_ms, query_int
 from goq.api.router import Parameter, Route
-from goq.api.routing import AtPartition, by_message
-from goq.api.schemas.bodies import MessageOut
+from goq.api.routing_policy import AtPartition, by_message
+from goq.api.schemas.messages import MessageOut
 from goq.api.schemas.trace import IncompleteOut, StepOut, TracedMessageOut, TraceOut
 from goq.broker.broker import Broker
 from goq.broker.trace.trace import Trace, Traced, TracedStep

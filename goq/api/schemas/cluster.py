@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from goq.api.schemas.bodies import Input, Output
+from goq.api.schemas.base import Input, Output
 
 
 class NodeOut(Output):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from goq.api.schemas.bodies import Input, MessageOut
+from goq.api.schemas.base import Input
+from goq.api.schemas.messages import MessageOut
 from goq.broker.outbox.dead_letter_headers import FailedAttempt, Life
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from goq.api.schemas.bodies import Input
+from goq.api.schemas.base import Input
 
 
 class Join(Input):

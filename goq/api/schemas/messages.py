@@ -1,10 +1,144 @@
-"""The JSON shapes of operations on single messages."""
+"""JSON bodies of messages: publish, read, one message, and producers."""
 
 from __future__ import annotations
 
-import msgspec
+from typing import Annotated
 
-from goq.api.schemas.bodies import Input, MessageOut, Output
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from goq import limits
+from goq.api.schemas.base import Input, Output
+from goq.errors import TooLarge
+
+
+class HeaderIn(Input):
+    """One header of a list, where names repeat or values are not text."""
+
+    name: str
+    value: str | UnsetType = UNSET
+    value_base64: str | UnsetType = UNSET
+
+
+HeadersIn = dict[str, str] | list[HeaderIn]
+"""Headers as an object, or as a list where a name repeats or a value is not text."""
+
+_HEADERS_SCHEMA = {
+    "anyOf": [
+        {"type": "null"},
+        {"type": "object", "additionalProperties": {"type": "string"}},
+        {"type": "array", "items": {"$ref": "#/components/schemas/HeaderIn"}},
+    ]
+}
+_messages_left = [0]
+
+
+class NewMessage(Input):
+    """A message to publish: its value as text or base64; ``"value": null`` is a tombstone.
+
+    ``ttl`` counts from when the message is ready: from now, or from ``delay`` or ``deliver_at``.
+    """
+
+    value: str | UnsetType | None = UNSET
+    value_base64: str | UnsetType = UNSET
+    key: str | None = None
+    key_base64: str | None = None
+    headers: Annotated[msgspec.Raw, Meta(extra_json_schema=_HEADERS_SCHEMA)] | UnsetType = UNSET
+    partition: int | None = None
+    priority: str | int | None = None
+    delay: str | float | None = None
+    deliver_at: str | float | None = None
+    ttl: str | float | None = None
+    tenant: str | None = None
+    dedup_id: str | None = None
+
+    def __post_init__(self) -> None:
+        """Stop at one too many: millions of empty messages are a small body."""
+        _messages_left[0] -= 1
+        if _messages_left[0] < 0:
+            raise TooLarge(
+                f"there are more than {limits.JSON_MESSAGES_PER_REQUEST_MAX} messages, the limit"
+                " of a request",
+                field="messages",
+            )
+
+
+def expect_messages() -> None:
+    """Begin to count messages: the body decoded next may hold as many as a request may bring."""
+    _messages_left[0] = limits.JSON_MESSAGES_PER_REQUEST_MAX
+
+
+class Publish(Input):
+    """Messages to publish, all or none.
+
+    ``acks`` is ``quorum`` or ``leader``: whether the answer waits for other nodes of a cluster.
+    """
+
+    messages: list[NewMessage]
+    acks: str | None = None
+
+
+class PublishedOut(Output):
+    """Where a message lies; ``count``, ``duplicate`` and ``duplicates`` only for frames."""
+
+    partition: int
+    offset: int
+    timestamp: str
+    id: str | None = None
+    deliver_at: str | None = None
+    duplicate_of: str | None = None
+    count: int | None = None
+    duplicate: bool | None = None
+    duplicates: list[tuple[int, int, int]] = msgspec.field(default_factory=list)
+
+
+class PublishOut(Output):
+    """One result a message or frame, in order; ``durability`` is the topic's ``fsync``.
+
+    In a cluster ``acks`` says for what the answer waited, and ``nodes`` how many have the messages
+    at least.
+    """
+
+    results: list[PublishedOut]
+    durability: str
+    acks: str | UnsetType = UNSET
+    nodes: int | UnsetType = UNSET
+
+
+class MessageOut(Output, kw_only=True):
+    """A message; its value, key and headers in base64 where they are not UTF-8 text."""
+
+    id: str
+    partition: int
+    offset: int
+    timestamp: str
+    value: str | UnsetType | None = UNSET
+    value_base64: str | UnsetType = UNSET
+    key: str | UnsetType = UNSET
+    key_base64: str | UnsetType = UNSET
+    headers: dict[str, str] | list[dict[str, str]] | UnsetType = UNSET
+    priority: str | UnsetType = UNSET
+    tenant: str | UnsetType = UNSET
+    deliver_at: str | UnsetType = UNSET
+    expires_at: str | UnsetType = UNSET
+    receipt: str | UnsetType = UNSET
+    attempt: int | UnsetType = UNSET
+    lease_until: str | UnsetType = UNSET
+    state: str | UnsetType = UNSET
+    due: str | UnsetType = UNSET
+
+
+class MessagesOut(msgspec.Struct):
+    """Messages, and where to read on.
+
+    Of a reading by time, or in the background, also the ``end`` of the partition as it was: when
+    ``next`` is there, all is read.
+    """
+
+    messages: list[MessageOut]
+    next: int | str | None = None
+    damaged: list[dict[str, int]] = msgspec.field(default_factory=list)
+    end: int | UnsetType = UNSET
 
 
 class MessageChange(Input):
@@ -40,3 +174,21 @@ class ScheduledOut(msgspec.Struct):
 
     messages: list[MessageOut]
     next: str | None = None
+
+
+class ProducerPartitionOut(Output):
+    """How far a producer got in a partition.
+
+    It goes on with ``next_sequence``; its last message lies at ``offset``.
+    """
+
+    partition: int
+    epoch: int
+    next_sequence: int
+    offset: int | None
+
+
+class ProducerOut(Output):
+    """How far a producer got, where it is known."""
+
+    partitions: list[ProducerPartitionOut]

@@ -1,8 +1,69 @@
-"""The JSON shapes of what is shown of a topic over time."""
+"""JSON bodies of topics, and of a topic's history."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
+from msgspec import UNSET, UnsetType
+
+from goq.api.schemas.base import Input, Output
+
+
+class NewTopic(Input):
+    """A topic to create."""
+
+    name: str
+    partitions: int | None = None
+    settings: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class TopicChange(Input):
+    """Settings to change, or more partitions."""
+
+    settings: dict[str, Any] = msgspec.field(default_factory=dict)
+    partitions: int | None = None
+
+
+class PartitionOut(Output):
+    """One partition of a topic.
+
+    While it has no leader, or none that has taken it up, nothing else is known of it, and 0 shown.
+    """
+
+    partition: int
+    leader: str | None
+    start_offset: int
+    end_offset: int
+    high_watermark: int
+    bytes: int
+    online: bool = True
+    damaged: list[dict[str, Any]] = msgspec.field(default_factory=list)
+
+
+class ArchivedOut(Output):
+    """What retention deleted of a topic and the archive has; ``bytes`` as it lies on the disk."""
+
+    segments: int
+    messages: int
+    bytes: int
+    first_time: str | None
+
+
+class TopicOut(Output):
+    """A topic."""
+
+    name: str
+    partitions: list[PartitionOut]
+    settings: dict[str, str]
+    time: str | UnsetType = UNSET
+    archived: ArchivedOut | UnsetType = UNSET
+
+
+class TopicsOut(Output):
+    """All topics."""
+
+    topics: list[TopicOut]
 
 
 class DayOut(msgspec.Struct):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from goq.api.schemas.bodies import Output
+from goq.api.schemas.base import Output
 
 
 class TracedMessageOut(Output, kw_only=True):

@@ -7,12 +7,7 @@ from typing import NamedTuple
 from msgspec import UNSET, UnsetType
 
 from goq.api.codec.request import time_us
-from goq.api.schemas.bodies import (
-    GroupOut,
-    GroupPartitionOut,
-    MemberOut,
-    ResetPartitionOut,
-)
+from goq.api.schemas.groups import GroupOut, GroupPartitionOut, MemberOut, ResetPartitionOut
 from goq.api.views.log_read import read_log
 from goq.broker.group.lag import exact_counts
 from goq.broker.group.messages_by_state import runs_of

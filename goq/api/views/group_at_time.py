@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from goq.api.codec.request import time_us
-from goq.api.gateway.merge import unknown_then
-from goq.api.schemas.bodies import GroupOut, GroupPartitionOut, IncompleteOut, MemberOut
+from goq.api.schemas.groups import GroupOut, GroupPartitionOut, IncompleteOut, MemberOut
 from goq.api.views.group import or_unset
+from goq.api.views.merge import unknown_then
 from goq.broker.group.state_at_time import GroupAtTime, earliest_us, group_at, not_kept
 from goq.broker.partition.partition import Partition
 from goq.broker.retention.archiver import Archive

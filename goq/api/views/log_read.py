@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+from goq import limits
+from goq.api.codec.messages import (
+    JsonMessages,
+    frames_response,
+    json_response,
+    lanes_of,
+    messages_json,
+)
+from goq.api.schemas.messages import MessageOut, MessagesOut
 from goq.broker.partition.partition import Partition
+from goq.broker.retention.tiered_log import Past, WholeReader
+from goq.broker.runtime.background import BackgroundReads
+from goq.broker.topic.topic import Topic
+from goq.frame.slice import slice_frame
+from goq.frame.view import FrameView
+from goq.http.message import Response
 from goq.storage.disk import NotCached
 from goq.storage.log.reader import Reading
+from goq.storage.log.time_range_reader import FOREGROUND, ReadBounds, TimeRange, frames_between
 
 _EMPTY_READINGS_MAX = 64  # for one answer; then it says where to go on
 
@@ -47,3 +68,142 @@ async def read_log(partition: Partition, start: int, end: int) -> Reading:
     except NotCached:
         await partition.warm(start, end - start)
         return partition.read(start, messages_max=end - start)
+
+
+_BACKGROUND = ReadBounds(
+    limits.READ_MESSAGES_MAX, limits.BACKGROUND_PIECE_BYTES, limits.BACKGROUND_PIECE_BYTES
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RangeAsked:
+    """What of a partition was asked for, and in which form."""
+
+    topic: Topic
+    partition: int
+    offset: int
+    times: TimeRange
+    limit: int
+    wait_ms: int
+    as_frames: bool
+    background: bool
+    past: Past | None = None
+    """With it, what is archived is read, too."""
+    bytes_max: int | None = None
+    """With it, the answer ends before a frame that would make it longer, unless it is the first."""
+
+
+class _Part(NamedTuple):
+    """The messages of a frame from one offset up to another."""
+
+    view: FrameView
+    start: int
+    end: int
+
+
+class _Piece:
+    """One reading up to the partition's end as it is now; made in a thread, ready to be sent."""
+
+    def __init__(self, asked: RangeAsked, partition: Partition, end: int) -> None:
+        bounds = _BACKGROUND if asked.background else FOREGROUND
+        limit = asked.limit
+        if asked.background and not asked.as_frames:
+            limit = min(limit, limits.BACKGROUND_JSON_MESSAGES)
+        bytes_max = min(bounds.bytes_max, asked.bytes_max or bounds.bytes_max)
+        bounds = bounds._replace(messages_max=limit, bytes_max=bytes_max)
+        reader, start = partition.messages.reader, asked.offset
+        whole: WholeReader | None = None
+        if asked.past is not None:
+            whole, start, end = asked.past.opened(partition, start, end)
+            reader = whole
+        self.end = end
+        self.reading = frames_between(reader, asked.times, start, end, bounds)
+        self._asked = asked
+        self._parts, self._next = _cut(self.reading, start, end, limit)
+        self._deleted = whole.gaps(start, self._next) if whole is not None else []
+        self.response = (
+            self._frames(reader.segments[0].base_offset) if asked.as_frames else self._json()
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing in it that somebody would want to know of."""
+        return not self.reading.frames and not self.reading.damage
+
+    def _frames(self, start_offset: int) -> Response:
+        number, topic = self._asked.partition, self._asked.topic
+        preface = {
+            "next": self._next,
+            "start": start_offset,
+            "end": self.end,
+            "damaged": damaged_json(number, self.reading, self._next),
+            "deleted": self._deleted,
+            "lanes": lanes_of(topic),
+        }
+        return frames_response(preface, [(number, slice_frame(*part)) for part in self._parts])
+
+    def _json(self) -> Response:
+        found, stop = JsonMessages(limits.READ_BYTES_MAX), self._next
+        for out in self._messages():
+            if not found.add(out):
+                stop = out.offset
+                break
+        damaged = damaged_json(self._asked.partition, self.reading, stop)
+        return json_response(MessagesOut(found.messages, stop, damaged, self.end))
+
+    def _messages(self) -> Iterator[MessageOut]:
+        number, topic = self._asked.partition, self._asked.topic
+        for view, start, end in self._parts:
+            yield from messages_json(topic, number, [view], start, end)
+
+
+class RangeReading:
+    """Answers to what reads by time or in the background."""
+
+    def __init__(self, background: BackgroundReads) -> None:
+        self._background = background
+
+    async def answer(self, asked: RangeAsked) -> Response:
+        """Return the first messages of what was asked for; wait for one if there is none yet."""
+        piece = await self._first(asked)
+        if piece.is_empty and asked.wait_ms:
+            next_offset = max(asked.offset, piece.reading.next_offset)
+            await asked.topic.wait_for_append(asked.partition, next_offset, asked.wait_ms)
+            piece = await self._first(replace(asked, offset=next_offset))
+        return piece.response
+
+    async def _first(self, asked: RangeAsked) -> _Piece:
+        """Read on until there is something, or no more."""
+        while True:
+            partition = asked.topic.partition(asked.partition)
+            work = partial(_Piece, asked, partition, partition.state.end_offset)
+            run = partition.in_thread if asked.past is None else asked.past.archive.in_thread
+            piece = await (self._background.run if asked.background else run)(work)
+            for damage in piece.reading.damage:
+                if damage.start_offset >= partition.messages.start_offset:
+                    partition.note_damage(damage)
+            if not piece.is_empty or piece.reading.next_offset >= piece.end:
+                return piece
+            asked = replace(asked, offset=piece.reading.next_offset)
+
+
+def _cut(reading: Reading, offset: int, end: int, limit: int) -> tuple[list[_Part], int]:
+    """Return which messages to give of each frame, and where to read on."""
+    parts: list[_Part] = []
+    for view in reading.frames:
+        start = max(offset, view.header.base_offset)
+        stop = min(end, view.header.end_offset, start + limit)
+        parts.append(_Part(view, start, stop))
+        limit -= stop - start
+        if stop < view.header.end_offset:
+            return parts, stop
+    return parts, max(offset, min(reading.next_offset, end))
+
+
+def damaged_json(number: int, reading: Reading, stop: int) -> list[dict[str, int]]:
+    """Return what was damaged before offset ``stop``."""
+    return [
+        {"partition": number, "start_offset": d.start_offset, "end_offset": d.end_offset}
+        for d in reading.damage
+        if d.start_offset < stop
+    ]

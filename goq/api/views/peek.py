@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from goq import limits
-from goq.api.codec.messages import JsonMessages, messages_json
-from goq.api.routes.message import put_lane_in_force
-from goq.api.schemas.bodies import MessagesOut
+from goq.api.codec.messages import JsonMessages, messages_json, put_lane_in_force
+from goq.api.schemas.messages import MessagesOut
 from goq.api.views.log_read import read_log
 from goq.broker.broker import Broker
 from goq.broker.group.messages_by_state import runs_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from goq.api.routing import Asked, Document
+from goq.api.routing_policy import Asked, Document
 from goq.errors import GroupNotFound
 
 _GROUP_SUMS = ("lag", "ready", "leased", "retry", "blocked", "scheduled", "dead")

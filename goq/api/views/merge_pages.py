@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from goq.api.routing import Asked, Document
+from goq.api.routing_policy import Asked, Document
 from goq.broker.search.cursor import read_cursor, write_cursor
 from goq.model import MessageId
 from goq.units import parse_time_us
