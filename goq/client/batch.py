@@ -9,8 +9,11 @@ id goes where the id says, so that sending it again meets the first one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import blake2b
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from goq.client.arguments import message_bytes
 from goq.frame.encoder import Columns, with_delivery
@@ -171,3 +174,15 @@ def _pick(column: list[Any], positions: list[int]) -> list[Any]:
     if len(positions) == 1:
         return [column[positions[0]]]
     return list(itemgetter(*positions)(column))
+
+
+_ID_BITS: Final = 63
+
+
+def producer_id_of(identity: object) -> int:
+    """Return the id of who publishes what ``identity`` describes; never 0.
+
+    The description is values of JSON, whose fields never change their order.
+    """
+    digest = blake2b(msgspec.msgpack.encode(identity), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> (64 - _ID_BITS) or 1

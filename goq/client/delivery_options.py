@@ -3,17 +3,57 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
+from functools import lru_cache
+from itertools import repeat
 from typing import Final, NamedTuple
 
 import msgspec
 
 from goq import limits
 from goq.client.arguments import Duration, Time
-from goq.client.lanes import DEFAULT_LANES, lanes_of
+from goq.config.topic import TopicSettings
 from goq.errors import InvalidInput
 from goq.frame.hashing import dedup_hash
+from goq.frame.header import Attribute
+from goq.frame.view import DELIVERY_COLUMNS, FrameView
 from goq.model import Message, check_dedup_text, check_message
 from goq.units import format_duration_ms, parse_duration_ms, parse_time_us
+
+DEFAULT_LANES: Final = "high,normal,low"
+
+
+@lru_cache(maxsize=256)
+def lanes_of(written: str) -> TopicSettings:
+    """Return the settings of a topic that has lanes of these names; the rest are defaults."""
+    return TopicSettings().changed({"priority.lanes": written})
+
+
+def delivery_fields(
+    frame: FrameView, start: int, end: int, lanes: str
+) -> tuple[Iterable[str], Iterable[str | None], Iterable[int | None], Iterable[int | None]]:
+    """Return priority, tenant, deliver_at and expires_at of messages ``start`` up to ``end``.
+
+    Times are microseconds. Some of the four may never end.
+    """
+    named = lanes_of(lanes)
+    default = repeat(named.lane_name(named.default_lane))
+    if not frame.header.attributes & DELIVERY_COLUMNS:
+        return default, repeat(None), repeat(None), repeat(None)
+    numbers = frame.lanes(start, end)
+    return (
+        default if numbers is None else map(named.lane_name, numbers),
+        frame.tenants_of(start, end) or repeat(None),
+        _times_us(frame.times_ms(Attribute.DELIVER_AT, start, end)),
+        _times_us(frame.times_ms(Attribute.EXPIRES_AT, start, end)),
+    )
+
+
+def _times_us(times_ms: list[int] | None) -> Iterable[int | None]:
+    if times_ms is None:
+        return repeat(None)
+    return [time_ms * 1000 if time_ms else None for time_ms in times_ms]
+
 
 _SAMPLE_US_MAX: Final = 250_000
 

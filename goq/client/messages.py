@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from goq.client.lanes import DEFAULT_LANES, delivery_fields
+from goq.client.delivery_options import DEFAULT_LANES, delivery_fields
 from goq.client.tracing.trace_context import traceparent_of
 from goq.frame.view import FrameView
 from goq.model import Header, MessageId

@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from goq.client.identity import producer_id_of
-from goq.client.lanes import lanes_of
+from goq.client.batch import producer_id_of
+from goq.client.delivery_options import lanes_of
 from goq.client.messages import LogMessage
 from goq.errors import InvalidInput
 from goq.frame.hashing import partition_of

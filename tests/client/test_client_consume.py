@@ -8,7 +8,7 @@ import pytest
 from client_fake_node import FakeGroup, FakeNode
 
 from goq.client import AsyncClient, Client, ReceivedMessage
-from goq.client._sync.extender import Extender
+from goq.client._sync.settlement import Extender
 from goq.errors import GoqError, InvalidInput, LeaseLost, TopicNotFound, Unavailable
 from goq.model import Message, MessageId, Receipt
 

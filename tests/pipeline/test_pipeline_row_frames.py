@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from goq import limits
-from goq.client.lanes import lanes_of
+from goq.client.delivery_options import lanes_of
 from goq.errors import InvalidInput, TooLarge
 from goq.frame.encoder import NO_PRODUCER
 from goq.frame.hashing import partition_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from goq.client._async.clustering import AsyncClusterAdmin
-from goq.client._async.dead import AsyncDeadLetters
+from goq.client._async.cluster_admin import AsyncClusterAdmin
 from goq.client._async.http import Http
+from goq.client._async.message_admin import AsyncDeadLetters
 from goq.client.protocol import routes
 from goq.model import MessageId
 

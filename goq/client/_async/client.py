@@ -18,12 +18,12 @@ from types import TracebackType
 from goq import limits
 from goq.client._async.admin import AsyncAdmin
 from goq.client._async.consumer import ConsumeOptions, Consumption
-from goq.client._async.direct import DirectPublisher
-from goq.client._async.frames import AsyncFrames
+from goq.client._async.frame_publisher import FramePublisher
 from goq.client._async.http import Http, HttpOptions
 from goq.client._async.log_reader import Log, OnDamage, Span, read, read_events
+from goq.client._async.message_admin import AsyncTracing
 from goq.client._async.producer import AsyncProducer, ProducerOptions
-from goq.client._async.publisher import Publisher
+from goq.client._async.publisher import DirectPublisher, Publisher
 from goq.client._async.receive import AsyncDeliveryBatch, ReceiveOptions, receive
 from goq.client._async.replay import AsyncReplays
 from goq.client._async.settlement import (
@@ -34,7 +34,6 @@ from goq.client._async.settlement import (
     nack_details,
     receipts_of,
 )
-from goq.client._async.tracing import AsyncTracing
 from goq.client.arguments import (
     Duration,
     HeadersLike,
@@ -64,7 +63,7 @@ from goq.units import format_time_us, parse_duration_ms, parse_size_bytes, parse
 Receipts = Iterable[str | Receipt]
 
 
-class AsyncClient(AsyncAdmin, AsyncFrames, AsyncReplays, AsyncTracing):
+class AsyncClient(AsyncAdmin, FramePublisher, AsyncReplays, AsyncTracing):
     """A client of one node or of the nodes of a cluster.
 
     ``timeout`` bounds the wait for each answer, ``retries`` how long a failing request is tried

@@ -12,13 +12,12 @@ from typing import Final
 
 from goq import limits
 from goq.client._async.channel import Channel
-from goq.client._async.extender import Extender
-from goq.client._async.feed import Feed
 from goq.client._async.http import Http
-from goq.client._async.receive import AsyncDeliveryBatch, ReceiveOptions, receive
+from goq.client._async.receive import AsyncDeliveryBatch, Feed, ReceiveOptions, receive
 from goq.client._async.runtime import Lock, Worker, sleep
 from goq.client._async.settlement import (
     AsyncReceivedMessage,
+    Extender,
     Settler,
     by_group,
     nack_details,

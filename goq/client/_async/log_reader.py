@@ -21,8 +21,8 @@ from goq.client._async.channel import Channel
 from goq.client._async.http import Http
 from goq.client._async.runtime import Worker
 from goq.client.cluster_map import Place
+from goq.client.delivery_options import DEFAULT_LANES
 from goq.client.errors import unreadable
-from goq.client.lanes import DEFAULT_LANES
 from goq.client.messages import DamagedRange, LogMessage, ReadBatch, messages_of
 from goq.client.protocol import frames as wire
 from goq.client.protocol import routes

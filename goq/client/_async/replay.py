@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from goq.client._async.http import Http
 from goq.client._async.log_reader import OnDamage
-from goq.client._async.replaying import replayed, resolve
+from goq.client._async.replay_reader import replayed, resolve
 from goq.client._async.topic_copy import BATCH_MESSAGES, Copying, CopyOptions
 from goq.client.arguments import Time
 from goq.client.messages import LogMessage

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from goq.client._sync.clustering import ClusterAdmin
-from goq.client._sync.dead import DeadLetters
+from goq.client._sync.cluster_admin import ClusterAdmin
 from goq.client._sync.http import Http
+from goq.client._sync.message_admin import DeadLetters
 from goq.client.protocol import routes
 from goq.model import MessageId
 

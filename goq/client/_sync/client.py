@@ -18,12 +18,12 @@ from types import TracebackType
 from goq import limits
 from goq.client._sync.admin import Admin
 from goq.client._sync.consumer import ConsumeOptions, Consumption
-from goq.client._sync.direct import DirectPublisher
-from goq.client._sync.frames import Frames
+from goq.client._sync.frame_publisher import FramePublisher
 from goq.client._sync.http import Http, HttpOptions
 from goq.client._sync.log_reader import Log, OnDamage, Span, read, read_events
+from goq.client._sync.message_admin import Tracing
 from goq.client._sync.producer import Producer, ProducerOptions
-from goq.client._sync.publisher import Publisher
+from goq.client._sync.publisher import DirectPublisher, Publisher
 from goq.client._sync.receive import DeliveryBatch, ReceiveOptions, receive
 from goq.client._sync.replay import Replays
 from goq.client._sync.settlement import (
@@ -34,7 +34,6 @@ from goq.client._sync.settlement import (
     nack_details,
     receipts_of,
 )
-from goq.client._sync.tracing import Tracing
 from goq.client.arguments import (
     Duration,
     HeadersLike,
@@ -64,7 +63,7 @@ from goq.units import format_time_us, parse_duration_ms, parse_size_bytes, parse
 Receipts = Iterable[str | Receipt]
 
 
-class Client(Admin, Frames, Replays, Tracing):
+class Client(Admin, FramePublisher, Replays, Tracing):
     """A client of one node or of the nodes of a cluster.
 
     ``timeout`` bounds the wait for each answer, ``retries`` how long a failing request is tried

@@ -13,13 +13,12 @@ from typing import Final
 
 from goq import limits
 from goq.client._sync.channel import Channel
-from goq.client._sync.extender import Extender
-from goq.client._sync.feed import Feed
 from goq.client._sync.http import Http
-from goq.client._sync.receive import DeliveryBatch, ReceiveOptions, receive
+from goq.client._sync.receive import DeliveryBatch, Feed, ReceiveOptions, receive
 from goq.client._sync.runtime import Lock, Worker, sleep
 from goq.client._sync.settlement import (
     ReceivedMessage,
+    Extender,
     Settler,
     by_group,
     nack_details,

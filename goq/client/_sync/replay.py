@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from goq.client._sync.http import Http
 from goq.client._sync.log_reader import OnDamage
-from goq.client._sync.replaying import replayed, resolve
+from goq.client._sync.replay_reader import replayed, resolve
 from goq.client._sync.topic_copy import BATCH_MESSAGES, Copying, CopyOptions
 from goq.client.arguments import Time
 from goq.client.messages import LogMessage

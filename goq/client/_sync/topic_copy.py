@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from goq import limits
+from goq.client._sync.frame_publisher import post_frames
 from goq.client._sync.http import Http
 from goq.client._sync.log_reader import OnDamage, Span, read
-from goq.client._sync.posting import post_frames
-from goq.client._sync.replaying import replayed
+from goq.client._sync.replay_reader import replayed
 from goq.client.arguments import message_bytes
 from goq.client.batch import Batch
-from goq.client.lanes import lanes_of
+from goq.client.delivery_options import lanes_of
 from goq.client.messages import LogMessage
 from goq.client.protocol import routes
 from goq.client.replay_plan import CopyPlan, Replay, origin_of

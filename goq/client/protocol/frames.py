@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 from crc32c import crc32c
 
-from goq.client.lanes import DEFAULT_LANES
+from goq.client.delivery_options import DEFAULT_LANES
 from goq.client.messages import DamagedRange, FailedReceipt, ReadBatch, Settled
 from goq.errors import DamagedData, InvalidFrame
 from goq.frame.view import FrameView

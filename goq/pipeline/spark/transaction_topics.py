@@ -9,7 +9,7 @@ import msgspec
 
 from goq import limits
 from goq.client import Client
-from goq.client.lanes import lanes_of
+from goq.client.delivery_options import lanes_of
 from goq.client.messages import Published, ReadBatch
 from goq.config.topic import TopicSettings
 from goq.errors import Conflict, GoqError, MessageNotFound

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
-from goq.client.identity import producer_id_of
+from goq.client.batch import producer_id_of
 from goq.errors import Conflict, SequenceGap
 
 OVERTAKEN_MAX: Final = 20
