@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from goq import limits
-from goq.delivery.queues.ready_queue import COUNT_BITS, COUNT_MAX, IN_ORDER, ReadyQueue
+from goq.delivery.queues.policy import Tenants
+from goq.delivery.queues.ready_queue import COUNT_BITS, COUNT_MAX, IN_ORDER, ReadyQueue, ReadyTimes
 from goq.delivery.queues.ready_queues import Ready
-from goq.delivery.queues.ready_times import ReadyTimes
-from goq.delivery.queues.tenants import Tenants
 
 Rows = list[tuple[int, int, int]]
 

@@ -16,9 +16,8 @@ from support.turns_twin import World, random_policy, step
 
 from goq import limits
 from goq.delivery.queues.fair_scheduler import Turns
-from goq.delivery.queues.policy import Policy
+from goq.delivery.queues.policy import Policy, Tenants
 from goq.delivery.queues.ready_queues import Ready
-from goq.delivery.queues.tenants import Tenants
 from goq.delivery.queues.weighted_sharing import UNIT, Rounds
 from goq.errors import InvalidInput
 

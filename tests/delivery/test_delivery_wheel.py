@@ -16,8 +16,7 @@ from support.held_memory import memory_of
 from support.schedule_twin import HeapTwin
 
 from goq.delivery.delay import timer_wheel as wheel_module
-from goq.delivery.delay.rows import Int64s, sorted_offsets
-from goq.delivery.delay.timer_wheel import Entries, TimerWheel
+from goq.delivery.delay.timer_wheel import Entries, Int64s, TimerWheel, sorted_offsets
 
 NOW_MS = 1_760_000_000_000
 DOC = Path(__file__).parents[2] / "docs" / "internals" / "timers.md"

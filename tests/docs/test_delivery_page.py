@@ -12,7 +12,7 @@ from goq.broker.partition.failure_policy import retry_policy
 from goq.config.topic import TopicSettings
 from goq.delivery.delay.timer_wheel import TimerWheel
 from goq.delivery.events.transitions import TRANSITIONS, State
-from goq.delivery.queues.lane_shares import LaneShares
+from goq.delivery.queues.weighted_sharing import LaneShares
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "delivery.md").read_text()

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from goq.delivery.selection.chosen import Facts
+from goq.delivery.selection.redelivery import Facts
 from goq.storage.column_index.rows import Rows
 from support.delivery_twin import Message
 

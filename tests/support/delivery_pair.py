@@ -40,7 +40,7 @@ from goq.delivery.group.group import Group
 from goq.delivery.group.key_locks import Fact
 from goq.delivery.group.retry_policy import RetryPolicy
 from goq.delivery.partition_state import PartitionState
-from goq.delivery.selection.chosen import Facts
+from goq.delivery.selection.redelivery import Facts
 from goq.delivery.selection.selector import Choice
 from goq.delivery.settlement import (
     Failing,

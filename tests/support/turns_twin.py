@@ -17,9 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from goq.delivery.queues.fair_scheduler import Turns
-from goq.delivery.queues.policy import Policy
+from goq.delivery.queues.policy import Policy, Tenants
 from goq.delivery.queues.ready_queues import Ready
-from goq.delivery.queues.tenants import Tenants
 
 TENANTS = ["", "a", "b", "c", "d"]
 

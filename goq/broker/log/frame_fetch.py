@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from goq.broker.log.frame_cache import CachedFrame, PartitionFrames
-from goq.delivery.selection.chosen import Facts
+from goq.delivery.selection.redelivery import Facts
 from goq.errors import InvalidFrame
 from goq.frame.header import Attribute
 from goq.frame.view import FrameView

@@ -20,9 +20,8 @@ from goq.delivery.group.group import Group
 from goq.delivery.group.key_locks import Fact
 from goq.delivery.partition_state import PartitionState
 from goq.delivery.queues.fair_scheduler import Turns
-from goq.delivery.queues.policy import Policy
+from goq.delivery.queues.policy import Policy, Tenants
 from goq.delivery.queues.ready_queues import Ready
-from goq.delivery.queues.tenants import Tenants
 from goq.storage.column_index.rows import Rows
 from goq.storage.log.log import Log
 

@@ -19,8 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from goq.delivery.delay.maturity import Frontier
-from goq.delivery.delay.rows import Column, Int64s, Rows, among, sorted_offsets
-from goq.delivery.delay.timer_wheel import TimerWheel
+from goq.delivery.delay.timer_wheel import Column, Int64s, Rows, TimerWheel, among, sorted_offsets
 from goq.limits import SCHEDULE_HORIZON_MS
 
 _FEW = 8  # a batch up to which a loop costs less than numpy

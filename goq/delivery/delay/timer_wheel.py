@@ -16,12 +16,89 @@ Algorithm: G. Varghese and T. Lauck, "Hashed and Hierarchical Timing Wheels", 19
 
 from __future__ import annotations
 
+import heapq
+from array import array
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from goq.delivery.delay.rows import Int64s, among, sorted_offsets
-from goq.delivery.delay.slots import SlotLevel, rows_of
+Int64s = npt.NDArray[np.int64]
+Column = Sequence[int] | Int64s
+Mask = npt.NDArray[np.bool_]
+
+
+class Rows(NamedTuple):
+    """Messages, each with a tag and the time it is due in ms since the epoch."""
+
+    offsets: Int64s
+    tags: Int64s
+    due_ms: Int64s
+
+    @classmethod
+    def of(cls, *columns: Column) -> Rows:
+        """Return rows of columns in the fields' order."""
+        return cls(*(np.asarray(column, np.int64) for column in columns))
+
+    def only(self, mask: Mask) -> Rows:
+        """Return the rows at which the mask is true."""
+        return Rows(self.offsets[mask], self.tags[mask], self.due_ms[mask])
+
+
+def sorted_offsets(offsets: Iterable[int]) -> Int64s:
+    """Return offsets as :func:`among` wants them."""
+    return np.sort(np.fromiter(offsets, np.int64))
+
+
+def among(offsets: Int64s, wanted: Int64s) -> Mask:
+    """Return which offsets are wanted ones; these are sorted."""
+    if not len(wanted) or not len(offsets):
+        return np.zeros(len(offsets), bool)
+    found: Int64s = np.searchsorted(wanted, offsets).clip(max=len(wanted) - 1)
+    mask: Mask = wanted[found] == offsets
+    return mask
+
+
+class SlotLevel:
+    """The slots of one width that hold something, and the order of their numbers."""
+
+    __slots__ = ("order", "shift", "slots")
+
+    def __init__(self, shift: int) -> None:
+        self.shift = shift
+        self.slots: dict[int, array[int]] = {}
+        self.order: list[int] = []
+
+    def slot(self, number: int) -> array[int]:
+        """Return a slot, a new one if need be."""
+        slot = self.slots.get(number)
+        if slot is None:
+            slot = self.slots[number] = array("q")
+            heapq.heappush(self.order, number)
+        return slot
+
+    def first_ms(self) -> int | None:
+        """Return when the earliest slot begins."""
+        return self.order[0] << self.shift if self.order else None
+
+    def take_first(self) -> Int64s:
+        """Remove the earliest slot and return its rows."""
+        return rows_of(self.slots.pop(heapq.heappop(self.order)))
+
+    def replace(self, number: int, rows: Int64s) -> None:
+        """Let a slot hold these rows; it is gone when they are none."""
+        if len(rows):
+            self.slots[number] = array("q", rows.tobytes())
+        else:
+            del self.slots[number]
+            self.order = sorted(self.slots)
+
+
+def rows_of(slot: array[int]) -> Int64s:
+    """Return a slot's entries, a row each, where they lie."""
+    return np.frombuffer(slot, np.int64).reshape(-1, 3)
+
 
 _BITS = 8
 _LEVELS = 8

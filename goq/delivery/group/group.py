@@ -13,17 +13,51 @@ rebuilds the state.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from goq.delivery.events.event import Range, Span
-from goq.delivery.group.deadlines import Deadlines
 from goq.delivery.group.key_locks import Fact, KeyLocks
 from goq.delivery.group.offset_set import NO_CEILING, OffsetSet
 from goq.delivery.group.ranges import Part, Parts, gaps
 from goq.delivery.group.retries import Retries
 from goq.delivery.group.tenant_cap import Capped
 from goq.delivery.queues.fair_scheduler import Turns
+
+_SMALL = 64
+
+
+class LeaseDeadlines:
+    """Pairs of a time and a lease's token."""
+
+    __slots__ = ("_heap", "_living")
+
+    def __init__(self, living: Callable[[], Iterable[tuple[int, int]]]) -> None:
+        self._living = living
+        self._heap: list[tuple[int, int]] = []
+
+    def add(self, time_ms: int, token: int, *, living_count: int) -> None:
+        """Add an entry; ``living_count`` is how many the owner has."""
+        if len(self._heap) > 2 * living_count + _SMALL:
+            self._heap = list(self._living())
+            heapq.heapify(self._heap)
+        heapq.heappush(self._heap, (time_ms, token))
+
+    def pop_due(self, now_ms: int) -> int | None:
+        """Remove the earliest entry if its time has come, and return its token."""
+        if self._heap and self._heap[0][0] <= now_ms:
+            return heapq.heappop(self._heap)[1]
+        return None
+
+    def next_ms(self) -> int | None:
+        """Return a time at or before the earliest that is still meant, None if there is none."""
+        return self._heap[0][0] if self._heap else None
+
+    def clear(self) -> None:
+        """Forget all entries."""
+        self._heap.clear()
+
 
 DEFAULT_LANE = -1
 
@@ -55,7 +89,7 @@ class Group:
         """How many messages of each tenant are leased."""
         self.turns: Turns | None = None
         """Its places in the partition's ready queues, once it has taken from them."""
-        self._deadlines = Deadlines(self._living_deadlines)
+        self._deadlines = LeaseDeadlines(self._living_deadlines)
 
     def learn(self, facts: Mapping[int, Fact]) -> None:
         """Be told of messages that are about to be leased."""

@@ -1,7 +1,7 @@
 """What a group is offered next: lanes first, then tenants, each in its turn.
 
 **Lanes.** Strict: lane 0 first, another only when no lower one has anything. With weights: see
-:mod:`goq.delivery.queues.lane_shares`. Retries and released messages of a lane come before its
+:mod:`goq.delivery.queues.weighted_sharing`. Retries and released messages of a lane come before its
 fresh ones and count in its share.
 
 **Tenants** of a lane share it by :mod:`goq.delivery.queues.weighted_sharing`. A tenant at its cap
@@ -14,7 +14,7 @@ an urgent message would wait behind the hour's whole backlog. So the promise is:
 consumers take twice as many messages as come over the bound, none waits longer than the bound
 and the taking of those that came over it before; and however slow they are, half of what they
 take is in the usual order, and nothing waits for ever. What went ahead this way is not counted in
-shares and rounds. Ages are as exact as :mod:`goq.delivery.queues.ready_times` tells them.
+shares and rounds. Ages are as exact as :mod:`goq.delivery.queues.ready_queue` tells them.
 
 All this is kept between calls: many calls for one message give what one call for many would.
 Nothing is skipped: a position moves over a message only when the group said that it is dealt with.
@@ -22,14 +22,41 @@ Nothing is skipped: a position moves over a message only when the group said tha
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Protocol
+
 from goq.delivery.queues.cursors import IN_ROUND, PARKED, Places
-from goq.delivery.queues.lane_shares import LaneShares, lowest
-from goq.delivery.queues.policy import Policy
+from goq.delivery.queues.policy import NO_TENANT, Policy, Tenants
 from goq.delivery.queues.ready_queues import Ready
-from goq.delivery.queues.source import Source
 from goq.delivery.queues.starvation import Aging
-from goq.delivery.queues.tenants import NO_TENANT, Tenants
-from goq.delivery.queues.weighted_sharing import UNIT, UNLIMITED, Rounds
+from goq.delivery.queues.weighted_sharing import UNIT, UNLIMITED, LaneShares, Rounds, lowest
+
+
+class Source(Protocol):
+    """The group: what it has outstanding, and what it makes of the messages it is offered."""
+
+    def waiting_lanes(self) -> Iterable[int]:
+        """Return the lanes that have due retries or released messages now."""
+
+    def take_waiting(self, lane: int, messages_max: int) -> int:
+        """Hand over such messages; return how many. Fewer than asked: there are no more now."""
+
+    def take_fresh(
+        self, lane: int, tenant: int, start: int, end: int, messages_max: int
+    ) -> tuple[int, int]:
+        """Hand over of ``[start, end)`` what may be; return how many, and up to where.
+
+        Everything before the offset returned is handed over or never to be offered again (taken,
+        gone, or held back and released later). It is ``end`` unless ``messages_max`` was reached
+        or the source is full.
+        """
+
+    def is_full(self) -> bool:
+        """Return whether this call can take no more: its bytes are spent, data is missing."""
+
+    def in_flight(self, tenant: int) -> int:
+        """Return how many messages of a tenant are out; asked only if there is a cap."""
+
 
 _NEVER_READ = -1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from zlib import crc32
 
 from goq import limits
 from goq.errors import InvalidInput
@@ -43,3 +44,35 @@ class Policy:
             raise InvalidInput("the starvation bound is 1 ms or more")
         if self.tenant_in_flight_max is not None and self.tenant_in_flight_max < 1:
             raise InvalidInput("a tenant may have 1 message in flight or more")
+
+
+NO_TENANT = 0
+
+
+class Tenants:
+    """Names to numbers and back."""
+
+    __slots__ = ("_names", "_numbers")
+
+    def __init__(self) -> None:
+        self._names = [""]
+        self._numbers = {"": NO_TENANT}
+
+    def __len__(self) -> int:
+        return len(self._names) - 1
+
+    def number(self, name: str) -> int:
+        """Return the number of a name, a new one if it has none; that of ``""`` is 0."""
+        number = self._numbers.get(name)
+        if number is not None:
+            return number
+        number = len(self._names)
+        if number > limits.TENANTS_PER_PARTITION_MAX:
+            return 1 + crc32(name.encode()) % limits.TENANTS_PER_PARTITION_MAX
+        self._names.append(name)
+        self._numbers[name] = number
+        return number
+
+    def name(self, number: int) -> str:
+        """Return the name that a number was first given to."""
+        return self._names[number]

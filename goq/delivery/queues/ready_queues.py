@@ -16,16 +16,51 @@ whether a new reader finds all it needs or the queues must be built anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from goq.delivery.queues.arrivals import Arrivals
-from goq.delivery.queues.ready_queue import IN_ORDER, ReadyQueue
-from goq.delivery.queues.ready_times import ReadyTimes
-from goq.delivery.queues.tenants import NO_TENANT
+from goq.delivery.queues.policy import NO_TENANT
+from goq.delivery.queues.ready_queue import IN_ORDER, ReadyQueue, ReadyTimes
+
+_SMALL = 1024
+
+
+class Arrivals:
+    """Slots of queues, numbered from the first entry that there ever was."""
+
+    __slots__ = ("_first", "_slots", "read_to")
+
+    def __init__(self) -> None:
+        self._slots = array("I")
+        self._first = 0
+        self.read_to = 0
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def announce(self, queue: ReadyQueue, queue_count: int) -> None:
+        """Enter a queue that was not entered since somebody read the list."""
+        if len(self._slots) > 2 * queue_count + _SMALL:
+            cut = len(self._slots) // 2
+            del self._slots[:cut]
+            self._first += cut
+        queue.announced = self.end
+        self._slots.append(queue.slot)
+
+    def since(self, number: int) -> Iterable[int] | None:
+        """Return the entries from a number on, None if they are no longer all there."""
+        self.read_to = self.end
+        return self._slots[number - self._first :] if number >= self._first else None
+
+    @property
+    def end(self) -> int:
+        """The number that the next entry will have."""
+        return self._first + len(self._slots)
+
 
 _TENANT_BITS = 32
 _SWEEP_MIN = 16

@@ -91,3 +91,39 @@ class Rounds:
             aside = self._aside[number] = deque()
             heappush(self._circles, number)
         aside.append(slot)
+
+
+class LaneShares:
+    """What is left to each lane in the present cycle. A set of lanes is an int of bits."""
+
+    __slots__ = ("_left", "_spent", "_weights")
+
+    def __init__(self, weights: tuple[int, ...]) -> None:
+        self._weights = weights
+        self._left: dict[int, int] = {}
+        self._spent = 0
+
+    def choose(self, lanes: int) -> tuple[int, int]:
+        """Return the lane, of those given, that goes next, and how many messages it may have."""
+        candidates = lanes & ~self._spent
+        if not candidates:
+            self._left.clear()
+            self._spent = 0
+            candidates = lanes
+        lane = lowest(candidates)
+        return lane, self._share(lane)
+
+    def charge(self, lane: int, messages: int) -> None:
+        """Count what a lane was given."""
+        left = self._left[lane] = self._share(lane) - messages
+        if left <= 0:
+            self._spent |= 1 << lane
+
+    def _share(self, lane: int) -> int:
+        weight = self._weights[lane] if lane < len(self._weights) else 1
+        return self._left.get(lane, weight)
+
+
+def lowest(lanes: int) -> int:
+    """Return the most urgent of a set of lanes that is not empty."""
+    return (lanes & -lanes).bit_length() - 1

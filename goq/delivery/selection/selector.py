@@ -17,8 +17,7 @@ from goq.config.topic import Ordering
 from goq.delivery.events.event import Cause, Range, Span
 from goq.delivery.group.group import Group
 from goq.delivery.group.key_locks import Fact, Held
-from goq.delivery.selection.chosen import Chosen, Facts, FactsOf
-from goq.delivery.selection.redelivery import OutstandingChoice
+from goq.delivery.selection.redelivery import Chosen, Facts, FactsOf, OutstandingChoice
 
 if TYPE_CHECKING:
     from goq.delivery.partition_state import PartitionState
