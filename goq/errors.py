@@ -14,12 +14,12 @@
     ├── NotFound                404
     │   ├── RouteNotFound · TopicNotFound · PartitionNotFound
     │   ├── GroupNotFound · MemberNotFound · MessageNotFound · NodeNotFound
-    │   ├── StreamNotFound · PastNotKept
+    │   ├── StreamNotFound · HistoryNotRetained
     │   └── MessageCompacted    410
     ├── NotAllowed              403
     ├── Conflict                409
     │   ├── TopicExists · LeaseLost
-    │   ├── SequenceGap · ProducerFenced
+    │   ├── OutOfOrderSequence · ProducerFenced
     │   └── DataDirLocked
     ├── Unavailable             503  try again, perhaps later
     │   ├── TooManyRequests     429
@@ -28,8 +28,8 @@
     │   ├── NotEnoughReplicas
     │   ├── PartitionOffline · ShuttingDown
     │   └── TimedOut            504
-    └── DamagedData             500  stored bytes failed their check
-        └── LogFailed           500  the disk failed under a log
+    └── CorruptData             500  stored bytes failed their check
+        └── StorageFailed           500  the disk failed under a log
 
 Each class fixes a stable ``code`` (the API's contract), the HTTP status it becomes, the exit
 code of a command that ends with it, and whether the same request may succeed if sent again.
@@ -197,10 +197,10 @@ class StreamNotFound(NotFound):
     code = "stream_not_found"
 
 
-class PastNotKept(NotFound):
+class HistoryNotRetained(NotFound):
     """The moment is before what the logs still tell of."""
 
-    code = "past_not_kept"
+    code = "history_not_retained"
 
 
 class NotAllowed(GoqError):
@@ -231,10 +231,10 @@ class LeaseLost(Conflict):
     code = "lease_lost"
 
 
-class SequenceGap(Conflict):
+class OutOfOrderSequence(Conflict):
     """A producer's batch came out of its order; the one before it is missing."""
 
-    code = "sequence_gap"
+    code = "out_of_order_sequence"
 
 
 class ProducerFenced(Conflict):
@@ -304,18 +304,18 @@ class TimedOut(Unavailable):
     http_status = 504
 
 
-class DamagedData(GoqError):
+class CorruptData(GoqError):
     """Stored bytes failed their check; they are kept, reported, and never served."""
 
-    code = "damaged_data"
+    code = "corrupt_data"
     http_status = 500
     exit_code = 7
 
 
-class LogFailed(DamagedData):
+class StorageFailed(CorruptData):
     """The disk failed under a log: it takes nothing more until it is opened again."""
 
-    code = "log_failed"
+    code = "storage_failed"
     retryable = True
 
 

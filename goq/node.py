@@ -68,7 +68,7 @@ class Node:
     async def start(self) -> None:
         """Recover the data folder, then listen.
 
-        Raises ``DataDirLocked``, ``DamagedData`` or ``UsageError`` when that cannot be; then
+        Raises ``DataDirLocked``, ``CorruptData`` or ``UsageError`` when that cannot be; then
         everything is let go of again.
         """
         try:

@@ -76,7 +76,7 @@ class Membership:
     async def open(self, local: LocalMetadata) -> SharedMetadata:
         """Take part in what is agreed on, though nothing may be known yet.
 
-        Raises ``UsageError`` for what cannot be, ``DamagedData``, and what opening files may raise.
+        Raises ``UsageError`` for what cannot be, ``CorruptData``, and what opening files may raise.
         """
         config = self._config
         data_dir = config.broker.data_dir

@@ -42,7 +42,7 @@ class Recovery(NamedTuple):
 class Recovering:
     """A member's folder, held and open until :meth:`close`; its node must be stopped.
 
-    Raises ``UsageError`` if it is no member's, ``DataDirLocked``, ``DamagedData``, and ``Conflict``
+    Raises ``UsageError`` if it is no member's, ``DataDirLocked``, ``CorruptData``, and ``Conflict``
     when its node is alone already.
     """
 

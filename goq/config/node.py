@@ -200,6 +200,7 @@ class DefaultsConfig(BaseModel):
 
     topic: dict[str, Any] = Field(default_factory=dict)
     delivery: dict[str, Any] = Field(default_factory=dict)
+    dead_letters: dict[str, Any] = Field(default_factory=dict)
     delay: dict[str, Any] = Field(default_factory=dict)
     priority: dict[str, Any] = Field(default_factory=dict)
     tenants: dict[str, Any] = Field(default_factory=dict)

@@ -2,7 +2,8 @@
 
 Settings are written as dotted keys (``retention.age=7d``) or as nested mappings of the same
 names; both mean the same. Unknown names and values out of bounds raise ``InvalidInput`` naming
-the key. A group may have its own of those under ``delivery``.
+the key. A group may override those under ``delivery``, named without that prefix, and those of
+:data:`_GROUP_SETTINGS_ELSEWHERE`, named in full.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from goq.config.types import (
 )
 from goq.errors import InvalidInput
 
-_SECTION_OF_GROUPS = "delivery."
+_DELIVERY_PREFIX = "delivery."
+_GROUP_SETTINGS_ELSEWHERE = ("dead_letters.expired", "retention.protect_unread")
 _YEAR_MS = 365 * 86_400_000
 
 
@@ -127,14 +129,15 @@ class TopicSettings:
         return replace(self, **values)
 
     def for_group(self, written: Mapping[str, Any]) -> TopicSettings:
-        """Return these settings with those of a group, which are some of ``delivery``, put in."""
-        for key in flattened(written):
-            if _SECTION_OF_GROUPS + key not in _SETTINGS:
-                known = ", ".join(group_setting_names())
+        """Return these settings with a group's own put in; raise ``InvalidInput`` for others."""
+        values = flattened(written)
+        for name in values:
+            if name not in _GROUP_SETTINGS:
+                known = ", ".join(_GROUP_SETTINGS)
                 raise InvalidInput(
-                    f"{key!r} is not a group setting; there are {known}", field=f"settings.{key}"
+                    f"{name!r} is not a group setting; there are {known}", field=f"settings.{name}"
                 )
-        return self.changed({_SECTION_OF_GROUPS + key: v for key, v in flattened(written).items()})
+        return self.changed({_GROUP_SETTINGS[name]: value for name, value in values.items()})
 
     def written(self) -> dict[str, str]:
         """Return every setting by its dotted key, as people write it."""
@@ -146,7 +149,7 @@ class TopicSettings:
     def written_for_group(self) -> dict[str, str]:
         """Return the settings that a group may have its own of, named as a group names them."""
         written = self.written()
-        return {name: written[_SECTION_OF_GROUPS + name] for name in group_setting_names()}
+        return {name: written[key] for name, key in _GROUP_SETTINGS.items()}
 
 
 class _Setting(NamedTuple):
@@ -156,11 +159,7 @@ class _Setting(NamedTuple):
 
 def group_setting_names() -> list[str]:
     """Return the names of what may be set on a group."""
-    return [
-        key.removeprefix(_SECTION_OF_GROUPS)
-        for key in _SETTINGS
-        if key.startswith(_SECTION_OF_GROUPS)
-    ]
+    return list(_GROUP_SETTINGS)
 
 
 def flattened(written: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -177,9 +176,10 @@ def flattened(written: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 _SETTINGS: dict[str, _Setting] = {
     "retention.age": _Setting("retention_age_ms", optional(duration(1000, 100 * _YEAR_MS))),
     "retention.bytes": _Setting("retention_bytes", optional(size(limits.SEGMENT_BYTES_MIN, 2**60))),
+    "retention.protect_unread": _Setting("protect_unread", truth),
     "archive": _Setting("archive", truth),
     "cleanup": _Setting("cleanup", choice(Cleanup)),
-    "compaction.tombstones": _Setting("tombstone_age_ms", duration(0, _YEAR_MS)),
+    "compaction.tombstone_retention": _Setting("tombstone_age_ms", duration(0, _YEAR_MS)),
     "segment.bytes": _Setting(
         "segment_bytes", size(limits.SEGMENT_BYTES_MIN, limits.SEGMENT_BYTES_MAX)
     ),
@@ -193,18 +193,23 @@ _SETTINGS: dict[str, _Setting] = {
     "delivery.backoff.max": _Setting("backoff_max_ms", duration(0, limits.BACKOFF_MS_MAX)),
     "delivery.backoff.jitter": _Setting("backoff_jitter", share(0, 1)),
     "delivery.dead_letters": _Setting("dead_letters", truth),
-    "delivery.dead_letter_expired": _Setting("dead_letter_expired", truth),
+    "dead_letters.expired": _Setting("dead_letter_expired", truth),
     "delivery.ordering": _Setting("ordering", choice(Ordering)),
-    "delivery.protect_unread": _Setting("protect_unread", truth),
     "delay.max": _Setting("delay_max_ms", duration(0, limits.DELAY_MS_MAX)),
     "priority.lanes": _Setting("lanes", lanes),
     "priority.weights": _Setting("lane_weights", lane_weights),
-    "priority.starvation": _Setting("starvation_ms", optional(duration(1, _YEAR_MS))),
+    "priority.max_wait": _Setting("starvation_ms", optional(duration(1, _YEAR_MS))),
     "tenants.weights": _Setting("tenant_weights", tenant_weights),
-    "tenants.in_flight": _Setting(
+    "tenants.max_in_flight": _Setting(
         "tenant_in_flight_max", optional(count(1, limits.TENANT_IN_FLIGHT_MAX))
     ),
     "dedup.window": _Setting(
         "dedup_window_ms", optional(duration(1000, limits.DEDUP_WINDOW_MS_MAX))
     ),
 }
+_GROUP_SETTINGS: dict[str, str] = {
+    key.removeprefix(_DELIVERY_PREFIX): key
+    for key in _SETTINGS
+    if key.startswith(_DELIVERY_PREFIX) or key in _GROUP_SETTINGS_ELSEWHERE
+}
+"""The setting of a topic that each setting of a group overrides, by the group's name for it."""

@@ -22,7 +22,7 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import sqlite_utils
 
-from goq.errors import DamagedData, GoqError, StorageFull, Unavailable
+from goq.errors import CorruptData, GoqError, StorageFull, Unavailable
 
 FILE_NAME = "node.db"
 _P = ParamSpec("_P")
@@ -90,7 +90,7 @@ def _explanation(path: Path, error: sqlite3.DatabaseError) -> GoqError:
         return StorageFull(f"no room on the disk of {path}; free some space, then send again")
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return Unavailable(f"another process is writing to {path}; try again")
-    return DamagedData(
+    return CorruptData(
         f"{path} cannot be used: {error}; restore it from a backup, or move it away: the"
         " topics are then taken up again from their folders, with default settings"
     )
@@ -100,7 +100,7 @@ class NodeDb:
     """The node's database. Not safe for use from several threads at once.
 
     With ``read_only`` it may also be opened beside a running node. Every call raises
-    ``DamagedData``, ``StorageFull`` or ``Unavailable`` for what SQLite cannot do.
+    ``CorruptData``, ``StorageFull`` or ``Unavailable`` for what SQLite cannot do.
     """
 
     def __init__(self, data_dir: Path, *, read_only: bool = False) -> None:

@@ -288,7 +288,7 @@ def test_dead_letters_never_die(node: RunningNode, topic: str) -> None:
     publish(node, topic, "bad")
     reject_all(node, topic)
     died(node, topic, 1)
-    settings = {"max_attempts": 1, "backoff.initial": "0s", "dead_letter_expired": True}
+    settings = {"max_attempts": 1, "backoff.initial": "0s", "dead_letters.expired": True}
     node.call("PUT", f"/v1/topics/{topic}.dlq/groups/m", {"settings": settings})
     for _ in range(3):
         [held] = receive(node, f"{topic}.dlq", "m", wait="5s")

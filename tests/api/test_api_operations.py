@@ -69,7 +69,7 @@ def test_damaged_data_is_reported_and_not_served(tmp_path: Path) -> None:
         assert [m["value"] for m in read["messages"]] == ["first", "third"]
         assert read["damaged"] == [{"partition": 0, "start_offset": 1, "end_offset": 2}]
         shown = node.request("GET", "/v1/messages/t:0:1")
-        assert (shown.status, shown.json["code"]) == (500, "damaged_data")
+        assert (shown.status, shown.json["code"]) == (500, "corrupt_data")
         health = node.request("GET", "/healthz")
         assert (health.status, health.json) == (503, {"status": "degraded", "damaged": ["t:0"]})
         assert [m["value"] for m in receive(node, "t")] == ["first", "third"]

@@ -168,7 +168,7 @@ def test_a_gap_in_a_producers_sequence_is_refused(node: RunningNode, topic: str)
     send_frames(node, topic, f.placed(f.frame(b"x", producer=ProducerMark(9, 0, 0)), 0))
     gap = f.placed(f.frame(b"x", producer=ProducerMark(9, 0, 2)), 0)
     answer = node.request("POST", f"/v1/topics/{topic}/messages", gap, f.FRAMES)
-    assert (answer.status, answer.json["code"]) == (409, "sequence_gap")
+    assert (answer.status, answer.json["code"]) == (409, "out_of_order_sequence")
     assert len(read(node, topic, 0)) == 1
 
 

@@ -21,9 +21,9 @@ from goq.delivery.dedup.dedup_window import DedupWindow
 from goq.delivery.dedup.producer_state import ProducerTable
 from goq.errors import (
     GoqError,
-    LogFailed,
-    SequenceGap,
+    OutOfOrderSequence,
     ShuttingDown,
+    StorageFailed,
     StorageFull,
     TooManyRequests,
 )
@@ -83,7 +83,7 @@ def _run(path: Path, test: Callable[[_Setup], object], config: LogConfig | None 
             setup.disk.heal()
             try:
                 await setup.commit.close()
-            except LogFailed:
+            except StorageFailed:
                 pass
             setup.executor.shutdown()
 
@@ -153,7 +153,7 @@ def test_a_gap_is_refused_and_what_comes_with_it_is_stored(tmp_path: Path) -> No
         await setup.commit.append(frame(b"a", mark=ProducerMark(5, 1, 0)))
         gap = setup.commit.append(frame(b"c", mark=ProducerMark(5, 1, 7)))
         other = setup.commit.append(frame(b"d"))
-        with pytest.raises(SequenceGap):
+        with pytest.raises(OutOfOrderSequence):
             await gap
         assert (await other).offset == 1
         assert setup.values() == [b"a", b"d"]
@@ -172,12 +172,12 @@ def test_a_failed_sync_fails_everyone_who_waits_and_ends_the_log(tmp_path: Path)
         setup.disk.release()
         await first  # its sync was under way before the disk broke
         for each in [*crowd, alone]:
-            with pytest.raises(LogFailed):
+            with pytest.raises(StorageFailed):
                 await each
         assert len(setup.failures) == 1
-        with pytest.raises(LogFailed):
+        with pytest.raises(StorageFailed):
             setup.commit.append(frame(b"late"))
-        with pytest.raises(LogFailed):
+        with pytest.raises(StorageFailed):
             await setup.commit.run_alone(lambda: None)
         assert setup.values() == [b"first"]
 
@@ -211,7 +211,7 @@ def test_a_disk_that_fails_before_the_write_does_not_hang_the_log(tmp_path: Path
             raise OSError(errno.EIO, "EIO")
 
         begin, setup.log.begin = setup.log.begin, broken  # type: ignore[method-assign,assignment]
-        with pytest.raises(LogFailed):
+        with pytest.raises(StorageFailed):
             await setup.commit.append(frame(b"b"))
         setup.log.begin = begin  # type: ignore[method-assign]
         assert (await setup.commit.append(frame(b"c"))).offset == 1
@@ -329,7 +329,7 @@ def test_an_interval_log_is_synced_soon_after_and_fails_when_that_does(
         setup.disk.fail("sync", ".log", errno.EIO)
         await setup.commit.append(frame(b"b"))
         await until(lambda: bool(setup.failures))
-        with pytest.raises(LogFailed):
+        with pytest.raises(StorageFailed):
             setup.commit.append(frame(b"c"))
 
     _run(tmp_path, test, LogConfig(fsync=Fsync.INTERVAL))

@@ -38,7 +38,7 @@ from goq.storage.compaction.cleaner import Progress, read_progress, write_progre
 from goq.storage.verify import verify_log
 
 Pair = tuple[bytes | None, bytes | None]
-COMPACT = {"cleanup": "compact", "segment__bytes": "64KiB", "compaction__tombstones": "1h"}
+COMPACT = {"cleanup": "compact", "segment__bytes": "64KiB", "compaction__tombstone_retention": "1h"}
 
 
 @asynccontextmanager

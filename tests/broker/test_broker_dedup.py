@@ -11,7 +11,7 @@ from support.broker_harness import BrokenDisk, MemoryMetadata, broker_on, run, u
 from goq.broker.topic.publisher import ANY_PARTITION, PublishedFrame, RoutedMessage
 from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
-from goq.errors import InvalidInput, ProducerFenced, SequenceGap, StorageFull
+from goq.errors import InvalidInput, OutOfOrderSequence, ProducerFenced, StorageFull
 from goq.frame.encoder import NO_DEDUP_ID, Columns, ProducerMark, encode_frame
 from goq.frame.hashing import dedup_hash
 from goq.frame.view import FrameView
@@ -91,7 +91,7 @@ def test_producers_numbers_count_what_was_left_out_also_after_a_restart(tmp_path
             assert left_out(first) == [(0, 1), (2, 0), (4, 2)]
             assert (first.offset, first.duplicate) == (2, False)
             for first_sequence in (2 + 2, 2 + 4, 2 + 6):
-                with pytest.raises(SequenceGap):
+                with pytest.raises(OutOfOrderSequence):
                     await send(topic, "q", first_sequence)
             again = await send(topic, "bxa.x", 2)
             assert again.duplicate
@@ -102,7 +102,7 @@ def test_producers_numbers_count_what_was_left_out_also_after_a_restart(tmp_path
                 again = await send(topic, "bxa.x", 2)
                 assert again.duplicate
                 assert (again.offset, again.left_out) == (2, first.left_out)
-                with pytest.raises(SequenceGap):
+                with pytest.raises(OutOfOrderSequence):
                     await send(topic, "q", 8)
                 assert topic.partitions[0].state.end_offset == 4
         async with broker_on(tmp_path, metadata=metadata) as broker:

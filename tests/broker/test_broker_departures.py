@@ -539,7 +539,7 @@ def test_two_redrives_at_once_put_nothing_back_twice(tmp_path: Path) -> None:
 def test_a_message_that_expires_after_an_attempt_dies_with_its_past(tmp_path: Path) -> None:
     async def main() -> None:
         clock = ManualClock()
-        settings = {"delivery.dead_letter_expired": "true", "delivery.backoff.initial": 0}
+        settings = {"dead_letters.expired": "true", "delivery.backoff.initial": 0}
         async with broker_on(tmp_path, clock=clock) as broker:
             topic = await broker.create_topic("t", 1, settings)
             columns = Columns([b"a"], expires_at_ms=[clock.wall_ms() + 1000])

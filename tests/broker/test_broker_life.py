@@ -46,7 +46,7 @@ async def alter(life: Life) -> None:
         weights = {"priority.weights": chance.choice(("strict", "3,2,1"))}
         await life.broker.alter_topic(TOPIC, weights)
     elif kind == 2:
-        in_flight = {"tenants.in_flight": chance.choice(("none", "2"))}
+        in_flight = {"tenants.max_in_flight": chance.choice(("none", "2"))}
         await life.broker.alter_topic(TOPIC, in_flight)
     else:
         ordering = chance.choice(("key", "none", "partition"))

@@ -24,7 +24,7 @@ from goq.clock import ManualClock
 from goq.delivery.dedup.producer_state import ProducerTable
 from goq.delivery.events.event import SNAPSHOT_PARTS, SnapshotEnded, SnapshotStarted
 from goq.delivery.partition_state import PartitionState
-from goq.errors import GroupNotFound, MessageNotFound, PastNotKept
+from goq.errors import GroupNotFound, HistoryNotRetained, MessageNotFound
 from goq.storage.log.time_lookup import frames_back
 from goq.units import format_time_us
 
@@ -124,7 +124,7 @@ class Watched:
             except GroupNotFound:
                 assert seen.found is None
                 continue
-            except PastNotKept:
+            except HistoryNotRetained:
                 assert trims
                 continue
             assert found.pop("at") == at
@@ -266,7 +266,7 @@ def test_the_past_is_told_while_messages_come_and_go(tmp_path: Path) -> None:
                     await partition.keeping.roll()
                     await partition.keeping.trim(partition.messages.end_offset - 10)
             found = await asyncio.gather(*asked, return_exceptions=True)
-            told = [each for each in found if not isinstance(each, PastNotKept)]
+            told = [each for each in found if not isinstance(each, HistoryNotRetained)]
             assert told
             for each in told:
                 assert each.lag == each.ready + each.leased + each.retry

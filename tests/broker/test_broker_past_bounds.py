@@ -16,7 +16,7 @@ from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
 from goq.delivery.events.event import Acked, AnyEvent, SnapshotStarted
 from goq.delivery.events.frame_codec import begins_snapshot, decode_event_frame, encode_event_frame
-from goq.errors import PastNotKept
+from goq.errors import HistoryNotRetained
 from goq.frame.header import HEADER_BYTES
 from goq.frame.view import FrameView
 from goq.storage.log.time_lookup import frames_back
@@ -139,7 +139,7 @@ def test_before_what_retention_left_nothing_is_told(tmp_path: Path) -> None:
             logs = partition.messages.reader, partition.events.reader
             assert earliest_us(*logs) == kept_us
             for time_us in (old_us, kept_us - 1):
-                with pytest.raises(PastNotKept, match="is not kept any more"):
+                with pytest.raises(HistoryNotRetained, match="is not kept any more"):
                     at(topic, time_us)
             assert done(at(topic, kept_us)) == (1, 0, 2)
 

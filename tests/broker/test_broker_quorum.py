@@ -22,7 +22,7 @@ from goq.broker.topic.topic import Leadership, Topic
 from goq.clock import ManualClock
 from goq.delivery.dedup.dedup_window import DedupWindow
 from goq.delivery.dedup.producer_state import ProducerTable
-from goq.errors import NotLeader, SequenceGap, ShuttingDown, TooManyRequests, Unavailable
+from goq.errors import NotLeader, OutOfOrderSequence, ShuttingDown, TooManyRequests, Unavailable
 from goq.frame.encoder import ProducerMark
 from goq.storage.disk import RealDisk
 from goq.storage.log.log import Log
@@ -214,7 +214,7 @@ def test_a_refusal_is_told_when_it_is_sure_that_nobody_else_leads(tmp_path: Path
         await setup.commit.run_alone(lambda: None)
         assert not refused.done()
         setup.quorum.be_sure()
-        with pytest.raises(SequenceGap):
+        with pytest.raises(OutOfOrderSequence):
             await refused
 
     _run(tmp_path, test)

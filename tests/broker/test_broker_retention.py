@@ -219,7 +219,7 @@ def test_what_a_protected_group_has_not_done_is_kept(
         async with broker_on(tmp_path, clock=clock) as broker:
             topic = await broker.create_topic("t", 1)
             await broker.remember_group(topic, "careless")
-            await broker.configure_group(topic, "g", {"protect_unread": "true"})
+            await broker.configure_group(topic, "g", {"retention.protect_unread": "true"})
             partition = await six_segments(topic)
             for offset in range(3):
                 found = await topic.receive("g", options(1, visibility_ms=100 * HOUR_MS))
@@ -236,7 +236,7 @@ def test_what_a_protected_group_has_not_done_is_kept(
                 await broker.alter_topic("t", {"retention.bytes": "64KiB"})
             await broker.apply_retention()
             assert partition.messages.start_offset == kept_from
-            await broker.configure_group(topic, "g", {"protect_unread": "false"})
+            await broker.configure_group(topic, "g", {"retention.protect_unread": "false"})
             await broker.apply_retention()
             assert partition.messages.start_offset >= 5
 
@@ -246,10 +246,10 @@ def test_what_a_protected_group_has_not_done_is_kept(
 def test_protection_is_the_topics_setting_where_a_group_has_none_of_its_own(tmp_path: Path) -> None:
     async def main() -> None:
         clock = ManualClock()
-        settings = {"retention__age": "1h", "delivery__protect_unread": "true"}
+        settings = {"retention__age": "1h", "retention__protect_unread": "true"}
         async with broker_on(tmp_path, clock=clock, **settings) as broker:
             topic = await broker.create_topic("t", 1)
-            await broker.configure_group(topic, "own", {"protect_unread": "false"})
+            await broker.configure_group(topic, "own", {"retention.protect_unread": "false"})
             partition = await six_segments(topic)
             clock.advance_ms(2 * HOUR_MS)
             await broker.apply_retention()
@@ -294,7 +294,7 @@ def test_the_first_unread_is_what_looking_at_every_message_finds(seed: int, tmp_
             (partition,) = topic.partitions
             for name in ("a", "b", "c"):
                 protect = str(chance.random() < 0.6).lower()
-                await broker.configure_group(topic, name, {"protect_unread": protect})
+                await broker.configure_group(topic, name, {"retention.protect_unread": protect})
             for _ in range(40):
                 group = chance.choice(["a", "b", "c"])
                 kind = chance.random()

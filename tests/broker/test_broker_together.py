@@ -41,7 +41,7 @@ from goq.broker.trace.trace import Trace
 from goq.broker.trace.tracer import Tracing
 from goq.clock import ManualClock
 from goq.delivery.settlement import Settled, reject
-from goq.errors import DamagedData, GroupNotFound, MessageNotFound, PastNotKept
+from goq.errors import CorruptData, GroupNotFound, HistoryNotRetained, MessageNotFound
 from goq.model import Message, MessageId, Receipt
 from goq.storage.log.reader import LogReader
 from goq.storage.log.time_range_reader import TimeRange, frames_between
@@ -488,7 +488,7 @@ def test_the_past_ends_where_something_was_deleted_without_an_archive(tmp_path: 
                     await take(topic)
                     after_us, after = world.clock.wall_us(), await group_now(broker, world.clock)
                     await retire(broker, world.clock, topic)
-            with pytest.raises(PastNotKept):
+            with pytest.raises(HistoryNotRetained):
                 await group_at(broker, before_us)
             assert await group_at(broker, after_us) == after
 
@@ -522,7 +522,7 @@ def test_the_past_in_a_damaged_archive_is_as_it_was_or_said_not_to_be(
             for at_us, expected in seen:
                 try:
                     found = await group_at(broker, at_us)
-                except (DamagedData, GroupNotFound, PastNotKept):
+                except (CorruptData, GroupNotFound, HistoryNotRetained):
                     damaged += 1
                     continue
                 damaged += bool(found.incomplete)
@@ -558,7 +558,7 @@ def test_what_is_archived_while_it_is_traced_is_not_taken_for_deleted(
     run(main())
 
 
-COMPACT = {"cleanup": "compact", "segment__bytes": "64KiB", "compaction__tombstones": "1h"}
+COMPACT = {"cleanup": "compact", "segment__bytes": "64KiB", "compaction__tombstone_retention": "1h"}
 
 
 async def sealed_keys(topic: Topic, *keys: bytes) -> None:
@@ -759,7 +759,7 @@ def test_ranges_of_time_leave_out_what_is_gone(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("_small_events")
 def test_a_group_with_an_end_is_told_of_and_protects_nothing_behind_it(tmp_path: Path) -> None:
-    settings = {**ARCHIVE, "delivery__protect_unread": "true", "archive": "true"}
+    settings = {**ARCHIVE, "retention__protect_unread": "true", "archive": "true"}
 
     async def main() -> None:
         world = World(tmp_path)
@@ -825,7 +825,7 @@ def read_range(reader: LogReader, from_us: int, until_us: int) -> list[int]:
 TOPICS = ("t", "c", "t.dlq", "c.dlq")
 EVERYTHING = {
     **ARCHIVE,
-    "compaction__tombstones": "1h",
+    "compaction__tombstone_retention": "1h",
     "delivery__max_attempts": "3",
     "delivery__visibility_timeout": "10m",
 }

@@ -125,7 +125,7 @@ class FakeNode:
             offset, time_us = seen[header.first_sequence]
             return _result(number, offset, header.message_count, time_us, True)
         if following is not None and header.first_sequence != following:
-            raise Refused(409, "sequence_gap")
+            raise Refused(409, "out_of_order_sequence")
         self.now_us += 1000
         offset = partition.end
         stamped = stamp(header, base_offset=offset, append_time_us=self.now_us, leader_epoch=0)

@@ -9,7 +9,7 @@ from support.running_node import running_node
 
 from goq.client import Client
 from goq.client.batch import producer_id_of
-from goq.errors import SequenceGap, TopicNotFound
+from goq.errors import OutOfOrderSequence, TopicNotFound
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
 
 
@@ -38,7 +38,7 @@ def test_what_is_sent_again_is_where_it_was(client: Client) -> None:
 
 def test_numbers_that_do_not_follow_are_refused(client: Client) -> None:
     client.publish_frames("orders", [(0, frame(9, 0, b"a"))])
-    with pytest.raises(SequenceGap):
+    with pytest.raises(OutOfOrderSequence):
         client.publish_frames("orders", [(0, frame(9, 2, b"b"))])
     assert client.producer_reached("orders", 9) == {0: 1}
 

@@ -11,7 +11,7 @@ from client_scripted_server import ScriptedServer, ok
 
 from goq.client import AsyncClient, Client, DamagedRange
 from goq.client._sync.log_reader import Log, Span
-from goq.errors import DamagedData, InvalidInput, PartitionNotFound
+from goq.errors import CorruptData, InvalidInput, PartitionNotFound
 from goq.units import format_time_us
 
 
@@ -124,7 +124,7 @@ def test_damage_is_reported_where_it_is(node: FakeNode, client: Client) -> None:
     assert seen == [b"%d.%d" % (n, i) for n in (0, 2) for i in range(5)]
     assert found == [DamagedRange("lines", 0, 5, 10)]
     got: list[bytes | None] = []
-    with pytest.raises(DamagedData, match="messages 5 to 9 of lines, partition 0"):
+    with pytest.raises(CorruptData, match="messages 5 to 9 of lines, partition 0"):
         got.extend(m.value for m in client.log("lines"))
     assert client.read("lines", partition=0).damaged == found
 

@@ -11,7 +11,7 @@ from goq.client.batch import Batch, batches_of
 from goq.client.messages import PublishedBatch, PublishedRun, joined
 from goq.client.protocol import frames as wire
 from goq.client.retry import Attempts, Failure, RetryPolicy
-from goq.errors import DamagedData, InvalidFrame, InvalidInput, TimedOut, Unavailable
+from goq.errors import CorruptData, InvalidFrame, InvalidInput, TimedOut, Unavailable
 from goq.frame.encoder import Columns, encode_frame
 from goq.frame.hashing import partition_of
 from goq.frame.header import parse_header, stamp
@@ -181,7 +181,7 @@ def test_a_frame_that_arrives_damaged_is_never_handed_on() -> None:
     body = bytearray(with_preface({"next": 3, "start": 0, "end": 3}, (0, frame([b"abc"] * 3))))
     assert len(wire.decode_read(bytes(body), "t", 0).messages) == 3
     body[-10] ^= 1
-    with pytest.raises(DamagedData, match="partition 0, offset 0"):
+    with pytest.raises(CorruptData, match="partition 0, offset 0"):
         wire.decode_read(bytes(body), "t", 0)
 
 

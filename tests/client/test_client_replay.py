@@ -20,8 +20,8 @@ from goq.client.replay_plan import REPLAYED_FROM, Replay
 from goq.errors import (
     Conflict,
     InvalidInput,
+    OutOfOrderSequence,
     PartitionNotFound,
-    SequenceGap,
     TooLarge,
     TopicNotFound,
 )
@@ -439,9 +439,9 @@ def test_a_replay_that_others_overtake_without_end_gives_up(
 
     def overtaken(_copying: Copying) -> None:
         tries.append(None)
-        raise SequenceGap("the node goes on with another number")
+        raise OutOfOrderSequence("the node goes on with another number")
 
     monkeypatch.setattr(Copying, "_copy", overtaken)
-    with pytest.raises(SequenceGap):
+    with pytest.raises(OutOfOrderSequence):
         client.replay_into(client.replay(source, from_offset=0), new_topic(client))
     assert len(tries) == OVERTAKEN_MAX + 1

@@ -10,7 +10,7 @@ import pytest
 from support.three_nodes import MESSAGES, NAMES, ThreeNodes, run_story
 
 from goq.cluster.metadata.commands import AlterInSync
-from goq.errors import DamagedData, TimedOut, Unavailable
+from goq.errors import CorruptData, TimedOut, Unavailable
 
 SENT = [b"%d" % number for number in range(MESSAGES)]
 
@@ -96,7 +96,7 @@ def test_a_node_that_lost_only_what_was_agreed_on_does_not_start(tmp_path: Path)
         leader = await cluster.filled()
         victim, _ = others_than(leader)
         await cluster.wipe(victim, "cluster")
-        with pytest.raises(DamagedData, match="goq cluster leave"):
+        with pytest.raises(CorruptData, match="goq cluster leave"):
             await cluster.start(victim)
         cluster.nodes.pop(victim)
         (tmp_path / victim / "disk-id").unlink()  # another disk, then
@@ -113,7 +113,7 @@ def test_a_folder_of_what_was_agreed_on_is_not_taken_from_another_node(tmp_path:
         await cluster.wipe(victim, "cluster")
         await cluster.nodes.pop(other).stop()
         shutil.copytree(tmp_path / other / "cluster", tmp_path / victim / "cluster")
-        with pytest.raises(DamagedData, match="of another node"):
+        with pytest.raises(CorruptData, match="of another node"):
             await cluster.start(victim)
         cluster.nodes.pop(victim)
 

@@ -15,7 +15,7 @@ from support.three_nodes import MESSAGES, NAMES, ThreeNodes, run_story
 from goq.cluster.metadata.commands import CreateTopic
 from goq.cluster.raft.log.journal import FILE_NAME
 from goq.cluster.unsafe_recovery import Recovering, Recovery
-from goq.errors import Conflict, DamagedData, DataDirLocked, UsageError
+from goq.errors import Conflict, CorruptData, DataDirLocked, UsageError
 from goq.storage.disk import RealDisk
 
 SENT = [b"%d" % number for number in range(MESSAGES)]
@@ -107,7 +107,7 @@ def test_only_the_stopped_node_of_a_cluster_of_several_is_recovered(tmp_path: Pa
             Recovering(RealDisk(), tmp_path / "alone")
         shutil.rmtree(tmp_path / "n3" / "cluster")
         shutil.copytree(tmp_path / "n2" / "cluster", tmp_path / "n3" / "cluster")
-        with pytest.raises(DamagedData):
+        with pytest.raises(CorruptData):
             Recovering(RealDisk(), tmp_path / "n3")
         recover(tmp_path / "n1")
         await cluster.start("n1")

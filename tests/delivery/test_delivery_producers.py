@@ -10,7 +10,7 @@ import pytest
 from goq import limits
 from goq.delivery.dedup.producer_state import ProducerTable
 from goq.delivery.events.event import SnapshotProducers, decode_events, encode_events
-from goq.errors import ProducerFenced, SequenceGap
+from goq.errors import OutOfOrderSequence, ProducerFenced
 from goq.frame.encoder import Columns, ProducerMark, encode_frame, named_producer
 from goq.frame.header import FrameHeader, parse_header
 
@@ -41,7 +41,7 @@ class _Twin:
             if batch[:2] == (first, count):
                 return batch
         last = known.batches[-1]
-        return None if first == last[0] + last[1] else SequenceGap
+        return None if first == last[0] + last[1] else OutOfOrderSequence
 
     def add(self, producer: int, epoch: int, batch: tuple[int, int, int, int, int]) -> None:
         if producer == 0:
@@ -67,7 +67,7 @@ class _Twin:
 def _answer(table: ProducerTable, header: FrameHeader) -> object:
     try:
         found = table.find(header)
-    except (ProducerFenced, SequenceGap) as error:
+    except (ProducerFenced, OutOfOrderSequence) as error:
         return type(error)
     return None if found is None else tuple(found)
 
@@ -140,7 +140,7 @@ def test_a_new_epoch_begins_where_it_likes_and_fences_the_old_one() -> None:
     assert _answer(table, _header(9, 1, 10, 1)) is ProducerFenced
     assert _answer(table, _header(9, 1, 0, 10)) is ProducerFenced
     assert _answer(table, _header(9, 2, 701, 1)) is None
-    assert _answer(table, _header(9, 2, 702, 1)) is SequenceGap
+    assert _answer(table, _header(9, 2, 702, 1)) is OutOfOrderSequence
 
 
 def test_batches_that_were_lost_with_their_messages_are_taken_again() -> None:

@@ -22,7 +22,7 @@ from goq.storage.verify import verify_data_dir
 ROUNDS = 4
 SEED = int(os.environ.get("GOQ_KILL_SEED") or random.SystemRandom().getrandbits(32))
 _KEYS = 60
-_SETTINGS = {"cleanup": "compact", "segment.bytes": "64KiB", "compaction.tombstones": "0s"}
+_SETTINGS = {"cleanup": "compact", "segment.bytes": "64KiB", "compaction.tombstone_retention": "0s"}
 
 
 class Writer:

@@ -118,7 +118,7 @@ def test_a_producers_batch_is_still_known(tmp_path: Path) -> None:
         with node_with_topic(tmp_path) as node:
             again = send(node, 1, epoch=1)["results"][0]
             assert (again["offset"], again["duplicate"]) == (1, True)
-            assert send(node, 3, epoch=1)["code"] == "sequence_gap"
+            assert send(node, 3, epoch=1)["code"] == "out_of_order_sequence"
             assert send(node, 2, epoch=0)["code"] == "producer_fenced"
     with node_with_topic(tmp_path) as node:
         assert send(node, 2, epoch=1)["results"][0]["offset"] == 2

@@ -14,7 +14,7 @@ pytest.importorskip("pyarrow")
 import numpy as np
 import pyarrow.parquet as pq
 
-from goq.errors import Conflict, DamagedData
+from goq.errors import Conflict, CorruptData
 from goq.model import Message
 from goq.pipeline.arrow.tables import MESSAGES_TABLE
 from goq.pipeline.export.destination import LocalTarget
@@ -183,7 +183,7 @@ def test_a_state_that_cannot_be_read_is_said_and_nothing_written(tmp_path: Path)
     export(log, LocalTarget(tmp_path)).run()
     state = tmp_path / "_goq/messages/orders/state.json"
     state.write_bytes(state.read_bytes()[:-3])
-    with pytest.raises(DamagedData, match=r"state\.json"):
+    with pytest.raises(CorruptData, match=r"state\.json"):
         export(log, LocalTarget(tmp_path)).run()
 
 

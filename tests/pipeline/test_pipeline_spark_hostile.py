@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from support.running_node import RunningNode, running_node
 
 from goq.client import Client
-from goq.errors import Conflict, DamagedData, InvalidInput, TopicNotFound
+from goq.errors import Conflict, CorruptData, InvalidInput, TopicNotFound
 from goq.pipeline.spark.source import BatchReader, StreamReader
 from goq.pipeline.spark.source_options import SourceOptions
 
@@ -168,7 +168,7 @@ def test_what_retention_deleted_before_it_was_read_fails_the_stream_unless_that_
         kept = [(m.value or b"").decode() for m in client.log(topic)]
     assert 0 < len(kept) < 10
     end = strict.latestOffset(start, ALL)
-    with pytest.raises(DamagedData, match=r"messages \[\(0, \d\)\] .* set failOnDataLoss=false"):
+    with pytest.raises(CorruptData, match=r"messages \[\(0, \d\)\] .* set failOnDataLoss=false"):
         values(strict, start, end)
     assert values(lenient, start, end) == kept
     assert values(batch(node, topic)) == kept
@@ -272,7 +272,7 @@ def test_damaged_messages_fail_who_asks_for_them_unless_that_is_allowed(tmp_path
     data[data.index(b"value 3")] ^= 1
     segment.write_bytes(data)
     with running_node(tmp_path) as node:
-        with pytest.raises(DamagedData, match=r"messages \[\(3, 4\)\] of t, partition 0, are gone"):
+        with pytest.raises(CorruptData, match=r"messages \[\(3, 4\)\] of t, partition 0, are gone"):
             values(batch(node, "t"))
         whole = values(batch(node, "t", failOnDataLoss="false"))
         assert whole == [f"value {number}" for number in (0, 1, 2, 4, 5)]

@@ -11,7 +11,7 @@ from support.running_node import RunningNode, running_node
 
 from goq import limits
 from goq.client import Client
-from goq.errors import Conflict, SequenceGap
+from goq.errors import Conflict, OutOfOrderSequence
 from goq.frame.encoder import Columns, encode_frame
 from goq.pipeline.spark.transaction_topics import StagedTopic, TopicLedger
 from goq.pipeline.spark.transactions import (
@@ -76,7 +76,7 @@ class FakeTopic:
         self.fuse.before_step()
         at = self.next.get((producer_id, partition), 0)
         if sequence != at:
-            raise SequenceGap(f"{at}, not {sequence}")
+            raise OutOfOrderSequence(f"{at}, not {sequence}")
         self.stored.setdefault(partition, []).extend(frames)
         self.next[producer_id, partition] = sequence + len(frames)
         self.fuse.after_step()
@@ -229,9 +229,9 @@ def test_who_gets_no_further_gives_up() -> None:
     class Stuck(FakeTopic):
         def publish(self, *_: object) -> int:  # type: ignore[override]
             tries.append(1)
-            raise SequenceGap("no")
+            raise OutOfOrderSequence("no")
 
-    with pytest.raises(SequenceGap):
+    with pytest.raises(OutOfOrderSequence):
         commit(QUERY, 0, ranges, FakeLedger(), Stuck(topic.staged))
     assert len(tries) == OVERTAKEN_MAX + 1
 

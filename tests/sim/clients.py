@@ -12,7 +12,7 @@ from goq.broker.log.group_commit import Appended
 from goq.broker.partition.partition import LeasedBatch
 from goq.broker.topic.topic import ReceiveRequest
 from goq.delivery.settlement import acknowledge
-from goq.errors import GoqError, SequenceGap, TopicExists, Unavailable
+from goq.errors import GoqError, OutOfOrderSequence, TopicExists, Unavailable
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.hashing import partition_of
 from goq.frame.view import FrameView
@@ -90,7 +90,7 @@ class Clients:
         while True:
             try:
                 return (await self._ask(publish)).offset
-            except SequenceGap as error:  # all before it was acknowledged
+            except OutOfOrderSequence as error:  # all before it was acknowledged
                 self._world.fail(f"a producer was refused for good: {error}")
                 await self._pause(1.0)
             except GoqError:

@@ -7,7 +7,7 @@ import errno
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from goq.errors import DamagedData, GoqError, LogFailed
+from goq.errors import CorruptData, GoqError, StorageFailed
 
 from .checks import LOGS, Checks, paths
 from .cluster import NAMES, PARTITIONS, TOPIC, Cluster
@@ -94,7 +94,7 @@ class Nemesis:
         failure: object = process.failure
         if failure is None and process.raft is not None:
             failure = process.raft.view.failure
-        if isinstance(failure, DamagedData) and not isinstance(failure, LogFailed):
+        if isinstance(failure, CorruptData) and not isinstance(failure, StorageFailed):
             self._world.fail(f"{name} does not start: {failure.detail}")
         if failure is not None:
             self._world.note(f"{name} has failed: {type(failure).__name__}")

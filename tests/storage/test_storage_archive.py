@@ -13,7 +13,7 @@ from support.disk import SimulatedDisk
 from support.logs import append, frame_of
 
 from goq import limits
-from goq.errors import DamagedData
+from goq.errors import CorruptData
 from goq.frame.view import FrameView
 from goq.storage.archive.disk import ArchiveDisk
 from goq.storage.archive.file import (
@@ -203,7 +203,7 @@ def test_damage_anywhere_in_an_archive_is_reported_and_never_served(seed: int) -
     disk.put(path, bytes(data))
     try:
         footer = check_archive(disk, path)
-    except DamagedData:
+    except CorruptData:
         footer = None
     reading, lost = reader_of(ArchiveDisk(disk, ROOT), segment).read(0, 90), 0
     for view in reading.frames:
@@ -252,7 +252,7 @@ def test_a_disk_that_gives_back_other_bytes_is_found_out_before_anything_is_dele
 
     lying = Lying()
     lying._inodes, lying._dirs = disk._inodes, disk._dirs
-    with pytest.raises(DamagedData):
+    with pytest.raises(CorruptData):
         archived(lying, segment)
     assert disk.names(ROOT) == []
 
@@ -261,7 +261,7 @@ def test_a_segment_that_is_shorter_than_it_was_is_not_archived() -> None:
     disk = SimulatedDisk()
     segment = filled(disk)
     disk.put(segment.path, disk.read_all(segment.path)[:-1])
-    with pytest.raises(DamagedData, match="shorter"):
+    with pytest.raises(CorruptData, match="shorter"):
         archived(disk, segment)
     assert disk.names(ROOT) == []
 
@@ -288,10 +288,10 @@ def test_a_footer_is_what_only_a_whole_file_has() -> None:
     assert read_footer(disk, path).archived_at_us == 3
     for size_bytes in (0, 3, 15, 16, 24, len(data) // 2, len(data) - 1):
         disk.put(path, data[:size_bytes])
-        with pytest.raises(DamagedData):
+        with pytest.raises(CorruptData):
             read_footer(disk, path)
     disk.put(path, data + b"\0")
-    with pytest.raises(DamagedData):
+    with pytest.raises(CorruptData):
         read_footer(disk, path)
 
 

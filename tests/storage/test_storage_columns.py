@@ -14,7 +14,7 @@ from support.logs import DIRECTORY, START_US, append, frame_of, read_all
 
 from goq import limits
 from goq.config.topic import Fsync
-from goq.errors import LogFailed
+from goq.errors import StorageFailed
 from goq.frame.encoder import Columns, encode_frame
 from goq.frame.view import FrameView
 from goq.storage.column_index.extract import dedup_rows_of, rows_of
@@ -335,7 +335,7 @@ def test_a_batch_that_was_not_committed_says_nothing() -> None:
     log = Log.open(DIRECTORY, disk, CONFIG)
     append(log, [encode_frame(Columns([b""], lanes=[1]))])
     disk.fault = lambda operation, _path: 5 if operation == "sync" else None
-    with pytest.raises(LogFailed):
+    with pytest.raises(StorageFailed):
         append(log, [encode_frame(Columns([b""], lanes=[2]))])
     assert said_by(log).rows == [Row(0, 1, None, 0)]
 

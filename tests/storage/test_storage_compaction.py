@@ -18,7 +18,7 @@ from support.disk import SimulatedCrash, SimulatedDisk
 from support.logs import DIRECTORY, START_US, append, read_all
 
 from goq import limits
-from goq.errors import LogFailed
+from goq.errors import StorageFailed
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.header import parse_header
 from goq.frame.view import FrameView
@@ -426,7 +426,7 @@ def test_an_older_slot_of_the_watermark_speaks_of_places_of_the_old_generation()
 def test_a_log_that_failed_is_not_compacted() -> None:
     case = filled(23)
     case.disk.fault = lambda done, _path: 5 if done == "sync" else None
-    with pytest.raises(LogFailed):
+    with pytest.raises(StorageFailed):
         pass_over(case.disk, case.log, Progress(), case.now_us)
 
 

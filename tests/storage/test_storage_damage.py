@@ -11,7 +11,7 @@ from support.disk import SimulatedCrash, SimulatedDisk
 from support.logs import DIRECTORY, START_US, Held, append, frame_of, read_all
 
 from goq import limits
-from goq.errors import DamagedData, LogFailed
+from goq.errors import CorruptData, StorageFailed
 from goq.storage.disk import NotCached
 from goq.storage.log.log import Log, LogConfig
 
@@ -399,7 +399,7 @@ def test_a_segment_deleted_under_a_running_node_is_reported(
     held = read_all(log)
     assert held.damaged_offsets == damaged(log) == {4, 5, 6}
     assert len(held.frames) == len(stored.frames) - 1
-    with pytest.raises(DamagedData):
+    with pytest.raises(CorruptData):
         log.reader.time_of(5)
 
 
@@ -419,7 +419,7 @@ def test_a_segment_that_overlaps_the_one_before_is_refused() -> None:
     disk = SimulatedDisk()
     filled(disk, close=False)
     disk.put(path_of(4), disk.read_all(SEGMENT))
-    with pytest.raises(LogFailed, match="begins before offset"):
+    with pytest.raises(StorageFailed, match="begins before offset"):
         Log.open(DIRECTORY, disk)
 
 

@@ -13,7 +13,7 @@ from support.logs import DIRECTORY, append, frame_of, read_all
 
 from goq import limits
 from goq.config.topic import Fsync
-from goq.errors import LogFailed, StorageFull
+from goq.errors import StorageFailed, StorageFull
 from goq.storage.log.log import Log, LogConfig
 
 FRAME = frame_of([b"a message"] * 3)
@@ -126,13 +126,13 @@ def test_a_disk_that_fails_ends_the_log_until_it_is_opened_again(operation: str,
     append(log, [FRAME])
     stored = read_all(log)
     fail(disk, operation, name)
-    with pytest.raises(LogFailed, match="restarted"):
+    with pytest.raises(StorageFailed, match="restarted"):
         append(log, [FRAME])
     disk.fault = lambda _operation, _path: None
     for _ in range(2):
-        with pytest.raises(LogFailed):
+        with pytest.raises(StorageFailed):
             log.begin(0)
-    with pytest.raises(LogFailed):
+    with pytest.raises(StorageFailed):
         log.sync()
     assert log.roll() is None
     assert read_all(log) == stored
@@ -149,9 +149,9 @@ def test_a_disk_that_fails_in_rolling_ends_the_log(operation: str) -> None:
     append(log, [FRAME])
     stored = read_all(log)
     fail(disk, operation)
-    with pytest.raises(LogFailed):
+    with pytest.raises(StorageFailed):
         append(log, [FRAME])
-    with pytest.raises(LogFailed):
+    with pytest.raises(StorageFailed):
         log.begin(0)
     disk.fault = lambda _operation, _path: None
     disk.crash(power=True)
@@ -164,7 +164,7 @@ def test_what_a_failed_sync_left_in_memory_is_written_again_when_the_log_is_open
         disk = SimulatedDisk(Random(seed))
         log = Log.open(DIRECTORY, disk)
         fail(disk, "sync", ".log")
-        with pytest.raises(LogFailed):
+        with pytest.raises(StorageFailed):
             append(log, [FRAME] * 5)
         disk.fault = lambda _operation, _path: None
         log = Log.open(DIRECTORY, disk)
@@ -180,7 +180,7 @@ def test_a_log_that_cannot_be_read_says_where() -> None:
     disk = SimulatedDisk()
     Log.open(DIRECTORY, disk).close()
     fail(disk, "open")
-    with pytest.raises(LogFailed, match=str(DIRECTORY)):
+    with pytest.raises(StorageFailed, match=str(DIRECTORY)):
         Log.open(DIRECTORY, disk)
 
 

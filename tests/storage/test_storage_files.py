@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.logs import append, frame_of, read_all
 
-from goq.errors import DamagedData, DataDirLocked, LogFailed
+from goq.errors import CorruptData, DataDirLocked, StorageFailed
 from goq.storage.data_dir_lock import DataDirLock
 from goq.storage.disk import NotCached, RealDisk
 from goq.storage.log.log import Log, LogConfig
@@ -223,7 +223,7 @@ def test_a_log_that_cannot_be_opened_leaves_no_file_open(tmp_path: Path) -> None
     (tmp_path / "watermark").unlink()
     counts = []
     for _ in range(5):
-        with pytest.raises(LogFailed):
+        with pytest.raises(StorageFailed):
             Log.open(tmp_path, disk)
         counts.append(len(os.listdir("/proc/self/fd")))
     assert counts[-1] == counts[2], "nothing but what the disk keeps open to read"
@@ -292,7 +292,7 @@ def test_the_database_keeps_what_it_was_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"garbage" * 1000, b"SQLite format 3\0" + b"\xff" * 5000])
 def test_a_database_that_is_none_says_what_to_do(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "node.db").write_bytes(content)
-    with pytest.raises(DamagedData, match="backup, or move it away"):
+    with pytest.raises(CorruptData, match="backup, or move it away"):
         NodeDb(tmp_path)
 
 
@@ -305,5 +305,5 @@ def test_a_damaged_table_in_the_database_says_what_to_do(tmp_path: Path) -> None
     data = bytearray(path.read_bytes())
     data[4096:] = b"\xff" * (len(data) - 4096)
     path.write_bytes(data)
-    with pytest.raises(DamagedData, match=r"node\.db"):
+    with pytest.raises(CorruptData, match=r"node\.db"):
         NodeDb(tmp_path).topics()

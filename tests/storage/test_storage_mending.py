@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from support.disk import SimulatedCrash, SimulatedDisk
 
-from goq.errors import DamagedData, InvalidFrame
+from goq.errors import CorruptData, InvalidFrame
 from goq.frame.encoder import Columns, encode_frame
 from goq.frame.view import FrameView
 from goq.storage.log.log import Log
@@ -146,7 +146,7 @@ def test_a_log_may_be_cut_where_bad_bytes_begin_and_not_amidst_them() -> None:
     disk, log = _damaged(sound_disk, 0.5)
     first = gaps_of(log, log.segments[0])[0]
     assert first.end_offset - first.start_offset > 1
-    with pytest.raises(DamagedData):
+    with pytest.raises(CorruptData):
         log.truncate(first.start_offset + 1)
     assert log.truncate(first.start_offset) == first.start_offset
     assert not damage_of(log)

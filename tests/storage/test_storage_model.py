@@ -18,7 +18,7 @@ from support.disk import SimulatedCrash, SimulatedDisk
 
 from goq import limits
 from goq.config.topic import Fsync
-from goq.errors import LogFailed
+from goq.errors import StorageFailed
 from goq.frame.encoder import Columns, encode_frame
 from goq.frame.header import HEADER_BYTES, FrameHeader, parse_header
 from goq.frame.view import FrameView
@@ -64,9 +64,9 @@ class Case:
                 self.check()
             except SimulatedCrash:
                 self.recover(power=number % 2 == 0)
-            except LogFailed:
+            except StorageFailed:
                 if name != "reopen":  # which has no log to show for it
-                    with pytest.raises(LogFailed):
+                    with pytest.raises(StorageFailed):
                         self.log.begin(0)
                 self.recover(power=False)
         self.crash(0)

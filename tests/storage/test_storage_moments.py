@@ -10,7 +10,7 @@ from support.disk import SimulatedDisk
 from support.logs import DIRECTORY, START_US, append, frame_of
 
 from goq import limits
-from goq.errors import DamagedData
+from goq.errors import CorruptData
 from goq.storage.log.log import Log, LogConfig
 from goq.storage.log.time_lookup import end_at, frames_back, while_kept
 
@@ -190,5 +190,5 @@ def test_a_segment_that_is_gone_and_was_not_deleted_is_damage() -> None:
     for number in range(3):
         append(log, [SMALL], time_us=START_US + number)
     disk.remove(log.segments[0].path)
-    with pytest.raises(DamagedData, match="a segment is gone"):
+    with pytest.raises(CorruptData, match="a segment is gone"):
         list(while_kept([log.reader], lambda: list(frames_back(log.reader, 6))))

@@ -130,7 +130,7 @@ class GroupRoutes:
                 "Show a group",
                 answer=GroupOut,
                 parameters=(Parameter("at", "as it was at this time"),),
-                errors=(*_MISSING, "past_not_kept"),
+                errors=(*_MISSING, "history_not_retained"),
                 spread=AtLeaders(merge_group),
             ),
             Route(

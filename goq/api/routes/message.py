@@ -24,7 +24,7 @@ from goq.broker.partition.partition import Partition
 from goq.broker.topic.topic import Topic
 from goq.config.topic import TopicSettings
 from goq.delivery.events.transitions import State
-from goq.errors import DamagedData, InvalidInput, MessageCompacted, MessageNotFound, TooLarge
+from goq.errors import CorruptData, InvalidInput, MessageCompacted, MessageNotFound, TooLarge
 from goq.frame.header import Attribute
 from goq.frame.view import FrameView
 from goq.http.message import Request, Response
@@ -53,7 +53,7 @@ class SingleRoutes:
                 "Show one message and what it is for each group",
                 answer=StatusOut,
                 spread=AtPartition(by_message),
-                errors=("message_not_found", "message_compacted", "damaged_data"),
+                errors=("message_not_found", "message_compacted", "corrupt_data"),
             ),
             Route(
                 "PATCH",
@@ -141,7 +141,7 @@ class SingleRoutes:
         if not found and not reading.damage:
             raise MessageNotFound(f"{text} is gone", field="id")
         if not found:
-            raise DamagedData(f"{text} cannot be read: {reading.damage[0].reason}", field="id")
+            raise CorruptData(f"{text} cannot be read: {reading.damage[0].reason}", field="id")
         standing = await message_status(partition, offset)
         out = StatusOut(**_fields(found[0]), groups=[])
         (view,) = (

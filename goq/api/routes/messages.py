@@ -77,7 +77,7 @@ class MessageRoutes:
                     "invalid_input",
                     "invalid_frame",
                     "too_large",
-                    "sequence_gap",
+                    "out_of_order_sequence",
                     "producer_fenced",
                     "storage_full",
                 ),

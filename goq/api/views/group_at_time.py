@@ -16,7 +16,7 @@ from goq.broker.retention.archiver import Archive
 from goq.broker.retention.tiered_log import whole_logs
 from goq.broker.topic.topic import Topic
 from goq.clock import Clock
-from goq.errors import DamagedData, InvalidInput
+from goq.errors import CorruptData, InvalidInput
 from goq.storage.log.reader import LogReader
 from goq.units import format_time_us
 
@@ -34,8 +34,8 @@ class PastViews:
 
         For another node (``is_part``) it says whether it is known of a group.
 
-        Raises ``InvalidInput`` for a time in the future, ``PastNotKept`` for one before what is
-        kept, and ``GroupNotFound`` where nothing tells of the group by then.
+        Raises ``InvalidInput`` for a time in the future, ``HistoryNotRetained`` for one before what
+        is kept, and ``GroupNotFound`` where nothing tells of the group by then.
         """
         now_us = self._clock.wall_us()
         at_us = max(0, time_us(at, "at", now_us))
@@ -62,7 +62,7 @@ class PastViews:
         whole = [whole_logs(self._archive, each, is_unbroken=True) for each in partitions]
         try:
             return await self._told_by(whole, name, at_us)
-        except (DamagedData, OSError):  # an archive that cannot be read hides nothing that is live
+        except (CorruptData, OSError):  # an archive that cannot be read hides nothing that is live
             live = [(each.messages.reader, each.events.reader) for each in partitions]
             return await self._told_by(live, name, at_us)
 

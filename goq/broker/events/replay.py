@@ -22,7 +22,7 @@ from goq.delivery.events.event import (
 )
 from goq.delivery.events.frame_codec import StoredEvent, decode_event_frame
 from goq.delivery.partition_state import PartitionState
-from goq.errors import InvalidFrame, LogFailed
+from goq.errors import InvalidFrame, StorageFailed
 from goq.storage.log.log import Log
 from goq.storage.log.reader import LogReader
 
@@ -45,7 +45,7 @@ def read_events(reader: LogReader, start: int, end: int) -> Iterator[StoredEvent
             yield None
         if reading.next_offset <= sequence:
             directory = reader.segments[0].path.parent
-            raise LogFailed(f"{directory} cannot be read from event {sequence} on")
+            raise StorageFailed(f"{directory} cannot be read from event {sequence} on")
         sequence = reading.next_offset
 
 

@@ -25,7 +25,7 @@ from goq.delivery.events.event import Matured
 from goq.delivery.events.frame_codec import begins_snapshot
 from goq.delivery.group.group import Group
 from goq.delivery.partition_state import PartitionState
-from goq.errors import DamagedData, PastNotKept
+from goq.errors import CorruptData, HistoryNotRetained
 from goq.storage.log.reader import LogReader
 from goq.storage.log.segment import Segment
 from goq.storage.log.time_lookup import end_at, frames_back, while_kept
@@ -71,8 +71,8 @@ def earliest_us(messages: LogReader, events: LogReader) -> int:
 def group_at(messages: LogReader, events: LogReader, name: str, time_us: int) -> GroupAtTime:
     """Return a group as it was at a moment; blocks on the disk.
 
-    Raises ``PastNotKept`` for a moment that is before what the logs tell, and what reading them
-    does: ``OSError``, ``DamagedData``.
+    Raises ``HistoryNotRetained`` for a moment that is before what the logs tell, and what reading
+    them does: ``OSError``, ``CorruptData``.
     """
     return while_kept([messages, events], lambda: _group_at(messages, events, name, time_us))
 
@@ -129,9 +129,9 @@ def _is_compacted(messages: LogReader, state: PartitionState, group: Group) -> b
     )
 
 
-def not_kept(earliest: int) -> PastNotKept:
+def not_kept(earliest: int) -> HistoryNotRetained:
     """Return the error that says since when the past is kept."""
-    return PastNotKept(
+    return HistoryNotRetained(
         f"what was before {format_time_us(earliest)} is not kept any more; ask for that time or a"
         " later one",
         field="at",
@@ -240,7 +240,7 @@ def _time_of(
         return None
     try:
         return messages.time_of(offset)
-    except DamagedData:
+    except CorruptData:
         incomplete.append(
             IncompleteHistory(
                 "the message that had waited longest is damaged: since when is not known"

@@ -78,7 +78,7 @@ class Admission:
         """Return what to append at ``next_offset``, where all of it is already, or None.
 
         None says that it cannot be decided before what is being written is durable. Raises
-        ``ProducerFenced`` and ``SequenceGap``, see :class:`ProducerTable`.
+        ``ProducerFenced`` and ``OutOfOrderSequence``, see :class:`ProducerTable`.
         """
         header = view.header
         known = self._producers.find(header)

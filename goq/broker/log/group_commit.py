@@ -22,7 +22,7 @@ from goq.broker.log.quorum import LocalQuorum, Quorum
 from goq.broker.runtime.metrics import Histogram
 from goq.clock import Clock
 from goq.config.topic import Fsync
-from goq.errors import GoqError, LogFailed, ShuttingDown, TooManyRequests
+from goq.errors import GoqError, ShuttingDown, StorageFailed, TooManyRequests
 from goq.frame.encoder import LeftOut
 from goq.frame.view import FrameView
 from goq.storage.log.log import Log
@@ -292,7 +292,7 @@ class GroupCommit:
     def _as_known(self, error: Exception) -> GoqError:
         if isinstance(error, GoqError):
             return error
-        known = LogFailed(f"writing to {self.log.directory} failed: {error!r}")
+        known = StorageFailed(f"writing to {self.log.directory} failed: {error!r}")
         known.__cause__ = error
         return known
 
@@ -362,7 +362,7 @@ class GroupCommit:
         else:
             _reject(alone.done, error)
         if self.log.failed:
-            self._fail([], self._as_known(error or LogFailed(self.log.failed)))
+            self._fail([], self._as_known(error or StorageFailed(self.log.failed)))
         else:
             self._start()
 

@@ -18,7 +18,7 @@ from goq.delivery.dedup.dedup_window import DedupRows, DedupWindow
 from goq.delivery.events.frame_codec import encode_event_frame
 from goq.delivery.group.key_locks import Fact
 from goq.delivery.partition_state import PartitionState
-from goq.errors import DamagedData, GoqError
+from goq.errors import CorruptData, GoqError
 from goq.frame.header import Attribute
 from goq.frame.view import FrameView
 from goq.storage.column_index.extract import rows_of
@@ -109,7 +109,7 @@ def _time_of(messages: Log, offset: int) -> int | None:
         return None
     try:
         return messages.reader.time_of(offset)
-    except (DamagedData, OSError):
+    except (CorruptData, OSError):
         return None
 
 

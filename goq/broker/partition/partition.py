@@ -58,7 +58,7 @@ from goq.delivery.events.event import (
 from goq.delivery.group.ranges import gaps
 from goq.delivery.selection.selector import Choice
 from goq.delivery.settlement import Failing, Settled, end_lease, expire, spans_of, undo
-from goq.errors import GoqError, LogFailed, PartitionOffline, TooManyRequests
+from goq.errors import GoqError, PartitionOffline, StorageFailed, TooManyRequests
 from goq.frame.view import FrameView
 from goq.storage.column_index.extract import ROW_ATTRIBUTES, rows_of
 from goq.storage.column_index.rows import Rows
@@ -721,7 +721,7 @@ class Partition:
         for commit in (self._publisher, self._recorder.commit):
             try:
                 await commit.close()
-            except (LogFailed, OSError):
+            except (StorageFailed, OSError):
                 continue  # it failed before, and everybody was told then
 
 

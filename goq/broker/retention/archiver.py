@@ -25,7 +25,7 @@ from goq import limits
 from goq.broker.metadata import MetadataStore
 from goq.broker.partition_context import PartitionId
 from goq.clock import Clock
-from goq.errors import DamagedData, TopicExists
+from goq.errors import CorruptData, TopicExists
 from goq.storage.archive.disk import ArchiveDisk
 from goq.storage.archive.file import (
     PART_SUFFIX,
@@ -154,7 +154,7 @@ class Archive:
     async def take(self, identity: PartitionId, log: str, segment: Segment) -> ArchiveRow:
         """Archive a sealed segment; it may be deleted when this returns.
 
-        Raises ``OSError`` when the disk fails or is full, and ``DamagedData`` when it does not
+        Raises ``OSError`` when the disk fails or is full, and ``CorruptData`` when it does not
         give back what was written: the segment must then stay.
         """
         async with self._changing:
@@ -176,7 +176,7 @@ class Archive:
         """Take over an archived segment of another node, as ``row`` says it is there.
 
         ``piece`` returns bytes of its file from a position on, none at its end. Raises
-        ``DamagedData``, and ``OSError``, with nothing changed, where they are not what ``row``
+        ``CorruptData``, and ``OSError``, with nothing changed, where they are not what ``row``
         says, and what ``piece`` raises.
         """
         path = self.file_of(row)
@@ -213,7 +213,7 @@ class Archive:
         found = row_of((row.topic, row.partition), row.log, footer, self._real.size(part))
         if found._replace(archived_at_us=row.archived_at_us) != row:
             self._real.remove(part)
-            raise DamagedData(f"{path} was not copied: it is not what another node said it is")
+            raise CorruptData(f"{path} was not copied: it is not what another node said it is")
         self._real.rename(part, path)
 
     async def delete(self, topic: str) -> None:
@@ -263,7 +263,7 @@ class Archive:
         names = set(disk.names(segment.path.parent))
         for source in (segment.path.with_suffix(suffix) for suffix in _SIDECARS):
             if source.name in names:
-                with contextlib.suppress(OSError, DamagedData):  # it can be made anew
+                with contextlib.suppress(OSError, CorruptData):  # it can be made anew
                     copy_file(disk, source, archive_path(directory, source))
         return write_archive(disk, segment.path, path, footer, self._check)
 
@@ -277,7 +277,7 @@ class Archive:
             if footer.crc32c != crc_of(self._real, segment.path, segment.size_bytes):
                 return None
             return check_archive(self._real, path)
-        except (FileNotFoundError, DamagedData):
+        except (FileNotFoundError, CorruptData):
             return None
 
     def _add(self, row: ArchiveRow) -> None:

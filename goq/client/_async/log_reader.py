@@ -26,7 +26,7 @@ from goq.client.errors import unreadable
 from goq.client.messages import DamagedRange, LogMessage, ReadBatch, messages_of
 from goq.client.protocol import frames as wire
 from goq.client.protocol import routes
-from goq.errors import DamagedData, InvalidFrame, InvalidInput, PartitionNotFound
+from goq.errors import CorruptData, InvalidFrame, InvalidInput, PartitionNotFound
 from goq.frame.view import FrameView
 from goq.units import format_duration_ms
 
@@ -230,7 +230,7 @@ class Log:
     def report(self, damaged: DamagedRange) -> None:
         """Tell about messages that are not there, or raise if nobody asked to be told."""
         if self._on_damage is None:
-            raise DamagedData(
+            raise CorruptData(
                 f"messages {damaged.start_offset} to {damaged.end_offset - 1} of"
                 f" {self.topic}, partition {damaged.partition}, are damaged on the node;"
                 " run goq doctor there, or read on without them by passing on_damage"

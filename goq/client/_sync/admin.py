@@ -64,8 +64,8 @@ class Admin(DeadLetters, ClusterAdmin):
     def group(self, topic: str, group: str, at: str | int | None = None) -> Json:
         """Return one group: how far it is and what it holds, or was and held ``at`` a time.
 
-        Raises ``GroupNotFound`` where there was none, ``PastNotKept`` for a time before what is
-        kept.
+        Raises ``GroupNotFound`` where there was none, ``HistoryNotRetained`` for a time before what
+        is kept.
         """
         target = routes.query(routes.group(topic, group), at=at)
         return _dict(self._http.call("GET", target))

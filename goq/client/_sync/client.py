@@ -264,7 +264,7 @@ class Client(Admin, FramePublisher, Replays, Tracing):
         with ``follow`` for ever: see :class:`~goq.client._sync.log_reader.Log` for the order then.
         With times, exactly the messages appended at or after ``from_time`` and before ``to_time``.
         In the ``background`` the node reads only as fast as its live traffic leaves room for.
-        Damaged messages go to ``on_damage``, or raise ``DamagedData``. ``before_wait`` is called
+        Damaged messages go to ``on_damage``, or raise ``CorruptData``. ``before_wait`` is called
         when all that came was passed on.
         """
         span = self._span(from_offset, from_time, to_time, background)

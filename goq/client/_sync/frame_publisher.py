@@ -112,8 +112,8 @@ class FramePublisher:
         """Store frames, each in the partition before it; return where each lies.
 
         Sent again when the answer is lost: only frames that carry a producer's numbers are then
-        stored once. Raises ``SequenceGap`` where a frame neither follows its producer's last one
-        nor is one of the last few.
+        stored once. Raises ``OutOfOrderSequence`` where a frame neither follows its producer's last
+        one nor is one of the last few.
         """
         return post_frames(self._http, topic, frames)
 

@@ -68,7 +68,7 @@ class Replays:
     ) -> Generator[LogMessage, None, None]:
         """Yield the messages of a replay, merged by append time; live traffic goes first.
 
-        Damaged messages go to ``on_damage``, or raise ``DamagedData``.
+        Damaged messages go to ``on_damage``, or raise ``CorruptData``.
         """
         return replayed(self._http, replay, on_damage=on_damage, before_wait=before_wait)
 

@@ -16,7 +16,7 @@ from crc32c import crc32c
 
 from goq.client.delivery_options import DEFAULT_LANES
 from goq.client.messages import DamagedRange, FailedReceipt, ReadBatch, Settled
-from goq.errors import DamagedData, InvalidFrame
+from goq.errors import CorruptData, InvalidFrame
 from goq.frame.view import FrameView
 from goq.model import Receipt
 from goq.units import parse_time_us
@@ -34,7 +34,7 @@ def place(partition: int, frame: bytes) -> tuple[bytes, bytes]:
 def placed_frames(body: memoryview) -> Iterator[tuple[int, FrameView]]:
     """Yield the partition and the frame of each placed frame; the bodies' CRCs are checked.
 
-    Raises ``InvalidFrame`` where no frame is, ``DamagedData`` where one's bytes are not what the
+    Raises ``InvalidFrame`` where no frame is, ``CorruptData`` where one's bytes are not what the
     producer wrote.
     """
     position = 0
@@ -42,7 +42,7 @@ def placed_frames(body: memoryview) -> Iterator[tuple[int, FrameView]]:
         partition = int.from_bytes(body[position : position + _LENGTH_BYTES], "little")
         view = FrameView.parse(body, position + _LENGTH_BYTES)
         if crc32c(view.body) != view.header.body_crc32c:
-            raise DamagedData(
+            raise CorruptData(
                 f"the frame at partition {partition}, offset {view.header.base_offset} arrived"
                 " damaged: its CRC32C does not match; read it again, and run goq doctor if it"
                 " comes the same"

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from goq import limits
-from goq.errors import LogFailed, StorageFull
+from goq.errors import StorageFailed, StorageFull
 from goq.storage.disk import Disk, is_full
 
 _log = logging.getLogger("goq.cluster")
@@ -37,7 +37,7 @@ class Fitness:
         """Hear that something could not be stored; what is no fault of the disk is passed over."""
         if isinstance(error, StorageFull) or (isinstance(error, OSError) and is_full(error)):
             self._note("its disk is full")
-        elif isinstance(error, LogFailed | OSError):
+        elif isinstance(error, StorageFailed | OSError):
             self._note("its disk has failed")
 
     def _note(self, reason: str) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from goq.cluster.metadata.state import State, places
-from goq.errors import DamagedData
+from goq.errors import CorruptData
 from goq.storage.disk import Disk
 
 FILE_NAME = "disk-id"
@@ -34,12 +34,12 @@ class DiskId(NamedTuple):
 def disk_id(disk: Disk, data_dir: Path, cluster_dir: Path, topics_dir: Path) -> DiskId:
     """Return the id of a data folder, which gets one when it has none; blocks on the disk.
 
-    Raises ``DamagedData`` when what the node has agreed on with others is not there any more.
+    Raises ``CorruptData`` when what the node has agreed on with others is not there any more.
     """
     known = _read(disk, data_dir, FILE_NAME)
     own = _read(disk, cluster_dir, FILE_NAME)
     if known and known != own:
-        raise DamagedData(
+        raise CorruptData(
             f"{cluster_dir} is gone, or is of another node: what this node has promised to others"
             " is not known any more, and it must not take part. Bring the folder back; or have"
             " the node leave (goq cluster leave, on another node), and start it anew with an empty"

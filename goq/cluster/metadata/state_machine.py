@@ -25,7 +25,7 @@ from goq.cluster.metadata.state import State
 from goq.cluster.raft.codec import COMMAND_VERSION
 from goq.cluster.raft.state_machine import state_machine as raft
 from goq.cluster.raft.state_machine.sqlite import SqliteMachine
-from goq.errors import DamagedData
+from goq.errors import CorruptData
 
 FILE_NAME = "metadata.db"
 Listener = Callable[[State], None]
@@ -39,7 +39,7 @@ class MetadataMachine:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Open, or begin, what is in ``folder``; raise ``DamagedData`` if that cannot be read."""
+        """Open, or begin, what is in ``folder``; raise ``CorruptData`` if that cannot be read."""
         self._index = 0
         self._changed: State | None = None
         self._listeners: list[Listener] = []
@@ -52,7 +52,7 @@ class MetadataMachine:
                 self._machine.close()
                 raise
         except (sqlite3.DatabaseError, raft.MachineFailed) as error:
-            raise DamagedData(
+            raise CorruptData(
                 f"{path} cannot be used: {error}; remove this node from the cluster, and let it"
                 " join again with an empty folder: the others have what was in it"
             ) from error

@@ -75,7 +75,7 @@ class RaftNode:
     async def start(self) -> None:
         """Return once the member listens; it need not know a leader then.
 
-        Raises ``DamagedData``, ``OSError`` for an address that cannot be had, and what else
+        Raises ``CorruptData``, ``OSError`` for an address that cannot be had, and what else
         opening its files may raise.
         """
         self._app = asyncio.get_running_loop()

@@ -22,7 +22,7 @@ from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.replica import Replica
 from goq.cluster.replication.segment_manifest import LOGS
 from goq.config.topic import TopicSettings
-from goq.errors import DamagedData, GoqError, InvalidFrame, TopicNotFound
+from goq.errors import CorruptData, GoqError, InvalidFrame, TopicNotFound
 from goq.storage.node_db import ArchiveRow
 
 _log = logging.getLogger("goq.cluster")
@@ -171,7 +171,7 @@ class Archives:
         if not request.is_file:
             return msgspec.msgpack.encode(rows[number : number + limits.ARCHIVE_ROWS_MAX])
         if number == len(rows) or rows[number].base_offset != request.start:
-            raise DamagedData(f"no segment of the archive begins at offset {request.start}")
+            raise CorruptData(f"no segment of the archive begins at offset {request.start}")
         return await self._archive.piece(rows[number], request.position, limits.FETCH_BYTES_MAX)
 
 

@@ -22,7 +22,7 @@ from goq.cluster.replication.progress import Ends, Progress
 from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.repair.protocol import Standing
 from goq.config.topic import TopicSettings
-from goq.errors import GoqError, LogFailed, NotLeader, PartitionOffline
+from goq.errors import GoqError, NotLeader, PartitionOffline, StorageFailed
 from goq.storage.damage import Damage
 from goq.storage.disk import Disk
 from goq.storage.log.log import Log
@@ -309,5 +309,5 @@ def _close(logs: PartitionLogs) -> None:
     for log in logs:
         try:
             log.close()
-        except (LogFailed, OSError) as error:
+        except (StorageFailed, OSError) as error:
             _log.warning("%s was not closed cleanly: %s", log.directory, error)

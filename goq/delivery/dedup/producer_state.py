@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from goq import limits
 from goq.delivery.events.event import SnapshotProducers
-from goq.errors import ProducerFenced, SequenceGap
+from goq.errors import OutOfOrderSequence, ProducerFenced
 from goq.frame.header import FrameHeader
 
 
@@ -52,7 +52,7 @@ class ProducerTable:
     def find(self, header: FrameHeader) -> Remembered | None:
         """Return where the batch already lies, None if it is the next one.
 
-        Raises ``ProducerFenced`` for an epoch that was left behind and ``SequenceGap`` for a
+        Raises ``ProducerFenced`` for an epoch that was left behind and ``OutOfOrderSequence`` for a
         batch that neither follows the last one nor is remembered.
         """
         producer_id = header.numbered_by
@@ -73,7 +73,7 @@ class ProducerTable:
         last = known.batches[-1]
         expected = last.first_sequence + last.message_count
         if header.first_sequence != expected:
-            raise SequenceGap(
+            raise OutOfOrderSequence(
                 f"producer {header.producer_id} should go on with sequence {expected},"
                 f" not {header.first_sequence}"
             )

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import msgspec
 
-from goq.errors import Conflict, DamagedData
+from goq.errors import Conflict, CorruptData
 from goq.pipeline.export.destination import Target
 from goq.pipeline.export.plan import Piece
 
@@ -88,7 +88,7 @@ class Ledger:
         self._folder = f"_goq/{table}/{topic}"
 
     def state(self) -> State | None:
-        """Return the state, None where nothing was exported yet; raises ``DamagedData``."""
+        """Return the state, None where nothing was exported yet; raises ``CorruptData``."""
         return self._load("state.json", State)
 
     def plan(self) -> Plan | None:
@@ -127,7 +127,7 @@ class Ledger:
         try:
             found = msgspec.json.decode(data, type=shape)
         except msgspec.MsgspecError as error:
-            raise DamagedData(
+            raise CorruptData(
                 f"{path} cannot be read ({error}): restore it, or export into an empty folder"
             ) from None
         if found.version != VERSION:

@@ -32,7 +32,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from goq.errors import DamagedData, InvalidInput
+from goq.errors import CorruptData, InvalidInput
 from goq.pipeline.arrow.ahead import ahead
 from goq.pipeline.arrow.node_source import NodeSource
 from goq.pipeline.arrow.schema import ddl_of
@@ -184,7 +184,7 @@ def _read(options: SourceOptions, task: InputPartition) -> Iterator[pa.RecordBat
         with ahead(stretches, _READ_AHEAD) as made:
             for stretch in made:
                 if stretch.missing and options.fail_on_data_loss:
-                    raise DamagedData(
+                    raise CorruptData(
                         f"{table.name} {stretch.missing} of {topic}, partition {partition}, are"
                         " gone: deleted by retention before they were read, or damaged;"
                         f"{'' if options.include_deleted else _ARCHIVE_HINT}"

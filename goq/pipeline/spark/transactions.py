@@ -22,7 +22,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from goq.client.batch import producer_id_of
-from goq.errors import Conflict, SequenceGap
+from goq.errors import Conflict, OutOfOrderSequence
 
 OVERTAKEN_MAX: Final = 20
 
@@ -175,7 +175,7 @@ def _copy_share(
         try:
             for frames in topic.frames(share.ranges, at - share.first):
                 at = topic.publish(share.partition, frames, transaction.producer_id, at)
-        except SequenceGap:  # another one commits the same, or the answer to a request was lost
+        except OutOfOrderSequence:  # another one commits the same, or an answer was lost
             at = _next(transaction, share, topic.reached(transaction.producer_id))
             overtaken = 0 if at > before else overtaken + 1
             if overtaken > OVERTAKEN_MAX:

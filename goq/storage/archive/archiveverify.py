@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from goq.errors import DamagedData
+from goq.errors import CorruptData
 from goq.storage.archive.file import SUFFIX, check_archive
 from goq.storage.disk import Disk
 from goq.storage.node_db import FILE_NAME, ArchiveRow, NodeDb
@@ -26,7 +26,7 @@ def verify_archive(disk: Disk, data_dir: Path) -> list[str]:
         found.add(path)
         try:
             check_archive(disk, path)
-        except DamagedData as error:
+        except CorruptData as error:
             problems.append(error.detail)
         except FileNotFoundError:
             found.remove(path)  # deleted with its topic, unless it is listed still

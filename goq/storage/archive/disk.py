@@ -16,7 +16,7 @@ from collections import OrderedDict
 from pathlib import Path
 
 from goq import limits
-from goq.errors import DamagedData
+from goq.errors import CorruptData
 from goq.storage.archive.file import SUFFIX, Footer, read_footer, read_stretch
 from goq.storage.disk import Disk, File, NotCached
 from goq.storage.log.segment import SUFFIX as LOG_SUFFIX
@@ -109,7 +109,7 @@ class ArchiveDisk:
         if footer is None:
             try:
                 footer = read_footer(self._disk, path.with_suffix(SUFFIX))
-            except DamagedData as error:
+            except CorruptData as error:
                 raise OSError(errno.EIO, error.detail, str(path)) from None
             with self._lock:
                 self._footers[path] = footer
@@ -138,7 +138,7 @@ class ArchiveDisk:
         stored = path.with_suffix(SUFFIX)
         try:
             footer = read_footer(self._disk, stored)
-        except DamagedData:
+        except CorruptData:
             return memoryview(b"")
         if number >= len(footer.stretches):
             return memoryview(b"")

@@ -29,7 +29,7 @@ import zstandard
 from crc32c import crc32c
 
 from goq import limits
-from goq.errors import DamagedData
+from goq.errors import CorruptData
 from goq.storage.disk import Disk, File
 from goq.storage.log.segment import SUFFIX as LOG_SUFFIX
 
@@ -86,7 +86,7 @@ def write_archive(
 
     Memory is bounded by the window. The result has been synced, read back and compared before it
     has its name. ``check`` is called for every MiB and may raise. Raises ``OSError``, and
-    ``DamagedData`` when the disk does not give back what was written; nothing is then left.
+    ``CorruptData`` when the disk does not give back what was written; nothing is then left.
     """
     part = path.with_name(path.name + PART_SUFFIX)
     try:
@@ -125,7 +125,7 @@ def copy_file(disk: Disk, source: Path, path: Path) -> None:
 
 
 def read_footer(disk: Disk, path: Path) -> Footer:
-    """Return what the file says of itself; raises ``DamagedData``, or ``OSError``."""
+    """Return what the file says of itself; raises ``CorruptData``, or ``OSError``."""
     size_bytes = disk.size(path)
     tail = bytes(disk.read(path, max(0, size_bytes - _TAIL.size), _TAIL.size))
     if len(tail) == _TAIL.size:
@@ -137,7 +137,7 @@ def read_footer(disk: Disk, path: Path) -> Footer:
                 footer = msgspec.json.decode(data, type=Footer)
                 if sum(footer.stretches) == start - _HEAD.size:
                     return footer
-    raise DamagedData(f"{path} is no whole archive: its end is missing or damaged")
+    raise CorruptData(f"{path} is no whole archive: its end is missing or damaged")
 
 
 def read_stretch(disk: Disk, path: Path, footer: Footer, number: int) -> bytes:
@@ -161,7 +161,7 @@ def read_stretch(disk: Disk, path: Path, footer: Footer, number: int) -> bytes:
 
 
 def check_archive(disk: Disk, path: Path) -> Footer:
-    """Read a whole archive file and compare it with its CRC; raises ``DamagedData``."""
+    """Read a whole archive file and compare it with its CRC; raises ``CorruptData``."""
     footer = read_footer(disk, path)
     _verify(disk, path, footer, lambda: None)
     return footer
@@ -204,9 +204,9 @@ def _verify(disk: Disk, path: Path, footer: Footer, check: Callable[[], None]) -
                     size_bytes += len(piece)
             position += compressed_bytes
     except zstandard.ZstdError as error:
-        raise DamagedData(f"{path} cannot be decompressed: {error}") from None
+        raise CorruptData(f"{path} cannot be decompressed: {error}") from None
     if (crc, size_bytes) != (footer.crc32c, footer.size_bytes):
-        raise DamagedData(f"{path} does not hold the bytes that were archived: their CRC differs")
+        raise CorruptData(f"{path} does not hold the bytes that were archived: their CRC differs")
 
 
 def _packed(footer: Footer) -> bytes:
@@ -220,7 +220,7 @@ def _chunks(disk: Disk, path: Path, start: int, size_bytes: int) -> Iterator[mem
         wanted = min(_CHUNK_BYTES, start + size_bytes - position)
         chunk = disk.read(path, position, wanted)
         if len(chunk) != wanted:
-            raise DamagedData(f"{path} is shorter than it was: {position + len(chunk)} bytes")
+            raise CorruptData(f"{path} is shorter than it was: {position + len(chunk)} bytes")
         yield chunk
 
 

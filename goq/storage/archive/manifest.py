@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from goq.errors import DamagedData
+from goq.errors import CorruptData
 from goq.storage.archive.file import PART_SUFFIX, SUFFIX, Footer, read_footer
 from goq.storage.disk import Disk
 from goq.storage.node_db import ArchiveRow
@@ -68,5 +68,5 @@ def _unlisted(
                 continue
             try:
                 yield row_of(partition, log, read_footer(disk, path), size_bytes)
-            except DamagedData as error:
+            except CorruptData as error:
                 _log.warning("%s", error.detail)

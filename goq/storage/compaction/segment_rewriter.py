@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from goq import limits
-from goq.errors import DamagedData
+from goq.errors import CorruptData
 from goq.frame.compacted_rows import compacted, emptied, gone_run
 from goq.frame.header import Attribute, FrameHeader
 from goq.frame.view import FrameView
@@ -258,7 +258,7 @@ class SegmentWriter:
 
     def _put(self, base: int, end: int, time_us: int, frame: bytes | memoryview) -> None:
         if base != self.offset:
-            raise DamagedData(f"offset {self.offset} expected while rewriting, found {base}")
+            raise CorruptData(f"offset {self.offset} expected while rewriting, found {base}")
         self._write(frame)
         self.offset = end
         self._time_us = max(self._time_us, time_us)

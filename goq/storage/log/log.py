@@ -16,7 +16,7 @@ from pathlib import Path
 
 from goq import limits
 from goq.config.topic import Fsync
-from goq.errors import LogFailed, StorageFull
+from goq.errors import StorageFailed, StorageFull
 from goq.storage.column_index.block import Place
 from goq.storage.damage import Damage
 from goq.storage.disk import Disk, File, is_full
@@ -65,7 +65,7 @@ class Log:
     ) -> Log:
         """Recover the log in ``directory``, or begin one there at ``base_offset``.
 
-        Raises ``LogFailed`` when it cannot be read or its files contradict each other,
+        Raises ``StorageFailed`` when it cannot be read or its files contradict each other,
         ``StorageFull`` when there is no room for what has to be written.
         """
         try:
@@ -82,7 +82,7 @@ class Log:
         except OSError as error:
             if is_full(error):
                 raise _no_room(directory, error) from error
-            raise LogFailed(f"{directory} cannot be opened: {error}") from error
+            raise StorageFailed(f"{directory} cannot be opened: {error}") from error
 
     @property
     def segments(self) -> Sequence[Segment]:
@@ -125,7 +125,7 @@ class Log:
         It begins a new segment when the active one is full or old enough, or with ``roll``.
         """
         if self.failed:
-            raise LogFailed(self.failed)
+            raise StorageFailed(self.failed)
         active, config = self.active, self.config
         if self._rolled is not None:
             return Batch(self._rolled, segment_bytes=config.segment_bytes)
@@ -149,11 +149,11 @@ class Log:
     def write(self, batch: Batch) -> None:
         """Write a batch and make it as durable as the log's setting says.
 
-        Raises ``StorageFull`` with the log unchanged when there is no room, ``LogFailed`` when
+        Raises ``StorageFull`` with the log unchanged when there is no room, ``StorageFailed`` when
         the disk failed.
         """
         if self.failed:
-            raise LogFailed(self.failed)
+            raise StorageFailed(self.failed)
         if self.config.columns:
             batch.read_columns()
         try:
@@ -210,12 +210,12 @@ class Log:
         except OSError as error:
             raise self._fail(error) from error
 
-    def _fail(self, error: OSError) -> LogFailed:
+    def _fail(self, error: OSError) -> StorageFailed:
         self.failed = (
             f"the disk failed under {self.directory}: {error.strerror or error};"
             " nothing more is accepted here until the node is restarted"
         )
-        return LogFailed(self.failed)
+        return StorageFailed(self.failed)
 
     def _checkpoint(self, segment: Segment, position: int, offset: int) -> None:
         """Let recovery begin at a durable place; without room for that it stays where it was."""
@@ -261,7 +261,7 @@ class Log:
         """Seal the active segment without a write, so that retention can reach an idle log.
 
         Blocks on the disk; return the sealed segment, None if the active one is empty. Raises
-        ``StorageFull`` with nothing changed, or ``LogFailed``.
+        ``StorageFull`` with nothing changed, or ``StorageFailed``.
         """
         if not self.active.size_bytes or self.failed:
             return None
@@ -272,7 +272,7 @@ class Log:
     def sync(self) -> None:
         """Make everything committed durable, whatever the setting; blocks on the disk."""
         if self.failed:
-            raise LogFailed(self.failed)
+            raise StorageFailed(self.failed)
         active = self.active
         self._sync(Durable(active.base_offset, active.size_bytes, active.end_offset))
 
@@ -307,7 +307,7 @@ class Log:
     def truncate(self, offset: int) -> int:
         """Cut the log at the frame that holds ``offset``; return the new end offset.
 
-        Raises ``DamagedData`` for an offset amidst bad bytes; those that begin there go too.
+        Raises ``CorruptData`` for an offset amidst bad bytes; those that begin there go too.
         The durable mark goes back first: a crash midway leaves a longer log, never one that
         looks damaged.
         """

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from goq import limits
-from goq.errors import DamagedData
+from goq.errors import CorruptData
 from goq.frame.view import FrameView
 from goq.storage.column_index.rows import DedupRows, Rows
 from goq.storage.damage import Damage
@@ -127,7 +127,7 @@ class LogReader:
                 return min(self._find_time(segments, time_us, end_offset), end_offset)
             except FileNotFoundError:
                 if segments is self.segments:
-                    raise DamagedData(f"a segment of {segments[0].path.parent} is gone") from None
+                    raise CorruptData(f"a segment of {segments[0].path.parent} is gone") from None
 
     def _find_time(self, segments: Sequence[Segment], time_us: int, end_offset: int) -> int:
         low, high = 0, len(segments) - 1
@@ -146,15 +146,15 @@ class LogReader:
         return end_offset
 
     def time_of(self, offset: int) -> int:
-        """Return when the message at ``offset`` was appended; raises ``DamagedData``."""
+        """Return when the message at ``offset`` was appended; raises ``CorruptData``."""
         while True:
             segments = self.segments
             for place in self._places_of(offset):
                 if isinstance(place, Damage):
-                    raise DamagedData(f"offset {offset} is damaged: {place}")
+                    raise CorruptData(f"offset {offset} is damaged: {place}")
                 return place.view.header.append_time_us
             if segments is self.segments:
-                raise DamagedData(f"offset {offset} is not in the log")
+                raise CorruptData(f"offset {offset} is not in the log")
 
     def rows(
         self, start: int, end: int, due_from_ms: int | None = None, due_to_ms: int | None = None
@@ -204,12 +204,12 @@ class LogReader:
     def place_of(self, offset: int) -> tuple[Segment, int, int]:
         """Return the segment and position of the frame holding ``offset``, and its first offset.
 
-        Raises ``DamagedData`` where that frame cannot be read.
+        Raises ``CorruptData`` where that frame cannot be read.
         """
         segment = self.segments[number_of(self.segments, offset)]
         for place in self._places_of(offset):
             if isinstance(place, Damage):
-                raise DamagedData(f"offset {offset} is damaged: {place}")
+                raise CorruptData(f"offset {offset} is damaged: {place}")
             return segment, place.position, place.view.header.base_offset
         return segment, segment.size_bytes, segment.end_offset
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from goq import limits
-from goq.errors import LogFailed
+from goq.errors import StorageFailed
 from goq.frame.header import HEADER_BYTES
 from goq.storage.damage import Damage
 from goq.storage.disk import Disk, is_full
@@ -36,7 +36,7 @@ class Recovered:
 def recover(disk: Disk, directory: Path, *, base_offset: int = 0) -> Recovered:
     """Return the log in ``directory``, made anew at ``base_offset`` if there is none.
 
-    Raises ``LogFailed`` when the files contradict each other in a way that no crash explains.
+    Raises ``StorageFailed`` when the files contradict each other in a way that no crash explains.
     """
     disk.make_dir(directory)
     remove_leftovers(disk, directory)
@@ -127,7 +127,7 @@ class _Recovery:
         """Whether a segment continues the log; one that cannot and was never durable goes."""
         if before is not None and segment.base_offset != self._offset:
             if segment.base_offset < self._offset:
-                raise LogFailed(
+                raise StorageFailed(
                     f"{segment.path} begins before offset {self._offset}, where the segment before"
                     " it ends; restore the folder from a backup or move the file away"
                 )

@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from goq import limits
-from goq.errors import DamagedData
+from goq.errors import CorruptData
 from goq.frame.header import HEADER_BYTES, MAGIC
 from goq.storage.column_index.rows import Int64s
 from goq.storage.disk import Disk
@@ -37,7 +37,7 @@ def end_at(reader: LogReader, time_us: int) -> int:
     """Return the offset behind the last frame, in the log's order, that was appended by then.
 
     That is the log's first offset where none was. Frames that are damaged have no time. Blocks on
-    the disk; raises ``OSError`` when it fails, ``DamagedData`` for a segment that is gone.
+    the disk; raises ``OSError`` when it fails, ``CorruptData`` for a segment that is gone.
     """
     return while_kept([reader], lambda: _end_at(reader, time_us))
 
@@ -45,7 +45,7 @@ def end_at(reader: LogReader, time_us: int) -> int:
 def while_kept(readers: Sequence[LogReader], work: Callable[[], T]) -> T:
     """Return what comes of reading logs, read anew where segments are deleted meanwhile.
 
-    Raises ``DamagedData`` for a segment that is gone and was not deleted by its log.
+    Raises ``CorruptData`` for a segment that is gone and was not deleted by its log.
     """
     while True:
         before = [reader.segments for reader in readers]
@@ -53,7 +53,7 @@ def while_kept(readers: Sequence[LogReader], work: Callable[[], T]) -> T:
             return work()
         except FileNotFoundError as error:
             if all(reader.segments is each for reader, each in zip(readers, before, strict=True)):
-                raise DamagedData(f"a segment is gone: {error}") from None
+                raise CorruptData(f"a segment is gone: {error}") from None
 
 
 def frames_back(

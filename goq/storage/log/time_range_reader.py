@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from goq import limits
-from goq.errors import DamagedData
+from goq.errors import CorruptData
 from goq.frame.view import FrameView
 from goq.storage.damage import Damage
 from goq.storage.log.reader import LogReader, Reading, guess_chunk_bytes, number_of
@@ -130,7 +130,7 @@ class _Search:
         except FileNotFoundError:
             if segment not in self._reader.segments:
                 return None
-            raise DamagedData(f"{segment.path} is gone") from None
+            raise CorruptData(f"{segment.path} is gone") from None
         least_us = max(times.from_us, TIME_US_MIN)
         most_us = min(times.to_us - 1, TIME_US_MAX)
         return index.runs(least_us, most_us, self.reading.next_offset)

@@ -21,7 +21,7 @@ from goq.cluster.metadata.results import Accepted, Refused
 from goq.cluster.metadata.state import State, encode_state
 from goq.cluster.metadata.state_machine import FILE_NAME, MetadataMachine, result_of
 from goq.cluster.raft.state_machine.state_machine import Request
-from goq.errors import DamagedData, StorageFull
+from goq.errors import CorruptData, StorageFull
 
 NODE = RegisterNode("n1", 1, "http://n1", "n1:9")
 LIFE = Path(__file__).parent / "metadata_life.py"
@@ -154,7 +154,7 @@ def test_a_file_that_is_no_database_is_reported_with_what_to_do(
     tmp_path: Path, data: bytes
 ) -> None:
     (tmp_path / FILE_NAME).write_bytes(data)
-    with pytest.raises(DamagedData, match="join again"):
+    with pytest.raises(CorruptData, match="join again"):
         MetadataMachine(tmp_path)
     assert (tmp_path / FILE_NAME).read_bytes() == data
 
@@ -166,7 +166,7 @@ def test_rows_that_hold_no_state_are_reported(tmp_path: Path) -> None:
     other = sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)
     other.execute("UPDATE nodes SET status = 'somewhere'")
     other.close()
-    with pytest.raises(DamagedData):
+    with pytest.raises(CorruptData):
         MetadataMachine(tmp_path)
 
 

@@ -10,7 +10,7 @@ import pytest
 from support.disk import SimulatedDisk
 
 from goq.cluster.raft.log.journal import Journal
-from goq.errors import LogFailed
+from goq.errors import StorageFailed
 
 FOLDER = Path("/raft")
 ENTRY = (b"\1 a command", 2, 1)
@@ -24,7 +24,7 @@ def test_an_entry_that_a_failed_sync_left_is_durable_once_the_journal_is_open_ag
     journal = Journal.open(disk, FOLDER, ["n1"])
     journal.add(*ENTRY)
     disk.fault = lambda operation, _path: errno.EIO if operation == "sync" else None
-    with pytest.raises(LogFailed):
+    with pytest.raises(StorageFailed):
         journal.sync()
     disk.fault = lambda _operation, _path: None
     disk.crash(power=False)

@@ -13,7 +13,7 @@ from support.disk import SimulatedCrash, SimulatedDisk
 from goq.cluster.raft import codec
 from goq.cluster.raft.log.journal import FILE_NAME, SYNCED_NAME, Journal
 from goq.cluster.raft.state_machine.state_machine import Request
-from goq.errors import DamagedData, LogFailed, StorageFull
+from goq.errors import CorruptData, StorageFailed, StorageFull
 
 FOLDER = Path("/raft")
 MEMBERS = ["n1=a:1", "n2=b:2"]
@@ -83,7 +83,7 @@ def test_a_journal_cut_at_any_byte_tells_damage_from_a_torn_end() -> None:
     for size in range(len(data) + 1):
         disk.put(FOLDER / FILE_NAME, data[:size])
         if size < synced_bytes:
-            with pytest.raises(DamagedData):
+            with pytest.raises(CorruptData):
                 open_journal(disk.copy())
         else:
             reading = contents(open_journal(disk.copy()))
@@ -101,7 +101,7 @@ def test_a_journal_with_any_bit_flipped_tells_damage_from_a_torn_end() -> None:
         flipped[bit // 8] ^= 1 << bit % 8
         disk.put(FOLDER / FILE_NAME, bytes(flipped))
         if bit // 8 < synced_bytes:
-            with pytest.raises(DamagedData):
+            with pytest.raises(CorruptData):
                 open_journal(disk.copy())
         else:
             assert contents(open_journal(disk.copy())) in readings[:-1]
@@ -133,7 +133,7 @@ def test_a_journal_that_is_gone_is_not_taken_for_a_new_one() -> None:
     disk = SimulatedDisk(Random(1))
     open_journal(disk)
     disk.delete(FOLDER / FILE_NAME)
-    with pytest.raises(DamagedData, match="is gone"):
+    with pytest.raises(CorruptData, match="is gone"):
         open_journal(disk)
 
 
@@ -218,12 +218,12 @@ def test_after_a_failed_sync_the_journal_takes_nothing_more() -> None:
     journal = open_journal(disk)
     add(journal, 1)
     disk.fault = lambda operation, _path: errno.EIO if operation == "sync" else None
-    with pytest.raises(LogFailed):
+    with pytest.raises(StorageFailed):
         journal.sync()
     disk.fault = lambda _operation, _path: None
-    with pytest.raises(LogFailed):
+    with pytest.raises(StorageFailed):
         add(journal, 1)
-    with pytest.raises(LogFailed):
+    with pytest.raises(StorageFailed):
         journal.sync()
 
 

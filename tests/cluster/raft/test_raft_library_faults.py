@@ -28,7 +28,7 @@ from support.raft import (
 
 from goq.cluster.raft.log.journal import Journal
 from goq.cluster.raft.state_machine.state_machine import Refused
-from goq.errors import DamagedData
+from goq.errors import CorruptData
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_a_leader_that_contradicts_what_is_committed_stops_the_node(
 ) -> None:
     node = hardened("n2", ["n1", "n3"], disk)
     transport_of(node).tell("n1", append_entries((1, 0), entries(2, 3, 1), term=1, commit=3))
-    with pytest.raises(DamagedData, match="contradicts"):
+    with pytest.raises(CorruptData, match="contradicts"):
         transport_of(node).tell("n3", append_entries((2, 1), entries(3, 3, 2), term=2, commit=3))
     assert node.failure is not None
 

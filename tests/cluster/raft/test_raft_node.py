@@ -17,7 +17,7 @@ from goq.cluster.raft.state_machine.watched import Applied
 from goq.cluster.raft.timing import Timing
 from goq.errors import (
     Conflict,
-    DamagedData,
+    CorruptData,
     GoqError,
     InvalidInput,
     ShuttingDown,
@@ -378,7 +378,7 @@ def test_a_member_whose_log_is_gone_does_not_start(tmp_path: Path) -> None:
         for file in (tmp_path / "n1" / "raft").iterdir():
             file.unlink()
         again = Running(specs[0], specs, tmp_path)
-        with pytest.raises(DamagedData, match="join again with an empty"):
+        with pytest.raises(CorruptData, match="join again with an empty"):
             await again.start()
         await again.stop()
 

@@ -26,7 +26,7 @@ from support.raft import (
 from goq.cluster.raft import codec
 from goq.cluster.raft.log.journal import FILE_NAME, Journal
 from goq.cluster.raft.log.records import Entry, pack_entry
-from goq.errors import DamagedData, InvalidInput
+from goq.errors import CorruptData, InvalidInput
 
 SPRUNG: list[int] = []
 
@@ -128,7 +128,7 @@ def test_a_journal_that_is_or_has_a_pickle_does_not_open(
     Journal.open(disk, FOLDER, ["n1"]).close()
     data = disk.read_all(FOLDER / FILE_NAME)
     disk.put(FOLDER / FILE_NAME, TRAP if record is TRAP else data + record)
-    with pytest.raises((DamagedData, InvalidInput)):
+    with pytest.raises((CorruptData, InvalidInput)):
         hardened("n1", [], disk)
 
 

@@ -24,7 +24,7 @@ from support.raft import (
 from goq import limits
 from goq.cluster.raft.log.snapshots import IN_NAME, OUT_NAME
 from goq.cluster.raft.pysyncobj.raft import HardenedSyncObj
-from goq.errors import DamagedData
+from goq.errors import CorruptData
 
 WORDS = [f"word {number}" for number in range(40)]
 
@@ -155,7 +155,7 @@ def test_a_log_that_begins_after_the_state_ends_is_refused(time: ManualTime) -> 
     pair.finish()
     live(pair.nodes, time, 10)
     pair.disk.delete(FOLDER / "words")
-    with pytest.raises(DamagedData, match="begins at"):
+    with pytest.raises(CorruptData, match="begins at"):
         pair.restart()
 
 

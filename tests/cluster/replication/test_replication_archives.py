@@ -30,7 +30,7 @@ from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.repair.protocol import Standing
 from goq.cluster.replication.replica import Replica
 from goq.config.topic import TopicSettings
-from goq.errors import DamagedData, InvalidFrame, TopicNotFound, Unavailable
+from goq.errors import CorruptData, InvalidFrame, TopicNotFound, Unavailable
 from goq.storage.node_db import ArchiveRow
 
 KEY = PartitionKey("t", 1, 0)
@@ -173,7 +173,7 @@ def test_a_topic_that_is_being_deleted_holds_nobody_up(monkeypatch: pytest.Monke
 def test_a_file_that_is_not_there_and_bytes_that_ask_nothing_are_refused() -> None:
     async def run() -> None:
         full, _ = await two_nodes()
-        with pytest.raises(DamagedData):
+        with pytest.raises(CorruptData):
             await full.follows({}).answer(ArchiveRequest(KEY, 0, 3, is_file=True))
 
     asyncio.run(run())

@@ -16,7 +16,7 @@ from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.replica import Part
 from goq.config.topic import TopicSettings
 from goq.delivery.settlement import acknowledge
-from goq.errors import GoqError, SequenceGap
+from goq.errors import GoqError, OutOfOrderSequence
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.view import FrameView
 from goq.model import Receipt
@@ -137,7 +137,7 @@ class World:
                 partition.check_publish(view.header.frame_bytes)
                 done = partition.publish(view)
                 return (await asyncio.wait_for(asyncio.shield(done), 1.0)).offset
-            except SequenceGap as error:  # all before it was acknowledged
+            except OutOfOrderSequence as error:  # all before it was acknowledged
                 self.books.problems.append(f"a producer was refused for good: {error}")
                 await asyncio.sleep(1)
             except (GoqError, TimeoutError):

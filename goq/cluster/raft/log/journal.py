@@ -37,7 +37,7 @@ from goq.cluster.raft.log.records import (
     unpack,
 )
 from goq.cluster.raft.member import changed
-from goq.errors import DamagedData, LogFailed, StorageFull
+from goq.errors import CorruptData, StorageFailed, StorageFull
 from goq.storage.disk import Disk, is_full
 
 FILE_NAME = "journal"
@@ -52,7 +52,7 @@ class Journal:
 
     Also what the library takes for a journal: ``len``, items and slices (of :class:`Entry`),
     ``add``, ``setCurrentTerm`` and its other methods. Raises ``StorageFull`` where a later try may
-    succeed, and ``LogFailed`` for ever after the disk has failed.
+    succeed, and ``StorageFailed`` for ever after the disk has failed.
     """
 
     def __init__(self, disk: Disk, folder: Path, records: list[Record]) -> None:
@@ -76,13 +76,13 @@ class Journal:
     def open(cls, disk: Disk, folder: Path, members: list[str]) -> Journal:
         """Open the journal in a folder; a new one begins with these members.
 
-        Raises ``DamagedData`` when bytes that were synced are no longer as they were.
+        Raises ``CorruptData`` when bytes that were synced are no longer as they were.
         """
         disk.make_dir(folder)
         names = disk.names(folder)
         if FILE_NAME not in names:
             if SYNCED_NAME in names:
-                raise DamagedData(f"{folder / FILE_NAME} is gone; {_ADVICE}")
+                raise CorruptData(f"{folder / FILE_NAME} is gone; {_ADVICE}")
             base = Base(FORMAT, 1, members)
             disk.replace(folder / FILE_NAME, _whole(base, Term(0, None), [_FIRST]))
         path = folder / FILE_NAME
@@ -196,7 +196,7 @@ class Journal:
             if is_full(error) and self._waiting:  # nothing of it was written
                 raise StorageFull(f"no room on the disk of {self._path}; free some space") from None
             self._failed = True
-            raise LogFailed(f"{self._path} could not be written: {error}") from error
+            raise StorageFailed(f"{self._path} could not be written: {error}") from error
 
     def trim(self, index: int) -> None:
         """Let go of all before an entry, which becomes the first."""
@@ -228,7 +228,7 @@ class Journal:
             if is_full(error) and self._base is not base:
                 raise StorageFull(f"no room on the disk of {self._path}; free some space") from None
             self._failed = True
-            raise LogFailed(f"{self._path} could not be replaced: {error}") from error
+            raise StorageFailed(f"{self._path} could not be replaced: {error}") from error
 
     def _take(self, value: Base | Term | Entry) -> None:
         if isinstance(value, Term):
@@ -237,11 +237,11 @@ class Journal:
             if self._entries:
                 place = value.index - self.first.index
                 if not 0 < place <= len(self._entries):
-                    raise DamagedData(f"{self._path} has entry {value.index} out of its order")
+                    raise CorruptData(f"{self._path} has entry {value.index} out of its order")
                 del self._entries[place:]
             self._entries.append(value)
         else:
-            raise DamagedData(f"{self._path} begins twice; {_ADVICE}")
+            raise CorruptData(f"{self._path} begins twice; {_ADVICE}")
 
     def _settle(self, data: bytes, synced_bytes: int) -> None:
         """Cut off a torn end, and make durable what a process that ended had only written.
@@ -264,7 +264,7 @@ class Journal:
 
     def _raise_if_failed(self) -> None:
         if self._failed:
-            raise LogFailed(f"{self._path} failed before; restart the node once the disk works")
+            raise StorageFailed(f"{self._path} failed before; restart the node once the disk works")
 
     # The library's names
 
@@ -308,12 +308,12 @@ def _whole(base: Base, term: Term, entries: list[Entry]) -> bytes:
 def _check_sound(path: Path, records: list[Record], synced: _Synced | None) -> None:
     kinds = [type(record.value) for record in records[:3]]
     if kinds != [Base, Term, Entry]:  # a file gets these before it gets its name
-        raise DamagedData(f"{path} does not begin as a journal does; {_ADVICE}")
+        raise CorruptData(f"{path} does not begin as a journal does; {_ADVICE}")
     end = records[-1].end
     base = records[0].value
     assert isinstance(base, Base)
     if synced is not None and synced.generation == base.generation and end < synced.size_bytes:
-        raise DamagedData(
+        raise CorruptData(
             f"{path} is damaged at byte {end} of {synced.size_bytes} that were synced; {_ADVICE}"
         )
 

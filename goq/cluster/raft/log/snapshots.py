@@ -18,7 +18,7 @@ from crc32c import crc32c
 
 from goq import limits
 from goq.cluster.raft.state_machine.state_machine import MachineFailed, StateMachine
-from goq.errors import DamagedData, StorageFull
+from goq.errors import CorruptData, StorageFull
 from goq.storage.disk import Disk, File, is_full
 
 OUT_NAME = "snapshot.out"
@@ -81,13 +81,13 @@ class Snapshots:
     def recover(self, first_index: int, first_term: int) -> None:
         """Finish an installation that a crash cut short, and clear away the rest.
 
-        ``DamagedData`` when the log begins after what the machine has, and no snapshot is there.
+        ``CorruptData`` when the log begins after what the machine has, and no snapshot is there.
         """
         whole = self._whole_name(first_index, first_term)
         names = self._disk.names(self._folder)
         if self._machine.applied_index < first_index and first_index > 1:
             if whole not in names:
-                raise DamagedData(
+                raise CorruptData(
                     f"the state of this node ends at {self._machine.applied_index}, the log in"
                     f" {self._folder} begins at {first_index}; remove this node from the cluster,"
                     " and let it join again with an empty folder"

@@ -23,12 +23,12 @@ from goq.cluster.raft.log.records import Entry
 from goq.cluster.raft.log.snapshots import Snapshots
 from goq.cluster.raft.member import Member, in_order
 from goq.cluster.raft.state_machine.state_machine import MachineFailed, Refused, StateMachine
-from goq.errors import DamagedData, GoqError, LogFailed, StorageFull
+from goq.errors import CorruptData, GoqError, StorageFailed, StorageFull
 
 if VERSION != "0.3.17":
     raise ImportError(f"goq needs pysyncobj 0.3.17, not {VERSION}: pip install pysyncobj==0.3.17")
 
-FATAL = (LogFailed, DamagedData, MachineFailed, OSError, MemoryError)
+FATAL = (StorageFailed, CorruptData, MachineFailed, OSError, MemoryError)
 """After these a node does nothing any more: what it has in memory may not be on its disk."""
 
 _log = logging.getLogger(__name__)
@@ -204,7 +204,7 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
 
     def _raise_if_failed(self) -> None:
         if self._failure is not None:
-            raise LogFailed(f"this member of the cluster has stopped: {self._failure}")
+            raise StorageFailed(f"this member of the cluster has stopped: {self._failure}")
 
     def _doDestroy(self) -> None:
         super()._doDestroy()

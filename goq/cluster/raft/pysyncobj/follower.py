@@ -14,7 +14,7 @@ from goq.cluster.raft.log.snapshots import Copy
 from goq.cluster.raft.member import Member
 from goq.cluster.raft.pysyncobj import leader as leading
 from goq.cluster.raft.pysyncobj.core import FATAL, now_s
-from goq.errors import DamagedData, InvalidInput, StorageFull
+from goq.errors import CorruptData, InvalidInput, StorageFull
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class _SyncObj(leading._SyncObj):
     def __take_entry(self, entry: Entry) -> None:
         journal = self.__raftLog
         if entry.index <= self.__raftCommitIndex:
-            raise DamagedData(f"the leader contradicts the committed entry {entry.index}")
+            raise CorruptData(f"the leader contradicts the committed entry {entry.index}")
         cut = [old.command[0] for old in journal[entry.index - journal.first.index :]]
         journal.add(*entry)
         if codec.MEMBERSHIP in (*cut, entry.command[0]):

@@ -18,7 +18,7 @@ from goq.cluster.raft.member import Member, check_member
 from goq.cluster.raft.pysyncobj import follower as following
 from goq.cluster.raft.pysyncobj.core import now_s
 from goq.cluster.raft.state_machine.state_machine import Request, StateMachine
-from goq.errors import DamagedData
+from goq.errors import CorruptData
 from goq.storage.disk import Disk
 
 Callback = Callable[[Any, int], None]
@@ -32,7 +32,7 @@ class HardenedSyncObj(following._SyncObj):
     ``self_id`` and ``other_ids`` are members, as ``n1`` or ``n1=host:port``; the others count only
     where the folder is new, later those in the log do. ``transport_class`` is called as the
     library does. ``request_ids`` gives all randomness, that of elections too; time is what
-    ``pysyncobj.syncobj.monotonicTime`` returns. Raises ``DamagedData`` when the folder and the
+    ``pysyncobj.syncobj.monotonicTime`` returns. Raises ``CorruptData`` when the folder and the
     machine do not go together, or bytes that were synced are no longer as they were.
     """
 
@@ -135,7 +135,7 @@ class HardenedSyncObj(following._SyncObj):
 
 def _check_together(folder: Path, applied_index: int, last_index: int) -> None:
     if applied_index > last_index:
-        raise DamagedData(
+        raise CorruptData(
             f"the state of this node has command {applied_index}, but the log in {folder} ends"
             f" at {last_index}; remove this node from the cluster, and let it join again with"
             " an empty folder"

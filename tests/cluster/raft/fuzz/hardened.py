@@ -15,7 +15,7 @@ from goq import limits
 from goq.cluster.raft import codec
 from goq.cluster.raft.pysyncobj.raft import HardenedSyncObj
 from goq.cluster.raft.state_machine.state_machine import MachineFailed, Request
-from goq.errors import DamagedData, LogFailed, StorageFull
+from goq.errors import CorruptData, StorageFailed, StorageFull
 
 from .library import Callback, Message, Place, Sizes
 from .machine import Machine
@@ -28,7 +28,7 @@ class Hardened:
 
     keeps_machine = True
     keeps_members = True
-    stops = (LogFailed, DamagedData, MachineFailed, OSError)
+    stops = (StorageFailed, CorruptData, MachineFailed, OSError)
     bears = (StorageFull,)
 
     @contextmanager
