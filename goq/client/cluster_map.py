@@ -20,7 +20,7 @@ _PASSED_OVER_S: Final = 2.0
 _LEARN_AGAIN_S: Final = 1.0
 
 
-class Place(NamedTuple):
+class TopicPartition(NamedTuple):
     """A partition, whose leader is the one to ask."""
 
     topic: str
@@ -43,7 +43,7 @@ class _Topic(msgspec.Struct):
     partitions: list[_Partition]
 
 
-class ClusterMap(msgspec.Struct):
+class _ClusterAnswer(msgspec.Struct):
     """What ``GET /v1/cluster`` answers, as far as it matters here."""
 
     version: int
@@ -51,7 +51,7 @@ class ClusterMap(msgspec.Struct):
     topics: list[_Topic]
 
 
-decode_map = msgspec.json.Decoder(ClusterMap).decode
+decode_map = msgspec.json.Decoder(_ClusterAnswer).decode
 
 
 class _Known(NamedTuple):
@@ -61,7 +61,7 @@ class _Known(NamedTuple):
     leaders: dict[int, str | None]
 
 
-class Places:
+class ClusterMap:
     """What one client knows, shared by all its connections. ``now_s`` is monotonic.
 
     A node is known by its URL. Learned ones are used only where they have the scheme of those given
@@ -107,7 +107,7 @@ class Places:
         self._asked_s[topic] = now_s
         return True
 
-    def take(self, topic: str, found: ClusterMap) -> None:
+    def take(self, topic: str, found: _ClusterAnswer) -> None:
         """Learn who leads what of a topic."""
         urls = {node.id: url for node in found.nodes if (url := self._usable(node.url))}
         self._learned = [urls[node.id] for node in found.nodes if node.id in urls and _is_up(node)]
@@ -123,7 +123,7 @@ class Places:
         known = self._known.get(topic)
         return known.version if known is not None and known.version >= 0 else None
 
-    def leader(self, place: Place) -> str | None:
+    def leader(self, place: TopicPartition) -> str | None:
         """Return who is known to lead a partition, None where nobody is, or does not answer."""
         known = self._known.get(place.topic)
         url = None if known is None else known.leaders.get(place.partition)
@@ -143,11 +143,11 @@ class Places:
             found = found[turn:] + found[:turn]
         return found
 
-    def url_for(self, place: Place | None) -> str:
+    def url_for(self, place: TopicPartition | None) -> str:
         """Return which node to ask."""
         return (self.leader(place) if place is not None else None) or self._current
 
-    def moved(self, place: Place | None, leader: str | None) -> None:
+    def moved(self, place: TopicPartition | None, leader: str | None) -> None:
         """Hear that a node does not lead a partition, and who does where that was said."""
         if place is None or (known := self._known.get(place.topic)) is None:
             return

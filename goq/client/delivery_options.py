@@ -99,7 +99,7 @@ class NodeClock:
         return self._ahead_us + self.monotonic_us()
 
 
-class Target(NamedTuple):
+class TopicPublishSettings(NamedTuple):
     """What is known of the topic that a message goes to."""
 
     lanes: str = DEFAULT_LANES

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import httpx
 import msgspec
 
-from goq.client.retry import Failure
+from goq.client.retry import RequestFailure
 from goq.errors import (
     BY_CODE,
     Conflict,
@@ -81,15 +81,15 @@ def error_of_answer(answer: Answer, server: str) -> GoqError:
     )
 
 
-def failure_of_transport(error: httpx.TransportError, server: str) -> Failure:
+def failure_of_transport(error: httpx.TransportError, server: str) -> RequestFailure:
     """Return what a request that got no whole answer ends in."""
     said = str(error) or type(error).__name__
     if isinstance(error, httpx.PoolTimeout):
-        return Failure(
+        return RequestFailure(
             Unavailable(f"all connections to {server} are busy: {said}"), maybe_done=False
         )
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-        return Failure(
+        return RequestFailure(
             Unavailable(
                 f"cannot connect to {server}: {said}; is a node running there?"
                 " start one with: goq serve"
@@ -97,13 +97,13 @@ def failure_of_transport(error: httpx.TransportError, server: str) -> Failure:
             maybe_done=False,
         )
     if isinstance(error, httpx.TimeoutException):
-        return Failure(
+        return RequestFailure(
             TimedOut(f"no answer from {server} in time; the request may still have been done"),
             maybe_done=True,
         )
     if isinstance(error, httpx.LocalProtocolError | httpx.UnsupportedProtocol):
-        return Failure(InvalidInput(f"cannot ask {server}: {said}"), maybe_done=False)
-    return Failure(
+        return RequestFailure(InvalidInput(f"cannot ask {server}: {said}"), maybe_done=False)
+    return RequestFailure(
         Unavailable(
             f"the connection to {server} broke before an answer came ({said});"
             " the request may still have been done"

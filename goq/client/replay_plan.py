@@ -12,9 +12,9 @@ from typing import Final
 
 import msgspec
 
-from goq.client.batch import producer_id_of
 from goq.client.delivery_options import lanes_of
 from goq.client.messages import LogMessage
+from goq.client.producer_batch import producer_id_of
 from goq.errors import InvalidInput
 from goq.frame.hashing import partition_of
 from goq.model import Header, Message, MessageId

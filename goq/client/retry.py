@@ -14,7 +14,7 @@ from goq.errors import GoqError, TimedOut
 
 
 @dataclass(frozen=True, slots=True)
-class RetryPolicy:
+class BackoffPolicy:
     """How long failed requests are tried again, counted from the first failure."""
 
     total_ms: int
@@ -23,18 +23,18 @@ class RetryPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class RequestFailure:
     """One failed attempt: the error it would end in, and whether it may have taken effect."""
 
     error: GoqError
     maybe_done: bool
 
 
-class Attempts:
+class RetryAttempts:
     """The attempts at one request. ``draw`` gives numbers from 0 to 1, ``now_s`` is monotonic."""
 
     def __init__(
-        self, policy: RetryPolicy, *, draw: Callable[[], float], now_s: Callable[[], float]
+        self, policy: BackoffPolicy, *, draw: Callable[[], float], now_s: Callable[[], float]
     ) -> None:
         self._policy = policy
         self._draw = draw
@@ -42,7 +42,7 @@ class Attempts:
         self._failures = 0
         self._deadline_s = 0.0
 
-    def pause_s(self, failure: Failure, *, repeatable: bool) -> float | None:
+    def pause_s(self, failure: RequestFailure, *, repeatable: bool) -> float | None:
         """Return how long to wait before the next attempt, or None when there is to be none.
 
         A request that may have taken effect is sent again only if it is ``repeatable``: doing it
@@ -62,6 +62,6 @@ class Attempts:
         return pause_ms / 1000
 
 
-def answered(error: GoqError) -> Failure:
+def answered(error: GoqError) -> RequestFailure:
     """Return the failure that a node's problem answer is: only a time-out leaves doubt."""
-    return Failure(error, maybe_done=isinstance(error, TimedOut))
+    return RequestFailure(error, maybe_done=isinstance(error, TimedOut))

@@ -8,7 +8,7 @@ import pytest
 from client_fake_node import FakeGroup, FakeNode
 
 from goq.client import AsyncClient, Client, ReceivedMessage
-from goq.client._sync.settlement import Extender
+from goq.client._sync.settlement import LeaseExtender
 from goq.errors import GoqError, InvalidInput, LeaseLost, TopicNotFound, Unavailable
 from goq.model import Message, MessageId, Receipt
 
@@ -244,7 +244,7 @@ def test_auto_extend_renews_what_is_not_settled(node: FakeNode, client: Client) 
 def test_an_extender_forgets_leases_that_are_lost(node: FakeNode, client: Client) -> None:
     group = fill(node, client, 3)
     messages = client.receive("orders", "workers")
-    extender = Extender(client._settler, 60_000)
+    extender = LeaseExtender(client._settler, 60_000)
     extender.watch(messages)
     client.nack("orders", "workers", [messages[1].receipt])
     extender.renew()

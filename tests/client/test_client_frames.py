@@ -8,7 +8,7 @@ import pytest
 from support.running_node import running_node
 
 from goq.client import Client
-from goq.client.batch import producer_id_of
+from goq.client.producer_batch import producer_id_of
 from goq.errors import OutOfOrderSequence, TopicNotFound
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
 

@@ -10,7 +10,7 @@ from client_fake_node import FakeNode
 from client_scripted_server import ScriptedServer, ok
 
 from goq.client import AsyncClient, Client, DamagedRange
-from goq.client._sync.log_reader import Log, Span
+from goq.client._sync.topic_reader import LogRange, TopicReader
 from goq.errors import CorruptData, InvalidInput, PartitionNotFound
 from goq.units import format_time_us
 
@@ -62,7 +62,7 @@ def test_small_pieces_make_the_same_whole(
 ) -> None:
     node.create("lines", 3)
     scatter(client, BATCHES)
-    monkeypatch.setattr("goq.client._sync.log_reader.READ_MESSAGES_MIN", 1)
+    monkeypatch.setattr("goq.client._sync.topic_reader.READ_MESSAGES_MIN", 1)
     monkeypatch.setattr("goq.limits.READ_MESSAGES_MAX", 3)
     assert [m.value for m in client.log("lines")] == LINES
     assert len(node.paths("GET", "limit=1")) > len(LINES) / 2
@@ -177,7 +177,7 @@ def test_following_has_no_end(client: Client) -> None:
 
 def test_memory_holds_one_piece_of_a_partition(node: FakeNode, client: Client) -> None:
     node.create("lines", 100)
-    log = Log(client._http, "lines", None, Span(), follow=False, on_damage=None)
+    log = TopicReader(client._http, "lines", None, LogRange(), follow=False, on_damage=None)
     assert list(log.messages()) == []
     assert log.limit == 100
 
@@ -220,7 +220,7 @@ def test_the_end_that_a_partition_had_bounds_what_is_read_of_it(
     node.create("lines")
     client.publish_many("lines", [b"a", b"b"])
     client.publish_many("lines", [b"c", b"d"])
-    monkeypatch.setattr("goq.client._sync.log_reader.READ_MESSAGES_MIN", 1)
+    monkeypatch.setattr("goq.client._sync.topic_reader.READ_MESSAGES_MIN", 1)
     monkeypatch.setattr("goq.limits.READ_MESSAGES_MAX", 3)
     seen = []
     for message in client.log("lines"):

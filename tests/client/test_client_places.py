@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from goq.client.cluster_map import ClusterMap, Place, Places
+from goq.client.cluster_map import ClusterMap, TopicPartition, _ClusterAnswer
 
 A, B, C = (f"http://{name}:8080" for name in "abc")
-ORDERS_0, ORDERS_1 = Place("orders", 0), Place("orders", 1)
+ORDERS_0, ORDERS_1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
 
 class Clock:
@@ -20,7 +20,7 @@ class Clock:
 
 def a_map(
     *leaders: str | None, version: int = 5, nodes: dict[str, str] | None = None
-) -> ClusterMap:
+) -> _ClusterAnswer:
     urls = {"a": A, "b": B, "c": C} if nodes is None else nodes
     document = {
         "version": version,
@@ -35,12 +35,12 @@ def a_map(
             }
         ],
     }
-    return msgspec.convert(document, ClusterMap)
+    return msgspec.convert(document, _ClusterAnswer)
 
 
-def places(*leaders: str | None, servers: tuple[str, ...] = (A,)) -> tuple[Places, Clock]:
+def places(*leaders: str | None, servers: tuple[str, ...] = (A,)) -> tuple[ClusterMap, Clock]:
     clock = Clock()
-    found = Places(servers, clock)
+    found = ClusterMap(servers, clock)
     found.hear("5")
     assert found.wants("orders")
     found.take("orders", a_map(*leaders))
@@ -48,7 +48,7 @@ def places(*leaders: str | None, servers: tuple[str, ...] = (A,)) -> tuple[Place
 
 
 def test_a_node_that_says_nothing_of_a_cluster_is_never_asked_about_one() -> None:
-    known = Places([A], Clock())
+    known = ClusterMap([A], Clock())
     known.hear(None)
     known.hear("not a version")
     known.failed(A, answered=False)
@@ -62,7 +62,7 @@ def test_a_partition_is_asked_of_its_leader_and_everything_else_of_any_node() ->
     assert known.url_for(ORDERS_0) == B
     assert known.url_for(ORDERS_1) == C
     assert known.url_for(None) == A
-    assert known.url_for(Place("others", 0)) == A
+    assert known.url_for(TopicPartition("others", 0)) == A
     assert known.leaders("orders") == [B, C]
 
 
@@ -110,7 +110,7 @@ def test_the_only_server_given_may_die_when_others_were_learned() -> None:
 
 
 def test_when_no_node_answers_they_are_asked_in_turn() -> None:
-    known = Places([A, B], Clock())
+    known = ClusterMap([A, B], Clock())
     asked = []
     for _ in range(4):
         asked.append(known.current)
@@ -133,7 +133,7 @@ def test_a_partition_without_a_leader_is_asked_of_any_node() -> None:
 
 
 def test_nodes_that_speak_without_tls_are_not_learned_from_one_that_spoke_with_it() -> None:
-    known = Places(["https://a:8080"], Clock())
+    known = ClusterMap(["https://a:8080"], Clock())
     known.hear("5")
     known.take("orders", a_map("b", "c", nodes={"b": B, "c": "https://c:8080"}))
     assert known.leaders("orders") == ["https://c:8080"]
@@ -151,7 +151,7 @@ def test_leaders_are_asked_for_messages_in_turn_without_those_that_do_not_answer
 
 def test_a_topic_that_is_gone_has_no_leaders_any_more() -> None:
     known, _ = places("b", "c")
-    gone = ClusterMap(6, [], [])
+    gone = _ClusterAnswer(6, [], [])
     known.take("orders", gone)
     assert known.leaders("orders") == []
     assert known.url_for(ORDERS_0) == A

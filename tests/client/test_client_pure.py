@@ -7,24 +7,24 @@ import json
 
 import pytest
 
-from goq.client.batch import Batch, batches_of
 from goq.client.messages import PublishedBatch, PublishedRun, joined
+from goq.client.producer_batch import ProducerBatch, batches_of
 from goq.client.protocol import frames as wire
-from goq.client.retry import Attempts, Failure, RetryPolicy
+from goq.client.retry import BackoffPolicy, RequestFailure, RetryAttempts
 from goq.errors import CorruptData, InvalidFrame, InvalidInput, TimedOut, Unavailable
 from goq.frame.encoder import Columns, encode_frame
 from goq.frame.hashing import partition_of
 from goq.frame.header import parse_header, stamp
 from goq.model import Message, Receipt
 
-BROKEN = Failure(Unavailable("broken"), maybe_done=True)
-REFUSED = Failure(Unavailable("refused"), maybe_done=False)
+BROKEN = RequestFailure(Unavailable("broken"), maybe_done=True)
+REFUSED = RequestFailure(Unavailable("refused"), maybe_done=False)
 
 
-def attempts(total_ms: int, *, draw: float = 1.0, now: list[float] | None = None) -> Attempts:
+def attempts(total_ms: int, *, draw: float = 1.0, now: list[float] | None = None) -> RetryAttempts:
     clock = now or [0.0]
-    policy = RetryPolicy(total_ms, initial_ms=100, pause_ms_max=1000)
-    return Attempts(policy, draw=lambda: draw, now_s=lambda: clock[0])
+    policy = BackoffPolicy(total_ms, initial_ms=100, pause_ms_max=1000)
+    return RetryAttempts(policy, draw=lambda: draw, now_s=lambda: clock[0])
 
 
 def test_pauses_double_up_to_their_ceiling() -> None:
@@ -50,7 +50,7 @@ def test_nothing_is_tried_again_without_time_for_it() -> None:
 
 
 def test_a_node_that_names_a_time_is_obeyed() -> None:
-    failure = Failure(Unavailable("", retry_after_ms=1500), maybe_done=False)
+    failure = RequestFailure(Unavailable("", retry_after_ms=1500), maybe_done=False)
     assert attempts(60_000).pause_s(failure, repeatable=False) == 1.5
     assert attempts(1000).pause_s(failure, repeatable=False) is None
 
@@ -58,14 +58,14 @@ def test_a_node_that_names_a_time_is_obeyed() -> None:
 def test_only_repeatable_requests_are_sent_again_when_in_doubt() -> None:
     assert attempts(1000).pause_s(BROKEN, repeatable=False) is None
     assert attempts(1000).pause_s(BROKEN, repeatable=True) is not None
-    in_doubt = Failure(TimedOut(""), maybe_done=True)
+    in_doubt = RequestFailure(TimedOut(""), maybe_done=True)
     assert attempts(1000).pause_s(in_doubt, repeatable=False) is None
-    wrong = Failure(InvalidInput(""), maybe_done=False)
+    wrong = RequestFailure(InvalidInput(""), maybe_done=False)
     assert attempts(1000).pause_s(wrong, repeatable=True) is None
 
 
 def test_a_batch_is_divided_by_keys_and_loses_nothing() -> None:
-    batch = Batch()
+    batch = ProducerBatch()
     messages = [
         Message(b"%d" % n, b"k%d" % n if n % 3 else None, [("h", b"%d" % n)] if n % 5 == 0 else ())
         for n in range(100)
@@ -93,7 +93,7 @@ def test_a_batch_is_divided_by_keys_and_loses_nothing() -> None:
 
 
 def test_named_partitions_win_over_keys() -> None:
-    batch = Batch()
+    batch = ProducerBatch()
     batch.add(Message(b"a", b"k"), 1)
     batch.add(Message(b"b", b"k"), 1, partition=3)
     batch.add_values([b"c"], 1)

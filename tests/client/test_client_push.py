@@ -10,7 +10,7 @@ import pytest
 from client_fake_node import FakeGroup, FakeNode
 
 from goq.client import AsyncClient, Client
-from goq.client.protocol.frames import StreamedAnswers
+from goq.client.protocol.frames import StreamSplitter
 from goq.errors import InvalidFrame, Unavailable
 from goq.model import Message
 
@@ -160,7 +160,7 @@ def answers(*texts: bytes) -> bytes:
 def test_a_stream_is_cut_into_answers_wherever_it_is_broken(step: int) -> None:
     texts = [b"first answer", b"x" * 5, b"y" * 300]
     data = answers(*texts)
-    cutter = StreamedAnswers(1000)
+    cutter = StreamSplitter(1000)
     found: list[bytes] = []
     for start in range(0, len(data), step):
         found += cutter.feed(data[start : start + step])
@@ -170,4 +170,4 @@ def test_a_stream_is_cut_into_answers_wherever_it_is_broken(step: int) -> None:
 @pytest.mark.parametrize("size", [0, 4, 1001, 2**32 - 1])
 def test_a_length_that_no_answer_has_is_refused(size: int) -> None:
     with pytest.raises(InvalidFrame, match="stream"):
-        StreamedAnswers(1000).feed(size.to_bytes(4, "little"))
+        StreamSplitter(1000).feed(size.to_bytes(4, "little"))

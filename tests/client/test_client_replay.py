@@ -14,8 +14,8 @@ from support.running_node import RunningNode, running_node
 
 from goq import limits
 from goq.client import AsyncClient, Client, ReadBatch
-from goq.client._sync.log_reader import Span
-from goq.client._sync.topic_copy import OVERTAKEN_MAX, Copying
+from goq.client._sync.topic_copy import OVERTAKEN_MAX, TopicCopy
+from goq.client._sync.topic_reader import LogRange
 from goq.client.replay_plan import REPLAYED_FROM, Replay
 from goq.errors import (
     Conflict,
@@ -415,13 +415,15 @@ def test_a_target_that_the_node_does_not_make_is_not_found(tmp_path: Path) -> No
 def test_what_is_to_be_read_besides_is_told_to_the_node(
     client: Client, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Span] = []
+    asked: list[LogRange] = []
 
-    def read(_http: object, _topic: str, _partition: int, span: Span, **_more: int) -> ReadBatch:
+    def read(
+        _http: object, _topic: str, _partition: int, span: LogRange, **_more: int
+    ) -> ReadBatch:
         asked.append(span)
         return ReadBatch(source, 0, frames=[], bounds=(0, 0, 0), damaged=[])
 
-    monkeypatch.setattr("goq.client._sync.log_reader.read", read)
+    monkeypatch.setattr("goq.client._sync.topic_reader.read", read)
     replay = client.replay(
         source, from_time="-1h", include_deleted=True, from_snapshot="2025-01-15", partition=0
     )
@@ -437,11 +439,11 @@ def test_a_replay_that_others_overtake_without_end_gives_up(
 ) -> None:
     tries: list[None] = []
 
-    def overtaken(_copying: Copying) -> None:
+    def overtaken(_copying: TopicCopy) -> None:
         tries.append(None)
         raise OutOfOrderSequence("the node goes on with another number")
 
-    monkeypatch.setattr(Copying, "_copy", overtaken)
+    monkeypatch.setattr(TopicCopy, "_copy", overtaken)
     with pytest.raises(OutOfOrderSequence):
         client.replay_into(client.replay(source, from_offset=0), new_topic(client))
     assert len(tries) == OVERTAKEN_MAX + 1

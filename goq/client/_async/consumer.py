@@ -13,17 +13,17 @@ from typing import Final
 from goq import limits
 from goq.client._async.channel import Channel
 from goq.client._async.http import Http
-from goq.client._async.receive import AsyncDeliveryBatch, Feed, ReceiveOptions, receive
+from goq.client._async.receive import AsyncDeliveryBatch, DeliveryStream, ReceiveOptions, receive
 from goq.client._async.runtime import Lock, Worker, sleep
 from goq.client._async.settlement import (
     AsyncReceivedMessage,
-    Extender,
+    LeaseExtender,
     Settler,
     by_group,
     nack_details,
     receipts_of,
 )
-from goq.client.retry import Failure
+from goq.client.retry import RequestFailure
 from goq.errors import GoqError, Unavailable
 
 _LAST_ANSWER_S_MAX: Final = 1.0
@@ -51,7 +51,7 @@ class ConsumeOptions:
     after_wait: Callable[[], Awaitable[None]] | None
 
 
-class Consumption:
+class Consumer:
     """One loop, and what it was given but has not passed on.
 
     Each topic has a worker, which waits for messages on connections that end with the loop. So
@@ -90,19 +90,19 @@ class Consumption:
         self._passed_on = 0
         self._asked = False
         self._last_s = 0.0
-        self._extender = Extender(settler, options.receive.visibility_ms)
+        self._extender = LeaseExtender(settler, options.receive.visibility_ms)
         self._closing = Lock()
         # a worker rings when there is more (True), and when there will be none (False)
         self._channel = Channel[bool](len(topics))
         self._workers: list[Worker] = []
         self._streams = not self._until_empty and (options.max is None or len(topics) == 1)
-        self._feeds: list[Feed] = []
+        self._feeds: list[DeliveryStream] = []
         self._was_silent = False
         self._receiving: Http | None = None
         self._running = 0
 
     async def messages(
-        self, open_ones: set[Consumption]
+        self, open_ones: set[Consumer]
     ) -> AsyncGenerator[AsyncReceivedMessage, None]:
         """Yield messages; among ``open_ones`` until the loop is left."""
         open_ones.add(self)
@@ -203,12 +203,12 @@ class Consumption:
             self._workers = [Worker(self._fetch, http, topic) for topic in self._topics]
 
     def _start_feed(self, http: Http, topic: str, server: str | None = None) -> None:
-        feed = Feed(http, topic, self._group, self._options.receive, server)
+        feed = DeliveryStream(http, topic, self._group, self._options.receive, server)
         self._feeds.append(feed)
         self._settler.listeners.append(feed.settled)
         self._workers.append(Worker(self._follow, http, feed))
 
-    def _forget(self, feed: Feed) -> None:
+    def _forget(self, feed: DeliveryStream) -> None:
         with contextlib.suppress(ValueError):  # whoever is second has nothing to do
             self._feeds.remove(feed)
             self._settler.listeners.remove(feed.settled)
@@ -222,7 +222,7 @@ class Consumption:
             return min(wait_s, _EXHAUSTED_S)
         return wait_s
 
-    async def _follow(self, http: Http, feed: Feed) -> None:
+    async def _follow(self, http: Http, feed: DeliveryStream) -> None:
         """Take what is pushed from one topic, over one stream after another.
 
         Until the loop ends, or the node is no longer one to be asked.
@@ -250,7 +250,9 @@ class Consumption:
                         raise  # it was tried for as long as it may be
                     if time.monotonic() - opened_s > _SOUND_STREAM_S:
                         attempts = http.attempts()
-                    pause_s = attempts.pause_s(Failure(error, maybe_done=True), repeatable=True)
+                    pause_s = attempts.pause_s(
+                        RequestFailure(error, maybe_done=True), repeatable=True
+                    )
                     if feed.is_wanted:
                         await self._withdraw(feed)
                     if pause_s is None and feed.is_wanted:
@@ -262,7 +264,7 @@ class Consumption:
             if not feed.is_wanted:
                 self._forget(feed)
 
-    async def _ask_all_instead(self, http: Http, feed: Feed) -> None:
+    async def _ask_all_instead(self, http: Http, feed: DeliveryStream) -> None:
         """Go on without streams, of which each would bring ``max`` messages."""
         if await feed.end():
             with contextlib.suppress(Unavailable):  # it has ended
@@ -272,7 +274,7 @@ class Consumption:
         self._forget(feed)
         await self._fetch(http, feed.topic)
 
-    async def _pass_on(self, feed: Feed) -> None:
+    async def _pass_on(self, feed: DeliveryStream) -> None:
         """Take what comes over a stream, until it breaks or ends."""
         async for deliveries in feed.deliveries():
             self._admit(AsyncDeliveryBatch(self._settler, feed.topic, self._group, deliveries))
@@ -297,7 +299,7 @@ class Consumption:
         except Exception as error:
             self._channel.fail(error)
 
-    async def _withdraw(self, feed: Feed) -> None:
+    async def _withdraw(self, feed: DeliveryStream) -> None:
         """Drop what came over a stream that broke and was not passed on.
 
         The node has given it back already if it noticed; a node that was started anew has not.

@@ -13,7 +13,7 @@ import msgspec
 
 from goq.client._async.http import Http
 from goq.client._async.runtime import Worker
-from goq.client.cluster_map import Place
+from goq.client.cluster_map import TopicPartition
 from goq.client.errors import unreadable
 from goq.client.protocol import frames as wire
 from goq.client.protocol import routes
@@ -60,7 +60,7 @@ async def _by_leader(
     await http.find_leaders(topic)
     found: dict[str | None, list[int]] = {}
     for number, (partition, _) in enumerate(frames):
-        found.setdefault(http.places.leader(Place(topic, partition)), []).append(number)
+        found.setdefault(http.places.leader(TopicPartition(topic, partition)), []).append(number)
     return list(found.values())
 
 
@@ -92,7 +92,7 @@ class _Post:
             b"".join([piece for placed in self._frames for piece in wire.place(*placed)]),
             content_type=routes.FRAMES,
             repeatable=True,
-            place=Place(self._topic, self._frames[0][0]) if self._frames else None,
+            place=TopicPartition(self._topic, self._frames[0][0]) if self._frames else None,
         )
         try:
             return wire.decode_published(answer.body, len(self._frames))

@@ -17,9 +17,9 @@ from goq.client._async.frame_publisher import post_frames
 from goq.client._async.http import Http
 from goq.client._async.runtime import Lock
 from goq.client.arguments import message_bytes
-from goq.client.batch import Batch, Share, batches_of
-from goq.client.delivery_options import PLAIN, DeliveryOptions, NodeClock, Target
+from goq.client.delivery_options import PLAIN, DeliveryOptions, NodeClock, TopicPublishSettings
 from goq.client.messages import Published, PublishedBatch, PublishedRun, joined
+from goq.client.producer_batch import PartitionShare, ProducerBatch, batches_of
 from goq.client.protocol import frames as wire
 from goq.client.protocol import routes
 from goq.errors import InvalidInput, PartitionNotFound
@@ -29,11 +29,11 @@ from goq.units import parse_duration_ms, parse_time_us
 
 
 @dataclass(slots=True)
-class Job:
+class PreparedBatch:
     """A batch made ready for the wire: the same bytes on every attempt."""
 
-    batch: Batch
-    shares: Sequence[Share]
+    batch: ProducerBatch
+    shares: Sequence[PartitionShare]
     frames: Sequence[tuple[int, bytes]]
 
 
@@ -53,7 +53,7 @@ class Publisher:
         self._http = http
         self._partition = partition
         self._count: int | None = None
-        self._target = Target()
+        self._target = TopicPublishSettings()
         self._clock = NodeClock()
         self._turn = random.getrandbits(16)
         self.renew()
@@ -72,7 +72,7 @@ class Publisher:
             asked_us = self._clock.monotonic_us()
             found = await self._http.call("PUT", routes.topic(self.topic), repeatable=True)
             settings = found["settings"]
-            self._target = Target(
+            self._target = TopicPublishSettings(
                 settings["priority.lanes"], parse_duration_ms(settings["delay.max"])
             )
             self._clock.note(parse_time_us(found["time"], now_us=0), asked_us)
@@ -94,7 +94,7 @@ class Publisher:
                 await self.partitions(anew=True)
         return self._target.applied(message, options, self._clock.now_us())
 
-    async def prepare(self, batch: Batch, *, compress: bool = False) -> Job:
+    async def prepare(self, batch: ProducerBatch, *, compress: bool = False) -> PreparedBatch:
         """Return the batch as frames that carry the next sequences of their partitions."""
         if self._partition is None or batch.delivery is not None:
             await self.partitions()
@@ -115,9 +115,9 @@ class Publisher:
             self._sequences[share.partition] = self._sequences.get(share.partition, 0) + len(
                 share.positions
             )
-        return Job(batch, shares, frames)
+        return PreparedBatch(batch, shares, frames)
 
-    async def send(self, job: Job) -> PublishedBatch:
+    async def send(self, job: PreparedBatch) -> PublishedBatch:
         """Send a job, again if need be, and return where its messages are.
 
         When the topic has been made anew with fewer partitions, the batch is divided anew.
@@ -133,7 +133,7 @@ class Publisher:
         job.shares, job.frames = divided.shares, divided.frames
         return await self._post(job)
 
-    async def _post(self, job: Job) -> PublishedBatch:
+    async def _post(self, job: PreparedBatch) -> PublishedBatch:
         asked_us = self._clock.monotonic_us()
         stored = await post_frames(self._http, self.topic, job.frames, self._acks)
         runs: list[PublishedRun] = []
@@ -178,11 +178,11 @@ class _Entry:
         self.error: Exception | None = None
 
 
-class _Round(NamedTuple):
+class _Request(NamedTuple):
     """A request under way, and whose messages it carries."""
 
     entries: Sequence[_Entry]
-    job: Job
+    job: PreparedBatch
 
 
 class DirectPublisher:
@@ -192,7 +192,7 @@ class DirectPublisher:
         self._publisher = publisher
         self._lock = Lock()
         self._left: deque[_Entry] = deque()
-        self._round: _Round | None = None
+        self._round: _Request | None = None
 
     async def publish(
         self, message: Message, partition: int | None, options: DeliveryOptions
@@ -240,7 +240,7 @@ class DirectPublisher:
             if self._round is None:
                 await self._publisher.partitions()
                 entries = self._take()
-                self._round = _Round(entries, await self._publisher.prepare(_batch_of(entries)))
+                self._round = _Request(entries, await self._publisher.prepare(_batch_of(entries)))
             entries, job = self._round
             published = await self._publisher.send(job)
         except Exception as error:
@@ -278,8 +278,8 @@ class DirectPublisher:
             )
 
 
-def _batch_of(entries: Sequence[_Entry]) -> Batch:
-    batch = Batch()
+def _batch_of(entries: Sequence[_Entry]) -> ProducerBatch:
+    batch = ProducerBatch()
     for entry in entries:
         batch.add(entry.message, message_bytes(entry.message), entry.partition)
     return batch

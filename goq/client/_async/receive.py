@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from goq import limits
-from goq.client._async.http import Http, Streaming
+from goq.client._async.http import Http, StreamedResponse
 from goq.client._async.settlement import (
     AsyncReceivedMessage,
     Settler,
@@ -25,7 +25,7 @@ from goq.client.errors import Answer, unreadable
 from goq.client.messages import Settled
 from goq.client.protocol import frames as wire
 from goq.client.protocol import routes
-from goq.client.protocol.frames import Delivery
+from goq.client.protocol.frames import PartitionDelivery
 from goq.errors import GoqError, InvalidFrame, Unavailable
 from goq.http.client.http1 import ANSWER_BYTES_MAX
 from goq.units import format_duration_ms
@@ -64,7 +64,7 @@ class AsyncDeliveryBatch:
     """What one receive handed over, unsplit: settling it costs a receipt a range."""
 
     def __init__(
-        self, settler: Settler, topic: str, group: str, deliveries: Sequence[Delivery]
+        self, settler: Settler, topic: str, group: str, deliveries: Sequence[PartitionDelivery]
     ) -> None:
         self.topic = topic
         self.group = group
@@ -154,7 +154,7 @@ async def receive(
     return AsyncDeliveryBatch(settler, topic, group, _decoded(path, answer))
 
 
-def _decoded(path: str, answer: Answer) -> list[Delivery]:
+def _decoded(path: str, answer: Answer) -> list[PartitionDelivery]:
     try:
         return wire.decode_deliveries(answer.body)
     except (msgspec.DecodeError, InvalidFrame) as error:
@@ -165,7 +165,7 @@ _SILENCE_MS_MAX: Final = 2 * limits.HEARTBEAT_MS
 _STREAM_ID: Final = "goq-stream"
 
 
-class Feed:
+class DeliveryStream:
     """Opens streams of a topic, and knows how much of its credit the present one has left.
 
     ``in_flight`` is what this client knows of: messages that came, less those settled here. The
@@ -196,7 +196,7 @@ class Feed:
         self._credit = 0
         self._arrived = 0
         self._arrived_at_grant = 0
-        self._stream: Streaming | None = None
+        self._stream: StreamedResponse | None = None
 
     async def open(self, limit: int | None) -> None:
         """Begin a stream, of ``limit`` messages in all."""
@@ -214,10 +214,10 @@ class Feed:
         if self.is_of_cluster:
             self.server = self._stream.server
 
-    async def deliveries(self) -> AsyncIterator[list[Delivery]]:
+    async def deliveries(self) -> AsyncIterator[list[PartitionDelivery]]:
         """Yield what comes; raise when the stream ends, in whatever way."""
         assert self._stream is not None
-        answers = wire.StreamedAnswers(ANSWER_BYTES_MAX)
+        answers = wire.StreamSplitter(ANSWER_BYTES_MAX)
         try:
             async for piece in self._stream.pieces():
                 for answer in answers.feed(piece):
@@ -281,5 +281,5 @@ class Feed:
                 return True
         return False
 
-    def _path(self, stream: Streaming) -> str:
+    def _path(self, stream: StreamedResponse) -> str:
         return routes.stream(self.topic, self.group, stream.headers.get(_STREAM_ID, ""))

@@ -6,15 +6,15 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import NamedTuple
 
 from goq.client._async.http import Http
-from goq.client._async.log_reader import OnDamage
 from goq.client._async.replay_reader import replayed, resolve
-from goq.client._async.topic_copy import BATCH_MESSAGES, Copying, CopyOptions
+from goq.client._async.topic_copy import BATCH_MESSAGES, CopyOptions, TopicCopy
+from goq.client._async.topic_reader import OnDamage
 from goq.client.arguments import Time
 from goq.client.messages import LogMessage
 from goq.client.replay_plan import Replay
 
 
-class Copied(NamedTuple):
+class CopyResult(NamedTuple):
     """What a replay into a topic came to: copies stored by now, and those there were before."""
 
     stored: int
@@ -80,15 +80,15 @@ class AsyncReplays:
         before_send: Callable[[int], Awaitable[None]] | None = None,
         on_stored: Callable[[int], None] | None = None,
         on_damage: OnDamage | None = None,
-    ) -> Copied:
+    ) -> CopyResult:
         """Publish the messages of a replay to another topic, each exactly once.
 
         What an earlier call with the same replay stored there is not stored again, however it
         ended. ``before_send`` is awaited before so many messages are sent; ``on_stored`` is told
         of so many that were.
         """
-        copying = Copying(
+        copying = TopicCopy(
             self._http, replay, topic, CopyOptions(batch, before_send, on_stored, on_damage)
         )
         await copying.run()
-        return Copied(copying.stored, copying.known)
+        return CopyResult(copying.stored, copying.known)

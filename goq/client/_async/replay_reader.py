@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
 from goq.client._async.http import Http
-from goq.client._async.log_reader import Log, OnDamage, Span
+from goq.client._async.topic_reader import LogRange, OnDamage, TopicReader
 from goq.client.arguments import Time
 from goq.client.messages import LogMessage
 from goq.client.protocol import routes
@@ -71,7 +71,7 @@ async def replayed(
 
     ``starts`` are offsets to begin at in partitions of which the rest is known.
     """
-    span = Span(
+    span = LogRange(
         replay.from_offset,
         _written(replay.from_time_us),
         _written(replay.to_time_us),
@@ -80,7 +80,7 @@ async def replayed(
         include_deleted=replay.include_deleted,
         from_snapshot=_written(replay.snapshot_us),
     )
-    log = Log(
+    log = TopicReader(
         http,
         replay.topic,
         replay.partition,

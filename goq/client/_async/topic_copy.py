@@ -3,7 +3,7 @@
 Each partition of the source has a producer of its own, known by what the replay is, and its copies
 are numbered in each partition of the target. So the node refuses what it has already, also when two
 of the same replay run at once. How far an earlier run got is asked of the target: the next number,
-and the last copy, whose header names the message that it was made of. Copying goes on behind that
+and the last copy, whose header names the message that it was made of. TopicCopy goes on behind that
 one, whatever retention has deleted of the source meanwhile.
 """
 
@@ -16,12 +16,12 @@ from typing import Final, NamedTuple
 from goq import limits
 from goq.client._async.frame_publisher import post_frames
 from goq.client._async.http import Http
-from goq.client._async.log_reader import OnDamage, Span, read
 from goq.client._async.replay_reader import replayed
+from goq.client._async.topic_reader import LogRange, OnDamage, read
 from goq.client.arguments import message_bytes
-from goq.client.batch import Batch
 from goq.client.delivery_options import lanes_of
 from goq.client.messages import LogMessage
+from goq.client.producer_batch import ProducerBatch
 from goq.client.protocol import routes
 from goq.client.replay_plan import CopyPlan, Replay, origin_of
 from goq.errors import Conflict, InvalidInput, OutOfOrderSequence
@@ -33,7 +33,7 @@ BATCH_BYTES: Final = limits.MIB
 OVERTAKEN_MAX: Final = 20
 
 
-class _Reached(NamedTuple):
+class _CopyProgress(NamedTuple):
     """How far the copies from one partition to another got: the last is of ``offset``."""
 
     sequence: int = 0
@@ -50,7 +50,7 @@ class CopyOptions:
     on_damage: OnDamage | None = None
 
 
-class Copying:
+class TopicCopy:
     """One run of a replay into a topic.
 
     ``known`` is how many copies there were when it began.
@@ -67,8 +67,8 @@ class Copying:
         self._replay = replay
         self._target = target
         self._options = options
-        self._reached: dict[tuple[int, int], _Reached] = {}
-        self._batches: dict[tuple[int, int], Batch] = {}
+        self._reached: dict[tuple[int, int], _CopyProgress] = {}
+        self._batches: dict[tuple[int, int], ProducerBatch] = {}
         self._last: dict[tuple[int, int], int] = {}
         self._count = self._size_bytes = 0
 
@@ -115,12 +115,12 @@ class Copying:
             for each in found["partitions"]:
                 offset = await self._last_origin(partition, each["partition"], each["offset"])
                 place = (partition, each["partition"])
-                self._reached[place] = _Reached(each["next_sequence"], offset)
+                self._reached[place] = _CopyProgress(each["next_sequence"], offset)
 
     async def _last_origin(self, partition: int, target: int, offset: int | None) -> int:
         """Return which message of a partition the copy at ``offset`` of the target is of."""
         if offset is not None:
-            span = Span(offset)
+            span = LogRange(offset)
             piece = await read(self._http, self._target, target, span, limit=1, wait_ms=0)
             for message in piece.messages:
                 origin = origin_of(message.headers)
@@ -174,12 +174,12 @@ class Copying:
     def _take(self, message: LogMessage) -> bool:
         """Put a message into its batch, unless its copy is there."""
         place = (message.partition, self._plan.partition(message.partition, message.key))
-        if message.offset <= self._reached.get(place, _Reached()).offset:
+        if message.offset <= self._reached.get(place, _CopyProgress()).offset:
             return False
         copy = self._plan.copy(message)
         check_message(copy, field=f"the copy of {message.id}")
         size_bytes = message_bytes(copy)
-        self._batches.setdefault(place, Batch()).add(copy, size_bytes)
+        self._batches.setdefault(place, ProducerBatch()).add(copy, size_bytes)
         self._last[place] = message.offset
         self._count += 1
         self._size_bytes += size_bytes
@@ -200,8 +200,8 @@ class Copying:
         stored = 0
         for place, result in zip(places, results, strict=True):
             count = len(self._batches[place])
-            sequence = self._reached.get(place, _Reached()).sequence + count
-            self._reached[place] = _Reached(sequence, self._last[place])
+            sequence = self._reached.get(place, _CopyProgress()).sequence + count
+            self._reached[place] = _CopyProgress(sequence, self._last[place])
             if not result.duplicate:
                 stored += count
         self._forget_batches()
@@ -210,7 +210,7 @@ class Copying:
 
     def _frame(self, place: tuple[int, int]) -> tuple[int, bytes]:
         source, target = place
-        sequence = self._reached.get(place, _Reached()).sequence
+        sequence = self._reached.get(place, _CopyProgress()).sequence
         mark = ProducerMark(self._replay.producer_id(self._target, source), 0, sequence)
         lanes = lanes_of(self._plan.target_lanes)
         share = self._batches[place].whole(target, default_lane=lanes.default_lane)

@@ -17,10 +17,9 @@ from types import TracebackType
 
 from goq import limits
 from goq.client._sync.admin import Admin
-from goq.client._sync.consumer import ConsumeOptions, Consumption
+from goq.client._sync.consumer import ConsumeOptions, Consumer
 from goq.client._sync.frame_publisher import FramePublisher
 from goq.client._sync.http import Http, HttpOptions
-from goq.client._sync.log_reader import Log, OnDamage, Span, read, read_events
 from goq.client._sync.message_admin import Tracing
 from goq.client._sync.producer import Producer, ProducerOptions
 from goq.client._sync.publisher import DirectPublisher, Publisher
@@ -34,6 +33,7 @@ from goq.client._sync.settlement import (
     nack_details,
     receipts_of,
 )
+from goq.client._sync.topic_reader import LogRange, OnDamage, TopicReader, read, read_events
 from goq.client.arguments import (
     Duration,
     HeadersLike,
@@ -53,7 +53,7 @@ from goq.client.messages import (
     ReadBatch,
     Settled,
 )
-from goq.client.retry import RetryPolicy
+from goq.client.retry import BackoffPolicy
 from goq.client.tracing.trace_context import with_current_span
 from goq.clock import Clock, SystemClock
 from goq.errors import InvalidInput
@@ -93,14 +93,14 @@ class Client(Admin, FramePublisher, Replays, Tracing):
                 [url.rstrip("/") for url in urls],
                 token,
                 parse_duration_ms(timeout, field="timeout"),
-                RetryPolicy(parse_duration_ms(retries, field="retries")),
+                BackoffPolicy(parse_duration_ms(retries, field="retries")),
                 self.client_id,
             )
         )
         self._clock = clock or SystemClock()
         self._settler = Settler(self._http)
         self._direct: dict[tuple[str, str | None], DirectPublisher] = {}
-        self._consumptions: set[Consumption] = set()
+        self._consumptions: set[Consumer] = set()
 
     def __enter__(self) -> Client:
         return self
@@ -242,7 +242,7 @@ class Client(Admin, FramePublisher, Replays, Tracing):
 
         ``background`` and ``include_deleted`` are as in :meth:`read`.
         """
-        span = Span(sequence, background=background, include_deleted=include_deleted)
+        span = LogRange(sequence, background=background, include_deleted=include_deleted)
         return read_events(self._http, topic, partition, span)
 
     def log(
@@ -261,14 +261,14 @@ class Client(Admin, FramePublisher, Replays, Tracing):
         """Yield the messages of all partitions, or of one, merged by append time.
 
         From the beginning of the log where nothing else is said, to its end as it is now, or
-        with ``follow`` for ever: see :class:`~goq.client._sync.log_reader.Log` for the order then.
+        with ``follow`` for ever.
         With times, exactly the messages appended at or after ``from_time`` and before ``to_time``.
         In the ``background`` the node reads only as fast as its live traffic leaves room for.
         Damaged messages go to ``on_damage``, or raise ``CorruptData``. ``before_wait`` is called
         when all that came was passed on.
         """
         span = self._span(from_offset, from_time, to_time, background)
-        log = Log(
+        log = TopicReader(
             self._http,
             topic,
             partition,
@@ -318,7 +318,7 @@ class Client(Admin, FramePublisher, Replays, Tracing):
         )
         if options.receive.wait_ms == 0 and not until_empty:
             raise InvalidInput("a loop that does not wait asks without pause", field="wait")
-        consumption = Consumption(self._http, self._settler, names, group, options)
+        consumption = Consumer(self._http, self._settler, names, group, options)
         return consumption.messages(self._consumptions)
 
     def receive(
@@ -416,8 +416,8 @@ class Client(Admin, FramePublisher, Replays, Tracing):
 
     def _span(
         self, offset: int | None, from_time: Time | None, to_time: Time | None, background: bool
-    ) -> Span:
-        return Span(
+    ) -> LogRange:
+        return LogRange(
             offset,
             self._wire_time(from_time, "from_time"),
             self._wire_time(to_time, "to_time"),

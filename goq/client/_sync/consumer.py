@@ -14,17 +14,17 @@ from typing import Final
 from goq import limits
 from goq.client._sync.channel import Channel
 from goq.client._sync.http import Http
-from goq.client._sync.receive import DeliveryBatch, Feed, ReceiveOptions, receive
+from goq.client._sync.receive import DeliveryBatch, DeliveryStream, ReceiveOptions, receive
 from goq.client._sync.runtime import Lock, Worker, sleep
 from goq.client._sync.settlement import (
     ReceivedMessage,
-    Extender,
+    LeaseExtender,
     Settler,
     by_group,
     nack_details,
     receipts_of,
 )
-from goq.client.retry import Failure
+from goq.client.retry import RequestFailure
 from goq.errors import GoqError, Unavailable
 
 _LAST_ANSWER_S_MAX: Final = 1.0
@@ -52,7 +52,7 @@ class ConsumeOptions:
     after_wait: Callable[[], None] | None
 
 
-class Consumption:
+class Consumer:
     """One loop, and what it was given but has not passed on.
 
     Each topic has a worker, which waits for messages on connections that end with the loop. So
@@ -91,19 +91,19 @@ class Consumption:
         self._passed_on = 0
         self._asked = False
         self._last_s = 0.0
-        self._extender = Extender(settler, options.receive.visibility_ms)
+        self._extender = LeaseExtender(settler, options.receive.visibility_ms)
         self._closing = Lock()
         # a worker rings when there is more (True), and when there will be none (False)
         self._channel = Channel[bool](len(topics))
         self._workers: list[Worker] = []
         self._streams = not self._until_empty and (options.max is None or len(topics) == 1)
-        self._feeds: list[Feed] = []
+        self._feeds: list[DeliveryStream] = []
         self._was_silent = False
         self._receiving: Http | None = None
         self._running = 0
 
     def messages(
-        self, open_ones: set[Consumption]
+        self, open_ones: set[Consumer]
     ) -> Generator[ReceivedMessage, None, None]:
         """Yield messages; among ``open_ones`` until the loop is left."""
         open_ones.add(self)
@@ -204,12 +204,12 @@ class Consumption:
             self._workers = [Worker(self._fetch, http, topic) for topic in self._topics]
 
     def _start_feed(self, http: Http, topic: str, server: str | None = None) -> None:
-        feed = Feed(http, topic, self._group, self._options.receive, server)
+        feed = DeliveryStream(http, topic, self._group, self._options.receive, server)
         self._feeds.append(feed)
         self._settler.listeners.append(feed.settled)
         self._workers.append(Worker(self._follow, http, feed))
 
-    def _forget(self, feed: Feed) -> None:
+    def _forget(self, feed: DeliveryStream) -> None:
         with contextlib.suppress(ValueError):  # whoever is second has nothing to do
             self._feeds.remove(feed)
             self._settler.listeners.remove(feed.settled)
@@ -223,7 +223,7 @@ class Consumption:
             return min(wait_s, _EXHAUSTED_S)
         return wait_s
 
-    def _follow(self, http: Http, feed: Feed) -> None:
+    def _follow(self, http: Http, feed: DeliveryStream) -> None:
         """Take what is pushed from one topic, over one stream after another.
 
         Until the loop ends, or the node is no longer one to be asked.
@@ -251,7 +251,9 @@ class Consumption:
                         raise  # it was tried for as long as it may be
                     if time.monotonic() - opened_s > _SOUND_STREAM_S:
                         attempts = http.attempts()
-                    pause_s = attempts.pause_s(Failure(error, maybe_done=True), repeatable=True)
+                    pause_s = attempts.pause_s(
+                        RequestFailure(error, maybe_done=True), repeatable=True
+                    )
                     if feed.is_wanted:
                         self._withdraw(feed)
                     if pause_s is None and feed.is_wanted:
@@ -263,7 +265,7 @@ class Consumption:
             if not feed.is_wanted:
                 self._forget(feed)
 
-    def _ask_all_instead(self, http: Http, feed: Feed) -> None:
+    def _ask_all_instead(self, http: Http, feed: DeliveryStream) -> None:
         """Go on without streams, of which each would bring ``max`` messages."""
         if feed.end():
             with contextlib.suppress(Unavailable):  # it has ended
@@ -273,7 +275,7 @@ class Consumption:
         self._forget(feed)
         self._fetch(http, feed.topic)
 
-    def _pass_on(self, feed: Feed) -> None:
+    def _pass_on(self, feed: DeliveryStream) -> None:
         """Take what comes over a stream, until it breaks or ends."""
         for deliveries in feed.deliveries():
             self._admit(DeliveryBatch(self._settler, feed.topic, self._group, deliveries))
@@ -298,7 +300,7 @@ class Consumption:
         except Exception as error:
             self._channel.fail(error)
 
-    def _withdraw(self, feed: Feed) -> None:
+    def _withdraw(self, feed: DeliveryStream) -> None:
         """Drop what came over a stream that broke and was not passed on.
 
         The node has given it back already if it noticed; a node that was started anew has not.

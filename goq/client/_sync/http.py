@@ -15,10 +15,16 @@ import msgspec
 
 from goq import __version__
 from goq.client._sync.runtime import sleep
-from goq.client.cluster_map import LEADER_HEADER, VERSION_HEADER, Place, Places, decode_map
+from goq.client.cluster_map import (
+    LEADER_HEADER,
+    VERSION_HEADER,
+    ClusterMap,
+    TopicPartition,
+    decode_map,
+)
 from goq.client.errors import Answer, error_of_answer, failure_of_transport, unreadable
 from goq.client.protocol import routes
-from goq.client.retry import Attempts, Failure, RetryPolicy, answered
+from goq.client.retry import BackoffPolicy, RequestFailure, RetryAttempts, answered
 from goq.errors import InvalidInput, NotLeader, TooLarge
 from goq.http.client.http1 import ANSWER_BYTES_MAX, CONNECTIONS_MAX
 from goq.http.client.socket_transport import finish, open_transport
@@ -37,7 +43,7 @@ class HttpOptions:
     servers: Sequence[str]
     token: str | None
     timeout_ms: int
-    retry: RetryPolicy
+    retry: BackoffPolicy
     client_id: str | None = None
 
 
@@ -52,11 +58,11 @@ class Http:
         self,
         options: HttpOptions,
         connections_max: int = CONNECTIONS_MAX,
-        places: Places | None = None,
+        places: ClusterMap | None = None,
     ) -> None:
         self._options = options
         self._servers = {text: _server_of(text) for text in options.servers}
-        self.places = places or Places(options.servers, time.monotonic)
+        self.places = places or ClusterMap(options.servers, time.monotonic)
         schemes = {server.scheme for server in self._servers.values()}
         self._transports = {scheme: open_transport(scheme, connections_max) for scheme in schemes}
         self._closed = False
@@ -114,7 +120,7 @@ class Http:
         accept: bytes = routes.JSON,
         repeatable: bool,
         wait_ms: int = 0,
-        place: Place | None = None,
+        place: TopicPartition | None = None,
     ) -> Answer:
         """Return the answer, if it is a good one. ``wait_ms`` is how long the node may hold it.
 
@@ -153,7 +159,7 @@ class Http:
         wait_ms: int,
         extra: Sequence[tuple[bytes, bytes]] = (),
         server: str | None = None,
-    ) -> Streaming:
+    ) -> StreamedResponse:
         """Begin an answer to a POST that goes on; ``wait_ms`` may pass between two pieces.
 
         Beginning is tried again like any request, unless at one ``server``; a stream that broke is
@@ -198,15 +204,15 @@ class Http:
             except msgspec.DecodeError:
                 pass
 
-    def attempts(self) -> Attempts:
+    def attempts(self) -> RetryAttempts:
         """Return a fresh count of attempts, as patient as this client is to be."""
-        return Attempts(self._options.retry, draw=random.random, now_s=time.monotonic)
+        return RetryAttempts(self._options.retry, draw=random.random, now_s=time.monotonic)
 
     def _persist(
         self,
         attempt: Callable[[str], Outcome],
         repeatable: bool,
-        place: Place | None = None,
+        place: TopicPartition | None = None,
     ) -> Outcome:
         attempts = self.attempts()
         while True:
@@ -258,14 +264,14 @@ class Http:
 
     def _begin(
         self, server: str, target: str, headers: Headers, body: bytes, wait_ms: int
-    ) -> Streaming:
+    ) -> StreamedResponse:
         request = self._build(server, "POST", target, headers, body, wait_ms)
         try:
             response = self._transport_of(server).handle_request(request)
             assert isinstance(response.stream, httpx.SyncByteStream)
             self.places.hear(response.headers.get(VERSION_HEADER))
             if response.status_code < 300:
-                return Streaming(self, server, response)
+                return StreamedResponse(self, server, response)
             text = _body_of(response.stream)
         except httpx.TransportError as error:
             raise _Failed(failure_of_transport(error, server)) from error
@@ -312,7 +318,7 @@ class Http:
         return self._transports[self._server(text).scheme]
 
 
-class Streaming:
+class StreamedResponse:
     """An answer that goes on. What is asked about it is asked of the node that gives it."""
 
     def __init__(self, http: Http, server: str, response: httpx.Response) -> None:
@@ -354,7 +360,7 @@ class _Failed(Exception):
     """An attempt came to nothing; ``leader`` is who the node says is to be asked instead."""
 
     def __init__(
-        self, failure: Failure, *, has_answer: bool = False, leader: str | None = None
+        self, failure: RequestFailure, *, has_answer: bool = False, leader: str | None = None
     ) -> None:
         super().__init__(failure.error)
         self.failure = failure

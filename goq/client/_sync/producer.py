@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Final, TypeVar
 
 from goq import limits
-from goq.client._sync.publisher import Job, Publisher
+from goq.client._sync.publisher import PreparedBatch, Publisher
 from goq.client._sync.runtime import Monitor, Worker
 from goq.client.arguments import (
     Duration,
@@ -26,9 +26,9 @@ from goq.client.arguments import (
     message_bytes,
     value_bytes,
 )
-from goq.client.batch import Batch
 from goq.client.delivery_options import DeliveryOptions
 from goq.client.messages import PublishedBatch
+from goq.client.producer_batch import ProducerBatch
 from goq.errors import GoqError, InvalidInput
 from goq.model import Message
 
@@ -86,10 +86,10 @@ class Producer:
         self._options = options
         self._on_published = on_published
         self._monitor = Monitor()
-        self._open = Batch()
+        self._open = ProducerBatch()
         self._send_open_at_s = 0.0
-        self._sealed: deque[Batch] = deque()
-        self._job: Job | None = None
+        self._sealed: deque[ProducerBatch] = deque()
+        self._job: PreparedBatch | None = None
         self._error: Exception | None = None
         self._worker: Worker | None = None
         self._closed = False
@@ -140,12 +140,12 @@ class Producer:
 
     def send_many(self, messages: Iterable[MessageLike]) -> None:
         """Take messages in their order."""
-        self._add_all(as_messages(messages), Batch.add_messages, message_bytes)
+        self._add_all(as_messages(messages), ProducerBatch.add_messages, message_bytes)
 
     def send_values(self, values: Sequence[bytes]) -> None:
         """Take messages that are only a value: the fastest way in."""
         check_values(values)
-        self._add_all(values, Batch.add_values, value_bytes)
+        self._add_all(values, ProducerBatch.add_values, value_bytes)
 
     def flush(self) -> None:
         """Return when the node has stored everything that was sent before; else raise."""
@@ -164,7 +164,7 @@ class Producer:
     def _add_all(
         self,
         items: Sequence[Item],
-        add: Callable[[Batch, Sequence[Item], int], None],
+        add: Callable[[ProducerBatch, Sequence[Item], int], None],
         size_of: Callable[[Item], int],
     ) -> None:
         """Take items in pieces that fill the batches."""
@@ -206,7 +206,7 @@ class Producer:
     def _seal(self) -> None:
         if len(self._open):
             self._sealed.append(self._open)
-            self._open = Batch()
+            self._open = ProducerBatch()
             self._wake_worker()
 
     def _fitting(self, items: Sequence[Item], size_of: Callable[[Item], int]) -> Sequence[Item]:
@@ -262,7 +262,7 @@ class Producer:
                 self._error = error
                 self._monitor.notify_all()
 
-    def _send(self, batch: Batch) -> Exception | None:
+    def _send(self, batch: ProducerBatch) -> Exception | None:
         """Send a batch; the job is kept when it fails, for the same numbers next time."""
         try:
             if self._job is None:
@@ -287,7 +287,7 @@ class Producer:
             return False
         if not self._sealed and len(self._open) and time.monotonic() >= self._send_open_at_s:
             self._sealed.append(self._open)
-            self._open = Batch()
+            self._open = ProducerBatch()
         return bool(self._sealed)
 
     def _until_due_s(self) -> float | None:

@@ -18,9 +18,9 @@ from goq.client._sync.frame_publisher import post_frames
 from goq.client._sync.http import Http
 from goq.client._sync.runtime import Lock
 from goq.client.arguments import message_bytes
-from goq.client.batch import Batch, Share, batches_of
-from goq.client.delivery_options import PLAIN, DeliveryOptions, NodeClock, Target
+from goq.client.delivery_options import PLAIN, DeliveryOptions, NodeClock, TopicPublishSettings
 from goq.client.messages import Published, PublishedBatch, PublishedRun, joined
+from goq.client.producer_batch import PartitionShare, ProducerBatch, batches_of
 from goq.client.protocol import frames as wire
 from goq.client.protocol import routes
 from goq.errors import InvalidInput, PartitionNotFound
@@ -30,11 +30,11 @@ from goq.units import parse_duration_ms, parse_time_us
 
 
 @dataclass(slots=True)
-class Job:
+class PreparedBatch:
     """A batch made ready for the wire: the same bytes on every attempt."""
 
-    batch: Batch
-    shares: Sequence[Share]
+    batch: ProducerBatch
+    shares: Sequence[PartitionShare]
     frames: Sequence[tuple[int, bytes]]
 
 
@@ -54,7 +54,7 @@ class Publisher:
         self._http = http
         self._partition = partition
         self._count: int | None = None
-        self._target = Target()
+        self._target = TopicPublishSettings()
         self._clock = NodeClock()
         self._turn = random.getrandbits(16)
         self.renew()
@@ -73,7 +73,7 @@ class Publisher:
             asked_us = self._clock.monotonic_us()
             found = self._http.call("PUT", routes.topic(self.topic), repeatable=True)
             settings = found["settings"]
-            self._target = Target(
+            self._target = TopicPublishSettings(
                 settings["priority.lanes"], parse_duration_ms(settings["delay.max"])
             )
             self._clock.note(parse_time_us(found["time"], now_us=0), asked_us)
@@ -95,7 +95,7 @@ class Publisher:
                 self.partitions(anew=True)
         return self._target.applied(message, options, self._clock.now_us())
 
-    def prepare(self, batch: Batch, *, compress: bool = False) -> Job:
+    def prepare(self, batch: ProducerBatch, *, compress: bool = False) -> PreparedBatch:
         """Return the batch as frames that carry the next sequences of their partitions."""
         if self._partition is None or batch.delivery is not None:
             self.partitions()
@@ -116,9 +116,9 @@ class Publisher:
             self._sequences[share.partition] = self._sequences.get(share.partition, 0) + len(
                 share.positions
             )
-        return Job(batch, shares, frames)
+        return PreparedBatch(batch, shares, frames)
 
-    def send(self, job: Job) -> PublishedBatch:
+    def send(self, job: PreparedBatch) -> PublishedBatch:
         """Send a job, again if need be, and return where its messages are.
 
         When the topic has been made anew with fewer partitions, the batch is divided anew.
@@ -134,7 +134,7 @@ class Publisher:
         job.shares, job.frames = divided.shares, divided.frames
         return self._post(job)
 
-    def _post(self, job: Job) -> PublishedBatch:
+    def _post(self, job: PreparedBatch) -> PublishedBatch:
         asked_us = self._clock.monotonic_us()
         stored = post_frames(self._http, self.topic, job.frames, self._acks)
         runs: list[PublishedRun] = []
@@ -179,11 +179,11 @@ class _Entry:
         self.error: Exception | None = None
 
 
-class _Round(NamedTuple):
+class _Request(NamedTuple):
     """A request under way, and whose messages it carries."""
 
     entries: Sequence[_Entry]
-    job: Job
+    job: PreparedBatch
 
 
 class DirectPublisher:
@@ -193,7 +193,7 @@ class DirectPublisher:
         self._publisher = publisher
         self._lock = Lock()
         self._left: deque[_Entry] = deque()
-        self._round: _Round | None = None
+        self._round: _Request | None = None
 
     def publish(
         self, message: Message, partition: int | None, options: DeliveryOptions
@@ -241,7 +241,7 @@ class DirectPublisher:
             if self._round is None:
                 self._publisher.partitions()
                 entries = self._take()
-                self._round = _Round(entries, self._publisher.prepare(_batch_of(entries)))
+                self._round = _Request(entries, self._publisher.prepare(_batch_of(entries)))
             entries, job = self._round
             published = self._publisher.send(job)
         except Exception as error:
@@ -279,8 +279,8 @@ class DirectPublisher:
             )
 
 
-def _batch_of(entries: Sequence[_Entry]) -> Batch:
-    batch = Batch()
+def _batch_of(entries: Sequence[_Entry]) -> ProducerBatch:
+    batch = ProducerBatch()
     for entry in entries:
         batch.add(entry.message, message_bytes(entry.message), entry.partition)
     return batch

@@ -7,15 +7,15 @@ from collections.abc import Generator, Callable
 from typing import NamedTuple
 
 from goq.client._sync.http import Http
-from goq.client._sync.log_reader import OnDamage
 from goq.client._sync.replay_reader import replayed, resolve
-from goq.client._sync.topic_copy import BATCH_MESSAGES, Copying, CopyOptions
+from goq.client._sync.topic_copy import BATCH_MESSAGES, CopyOptions, TopicCopy
+from goq.client._sync.topic_reader import OnDamage
 from goq.client.arguments import Time
 from goq.client.messages import LogMessage
 from goq.client.replay_plan import Replay
 
 
-class Copied(NamedTuple):
+class CopyResult(NamedTuple):
     """What a replay into a topic came to: copies stored by now, and those there were before."""
 
     stored: int
@@ -81,15 +81,15 @@ class Replays:
         before_send: Callable[[int], None] | None = None,
         on_stored: Callable[[int], None] | None = None,
         on_damage: OnDamage | None = None,
-    ) -> Copied:
+    ) -> CopyResult:
         """Publish the messages of a replay to another topic, each exactly once.
 
         What an earlier call with the same replay stored there is not stored again, however it
         ended. ``before_send`` is awaited before so many messages are sent; ``on_stored`` is told
         of so many that were.
         """
-        copying = Copying(
+        copying = TopicCopy(
             self._http, replay, topic, CopyOptions(batch, before_send, on_stored, on_damage)
         )
         copying.run()
-        return Copied(copying.stored, copying.known)
+        return CopyResult(copying.stored, copying.known)

@@ -13,12 +13,12 @@ from goq import limits
 from goq.client._sync.http import Http
 from goq.client._sync.runtime import Monitor, Worker, sleep
 from goq.client.arguments import Duration, wire_duration
-from goq.client.cluster_map import Place
+from goq.client.cluster_map import TopicPartition
 from goq.client.errors import unreadable
 from goq.client.messages import FailedReceipt, Settled
 from goq.client.protocol import frames as wire
 from goq.client.protocol import routes
-from goq.client.retry import Failure
+from goq.client.retry import RequestFailure
 from goq.client.tracing.trace_context import traceparent_of
 from goq.errors import BY_CODE, Conflict, GoqError
 from goq.model import Header, MessageId, Receipt
@@ -59,7 +59,7 @@ class Settler:
     def _settle(
         self,
         verb: str,
-        place: Place,
+        place: TopicPartition,
         group: str,
         receipts: Sequence[str],
         details: Mapping[str, object],
@@ -81,21 +81,25 @@ class Settler:
             pause_s = None
             if waiting:
                 leaderless = BY_CODE[waiting[0].code](f"{path} found no leader")
-                pause_s = attempts.pause_s(Failure(leaderless, maybe_done=True), repeatable=True)
+                pause_s = attempts.pause_s(
+                    RequestFailure(leaderless, maybe_done=True), repeatable=True
+                )
             if pause_s is None:
                 return Settled(done, [*failed, *waiting])
             receipts = [each.receipt for each in waiting]
             sleep(pause_s)
 
-    def _by_leader(self, topic: str, receipts: Sequence[str]) -> list[tuple[Place, Sequence[str]]]:
+    def _by_leader(
+        self, topic: str, receipts: Sequence[str]
+    ) -> list[tuple[TopicPartition, Sequence[str]]]:
         """Return receipts by who leads their partitions, each with one of these."""
         if not receipts:
             return []
         if not self._http.places.is_cluster:
-            return [(Place(topic, _partition_of(receipts[0])), receipts)]
-        found: dict[str | None, tuple[Place, list[str]]] = {}
+            return [(TopicPartition(topic, _partition_of(receipts[0])), receipts)]
+        found: dict[str | None, tuple[TopicPartition, list[str]]] = {}
         for receipt in receipts:
-            place = Place(topic, _partition_of(receipt))
+            place = TopicPartition(topic, _partition_of(receipt))
             found.setdefault(self._http.places.leader(place), (place, []))[1].append(receipt)
         return list(found.values())
 
@@ -231,7 +235,7 @@ def receipts_of(messages: Iterable[ReceivedMessage]) -> list[str]:
 _PERIOD_MS_MIN, _PERIOD_MS_MAX = 1000, 10_000
 
 
-class Extender:
+class LeaseExtender:
     """Renews the leases of the messages it watches, three times within their visibility.
 
     A message is watched until it is settled, its lease is found lost, or the extender stops.

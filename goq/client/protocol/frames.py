@@ -140,7 +140,7 @@ class _ReceivePreface(msgspec.Struct):
 _receive_decoder = msgspec.json.Decoder(_ReceivePreface, strict=False)
 
 
-class Piece(NamedTuple):
+class FrameSlice(NamedTuple):
     """Messages ``start`` up to ``end`` of a frame, counted from its first, on one attempt.
 
     ``offset`` is that of the first: where a frame was picked, its own offsets say nothing.
@@ -153,7 +153,7 @@ class Piece(NamedTuple):
     offset: int
 
 
-class Delivery(NamedTuple):
+class PartitionDelivery(NamedTuple):
     """Messages of one partition handed over under one lease; times are microseconds.
 
     A range is ``(start, end, attempt)``, end excluded. ``frames`` hold at least these messages.
@@ -177,7 +177,7 @@ class Delivery(NamedTuple):
         """Return one receipt for each range."""
         return [Receipt(self.partition, self.token, start, end) for start, end, _ in self.ranges]
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[FrameSlice]:
         """Yield where the messages are in the frames, in the order of the ranges."""
         held = [_Held(f, f.header.base_offset, f.header.end_offset) for f in self.frames]
         for number, end in self.picked:
@@ -195,7 +195,7 @@ class Delivery(NamedTuple):
                 frame, base, stop, rows = held[index]
                 stop = min(end, stop)
                 row = at - base if rows is None else rows[at]
-                yield Piece(frame, row, row + stop - at, attempt, at)
+                yield FrameSlice(frame, row, row + stop - at, attempt, at)
                 at = stop
 
     def _rows_of(self, base: int, end: int) -> dict[int, int]:
@@ -217,11 +217,11 @@ def _base_of(held: _Held) -> int:
     return held.base
 
 
-def decode_deliveries(body: bytes) -> list[Delivery]:
+def decode_deliveries(body: bytes) -> list[PartitionDelivery]:
     """Return what a receive handed over."""
     preface, placed = split_preface(body, _receive_decoder)
     return [
-        Delivery(
+        PartitionDelivery(
             head.partition,
             head.token,
             parse_time_us(head.lease_until, now_us=0),
@@ -234,7 +234,7 @@ def decode_deliveries(body: bytes) -> list[Delivery]:
     ]
 
 
-class StreamedAnswers:
+class StreamSplitter:
     """Cuts a stream into its answers, each behind its length as a little-endian ``u32``."""
 
     def __init__(self, bytes_max: int) -> None:

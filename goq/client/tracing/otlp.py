@@ -18,7 +18,7 @@ _TRACES_PATH: Final = "/v1/traces"
 _TIMEOUT_S: Final = 5.0
 
 
-class Exported(NamedTuple):
+class ExportedTrace(NamedTuple):
     """What was sent of a message."""
 
     id: str
@@ -26,7 +26,7 @@ class Exported(NamedTuple):
     spans: int
 
 
-def export(traces: Sequence[dict[str, Any]], url: str) -> list[Exported]:
+def export(traces: Sequence[dict[str, Any]], url: str) -> list[ExportedTrace]:
     """Send the spans of traces to a receiver; return what was sent.
 
     ``url`` without a path is taken to have the usual one, ``/v1/traces``. Raises ``Unavailable``
@@ -37,7 +37,9 @@ def export(traces: Sequence[dict[str, Any]], url: str) -> list[Exported]:
     if everything := [span for _, spans in found for span in spans]:
         _send(everything, endpoint)
     return [
-        Exported(trace["message"]["id"], f"{spans[0].trace_id:032x}" if spans else "", len(spans))
+        ExportedTrace(
+            trace["message"]["id"], f"{spans[0].trace_id:032x}" if spans else "", len(spans)
+        )
         for trace, spans in found
     ]
 

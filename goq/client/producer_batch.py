@@ -23,7 +23,7 @@ from goq.model import Header, Message, says_delivery
 _PLAIN = Message(None)
 
 
-class Share(NamedTuple):
+class PartitionShare(NamedTuple):
     """The part of a batch that goes to one partition; ``positions`` tell which messages."""
 
     partition: int
@@ -31,7 +31,7 @@ class Share(NamedTuple):
     columns: Columns
 
 
-class Batch:
+class ProducerBatch:
     """Messages in the order in which they were given, by column.
 
     ``keys`` and ``headers`` are None as long as no message has any. ``partitions`` is None unless
@@ -107,7 +107,9 @@ class Batch:
             self.delivery.extend([_PLAIN] * len(values))
         self.size_bytes += size_bytes
 
-    def divide(self, partitions: int, *, keyless_to: int, default_lane: int = 0) -> list[Share]:
+    def divide(
+        self, partitions: int, *, keyless_to: int, default_lane: int = 0
+    ) -> list[PartitionShare]:
         """Return the shares of a topic's partitions, in the order of their first messages.
 
         ``default_lane`` is where messages go that name no lane.
@@ -120,16 +122,16 @@ class Batch:
         if len(places) == 1:
             return [self.whole(next(iter(places)), default_lane=default_lane)]
         return [
-            Share(partition, positions, self._columns_of(positions, default_lane))
+            PartitionShare(partition, positions, self._columns_of(positions, default_lane))
             for partition, positions in places.items()
         ]
 
-    def whole(self, partition: int, *, default_lane: int = 0) -> Share:
+    def whole(self, partition: int, *, default_lane: int = 0) -> PartitionShare:
         """Return everything as the share of one partition."""
         columns = Columns(self.values, self.keys, self.headers)
         if self.delivery is not None:
             columns = with_delivery(columns, self.delivery, default_lane)
-        return Share(partition, range(len(self.values)), columns)
+        return PartitionShare(partition, range(len(self.values)), columns)
 
     def _destinations(self, partitions: int, keyless_to: int) -> list[int]:
         keys = self.keys or [None] * len(self.values)
@@ -155,9 +157,11 @@ class Batch:
         return with_delivery(columns, _pick(self.delivery, positions), default_lane)
 
 
-def batches_of(messages: Sequence[Message], *, count_max: int, bytes_max: int) -> list[Batch]:
+def batches_of(
+    messages: Sequence[Message], *, count_max: int, bytes_max: int
+) -> list[ProducerBatch]:
     """Return ``messages`` in as few batches as the two bounds allow."""
-    batches: list[Batch] = []
+    batches: list[ProducerBatch] = []
     for message in messages:
         size_bytes = message_bytes(message)
         if (
@@ -165,7 +169,7 @@ def batches_of(messages: Sequence[Message], *, count_max: int, bytes_max: int) -
             or len(batches[-1]) >= count_max
             or batches[-1].size_bytes + size_bytes > bytes_max
         ):
-            batches.append(Batch())
+            batches.append(ProducerBatch())
         batches[-1].add(message, size_bytes)
     return batches
 

@@ -20,7 +20,7 @@ from goq import limits
 from goq.client._async.channel import Channel
 from goq.client._async.http import Http
 from goq.client._async.runtime import Worker
-from goq.client.cluster_map import Place
+from goq.client.cluster_map import TopicPartition
 from goq.client.delivery_options import DEFAULT_LANES
 from goq.client.errors import unreadable
 from goq.client.messages import DamagedRange, LogMessage, ReadBatch, messages_of
@@ -37,7 +37,7 @@ OnDamage = Callable[[DamagedRange], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class LogRange:
     """Which part of each partition to read: from an offset on, what is of a range of times.
 
     In the ``background`` the node reads only as fast as its live traffic leaves room for. What
@@ -58,7 +58,7 @@ async def read(
     http: Http,
     topic: str,
     partition: int,
-    span: Span,
+    span: LogRange,
     *,
     limit: int | None,
     wait_ms: int,
@@ -84,7 +84,7 @@ async def read(
         accept=routes.FRAMES,
         repeatable=True,
         wait_ms=wait_ms,
-        place=Place(topic, partition),
+        place=TopicPartition(topic, partition),
     )
     try:
         return wire.decode_read(answer.body, topic, partition)
@@ -92,7 +92,7 @@ async def read(
         raise unreadable(target, error) from None
 
 
-async def read_events(http: Http, topic: str, partition: int, span: Span) -> ReadBatch:
+async def read_events(http: Http, topic: str, partition: int, span: LogRange) -> ReadBatch:
     """Return the next piece of one partition's events, as frames; offsets are their sequences."""
     target = routes.query(
         routes.events(topic),
@@ -102,7 +102,7 @@ async def read_events(http: Http, topic: str, partition: int, span: Span) -> Rea
         include_deleted="true" if span.include_deleted else None,
     )
     answer = await http.request(
-        "GET", target, accept=routes.FRAMES, repeatable=True, place=Place(topic, partition)
+        "GET", target, accept=routes.FRAMES, repeatable=True, place=TopicPartition(topic, partition)
     )
     try:
         return wire.decode_read(answer.body, topic, partition)
@@ -119,10 +119,10 @@ class _Found(NamedTuple):
     frame: FrameView
 
 
-class _Reader:
+class _PartitionReader:
     """One partition, read piece by piece."""
 
-    def __init__(self, log: Log, partition: int, span: Span) -> None:
+    def __init__(self, log: TopicReader, partition: int, span: LogRange) -> None:
         self.partition = partition
         self.position = span.from_offset
         self._log = log
@@ -156,9 +156,9 @@ class _Reader:
 
     async def read_on(self, http: Http, wait_ms: int) -> ReadBatch:
         """Return what has come since, whatever its time, perhaps nothing; move behind it."""
-        return await self._read(Span(self.position), http, wait_ms)
+        return await self._read(LogRange(self.position), http, wait_ms)
 
-    async def _read(self, span: Span, http: Http, wait_ms: int) -> ReadBatch:
+    async def _read(self, span: LogRange, http: Http, wait_ms: int) -> ReadBatch:
         limit = self._log.limit
         piece = await read(
             http, self._log.topic, self.partition, span, limit=limit, wait_ms=wait_ms
@@ -168,7 +168,7 @@ class _Reader:
         return piece
 
 
-class Log:
+class TopicReader:
     """All messages of a topic or of one partition, in the order of their append times.
 
     Messages are merged by append time, then partition, then offset; within a partition the order
@@ -187,7 +187,7 @@ class Log:
         http: Http,
         topic: str,
         partition: int | None,
-        span: Span,
+        span: LogRange,
         *,
         follow: bool,
         on_damage: OnDamage | None,
@@ -211,7 +211,7 @@ class Log:
         """Yield messages, to the end or for ever."""
         readers = await self._open()
         self.limit = max(READ_MESSAGES_MIN, limits.READ_MESSAGES_MAX // len(readers))
-        heads: list[tuple[_Found, _Reader]] = []
+        heads: list[tuple[_Found, _PartitionReader]] = []
         for reader in readers:
             await _push(heads, reader)
         while heads:
@@ -237,7 +237,7 @@ class Log:
             )
         self._on_damage(damaged)
 
-    async def _open(self) -> list[_Reader]:
+    async def _open(self) -> list[_PartitionReader]:
         found = await self.http.call("GET", routes.topic(self.topic))
         starts: dict[int, int | None] = {
             item["partition"]: item["start_offset"] for item in found["partitions"]
@@ -255,11 +255,13 @@ class Log:
             starts = dict.fromkeys(starts, span.from_offset)
         starts.update({p: offset for p, offset in self._starts.items() if p in starts})
         return [
-            _Reader(self, partition, replace(span, from_offset=start))
+            _PartitionReader(self, partition, replace(span, from_offset=start))
             for partition, start in starts.items()
         ]
 
-    async def _arriving(self, readers: Sequence[_Reader]) -> AsyncGenerator[LogMessage, None]:
+    async def _arriving(
+        self, readers: Sequence[_PartitionReader]
+    ) -> AsyncGenerator[LogMessage, None]:
         http = self.http.fork(len(readers))
         channel = Channel[Sequence[_Found | DamagedRange]](len(readers))
         workers = [Worker(_watch, reader, http, channel) for reader in readers]
@@ -287,7 +289,7 @@ class Log:
 
 
 async def _watch(
-    reader: _Reader, http: Http, channel: Channel[Sequence[_Found | DamagedRange]]
+    reader: _PartitionReader, http: Http, channel: Channel[Sequence[_Found | DamagedRange]]
 ) -> None:
     """Pass on what arrives in one partition, until the channel is closed."""
     try:
@@ -303,7 +305,7 @@ async def _watch(
         channel.fail(error)
 
 
-async def _push(heads: list[tuple[_Found, _Reader]], reader: _Reader) -> None:
+async def _push(heads: list[tuple[_Found, _PartitionReader]], reader: _PartitionReader) -> None:
     found = await reader.next_frame()
     if found is not None:
         heapq.heappush(heads, (found, reader))
