@@ -30,7 +30,7 @@ from goq.broker.broker import Broker
 from goq.broker.metadata import LocalMetadata, MetadataStore
 from goq.broker.partition.partition import Partition
 from goq.clock import SystemClock
-from goq.cluster.admin.standalone_view import AloneSeat
+from goq.cluster.admin.standalone_view import StandaloneView
 from goq.config.node import Config
 from goq.errors import UsageError
 from goq.http.message import Handler
@@ -39,8 +39,8 @@ from goq.storage.data_dir_lock import DataDirLock
 from goq.storage.disk import RealDisk
 
 if TYPE_CHECKING:
-    from goq.cluster.admin.cluster_view import MemberSeat
-    from goq.cluster.bootstrap import Membership
+    from goq.cluster.admin.cluster_view import ClusterView
+    from goq.cluster.bootstrap import ClusterBootstrap
 
 
 class Node:
@@ -56,7 +56,7 @@ class Node:
         self.broker: Broker | None = None
         self._server: HttpServer | None = None
         self.api: Api | None = None
-        self._membership: Membership | None = None
+        self._membership: ClusterBootstrap | None = None
 
     @property
     def url(self) -> str:
@@ -90,9 +90,9 @@ class Node:
         local = LocalMetadata(config.data_dir)
         metadata: MetadataStore = local
         if self.config.cluster.is_member:
-            from goq.cluster.bootstrap import Membership  # a node on its own needs none of it
+            from goq.cluster.bootstrap import ClusterBootstrap  # a node on its own needs none of it
 
-            self._membership = Membership(self.config, disk)
+            self._membership = ClusterBootstrap(self.config, disk)
             metadata = await self._membership.open(local)
         self.broker = Broker(
             config.data_dir / "topics",
@@ -174,15 +174,15 @@ class Node:
         """Return what says how many nodes have what is safe, None on a node of its own."""
         if self._membership is None:
             return None
-        from goq.cluster.admin.cluster_view import nodes_with
+        from goq.cluster.admin.cluster_view import acknowledged_copies
 
         member = self._membership.member
         assert member is not None
-        return lambda topic: nodes_with(member.state, topic)
+        return lambda topic: acknowledged_copies(member.state, topic)
 
-    def _seat(self, broker: Broker) -> AloneSeat | MemberSeat:
+    def _seat(self, broker: Broker) -> StandaloneView | ClusterView:
         if self._membership is None:
-            return AloneSeat(broker, self.config.broker.node_id, lambda: self.url)
+            return StandaloneView(broker, self.config.broker.node_id, lambda: self.url)
         assert self._membership.seat is not None
         return self._membership.seat
 

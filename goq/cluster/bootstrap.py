@@ -9,27 +9,27 @@ from pathlib import Path
 
 from goq.broker.broker import Broker
 from goq.broker.metadata import LocalMetadata
-from goq.cluster.admin.cluster_view import MemberSeat
-from goq.cluster.admin.operations import Administering
+from goq.cluster.admin.cluster_view import ClusterView
+from goq.cluster.admin.operations import ClusterOperations
 from goq.cluster.admin.replica_status import REPORTS
-from goq.cluster.cluster_node import Member
-from goq.cluster.forwarding.http_proxy import Relay
-from goq.cluster.forwarding.lease_return import GIVE_BACK, GivingBack
+from goq.cluster.cluster_node import ClusterNode
+from goq.cluster.forwarding.http_proxy import HttpProxy
+from goq.cluster.forwarding.lease_return import RETURN_LEASES, LeaseReturn
 from goq.cluster.forwarding.remote_partition import (
     PRODUCERS,
     PUBLISH,
-    PublishingForOthers,
+    ForwardedPublishServer,
     RemotePartition,
 )
 from goq.cluster.liveness.heartbeat import HEARTBEAT
-from goq.cluster.membership.disk_identity import FILE_NAME, DiskId, disk_id
+from goq.cluster.membership.disk_identity import FILE_NAME, DiskId, load_disk_id
 from goq.cluster.membership.join import (
-    ASKED_BY_ANYONE,
     JOIN,
     MEMBERS,
-    Admitting,
-    join,
-    members_at,
+    OPEN_CALLS,
+    AdmissionServer,
+    fetch_members,
+    join_cluster,
     registered_disk,
 )
 from goq.cluster.metadata.broker_store import SharedMetadata
@@ -41,9 +41,9 @@ from goq.cluster.raft.node import RaftNode
 from goq.cluster.raft.state_machine.watched import Applied
 from goq.cluster.raft.transport.link import Credentials
 from goq.cluster.raft.transport.tls import tls_credentials
-from goq.cluster.rpc.client import Calling
-from goq.cluster.rpc.replica_client import ARCHIVE, FETCH, MEND
-from goq.cluster.rpc.server import Answering
+from goq.cluster.rpc.client import RpcClient
+from goq.cluster.rpc.replica_client import ARCHIVE, FETCH, REPAIR
+from goq.cluster.rpc.server import RpcServer
 from goq.config.node import Config
 from goq.errors import GoqError, NotLeader, UsageError
 from goq.storage.disk import Disk
@@ -54,7 +54,7 @@ _ANY_HOST = ("0.0.0.0", "::", "")
 _HAND_OVER_S = 1.0
 
 
-class Membership:
+class ClusterBootstrap:
     """A node's place in its cluster: :meth:`open` it, then :meth:`start`; :meth:`stop` it."""
 
     def __init__(self, config: Config, disk: Disk) -> None:
@@ -63,15 +63,15 @@ class Membership:
         self._name = config.broker.node_id
         self._secret = _secret(config.cluster.secret_file)
         self._disk_id: DiskId | None = None
-        self._calling: Calling | None = None
-        self.relay = Relay()
+        self._calling: RpcClient | None = None
+        self.relay = HttpProxy()
         self._raft: RaftNode | None = None
         self._machine: MetadataMachine | None = None
         self._joining: asyncio.Task[None] | None = None
-        self.member: Member | None = None
-        self.answering: Answering
-        self.seat: MemberSeat | None = None
-        self.giving_back: GivingBack
+        self.member: ClusterNode | None = None
+        self.answering: RpcServer
+        self.seat: ClusterView | None = None
+        self.giving_back: LeaseReturn
 
     async def open(self, local: LocalMetadata) -> SharedMetadata:
         """Take part in what is agreed on, though nothing may be known yet.
@@ -89,8 +89,8 @@ class Membership:
                 " to be kept by goq consume and goq produce",
                 field="broker.data_dir",
             )
-        own = self._disk_id = disk_id(self._disk, data_dir, folder, data_dir / "topics")
-        self._calling = Calling(self._name, self._secret, own.id)
+        own = self._disk_id = load_disk_id(self._disk, data_dir, folder, data_dir / "topics")
+        self._calling = RpcClient(self._name, self._secret, own.id)
         machine = self._machine = MetadataMachine(folder)
         settings = RaftSettings(
             self._spec(joins=self._joins is not None),
@@ -145,7 +145,7 @@ class Membership:
             return tuple(f"{n}={a}" for n, a in peers.items() if n != self._name)
         assert self._calling is not None
         try:
-            members = await members_at(self._calling, url)
+            members = await fetch_members(self._calling, url)
         except GoqError as error:
             raise UsageError(f"cannot join {url}: {error}", field="cluster.join") from None
         return tuple(spec for name, spec in members.items() if name != self._name)
@@ -162,7 +162,7 @@ class Membership:
         assert self._disk_id is not None
         assert self._calling is not None
         proposing = Proposing(self._raft, self._machine)
-        self.member = Member(
+        self.member = ClusterNode(
             self._name,
             broker.epoch,
             broker,
@@ -173,32 +173,32 @@ class Membership:
             self._take_out,
         )
         raft = self._raft
-        self.seat = MemberSeat(
+        self.seat = ClusterView(
             self._name,
             lambda: proposing.state,
             lambda: raft.view,
             self.member.reporting,
-            Administering(proposing, self.member.reporting, raft.add_member),
+            ClusterOperations(proposing, self.member.reporting, raft.add_member),
             self.member.repairs,
         )
-        admitting = Admitting(raft, lambda: proposing.state)
-        for_others = PublishingForOthers(broker)
-        self.giving_back = GivingBack(broker, self.member.map.call_leader)
-        self.answering = Answering(
+        admitting = AdmissionServer(raft, lambda: proposing.state)
+        for_others = ForwardedPublishServer(broker)
+        self.giving_back = LeaseReturn(broker, self.member.map.call_leader)
+        self.answering = RpcServer(
             self._secret,
             {
                 PUBLISH: for_others.answer_publish,
                 PRODUCERS: for_others.answer_producers,
-                GIVE_BACK: self.giving_back.answer,
+                RETURN_LEASES: self.giving_back.answer,
                 FETCH: self.member.answer_fetch,
                 HEARTBEAT: self.member.answer_heartbeat,
                 REPORTS: self.member.reporting.answer,
-                MEND: self.member.answer_mend,
+                REPAIR: self.member.answer_mend,
                 ARCHIVE: self.member.answer_archive,
                 MEMBERS: admitting.answer_members,
                 JOIN: admitting.answer_join,
             },
-            anyone=ASKED_BY_ANYONE,
+            anyone=OPEN_CALLS,
             is_known=admitting.is_known,
         )
         self._viewed(self._raft.view)
@@ -214,7 +214,7 @@ class Membership:
             assert self._machine is not None
             machine = self._machine
             self._joining = asyncio.ensure_future(
-                join(
+                join_cluster(
                     self._calling,
                     cluster.join,
                     self._spec(joins=True),

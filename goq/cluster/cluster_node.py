@@ -17,15 +17,15 @@ from msgspec.structs import replace
 from goq import limits
 from goq.broker.broker import Broker
 from goq.broker.runtime.tasks import Tasks
-from goq.cluster.admin.replica_status import Reporting
+from goq.cluster.admin.replica_status import ReplicaStatus
 from goq.cluster.controller.node_liveness import Heartbeat
 from goq.cluster.controller.runner import Controlling
-from goq.cluster.forwarding.partition_leaders import LeaderMap
-from goq.cluster.liveness.disk_health import Fitness
-from goq.cluster.liveness.heartbeat import Speaking, decode_heartbeat
-from goq.cluster.liveness.leadership_handoff import HandingOver
-from goq.cluster.liveness.readiness import still_to_come
-from goq.cluster.membership.data_loss import LostTopics
+from goq.cluster.forwarding.partition_leaders import PartitionLeaders
+from goq.cluster.liveness.disk_health import DiskHealth
+from goq.cluster.liveness.heartbeat import HeartbeatSender, decode_heartbeat
+from goq.cluster.liveness.leadership_handoff import LeadershipHandoff
+from goq.cluster.liveness.readiness import pending_conditions
+from goq.cluster.membership.data_loss import DataLoss
 from goq.cluster.membership.disk_identity import DiskId
 from goq.cluster.metadata.client import Proposing
 from goq.cluster.metadata.commands import (
@@ -36,24 +36,24 @@ from goq.cluster.metadata.commands import (
 )
 from goq.cluster.metadata.state import State
 from goq.cluster.raft.driver import View
-from goq.cluster.reconciler import Becoming, part_of
-from goq.cluster.replication.archive_sync import Archives, decode_archive_request
+from goq.cluster.reconciler import Reconciler, assignment_of
+from goq.cluster.replication.archive_sync import ArchiveSync, decode_archive_request
 from goq.cluster.replication.protocol import (
     PartitionKey,
     decode_request,
     encode,
 )
-from goq.cluster.replication.repair.manager import Repairs
+from goq.cluster.replication.repair.manager import RepairManager
 from goq.cluster.replication.repair.protocol import (
-    decode_mend_request,
+    decode_repair_request,
 )
-from goq.cluster.replication.repair.protocol import encode as encode_mend
-from goq.cluster.replication.replica import Part, Replica
-from goq.cluster.replication.replica_manager import LocalTopics, Replicas
-from goq.cluster.replication.segment_manifest import Custody
-from goq.cluster.rpc.client import Calling
-from goq.cluster.rpc.framing import headed
-from goq.cluster.rpc.replica_client import Asking
+from goq.cluster.replication.repair.protocol import encode_repair as encode_mend
+from goq.cluster.replication.replica import Replica, ReplicaAssignment
+from goq.cluster.replication.replica_manager import BrokerTopics, ReplicaManager
+from goq.cluster.replication.segment_manifest import SegmentManifest
+from goq.cluster.rpc.client import RpcClient
+from goq.cluster.rpc.framing import join_head
+from goq.cluster.rpc.replica_client import ReplicaClient
 from goq.errors import Conflict, GoqError, InvalidFrame, NotLeader, TopicNotFound
 from goq.storage.disk import Disk
 
@@ -66,7 +66,7 @@ _NOT_THE_ONE = (
 )
 
 
-class Member:
+class ClusterNode:
     """This node's part in the cluster, from :meth:`start` to :meth:`stop`."""
 
     def __init__(
@@ -77,23 +77,23 @@ class Member:
         disk: Disk,
         own_disk: DiskId,
         proposing: Proposing,
-        calling: Calling,
+        calling: RpcClient,
         take_out: Callable[[str], Awaitable[None]],
     ) -> None:
         self.name = name
         self._disk = own_disk
         self.incarnation = incarnation
-        topics = LocalTopics(broker)
+        topics = BrokerTopics(broker)
         self.controlling = Controlling(proposing, take_out)
-        self.asking = Asking(lambda: self.state, calling)
-        self.map = LeaderMap(name, lambda: self.state, self.asking.call)
-        self.speaking = Speaking(
+        self.asking = ReplicaClient(lambda: self.state, calling)
+        self.map = PartitionLeaders(name, lambda: self.state, self.asking.call)
+        self.speaking = HeartbeatSender(
             name, self._heartbeat, self.controlling.hear, self.asking.call, self._is_listed
         )
-        self.replicas = Replicas(
+        self.replicas = ReplicaManager(
             name,
             topics,
-            Custody(broker.metadata, broker.archive, broker.clock, topics.settings),
+            SegmentManifest(broker.metadata, broker.archive, broker.clock, topics.settings),
             disk,
             broker.executor,
             self.asking.fetch,
@@ -101,15 +101,15 @@ class Member:
             on_failure=self._failed,
             is_heard=self.speaking.is_heard,
         )
-        self.reporting = Reporting(self.replicas, lambda: self.state, self.asking.call)
-        self.fitness = Fitness(disk, broker.topics_dir.parent, self.replicas.in_thread)
-        self.repairs = Repairs(self.replicas, self.asking.mend)
-        self.archives = Archives(
+        self.reporting = ReplicaStatus(self.replicas, lambda: self.state, self.asking.call)
+        self.fitness = DiskHealth(disk, broker.topics_dir.parent, self.replicas.in_thread)
+        self.repairs = RepairManager(self.replicas, self.asking.mend)
+        self.archives = ArchiveSync(
             broker.archive, self.replicas, topics.settings, self._others, self.asking.archive
         )
-        self._handing_over = HandingOver(broker, self.replicas, self.speaking, self._is_up)
-        self._becoming = Becoming(broker, self.replicas)
-        self._lost = LostTopics(own_disk, self.replicas, broker.topics_dir)
+        self._handing_over = LeadershipHandoff(broker, self.replicas, self.speaking, self._is_up)
+        self._becoming = Reconciler(broker, self.replicas)
+        self._lost = DataLoss(own_disk, self.replicas, broker.topics_dir)
         self._proposing = proposing
         self._calling = calling
         self._registration: RegisterNode | None = None
@@ -186,7 +186,7 @@ class Member:
             return [f"its disk: {_NOT_THE_ONE.format(self.name)}"]
         if self._has_started:
             return []
-        found = still_to_come(self.state, self.name, self.incarnation)
+        found = pending_conditions(self.state, self.name, self.incarnation)
         self._has_started = not found
         return found
 
@@ -198,7 +198,7 @@ class Member:
         if request.node != node:
             raise InvalidFrame(f"{node} asks as {request.node}")
         answer, buffers = await self.replicas.server.fetch(request)
-        return headed(encode(answer), buffers)
+        return join_head(encode(answer), buffers)
 
     async def answer_heartbeat(self, node: str, body: bytes) -> list[bytes | memoryview]:
         """Hear that a node is alive."""
@@ -207,8 +207,8 @@ class Member:
 
     async def answer_mend(self, _node: str, body: bytes) -> list[bytes | memoryview]:
         """Answer a node whose replica is damaged: a head behind its length, then frames."""
-        answer, buffers = await self.repairs.answer(decode_mend_request(body))
-        return headed(encode_mend(answer), buffers)
+        answer, buffers = await self.repairs.answer(decode_repair_request(body))
+        return join_head(encode_mend(answer), buffers)
 
     async def answer_archive(self, _node: str, body: bytes) -> list[bytes | memoryview]:
         """Answer a node that lacks something in its archive."""
@@ -283,7 +283,9 @@ class Member:
             self.replicas.check_in_sync()
             self.repairs.look()
 
-    async def _propose_in_sync(self, key: PartitionKey, part: Part, wanted: frozenset[str]) -> Part:
+    async def _propose_in_sync(
+        self, key: PartitionKey, part: ReplicaAssignment, wanted: frozenset[str]
+    ) -> ReplicaAssignment:
         seen = dict(zip(part.replicas, part.incarnations, strict=True))
         command = AlterInSync(
             key.topic,
@@ -300,7 +302,7 @@ class Member:
         topic = state.topics.get(key.topic)
         if topic is None or topic.topic_id != key.topic_id:
             raise NotLeader(f"topic {key.topic} is gone")
-        return part_of(state, topic.partitions[key.number])
+        return assignment_of(state, topic.partitions[key.number])
 
     def _failed(self, key: PartitionKey, error: Exception) -> None:
         _log.error("partition %d of %s: %s", key.number, key.topic, error)

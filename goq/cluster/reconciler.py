@@ -6,18 +6,18 @@ import asyncio
 from typing import NamedTuple
 
 from goq.broker.broker import Broker
-from goq.cluster.membership.durable_topics import KeptTopics
+from goq.cluster.membership.durable_topics import DurableTopics
 from goq.cluster.metadata.broker_store import group_settings, topic_rows
 from goq.cluster.metadata.state import Partition, State, Topic, places
 from goq.cluster.replication.protocol import PartitionKey
-from goq.cluster.replication.replica import Part
-from goq.cluster.replication.replica_manager import Replicas
+from goq.cluster.replication.replica import ReplicaAssignment
+from goq.cluster.replication.replica_manager import ReplicaManager
 from goq.config.topic import Fsync
 
 
-def part_of(state: State, partition: Partition) -> Part:
+def assignment_of(state: State, partition: Partition) -> ReplicaAssignment:
     """Return what a replica of a partition goes by."""
-    return Part(
+    return ReplicaAssignment(
         partition.leader,
         partition.leader_epoch,
         partition.in_sync,
@@ -33,16 +33,16 @@ def part_of(state: State, partition: Partition) -> Part:
     )
 
 
-def parts_of(state: State, node: str) -> dict[PartitionKey, Part]:
+def assignments_of(state: State, node: str) -> dict[PartitionKey, ReplicaAssignment]:
     """Return the parts of a node: of all replicas that it has or is to copy."""
     return {
-        PartitionKey(place.topic, topic.topic_id, place.partition): part_of(state, partition)
+        PartitionKey(place.topic, topic.topic_id, place.partition): assignment_of(state, partition)
         for place, topic, partition in places(state)
         if node in partition.holders
     }
 
 
-def in_the_making(state: State, leader: str) -> dict[PartitionKey, frozenset[str]]:
+def adding_replicas(state: State, leader: str) -> dict[PartitionKey, frozenset[str]]:
     """Return who copies partitions that a node leads because a move has begun."""
     return {
         PartitionKey(place.topic, topic.topic_id, place.partition): frozenset(copying)
@@ -53,26 +53,26 @@ def in_the_making(state: State, leader: str) -> dict[PartitionKey, frozenset[str
     }
 
 
-class _Syncing(NamedTuple):
+class _FsyncPolicy(NamedTuple):
     """Whether a topic is synced at once, by its settings at a version of it."""
 
     version: int
     at_once: bool
 
 
-class Becoming:
+class Reconciler:
     """Makes a node what a state says it is. Nothing is lost if it fails half-way: do it again.
 
     ``deleted`` are ids of topics that were deleted, of which this node has no file any more.
     """
 
-    def __init__(self, broker: Broker, replicas: Replicas) -> None:
+    def __init__(self, broker: Broker, replicas: ReplicaManager) -> None:
         self.deleted: set[int] = set()
-        self.kept = KeptTopics(replicas.disk, broker.topics_dir)
+        self.kept = DurableTopics(replicas.disk, broker.topics_dir)
         self._broker = broker
         self._replicas = replicas
         self._taken_up: dict[str, object] = {}
-        self._syncs: dict[int, _Syncing] = {}
+        self._syncs: dict[int, _FsyncPolicy] = {}
         self._noted: dict[int, bool] | None = None
 
     async def become(self, state: State) -> None:
@@ -88,8 +88,8 @@ class Becoming:
             if self._taken_up.get(name) != known:
                 await self._broker.take_up(row, group_settings(state, name))
                 self._taken_up[name] = known
-        parts = parts_of(state, replicas.name)
-        copying = in_the_making(state, replicas.name)
+        parts = assignments_of(state, replicas.name)
+        copying = adding_replicas(state, replicas.name)
         replicas.server.pace(state.settings.move_bytes_per_s, copying)
         replicas.agree(parts)
         for key in [r.key for r in replicas if r.key not in parts and r.key.topic in rows]:
@@ -108,7 +108,7 @@ class Becoming:
             known = before.get(topic.topic_id)
             if known is None or known.version != topic.version:
                 fsync = self._broker.settings_of(row).fsync
-                known = _Syncing(topic.version, fsync is Fsync.ALWAYS)
+                known = _FsyncPolicy(topic.version, fsync is Fsync.ALWAYS)
             self._syncs[topic.topic_id] = known
         return {topic_id: known.at_once for topic_id, known in self._syncs.items()}
 

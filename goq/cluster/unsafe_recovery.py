@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from goq.cluster.membership.disk_identity import disk_id
+from goq.cluster.membership.disk_identity import load_disk_id
 from goq.cluster.metadata.commands import BeginAgain, encode_command
 from goq.cluster.metadata.handlers.unsafe_recovery import Survival, survival
 from goq.cluster.metadata.state import State
@@ -31,7 +31,7 @@ from goq.storage.disk import Disk
 _PIECE_BYTES = 256 * 1024
 
 
-class Recovery(NamedTuple):
+class RecoveryPlan(NamedTuple):
     """What becomes of a cluster: who goes on, who is given up, what there is of all partitions."""
 
     node: str
@@ -39,7 +39,7 @@ class Recovery(NamedTuple):
     survival: Survival
 
 
-class Recovering:
+class UnsafeRecovery:
     """A member's folder, held and open until :meth:`close`; its node must be stopped.
 
     Raises ``UsageError`` if it is no member's, ``DataDirLocked``, ``CorruptData``, and ``Conflict``
@@ -54,7 +54,7 @@ class Recovering:
         self._machine: MetadataMachine | None = None
         self._journal: Journal | None = None
         try:
-            self._disk = disk_id(disk, data_dir, folder, data_dir / "topics").id
+            self._disk = load_disk_id(disk, data_dir, folder, data_dir / "topics").id
             machine = self._machine = MetadataMachine(folder)
             journal = self._journal = Journal.open(disk, folder, [])
             snapshots = Snapshots(disk, folder, machine, time.monotonic, _PIECE_BYTES)
@@ -64,7 +64,7 @@ class Recovering:
             self.close()
             raise
 
-    def _planned(self, state: State, journal: Journal, data_dir: Path) -> Recovery:
+    def _planned(self, state: State, journal: Journal, data_dir: Path) -> RecoveryPlan:
         name = next((n.id for n in state.nodes.values() if n.disk == self._disk), None)
         if name is None:
             raise UsageError(f"the node of {data_dir} has never been one of a cluster")
@@ -72,7 +72,7 @@ class Recovering:
         others.discard(name)
         if not others:
             raise Conflict(f"{name} is the only node of its cluster already: start it")
-        return Recovery(name, tuple(sorted(others)), survival(state, name))
+        return RecoveryPlan(name, tuple(sorted(others)), survival(state, name))
 
     def begin_again(self) -> None:
         """Make the node the only one; durable on return.

@@ -11,7 +11,7 @@ from goq_cli.output.output import notice, print_json, print_text
 from goq_cli.session import SESSION
 
 if TYPE_CHECKING:
-    from goq.cluster.unsafe_recovery import Recovery
+    from goq.cluster.unsafe_recovery import RecoveryPlan
 
 _NAMED_MAX = 20
 
@@ -35,10 +35,10 @@ def command(
     empty folders. Choose the node that has most. A single lost node needs none of this: goq cluster
     leave.
     """
-    from goq.cluster.unsafe_recovery import Recovering
+    from goq.cluster.unsafe_recovery import UnsafeRecovery
     from goq.storage.disk import RealDisk
 
-    recovering = Recovering(RealDisk(), data_dir)
+    recovering = UnsafeRecovery(RealDisk(), data_dir)
     try:
         plan = recovering.plan
         if yes:
@@ -55,7 +55,7 @@ def command(
         notice("nothing was changed; to do it: --yes-lose-what-others-had")
 
 
-def _print(plan: Recovery) -> None:
+def _print(plan: RecoveryPlan) -> None:
     print_text(f"{plan.node} goes on alone; given up for good: {', '.join(plan.given_up)}")
     for what, partitions in (
         ("in sync here, with all that was acknowledged", plan.survival.in_sync),

@@ -10,8 +10,8 @@ import pytest
 from support.local_raft import proposing
 
 from goq import limits
-from goq.cluster.admin.operations import Administering
-from goq.cluster.admin.replica_status import Reporting
+from goq.cluster.admin.operations import ClusterOperations
+from goq.cluster.admin.replica_status import ReplicaStatus
 from goq.cluster.metadata.commands import CreateTopic, FenceNode, RegisterNode
 from goq.cluster.metadata.state import Partition
 from goq.errors import Conflict, GoqError, InvalidInput, NodeNotFound, PartitionNotFound
@@ -32,8 +32,8 @@ class Operator:
     def __init__(self, nodes: int = 3) -> None:
         self.cluster = proposing()
         self.admitted: list[str] = []
-        self.work = Administering(
-            self.cluster, cast(Reporting, Reports()), lambda spec: self._admit(spec)
+        self.work = ClusterOperations(
+            self.cluster, cast(ReplicaStatus, Reports()), lambda spec: self._admit(spec)
         )
         for number in range(1, nodes + 1):
             name = f"n{number}"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.disk import SimulatedDisk
 
-from goq.cluster.membership.durable_topics import FILE_NAME, KeptTopics
+from goq.cluster.membership.durable_topics import FILE_NAME, DurableTopics
 
 TOPICS = Path("/data/topics")
 
@@ -20,25 +20,25 @@ def disk() -> SimulatedDisk:
 
 
 def test_what_was_always_synced_is_kept_over_a_power_cut(disk: SimulatedDisk) -> None:
-    KeptTopics(disk, TOPICS).note({1: True, 2: False})
+    DurableTopics(disk, TOPICS).note({1: True, 2: False})
     disk.crash(power=True)
-    assert KeptTopics(disk, TOPICS).ids == {1}
+    assert DurableTopics(disk, TOPICS).ids == {1}
 
 
 def test_what_was_once_synced_later_is_kept_no_more_also_when_it_is_synced_at_once_again(
     disk: SimulatedDisk,
 ) -> None:
-    kept = KeptTopics(disk, TOPICS)
+    kept = DurableTopics(disk, TOPICS)
     for always in (True, False, True):
         kept.note({1: always})
     assert kept.ids == frozenset()
-    again = KeptTopics(disk, TOPICS)
+    again = DurableTopics(disk, TOPICS)
     again.note({1: True})
     assert again.ids == frozenset()
 
 
 def test_a_topic_that_is_gone_is_forgotten_and_a_new_one_is_kept(disk: SimulatedDisk) -> None:
-    kept = KeptTopics(disk, TOPICS)
+    kept = DurableTopics(disk, TOPICS)
     kept.note({1: True, 2: False})
     kept.note({3: True})
     assert kept.ids == {3}
@@ -48,7 +48,7 @@ def test_a_folder_with_replicas_that_remembers_nothing_keeps_nothing_of_what_the
     disk: SimulatedDisk,
 ) -> None:
     disk.make_dir(TOPICS / "orders")
-    kept = KeptTopics(disk, TOPICS)
+    kept = DurableTopics(disk, TOPICS)
     assert kept.ids == frozenset()
     kept.note({1: True})
     assert kept.ids == frozenset()
@@ -57,8 +57,8 @@ def test_a_folder_with_replicas_that_remembers_nothing_keeps_nothing_of_what_the
 
 
 def test_a_file_that_cannot_be_read_remembers_nothing(disk: SimulatedDisk) -> None:
-    KeptTopics(disk, TOPICS).note({1: True})
+    DurableTopics(disk, TOPICS).note({1: True})
     disk.replace(TOPICS.parent / FILE_NAME, b"{")
-    kept = KeptTopics(disk, TOPICS)
+    kept = DurableTopics(disk, TOPICS)
     kept.note({1: True})
     assert kept.ids == frozenset()

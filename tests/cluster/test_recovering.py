@@ -14,15 +14,15 @@ from support.three_nodes import MESSAGES, NAMES, ThreeNodes, run_story
 
 from goq.cluster.metadata.commands import CreateTopic
 from goq.cluster.raft.log.journal import FILE_NAME
-from goq.cluster.unsafe_recovery import Recovering, Recovery
+from goq.cluster.unsafe_recovery import RecoveryPlan, UnsafeRecovery
 from goq.errors import Conflict, CorruptData, DataDirLocked, UsageError
 from goq.storage.disk import RealDisk
 
 SENT = [b"%d" % number for number in range(MESSAGES)]
 
 
-def recover(folder: Path) -> Recovery:
-    recovering = Recovering(RealDisk(), folder)
+def recover(folder: Path) -> RecoveryPlan:
+    recovering = UnsafeRecovery(RealDisk(), folder)
     recovering.begin_again()
     recovering.close()
     return recovering.plan
@@ -100,21 +100,21 @@ def test_only_the_stopped_node_of_a_cluster_of_several_is_recovered(tmp_path: Pa
     async def story(cluster: ThreeNodes) -> None:
         await cluster.filled()
         with pytest.raises(DataDirLocked):
-            Recovering(RealDisk(), tmp_path / "n1")
+            UnsafeRecovery(RealDisk(), tmp_path / "n1")
         await cluster.stop_at_once()
         (tmp_path / "alone").mkdir()
         with pytest.raises(UsageError, match="not the folder of a node of a cluster"):
-            Recovering(RealDisk(), tmp_path / "alone")
+            UnsafeRecovery(RealDisk(), tmp_path / "alone")
         shutil.rmtree(tmp_path / "n3" / "cluster")
         shutil.copytree(tmp_path / "n2" / "cluster", tmp_path / "n3" / "cluster")
         with pytest.raises(CorruptData):
-            Recovering(RealDisk(), tmp_path / "n3")
+            UnsafeRecovery(RealDisk(), tmp_path / "n3")
         recover(tmp_path / "n1")
         await cluster.start("n1")
         await cluster.until(lambda: list(cluster.member("n1").state.nodes) == ["n1"])
         await cluster.stop_at_once()
         with pytest.raises(Conflict, match="the only node"):
-            Recovering(RealDisk(), tmp_path / "n1")
+            UnsafeRecovery(RealDisk(), tmp_path / "n1")
 
     run_story(tmp_path, story)
 

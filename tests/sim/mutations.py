@@ -9,13 +9,13 @@ from unittest.mock import patch
 
 from support.disk import _SimulatedFile
 
-from goq.cluster.liveness.heartbeat import Speaking
+from goq.cluster.liveness.heartbeat import HeartbeatSender
 from goq.cluster.raft.log.journal import FILE_NAME
 from goq.cluster.replication.fetch_server import FetchServer
-from goq.cluster.replication.follower import Following
-from goq.cluster.replication.leader import Leading
-from goq.cluster.replication.progress import Ends, Progress
-from goq.cluster.replication.protocol import PartitionNews, Position
+from goq.cluster.replication.follower import FollowerReplica
+from goq.cluster.replication.leader import LeaderReplica
+from goq.cluster.replication.progress import LogOffsets, ReplicaProgress
+from goq.cluster.replication.protocol import PartitionUpdate, Position
 
 Mutation = Callable[[], AbstractContextManager[Any]]
 
@@ -41,48 +41,51 @@ def _nobody_syncs() -> AbstractContextManager[Any]:
 def _a_leader_refuses_though_it_may_be_deposed() -> Iterator[None]:
     """It asks neither itself whether it was heard lately, nor the others whether they follow."""
     with (
-        patch.object(Speaking, "is_heard", lambda _self: True),
-        patch.object(Leading, "confirm", lambda _self, then: then()),
+        patch.object(HeartbeatSender, "is_heard", lambda _self: True),
+        patch.object(LeaderReplica, "confirm", lambda _self, then: then()),
     ):
         yield
 
 
 def _a_leader_shows_what_it_alone_has() -> AbstractContextManager[Any]:
-    def advance(self: Progress) -> None:
+    def advance(self: ReplicaProgress) -> None:
         self.high_watermark = self.ends
 
-    return patch.object(Progress, "_advance", advance)
+    return patch.object(ReplicaProgress, "_advance", advance)
 
 
 @contextmanager
 def _epochs_are_not_looked_at() -> Iterator[None]:
     """Whatever epoch a follower is in, it takes what comes, and counts as having it."""
-    original = Following.take
+    original = FollowerReplica.take
 
-    def take(self: Following, news: PartitionNews, frames: memoryview) -> None:
+    def take(self: FollowerReplica, news: PartitionUpdate, frames: memoryview) -> None:
         self.leader_epoch = max(self.leader_epoch, news.leader_epoch)
         original(self, news, frames)
 
-    def fetched(self: Leading, node: str, ends: Ends, now_ms: int) -> None:
-        self.progress.fetched(node, Ends(*map(max, ends, self.progress.ends)), now_ms)
+    def fetched(self: LeaderReplica, node: str, ends: LogOffsets, now_ms: int) -> None:
+        self.progress.fetched(node, LogOffsets(*map(max, ends, self.progress.ends)), now_ms)
         self._tell()
 
-    with patch.object(Following, "take", take), patch.object(Leading, "fetched", fetched):
+    with (
+        patch.object(FollowerReplica, "take", take),
+        patch.object(LeaderReplica, "fetched", fetched),
+    ):
         yield
 
 
 def _logs_are_not_cut_where_they_part() -> AbstractContextManager[Any]:
-    original = Leading.news
+    original = LeaderReplica.news
 
-    def news(self: Leading, position: object, *, is_checked: bool, bytes_max: int) -> object:
+    def news(self: LeaderReplica, position: object, *, is_checked: bool, bytes_max: int) -> object:
         return original(self, position, is_checked=True, bytes_max=bytes_max)  # type: ignore[arg-type]
 
-    return patch.object(Leading, "news", news)
+    return patch.object(LeaderReplica, "news", news)
 
 
 def _followers_count_before_they_are_looked_at() -> AbstractContextManager[Any]:
     def note(
-        self: FetchServer, leading: Leading, session: Any, position: Position, now_ms: int
+        self: FetchServer, leading: LeaderReplica, session: Any, position: Position, now_ms: int
     ) -> None:
         if leading.leader_epoch == position.leader_epoch:
             leading.fetched(session.node, position.ends, now_ms)

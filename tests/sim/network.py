@@ -239,7 +239,7 @@ class Network:
 
 
 class Transports:
-    """``goq.cluster.rpc.client.Transports`` over the simulated network."""
+    """``goq.cluster.rpc.client.NodeConnections`` over the simulated network."""
 
     network: Network  # of the world that runs
 

@@ -11,8 +11,8 @@ from support.sim.loop import SimExecutor
 
 from goq.broker.broker import Broker
 from goq.broker.partition.partition import Partition
-from goq.cluster.bootstrap import Membership
-from goq.cluster.cluster_node import Member
+from goq.cluster.bootstrap import ClusterBootstrap
+from goq.cluster.cluster_node import ClusterNode
 from goq.cluster.raft.node import RaftNode
 from goq.config.node import Config
 from goq.errors import GoqError, Unavailable
@@ -39,7 +39,7 @@ class Process(Home):
         self.failure: Exception | None = None
         self.random = world.stream(f"process {machine.name} {life}")
         self.broker: Broker
-        self.membership: Membership
+        self.membership: ClusterBootstrap
         self._world = world
         self._network = network
         self._config = config
@@ -55,7 +55,7 @@ class Process(Home):
         """Do what ``goq.node.Node`` does, without HTTP."""
         machine, config = self.machine, self._config
         try:
-            membership = self.membership = Membership(config, machine.disk)
+            membership = self.membership = ClusterBootstrap(config, machine.disk)
             metadata = await membership.open(machine.local)  # type: ignore[arg-type]
             broker = self.broker = Broker(
                 config.broker.data_dir / "topics",
@@ -91,7 +91,7 @@ class Process(Home):
             await self.broker.close()
 
     @property
-    def member(self) -> Member:
+    def member(self) -> ClusterNode:
         member = self.membership.member
         assert member is not None
         return member

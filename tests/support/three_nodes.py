@@ -10,9 +10,9 @@ from typing import Any
 from unittest.mock import patch
 
 from goq import limits
-from goq.cluster.admin.cluster_view import MemberSeat
-from goq.cluster.bootstrap import Membership
-from goq.cluster.cluster_node import Member
+from goq.cluster.admin.cluster_view import ClusterView
+from goq.cluster.bootstrap import ClusterBootstrap
+from goq.cluster.cluster_node import ClusterNode
 from goq.cluster.metadata.state import Partition
 from goq.config.node import Config
 from goq.errors import GoqError
@@ -80,12 +80,12 @@ class ThreeNodes:
             await self.nodes.pop(name).stop()
         shutil.rmtree(self.path / name / what)
 
-    def membership(self, name: str) -> Membership:
+    def membership(self, name: str) -> ClusterBootstrap:
         membership = self.nodes[name]._membership
         assert membership is not None
         return membership
 
-    def member(self, name: str) -> Member:
+    def member(self, name: str) -> ClusterNode:
         member = self.membership(name).member
         assert member is not None
         return member
@@ -165,7 +165,7 @@ class ThreeNodes:
                 except GoqError:
                     await asyncio.sleep(0.05)
 
-    async def _do(self, asked: str, change: Callable[[MemberSeat], Awaitable[object]]) -> None:
+    async def _do(self, asked: str, change: Callable[[ClusterView], Awaitable[object]]) -> None:
         async with asyncio.timeout(60):
             while True:
                 seat = self.membership(asked).seat

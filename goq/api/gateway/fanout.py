@@ -12,7 +12,7 @@ from goq import limits
 from goq.api.app import Api
 from goq.api.codec.leased import body_of
 from goq.api.routing_policy import Asked, Document
-from goq.cluster.forwarding.http_proxy import Relay
+from goq.cluster.forwarding.http_proxy import HttpProxy
 from goq.errors import GoqError, NotLeader, PartitionOffline, Unavailable
 from goq.http.message import LOCAL, Request, Response
 
@@ -50,7 +50,7 @@ class Places(Protocol):
 class Asking:
     """Has nodes answer by themselves, of what they lead."""
 
-    def __init__(self, api: Api, places: Places, relay: Relay) -> None:
+    def __init__(self, api: Api, places: Places, relay: HttpProxy) -> None:
         self.places = places
         self._api = api
         self._relay = relay

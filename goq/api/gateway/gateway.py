@@ -31,7 +31,7 @@ from goq.api.routing_policy import (
     is_local,
     named_topic,
 )
-from goq.cluster.forwarding.http_proxy import Relay
+from goq.cluster.forwarding.http_proxy import HttpProxy
 from goq.errors import GoqError, NotLeader, TopicNotFound
 from goq.http.message import LOCAL, Request, Response
 
@@ -41,7 +41,7 @@ _Answering = Callable[[Request, Sequence[str]], Awaitable[Response]]
 class Front:
     """Answers a request by itself, or has other nodes answer it."""
 
-    def __init__(self, api: Api, places: Places, relay: Relay, give_back: GiveBack) -> None:
+    def __init__(self, api: Api, places: Places, relay: HttpProxy, give_back: GiveBack) -> None:
         self._api = api
         self._places = places
         self._asking = Asking(api, places, relay)

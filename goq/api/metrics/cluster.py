@@ -13,7 +13,7 @@ from goq.cluster.metadata.state import State, places
 
 if TYPE_CHECKING:
     from goq.cluster.raft.driver import View
-    from goq.cluster.replication.repair.manager import Harm
+    from goq.cluster.replication.repair.manager import DamageReport
     from goq.cluster.replication.status import ReplicaReport
 
 _STATUSES = ("up", "fenced", "leaving", "unfit")
@@ -41,7 +41,7 @@ class ClusterCounts(Protocol):
     def led_here(self) -> Sequence[ReplicaReport]:
         """Return what is known of followers; none on a node of its own."""
 
-    def harm(self) -> Sequence[Harm]:
+    def harm(self) -> Sequence[DamageReport]:
         """Return what is and was wrong with this node's replicas, by topic."""
 
 

@@ -28,7 +28,7 @@ from goq.http.message import Request, Response
 from goq.model import check_name
 
 if TYPE_CHECKING:
-    from goq.cluster.admin.operations import Administering
+    from goq.cluster.admin.operations import ClusterOperations
 
 _CLUSTER = "/v1/cluster"
 
@@ -40,7 +40,7 @@ class Seat(Protocol):
     is_cluster: bool
 
     @property
-    def administering(self) -> Administering | None:
+    def administering(self) -> ClusterOperations | None:
         """How the cluster is changed, None on a node of its own."""
 
     @property
@@ -226,7 +226,7 @@ class ClusterRoutes:
         )
 
     @property
-    def _administering(self) -> Administering:
+    def _administering(self) -> ClusterOperations:
         administering = self._seat.administering
         if administering is None:
             raise Conflict(

@@ -17,7 +17,7 @@ from goq.broker.broker import Broker
 from goq.http.message import Request, Response
 
 if TYPE_CHECKING:
-    from goq.cluster.rpc.server import Answering
+    from goq.cluster.rpc.server import RpcServer
 
 
 class HealthOut(msgspec.Struct, omit_defaults=True):
@@ -136,7 +136,7 @@ def _route(
 class NodeCallRoutes:
     """Passes calls on to who checks them."""
 
-    def __init__(self, answering: Answering) -> None:
+    def __init__(self, answering: RpcServer) -> None:
         self._answering = answering
 
     def routes(self) -> list[Route]:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from goq.cluster.admin.operations import Administering
-from goq.cluster.admin.replica_status import Reporting
+from goq.cluster.admin.operations import ClusterOperations
+from goq.cluster.admin.replica_status import ReplicaStatus
 from goq.cluster.metadata.state import Partition, State, Topic
 from goq.cluster.raft.driver import View
-from goq.cluster.replication.repair.manager import Harm, Repairs
+from goq.cluster.replication.repair.manager import DamageReport, RepairManager
 from goq.cluster.replication.status import ReplicaReport
 
 Reports = dict[tuple[str, int], ReplicaReport]
 
 
-class MemberSeat:
+class ClusterView:
     """A member's view; ``elections`` counts the changes of leaders that were seen here."""
 
     is_cluster = True
@@ -25,9 +25,9 @@ class MemberSeat:
         node: str,
         state: Callable[[], State],
         view: Callable[[], View],
-        reporting: Reporting,
-        administering: Administering,
-        repairs: Repairs,
+        reporting: ReplicaStatus,
+        administering: ClusterOperations,
+        repairs: RepairManager,
     ) -> None:
         self.node = node
         self.administering = administering
@@ -63,7 +63,7 @@ class MemberSeat:
         """Return what is known of the partitions that this node leads."""
         return self._reporting.led_here()
 
-    def harm(self) -> list[Harm]:
+    def harm(self) -> list[DamageReport]:
         """Return what is and was wrong with this node's replicas, by topic."""
         return self._repairs.harm()
 
@@ -111,7 +111,7 @@ def _elections(before: Topic, after: Topic) -> int:
     return sum(new.leader_epoch - old.leader_epoch for old, new in pairs)
 
 
-def nodes_with(state: State, topic: str) -> int:
+def acknowledged_copies(state: State, topic: str) -> int:
     """Return how many nodes have what is safe in any partition of a topic, at least."""
     known = state.topics.get(topic)
     if known is None:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from goq import limits
-from goq.cluster.admin.replica_status import Reporting
+from goq.cluster.admin.replica_status import ReplicaStatus
 from goq.cluster.controller.rebalance import plan_rebalance
 from goq.cluster.metadata.client import Proposing
 from goq.cluster.metadata.commands import (
@@ -23,10 +23,10 @@ from goq.cluster.metadata.commands import (
 from goq.cluster.metadata.state import Partition, State, Topic
 from goq.errors import Conflict, InvalidInput, NodeNotFound, PartitionNotFound, TopicNotFound
 
-ADD_MEMBER_S = 10.0
+ADD_MEMBER_TIMEOUT_S = 10.0
 
 
-class Moved(NamedTuple):
+class PlannedReassignment(NamedTuple):
     """A move of one partition, and why it was refused, if it was."""
 
     topic: str
@@ -36,7 +36,7 @@ class Moved(NamedTuple):
     refusal: str = ""
 
 
-class Ends(NamedTuple):
+class ReplicaEndOffsets(NamedTuple):
     """Where the replicas of a partition end, None of those that do not answer; what is lost.
 
     ``lost`` is how many messages replicas that answer have beyond those of the new leader.
@@ -46,7 +46,7 @@ class Ends(NamedTuple):
     lost: int
 
 
-def check_nobody_is_away(state: State) -> None:
+def check_all_nodes_up(state: State) -> None:
     """Refuse to let a node in while another is away, and say which: Raft would refuse it anyway."""
     away = sorted(node.id for node in state.nodes.values() if not node.is_up)
     if away:
@@ -56,13 +56,13 @@ def check_nobody_is_away(state: State) -> None:
         )
 
 
-class Administering:
+class ClusterOperations:
     """Changes the cluster on behalf of people; ``add_member`` takes a node into the Raft group."""
 
     def __init__(
         self,
         proposing: Proposing,
-        reporting: Reporting,
+        reporting: ReplicaStatus,
         add_member: Callable[[str], Awaitable[None]],
     ) -> None:
         self._proposing = proposing
@@ -77,7 +77,7 @@ class Administering:
         """Let a node in that runs already and knows the others."""
         if node in self._state.nodes:
             raise Conflict(f"node {node} is in the cluster already", field="node")
-        check_nobody_is_away(self._state)
+        check_all_nodes_up(self._state)
         await self._add_member(f"{node}={address}")
 
     async def leave(self, node: str, *, fewer_replicas: bool = False) -> None:
@@ -91,7 +91,7 @@ class Administering:
         if not known.leaving:
             await self._proposing.propose(LeaveNode(node, fewer_replicas))
 
-    async def rebalance(self, *, dry_run: bool) -> list[Moved]:
+    async def rebalance(self, *, dry_run: bool) -> list[PlannedReassignment]:
         """Plan moves that make nodes even, and begin them unless it is a dry run."""
         state = self._state
         plan = await asyncio.to_thread(plan_rebalance, state)
@@ -99,7 +99,11 @@ class Administering:
         for command in plan:
             refusal = "" if dry_run else await self._refusal_of(command)
             before = state.topics[command.topic].partitions[command.partition].replicas
-            moves.append(Moved(command.topic, command.partition, before, command.target, refusal))
+            moves.append(
+                PlannedReassignment(
+                    command.topic, command.partition, before, command.target, refusal
+                )
+            )
         return moves
 
     async def _refusal_of(self, command: MoveReplicas) -> str:
@@ -127,7 +131,9 @@ class Administering:
             await self._proposing.propose(ElectLeader(*self._where(topic, number), leader))
         return leader
 
-    async def elect_unclean(self, topic: str, number: int, leader: str, *, dry_run: bool) -> Ends:
+    async def elect_unclean(
+        self, topic: str, number: int, leader: str, *, dry_run: bool
+    ) -> ReplicaEndOffsets:
         """Have a partition that nobody can lead led by one that lacks what others acknowledged.
 
         What is said to be lost was asked before: of the replicas that answer.
@@ -145,7 +151,7 @@ class Administering:
             await self._proposing.propose(ElectLeader(*where, leader, unclean=True))
         by_node = {node: found.get(node) for node in partition.holders}
         known = [end for end in by_node.values() if end is not None]
-        return Ends(by_node, max(known, default=0) - (by_node[leader] or 0))
+        return ReplicaEndOffsets(by_node, max(known, default=0) - (by_node[leader] or 0))
 
     async def change_settings(
         self,

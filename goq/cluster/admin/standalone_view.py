@@ -11,12 +11,12 @@ from goq.cluster.metadata.state import ClusterSettings, Node, Partition, State, 
 from goq.cluster.replication.status import ReplicaReport
 
 if TYPE_CHECKING:
-    from goq.cluster.replication.repair.manager import Harm
+    from goq.cluster.replication.repair.manager import DamageReport
 
 Reports = dict[tuple[str, int], ReplicaReport]
 
 
-class AloneSeat:
+class StandaloneView:
     """A node of its own shows itself as a cluster of one, that nothing can be done to."""
 
     is_cluster = False
@@ -60,7 +60,7 @@ class AloneSeat:
         """Return nothing: nobody follows."""
         return []
 
-    def harm(self) -> list[Harm]:
+    def harm(self) -> list[DamageReport]:
         """Return nothing: what is damaged has no other replica."""
         return []
 

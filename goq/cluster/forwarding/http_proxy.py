@@ -8,7 +8,7 @@ from urllib.parse import quote
 import httpx
 
 from goq import limits
-from goq.cluster.rpc.client import Transports
+from goq.cluster.rpc.client import NodeConnections
 from goq.errors import NotLeader, Unavailable
 from goq.http.message import LOCAL, Request, Response
 
@@ -27,11 +27,11 @@ _NOT_PASSED_ON = frozenset(
 )
 
 
-class Relay:
+class HttpProxy:
     """Keeps connections to the other nodes' HTTP ports."""
 
     def __init__(self) -> None:
-        self._transports = Transports(limits.RELAY_CONNECTIONS_MAX)
+        self._transports = NodeConnections(limits.RELAY_CONNECTIONS_MAX)
 
     async def ask(self, url: str, request: Request) -> Response:
         """Return the answer of the node at ``url``, which is to answer by itself.

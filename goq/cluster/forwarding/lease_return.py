@@ -14,14 +14,14 @@ from goq.broker.broker import Broker
 from goq.errors import GoqError, InvalidFrame
 from goq.model import Receipt
 
-GIVE_BACK = "/cluster/give_back"
+RETURN_LEASES = "/cluster/give_back"
 _log = logging.getLogger("goq.cluster")
 
 CallLeader = Callable[[str, int, str, bytes], Awaitable[bytes]]
 """Calls the node that leads a partition: topic, number, path, body. ``NotLeader`` if none does."""
 
 
-class _Given(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class _ReturnRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     topic: str
     group: str
     partition: int
@@ -29,7 +29,7 @@ class _Given(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     """Tokens, and the offsets that are given back."""
 
 
-class GivingBack:
+class LeaseReturn:
     """Both sides of it."""
 
     def __init__(self, broker: Broker, call_leader: CallLeader) -> None:
@@ -43,13 +43,13 @@ class GivingBack:
             some = leases.setdefault(receipt.partition, [])
             some.append((receipt.token, receipt.start, receipt.end))
         for number, some in leases.items():
-            given = _Given(topic, group, number, some)
+            given = _ReturnRequest(topic, group, number, some)
             try:
                 if self._broker.topic(topic).partitions.get(number) is not None:
                     self._take(given)
                 else:
                     body = msgspec.msgpack.encode(given)
-                    await self._call_leader(topic, number, GIVE_BACK, body)
+                    await self._call_leader(topic, number, RETURN_LEASES, body)
             except GoqError as error:
                 _log.info(
                     "partition %d of %s keeps leases until they end: %s", number, topic, error
@@ -58,13 +58,13 @@ class GivingBack:
     async def answer(self, _node: str, body: bytes) -> list[bytes | memoryview]:
         """Take back what this node leased for a client of another."""
         try:
-            given = msgspec.msgpack.decode(body, type=_Given)
+            given = msgspec.msgpack.decode(body, type=_ReturnRequest)
         except msgspec.MsgspecError as error:
             raise InvalidFrame(f"this call cannot be read: {error}") from None
         self._take(given)
         return []
 
-    def _take(self, given: _Given) -> None:
+    def _take(self, given: _ReturnRequest) -> None:
         topic = self._broker.topic(given.topic)
         partition = topic.partitions[given.partition]
         for token, start, end in given.leases:

@@ -13,7 +13,7 @@ Call = Callable[[str, str, bytes, int], Awaitable[bytes]]
 """Calls a node by its id: the path, the body, and for how long it may wait; raises ``GoqError``."""
 
 
-class LeaderMap:
+class PartitionLeaders:
     """The leaders as the node ``name`` knows them; :meth:`changed` tells those who wait."""
 
     def __init__(self, name: str, state: Callable[[], State], call: Call) -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from goq.broker.broker import Broker
 from goq.broker.log.group_commit import Appended
-from goq.cluster.rpc.framing import headed, parted
+from goq.cluster.rpc.framing import join_head, split_head
 from goq.delivery.dedup.producer_state import ProducerTable
 from goq.delivery.events.event import SnapshotProducers
 from goq.errors import InvalidFrame, NotLeader, PartitionOffline, Unavailable
@@ -30,20 +30,20 @@ CallLeader = Callable[[str, int, str, bytes], Awaitable[bytes]]
 """Calls the node that leads a partition: topic, number, path, body. ``NotLeader`` if none does."""
 
 
-class _Publish(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class _PublishRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     topic: str
     number: int
     client_id: str | None
     on_leader: bool
 
 
-class _Asked(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class _ProducersRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     topic: str
     number: int
     producer_id: int
 
 
-class _Stored(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class _PublishResponse(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     offset: int
     time_us: int
     duplicate: bool
@@ -65,19 +65,21 @@ class RemotePartition:
         self, view: FrameView, client_id: str | None = None, *, on_leader: bool = False
     ) -> asyncio.Future[Appended]:
         """Have the leader store a frame."""
-        head = msgspec.msgpack.encode(_Publish(self._topic, self._number, client_id, on_leader))
-        body = b"".join(headed(head, [view.header.pack(), view.body]))
+        head = msgspec.msgpack.encode(
+            _PublishRequest(self._topic, self._number, client_id, on_leader)
+        )
+        body = b"".join(join_head(head, [view.header.pack(), view.body]))
         return asyncio.ensure_future(self._publish(body))
 
     async def _publish(self, body: bytes) -> Appended:
         answer = await self._ask(PUBLISH, body)
-        stored = msgspec.msgpack.decode(answer, type=_Stored)
+        stored = msgspec.msgpack.decode(answer, type=_PublishResponse)
         left_out = [LeftOut(*row) for row in stored.left_out]
         return Appended(stored.offset, stored.time_us, stored.duplicate, left_out)
 
     async def producers(self, producer_id: int) -> ProducerTable:
         """Return what the leader knows of a producer."""
-        body = msgspec.msgpack.encode(_Asked(self._topic, self._number, producer_id))
+        body = msgspec.msgpack.encode(_ProducersRequest(self._topic, self._number, producer_id))
         answer = await self._ask(PRODUCERS, body)
         table = ProducerTable()
         table.restore(SnapshotProducers(msgspec.msgpack.decode(answer, type=_Rows)))
@@ -99,7 +101,7 @@ class RemotePartition:
             await asyncio.sleep(_PAUSE_S)
 
 
-class PublishingForOthers:
+class ForwardedPublishServer:
     """The leader's side."""
 
     def __init__(self, broker: Broker) -> None:
@@ -107,8 +109,8 @@ class PublishingForOthers:
 
     async def answer_publish(self, _node: str, body: bytes) -> list[bytes | memoryview]:
         """Store a frame that another node was given."""
-        head, frame = parted(body)
-        asked = _decoded(head, _Publish)
+        head, frame = split_head(body)
+        asked = _decoded(head, _PublishRequest)
         view = FrameView.parse(frame)
         check_body_crc(view)
         partition = self._broker.topic(asked.topic).partition(asked.number)
@@ -119,12 +121,12 @@ class PublishingForOthers:
         except NotLeader as error:  # it is stored here, and perhaps over there: nobody knows
             raise Unavailable(error.detail) from None
         rows = [(left.row, left.offset, left.time_us) for left in appended.left_out]
-        stored = _Stored(appended.offset, appended.time_us, appended.duplicate, rows)
+        stored = _PublishResponse(appended.offset, appended.time_us, appended.duplicate, rows)
         return [msgspec.msgpack.encode(stored)]
 
     async def answer_producers(self, _node: str, body: bytes) -> list[bytes | memoryview]:
         """Say what is known of a producer."""
-        asked = _decoded(body, _Asked)
+        asked = _decoded(body, _ProducersRequest)
         partition = self._broker.topic(asked.topic).partition(asked.number)
         known = partition.state.producers.snapshot_of(asked.producer_id)
         return [msgspec.msgpack.encode(known.producers)]

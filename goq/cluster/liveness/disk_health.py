@@ -15,7 +15,7 @@ _log = logging.getLogger("goq.cluster")
 _FILE = "room"
 
 
-class Fitness:
+class DiskHealth:
     """Of a node with its data in ``folder``; ``reason`` says why it cannot lead, empty if it can.
 
     It can again when the disk has taken, synced and given up ``limits.FIT_AGAIN_BYTES``.

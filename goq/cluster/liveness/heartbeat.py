@@ -64,7 +64,7 @@ Call = Callable[[str, str, bytes], Awaitable[bytes]]
 """Calls a node by its id: the path and the body; raises ``GoqError``."""
 
 
-class Speaking:
+class HeartbeatSender:
     """Of the node ``name``: ``heartbeat`` returns what there is to say now.
 
     ``hear`` is this node's own controller; ``is_known`` says whether the cluster lists this node.

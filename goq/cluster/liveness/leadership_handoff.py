@@ -8,17 +8,21 @@ from contextlib import suppress
 
 from goq import limits
 from goq.broker.broker import Broker
-from goq.cluster.liveness.heartbeat import Speaking
-from goq.cluster.replication.replica_manager import Replicas
+from goq.cluster.liveness.heartbeat import HeartbeatSender
+from goq.cluster.replication.replica_manager import ReplicaManager
 
 _LOOK_S = 0.01
 
 
-class HandingOver:
+class LeadershipHandoff:
     """What a node does before it stops; ``is_up`` says whether it counts as there."""
 
     def __init__(
-        self, broker: Broker, replicas: Replicas, speaking: Speaking, is_up: Callable[[], bool]
+        self,
+        broker: Broker,
+        replicas: ReplicaManager,
+        speaking: HeartbeatSender,
+        is_up: Callable[[], bool],
     ) -> None:
         self.is_stopping = False
         """Whether the node wants to count as away; what it says in its heartbeats."""

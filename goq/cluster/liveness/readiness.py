@@ -13,7 +13,7 @@ from goq.cluster.metadata.state import Partition, State
 _NAMED_MAX = 10
 
 
-def still_to_come(state: State, name: str, incarnation: int) -> list[str]:
+def pending_conditions(state: State, name: str, incarnation: int) -> list[str]:
     """Return what the node ``name`` waits for, as a reader is told it; nothing when it is ready."""
     node = state.nodes.get(name)
     if node is None or node.incarnation != incarnation or not node.is_up:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from goq.cluster.membership.disk_identity import DiskId, only_copies_lost, topics_are_made_up_for
+from goq.cluster.membership.disk_identity import DiskId, acknowledge_topic_loss, lost_sole_replicas
 from goq.cluster.metadata.state import State
-from goq.cluster.replication.replica_manager import Replicas
+from goq.cluster.replication.replica_manager import ReplicaManager
 
 
-class LostTopics:
+class DataLoss:
     """Whether a node's messages are gone. They are not, for nearly every node."""
 
-    def __init__(self, own: DiskId, replicas: Replicas, topics_dir: Path) -> None:
+    def __init__(self, own: DiskId, replicas: ReplicaManager, topics_dir: Path) -> None:
         self.are_lost = own.has_lost_topics
         self._id = own.id
         self._replicas = replicas
@@ -20,10 +20,10 @@ class LostTopics:
 
     async def make_up(self, state: State) -> None:
         """Forget that they were lost, once others have led wherever they were the only ones."""
-        if not self.are_lost or only_copies_lost(state, self._replicas.name):
+        if not self.are_lost or lost_sole_replicas(state, self._replicas.name):
             return
         await self._replicas.in_thread(
-            lambda: topics_are_made_up_for(self._replicas.disk, self._topics_dir, self._id)
+            lambda: acknowledge_topic_loss(self._replicas.disk, self._topics_dir, self._id)
         )
         self.are_lost = False
 
@@ -33,4 +33,4 @@ class LostTopics:
         """Return what is whole again; what is empty has no damage, and is not whole for that."""
         if not self.are_lost:
             return repaired
-        return repaired - only_copies_lost(state, self._replicas.name)
+        return repaired - lost_sole_replicas(state, self._replicas.name)

@@ -31,7 +31,7 @@ class DiskId(NamedTuple):
     has_lost_topics: bool = False
 
 
-def disk_id(disk: Disk, data_dir: Path, cluster_dir: Path, topics_dir: Path) -> DiskId:
+def load_disk_id(disk: Disk, data_dir: Path, cluster_dir: Path, topics_dir: Path) -> DiskId:
     """Return the id of a data folder, which gets one when it has none; blocks on the disk.
 
     Raises ``CorruptData`` when what the node has agreed on with others is not there any more.
@@ -54,12 +54,12 @@ def disk_id(disk: Disk, data_dir: Path, cluster_dir: Path, topics_dir: Path) -> 
     return DiskId(own, _read(disk, topics_dir, TOPICS_FILE_NAME) != own)
 
 
-def topics_are_made_up_for(disk: Disk, topics_dir: Path, own: str) -> None:
+def acknowledge_topic_loss(disk: Disk, topics_dir: Path, own: str) -> None:
     """Take note that the others know of the loss of all topics; blocks on the disk."""
     _write(disk, topics_dir, TOPICS_FILE_NAME, own)
 
 
-def only_copies_lost(state: State, node: str) -> frozenset[tuple[int, int]]:
+def lost_sole_replicas(state: State, node: str) -> frozenset[tuple[int, int]]:
     """Return the partitions, by topic id and number, of which a node has lost the only whole copy.
 
     Nobody leads them: an operator has to choose who does, and what is lost.

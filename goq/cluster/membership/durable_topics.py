@@ -22,7 +22,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     others: list[int]
 
 
-class KeptTopics:
+class DurableTopics:
     """What a data folder remembers of that; blocks on the disk.
 
     One that has replicas already but not the file remembers nothing: none of its topics at that

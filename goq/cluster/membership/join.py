@@ -12,15 +12,15 @@ from collections.abc import Callable
 
 import msgspec
 
-from goq.cluster.admin.operations import check_nobody_is_away
+from goq.cluster.admin.operations import check_all_nodes_up
 from goq.cluster.metadata.state import State
 from goq.cluster.raft.member import Member
 from goq.cluster.raft.node import RaftNode
-from goq.cluster.rpc.client import Calling
+from goq.cluster.rpc.client import RpcClient
 from goq.errors import Conflict, GoqError, InvalidInput
 
 MEMBERS, JOIN = "/cluster/members", "/cluster/join"
-ASKED_BY_ANYONE = frozenset((MEMBERS, JOIN))
+OPEN_CALLS = frozenset((MEMBERS, JOIN))
 """The calls that are answered to a node whatever disk it comes with."""
 
 _log = logging.getLogger("goq.cluster")
@@ -34,14 +34,14 @@ def registered_disk(state: State, node: str) -> str:
     return "" if known is None else known.disk
 
 
-async def members_at(calling: Calling, url: str) -> dict[str, str]:
+async def fetch_members(calling: RpcClient, url: str) -> dict[str, str]:
     """Return the members that a node knows, by id, as they are written in the log."""
     specs = msgspec.json.decode(await calling.call(url, MEMBERS, b"", _TIMEOUT_S), type=list[str])
     return {str(Member(spec).id): spec for spec in specs}
 
 
-async def join(
-    calling: Calling, url: str, spec: str, *, is_first: bool, has_heard: Callable[[], bool]
+async def join_cluster(
+    calling: RpcClient, url: str, spec: str, *, is_first: bool, has_heard: Callable[[], bool]
 ) -> None:
     """Ask to be let in until something was heard from the cluster, which tells members alone.
 
@@ -52,7 +52,7 @@ async def join(
     name = str(Member(spec).id)
     while not has_heard():
         try:
-            if not is_first or name not in await members_at(calling, url):
+            if not is_first or name not in await fetch_members(calling, url):
                 await calling.call(url, JOIN, spec.encode(), _TIMEOUT_S)
                 return
         except GoqError as error:
@@ -60,7 +60,7 @@ async def join(
         await asyncio.sleep(_AGAIN_S)
 
 
-class Admitting:
+class AdmissionServer:
     """The side that is asked."""
 
     def __init__(self, raft: RaftNode, state: Callable[[], State]) -> None:
@@ -87,6 +87,6 @@ class Admitting:
                 f"there is a node {node} already, which has another disk: if that is lost, take"
                 f" the node out first (goq cluster leave {node}), or take another id"
             )
-        check_nobody_is_away(self._state())
+        check_all_nodes_up(self._state())
         await self._raft.add_member(spec)
         return []

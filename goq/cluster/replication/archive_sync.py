@@ -26,7 +26,7 @@ from goq.errors import CorruptData, GoqError, InvalidFrame, TopicNotFound
 from goq.storage.node_db import ArchiveRow
 
 _log = logging.getLogger("goq.cluster")
-_LOOK_S = 5.0
+CHECK_INTERVAL_S = 5.0
 _PAUSE_S_MIN = 1.0
 _PAUSE_S_MAX = 60.0
 
@@ -60,7 +60,7 @@ def decode_archive_request(data: bytes | memoryview) -> ArchiveRequest:
     return request
 
 
-class _Care:
+class _SyncState:
     """What is known of the archive of one replica."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class _Care:
         self.pause_s = _PAUSE_S_MIN
 
 
-class Archives:
+class ArchiveSync:
     """Those of a node's replicas, completed one after the other."""
 
     def __init__(
@@ -87,12 +87,12 @@ class Archives:
         self._settings_of = settings_of
         self._others = others
         self._ask = ask
-        self._cares: dict[PartitionKey, _Care] = {}
+        self._cares: dict[PartitionKey, _SyncState] = {}
 
     async def run(self) -> None:
         """Fetch what is lacking, again and again, until cancelled."""
         while True:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(CHECK_INTERVAL_S)
             replicas = list(self._replicas)
             for key in self._cares.keys() - {replica.key for replica in replicas}:
                 del self._cares[key]
@@ -104,7 +104,7 @@ class Archives:
         is_archived, standing = self._settings_of(replica.key.topic).archive, replica.standing
         if standing is None or not is_archived:
             return
-        care, now_s = self._cares.setdefault(replica.key, _Care()), _now_s()
+        care, now_s = self._cares.setdefault(replica.key, _SyncState()), _now_s()
         starts = tuple(log.start_offset for log in standing.logs)
         if now_s < care.again_s or not self._may_lack(replica.key, care, starts):
             return
@@ -118,7 +118,7 @@ class Archives:
             return
         care.complete_to, care.pause_s = starts, _PAUSE_S_MIN
 
-    def _may_lack(self, key: PartitionKey, care: _Care, starts: tuple[int, ...]) -> bool:
+    def _may_lack(self, key: PartitionKey, care: _SyncState, starts: tuple[int, ...]) -> bool:
         """Whether others may have more: unless all were asked, and all since was archived here."""
         if care.complete_to is None:
             return True

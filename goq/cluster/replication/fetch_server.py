@@ -10,14 +10,14 @@ from functools import partial
 from itertools import islice
 
 from goq import limits
-from goq.cluster.replication.leader import Leading, News, refused
-from goq.cluster.replication.progress import Ends
-from goq.cluster.replication.protocol import FetchAnswer, FetchRequest, PartitionKey, Position
+from goq.cluster.replication.leader import FramedUpdate, LeaderReplica, refusal_of
+from goq.cluster.replication.progress import LogOffsets
+from goq.cluster.replication.protocol import FetchRequest, FetchResponse, PartitionKey, Position
 
 _PIECES_PER_S = 4
 
 
-class Pacer:
+class Throttle:
     """Says when the next piece may be sent, and how large; ``bytes_per_s`` 0 is no bound."""
 
     def __init__(self, bytes_per_s: int = 0) -> None:
@@ -49,8 +49,8 @@ class _Session:
         self.node = node
         self.number = number
         self.positions: dict[PartitionKey, Position] = {}
-        self.expected: dict[PartitionKey, Ends] = {}
-        self.starts: dict[PartitionKey, Ends] = {}
+        self.expected: dict[PartitionKey, LogOffsets] = {}
+        self.starts: dict[PartitionKey, LogOffsets] = {}
         """Where the leader's logs began when the follower was told last."""
         self.sound: dict[PartitionKey, Position] = {}
         """Positions up to which the follower's logs are known to be parts of the leader's.
@@ -77,7 +77,7 @@ class _Session:
         self.unexpect(key)
         self.todo.pop(key, None)
 
-    def expect(self, key: PartitionKey, ends: Ends | None) -> None:
+    def expect(self, key: PartitionKey, ends: LogOffsets | None) -> None:
         if ends is None:
             self.expected.pop(key, None)
         elif key in self.positions:
@@ -93,20 +93,20 @@ class FetchServer:
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
-        self._leading: dict[PartitionKey, Leading] = {}
+        self._leading: dict[PartitionKey, LeaderReplica] = {}
         self._sessions: dict[str, _Session] = {}
-        self._pacer = Pacer()
+        self._pacer = Throttle()
         self._in_the_making: Mapping[PartitionKey, frozenset[str]] = {}
 
     def pace(self, bytes_per_s: int, in_the_making: Mapping[PartitionKey, frozenset[str]]) -> None:
         """Say which nodes copy which partitions because of moves, and how fast all may together."""
         self._in_the_making = in_the_making
         if bytes_per_s != self._pacer.bytes_per_s:
-            self._pacer = Pacer(bytes_per_s)
+            self._pacer = Throttle(bytes_per_s)
             for session in self._sessions.values():
                 session.news.set()
 
-    def lead(self, leading: Leading) -> None:
+    def lead(self, leading: LeaderReplica) -> None:
         """Take up a partition, or a new leadership of one; followers may have come before."""
         self._leading[leading.key] = leading
         for session in self._sessions.values():
@@ -125,11 +125,11 @@ class FetchServer:
             if key in session.positions:
                 session.look_at(key)
 
-    async def fetch(self, request: FetchRequest) -> tuple[FetchAnswer, list[memoryview]]:
+    async def fetch(self, request: FetchRequest) -> tuple[FetchResponse, list[memoryview]]:
         """Return what is new for a follower, when there is something or its time is over."""
         session = self._session_of(request)
         if session is None:
-            return FetchAnswer([], unknown_session=True), []
+            return FetchResponse([], unknown_session=True), []
         now_ms = _now_ms()
         for key in request.forgotten:
             session.forget(key)
@@ -166,7 +166,9 @@ class FetchServer:
             if leading is not None and leading.leader_epoch == position.leader_epoch:
                 leading.heard(request.node, request.session)
 
-    def _note(self, leading: Leading, session: _Session, position: Position, now_ms: int) -> None:
+    def _note(
+        self, leading: LeaderReplica, session: _Session, position: Position, now_ms: int
+    ) -> None:
         is_sound = session.sound.get(position.key) is position
         if is_sound and leading.leader_epoch == position.leader_epoch:
             leading.fetched(session.node, position.ends, now_ms)
@@ -207,12 +209,12 @@ class FetchServer:
         """Whether a replica in the making must wait, so that moves keep to their rate."""
         return self._is_paced(session, key) and self._pacer.wait_ms(_now_ms()) > 0
 
-    async def _answer(self, session: _Session) -> tuple[FetchAnswer, list[memoryview]]:
+    async def _answer(self, session: _Session) -> tuple[FetchResponse, list[memoryview]]:
         todo = [key for key in session.todo if self._has_news(session, key)]
         held = [key for key in session.todo if self._has_more(session, key)]
         session.todo = dict.fromkeys([*todo, *held])
-        works: list[Callable[[int], News]] = []
-        asked: list[tuple[Leading | None, Position]] = []
+        works: list[Callable[[int], FramedUpdate]] = []
+        asked: list[tuple[LeaderReplica | None, Position]] = []
         for key in islice(todo, limits.FETCH_PARTITIONS_MAX):
             position, leading = session.positions[key], self._leading.get(key)
             asked.append((leading, position))
@@ -222,7 +224,7 @@ class FetchServer:
             is_checked = session.expected.get(key) == position.ends
             most = self._pacer.piece_bytes if self._is_paced(session, key) else None
             works.append(partial(_read, leading, position, is_checked, most))
-        found = await asyncio.get_running_loop().run_in_executor(self._executor, _all, works)
+        found = await asyncio.get_running_loop().run_in_executor(self._executor, _read_all, works)
         for (leading, position), news in zip(asked, found, strict=False):
             key = position.key
             if self._is_paced(session, key):
@@ -230,9 +232,11 @@ class FetchServer:
             session.todo.pop(key, None)
             if leading is not None and leading is self._leading.get(key):
                 self._told(leading, session, position, news)
-        return FetchAnswer([n.head for n in found]), [b for n in found for b in n.buffers]
+        return FetchResponse([n.head for n in found]), [b for n in found for b in n.buffers]
 
-    def _told(self, leading: Leading, session: _Session, position: Position, news: News) -> None:
+    def _told(
+        self, leading: LeaderReplica, session: _Session, position: Position, news: FramedUpdate
+    ) -> None:
         """Take note of what a follower is told, and of what that says about where it is."""
         if session.positions.get(position.key) is not position:
             return
@@ -240,7 +244,7 @@ class FetchServer:
         messages, events = news.head.messages, news.head.events
         if messages is None or events is None:
             return
-        session.starts[position.key] = Ends(messages.start_offset, events.start_offset)
+        session.starts[position.key] = LogOffsets(messages.start_offset, events.start_offset)
         if messages.diverges_at is None and events.diverges_at is None:
             session.sound[position.key] = position
             self._note(leading, session, position, _now_ms())
@@ -250,21 +254,21 @@ def _now_ms() -> int:
     return int(asyncio.get_running_loop().time() * 1000)
 
 
-def _refuse(key: PartitionKey, _bytes_max: int) -> News:
-    return News(refused(key, "this node does not lead the partition"), [])
+def _refuse(key: PartitionKey, _bytes_max: int) -> FramedUpdate:
+    return FramedUpdate(refusal_of(key, "this node does not lead the partition"), [])
 
 
 def _read(
-    leading: Leading, position: Position, is_checked: bool, most: int | None, bytes_max: int
-) -> News:
+    leading: LeaderReplica, position: Position, is_checked: bool, most: int | None, bytes_max: int
+) -> FramedUpdate:
     if most is not None:
         bytes_max = min(bytes_max, most)
     return leading.news(position, is_checked=is_checked, bytes_max=bytes_max)
 
 
-def _all(works: Iterable[Callable[[int], News]]) -> list[News]:
+def _read_all(works: Iterable[Callable[[int], FramedUpdate]]) -> list[FramedUpdate]:
     """Read the news of partitions in turn until there is enough for one answer."""
-    found: list[News] = []
+    found: list[FramedUpdate] = []
     left = limits.FETCH_BYTES_MAX
     for work in works:
         if found and left <= 0:

@@ -10,21 +10,21 @@ from concurrent.futures import Executor
 from functools import partial
 
 from goq import limits
-from goq.cluster.replication.follower import Following
+from goq.cluster.replication.follower import FollowerReplica
 from goq.cluster.replication.protocol import (
-    FetchAnswer,
     FetchRequest,
+    FetchResponse,
     PartitionKey,
-    PartitionNews,
+    PartitionUpdate,
 )
-from goq.cluster.replication.segment_manifest import LOGS, Custody
+from goq.cluster.replication.segment_manifest import LOGS, SegmentManifest
 from goq.errors import GoqError, InvalidFrame
 
 _log = logging.getLogger("goq.cluster")
 _PAUSE_S_MIN = 0.02
 _PAUSE_S_MAX = 1.0
 
-Fetch = Callable[[FetchRequest], Awaitable[tuple[FetchAnswer, memoryview]]]
+Fetch = Callable[[FetchRequest], Awaitable[tuple[FetchResponse, memoryview]]]
 """Asks the leader's node; raises ``GoqError`` where it cannot be reached or does not answer."""
 
 
@@ -41,10 +41,10 @@ class Fetcher:
         leader: str,
         fetch: Fetch,
         executor: Executor,
-        custody: Custody,
+        custody: SegmentManifest,
         *,
         on_failure: Callable[[PartitionKey, Exception], None],
-        on_surplus: Callable[[Following], None],
+        on_surplus: Callable[[FollowerReplica], None],
     ) -> None:
         self._me = me
         self._leader = leader
@@ -53,7 +53,7 @@ class Fetcher:
         self._custody = custody
         self._on_failure = on_failure
         self._on_surplus = on_surplus
-        self._following: dict[PartitionKey, Following] = {}
+        self._following: dict[PartitionKey, FollowerReplica] = {}
         self._moved: set[PartitionKey] = set()
         self._forgotten: set[PartitionKey] = set()
         self._refused: set[PartitionKey] = set()
@@ -64,7 +64,7 @@ class Fetcher:
         self._changed = asyncio.Event()
         self._work: asyncio.Task[None] | None = None
 
-    def follow(self, following: Following) -> None:
+    def follow(self, following: FollowerReplica) -> None:
         """Take up a partition, or another leadership of one."""
         self._following[following.key] = following
         self._moved.add(following.key)
@@ -146,7 +146,7 @@ class Fetcher:
 
     async def _fetch_or_change(
         self, request: FetchRequest
-    ) -> tuple[FetchAnswer, memoryview] | None:
+    ) -> tuple[FetchResponse, memoryview] | None:
         """Wait for an answer, but not while there is another partition to ask for: then None.
 
         Where the leader believes this node to be is not known then, so the session is over.
@@ -164,7 +164,7 @@ class Fetcher:
                 each.cancel()
             await asyncio.wait([asking, changed])
 
-    async def _store(self, answer: FetchAnswer, frames: memoryview) -> None:
+    async def _store(self, answer: FetchResponse, frames: memoryview) -> None:
         """Store all news, those of different partitions at once."""
         works = []
         for news in answer.news:
@@ -179,7 +179,9 @@ class Fetcher:
             works.append(self._take(following, news, own))
         await asyncio.gather(*works)
 
-    async def _take(self, following: Following, news: PartitionNews, frames: memoryview) -> None:
+    async def _take(
+        self, following: FollowerReplica, news: PartitionUpdate, frames: memoryview
+    ) -> None:
         before = following.position
         try:
             cut = following.cuts(news, frames)
@@ -207,7 +209,7 @@ class Fetcher:
                 self._on_surplus(following)
 
     async def _cut(
-        self, following: Following, cut: list[int], news: PartitionNews, frames: memoryview
+        self, following: FollowerReplica, cut: list[int], news: PartitionUpdate, frames: memoryview
     ) -> None:
         for which in cut:
             await self._custody.forget(news.key, LOGS[which])
@@ -215,12 +217,12 @@ class Fetcher:
         await self._list(following, cut)
 
     async def _store_in_thread(
-        self, following: Following, news: PartitionNews, frames: memoryview
+        self, following: FollowerReplica, news: PartitionUpdate, frames: memoryview
     ) -> None:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._executor, partial(following.take, news, frames))
 
-    async def _list(self, following: Following, cut: list[int]) -> None:
+    async def _list(self, following: FollowerReplica, cut: list[int]) -> None:
         """Have in the manifest what was sealed, and what is left of a log that was cut."""
         sealed, following.sealed = following.sealed, []
         try:

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from goq.broker.partition.loader import PartitionLogs
-from goq.cluster.replication.progress import Ends
-from goq.cluster.replication.protocol import LogNews, PartitionKey, PartitionNews, Position
+from goq.cluster.replication.progress import LogOffsets
+from goq.cluster.replication.protocol import LogUpdate, PartitionKey, PartitionUpdate, Position
 from goq.errors import InvalidFrame
 from goq.frame.validate import check_body_crc
 from goq.frame.view import FrameView
@@ -29,14 +29,14 @@ Reopen = Callable[[Log, int], Log]
 _NEVER_BY_ITSELF = 2**62
 
 
-class Sealed(NamedTuple):
+class SealedSegment(NamedTuple):
     """A segment of the log ``which``: 0 messages, 1 events."""
 
     which: int
     segment: Segment
 
 
-class Following:
+class FollowerReplica:
     """The two logs of a partition that another node leads in ``leader_epoch``."""
 
     def __init__(
@@ -44,9 +44,9 @@ class Following:
     ) -> None:
         self.key = key
         self.leader_epoch = leader_epoch
-        self.high_watermark = Ends(0, 0)
+        self.high_watermark = LogOffsets(0, 0)
         self.truncated_messages = 0
-        self.sealed: list[Sealed] = []
+        self.sealed: list[SealedSegment] = []
         """Segments sealed by :meth:`take`, for whoever lists them to take away."""
         self.changing = threading.Lock()
         self.listing = asyncio.Lock()
@@ -69,10 +69,12 @@ class Following:
     @property
     def position(self) -> Position:
         """Where the replica is."""
-        ends = Ends(*(log.end_offset for log in self._logs))
-        return Position(self.key, self.leader_epoch, ends, Ends(*self._epochs), self._rewrites)
+        ends = LogOffsets(*(log.end_offset for log in self._logs))
+        return Position(
+            self.key, self.leader_epoch, ends, LogOffsets(*self._epochs), self._rewrites
+        )
 
-    def cuts(self, news: PartitionNews, frames: memoryview) -> list[int]:
+    def cuts(self, news: PartitionUpdate, frames: memoryview) -> list[int]:
         """Return the logs that :meth:`take` may take sealed segments from (memory only)."""
         if news.leader_epoch != self.leader_epoch:
             return []
@@ -84,7 +86,7 @@ class Following:
                     found.append(which)
         return found
 
-    def _may_cut(self, log: Log, news: LogNews, frames: memoryview) -> bool:
+    def _may_cut(self, log: Log, news: LogUpdate, frames: memoryview) -> bool:
         if news.diverges_at is not None or news.begins_anew or news.start_offset > log.end_offset:
             return True
         # Frames that reach back may only lie before the active segment if one over there does.
@@ -92,12 +94,12 @@ class Following:
             return False
         return FrameView.parse(frames).header.base_offset < log.end_offset
 
-    def surplus(self) -> Sealed | None:
+    def surplus(self) -> SealedSegment | None:
         """Return the oldest segment that the leader has deleted, None if there is none."""
         for which, log in enumerate(self._logs):
             first = log.segments[0]
             if first is not log.active and first.end_offset <= self._leader_starts[which]:
-                return Sealed(which, first)
+                return SealedSegment(which, first)
         return None
 
     def delete(self, which: int, segment: Segment) -> None:
@@ -107,7 +109,7 @@ class Following:
             if log.segments[0] is segment and segment is not log.active:
                 log.remove(log.detach_before(segment.end_offset))
 
-    def take(self, news: PartitionNews, frames: memoryview) -> None:
+    def take(self, news: PartitionUpdate, frames: memoryview) -> None:
         """Store what follows; ``frames`` are those of both logs, one after the other.
 
         What is of another epoch than this replica follows in is passed over: it is about a
@@ -123,9 +125,9 @@ class Following:
                     frames = frames[of_log.frame_bytes :]
         if news.messages is not None and news.messages.diverges_at is None:
             self._rewrites = news.messages.rewrites
-        self.high_watermark = Ends(*map(max, self.high_watermark, news.high_watermark))
+        self.high_watermark = LogOffsets(*map(max, self.high_watermark, news.high_watermark))
 
-    def _take(self, which: int, news: LogNews, frames: memoryview) -> None:
+    def _take(self, which: int, news: LogUpdate, frames: memoryview) -> None:
         log = self._logs[which]
         self._leader_starts[which] = news.start_offset
         if news.diverges_at is not None:
@@ -135,7 +137,7 @@ class Following:
             self._begin_anew(which, news.start_offset)
             log = self._logs[which]
         if frames:
-            views = checked(frames)
+            views = parse_frames(frames)
             first = views[0].header.base_offset
             if first < log.end_offset < views[0].header.end_offset:
                 # Compaction has joined frames over there, of which this log has only some. All of
@@ -146,7 +148,7 @@ class Following:
                     return
             sealed = store(log, views, news.segment_base)
             if sealed is not None:
-                self.sealed.append(Sealed(which, sealed))
+                self.sealed.append(SealedSegment(which, sealed))
             self._epochs[which] = views[-1].header.leader_epoch
 
     def _cut(self, which: int, leader_end: int, epoch: int) -> None:
@@ -177,7 +179,7 @@ class Following:
         self._epochs[which] = -1
 
 
-def checked(frames: memoryview) -> list[FrameView]:
+def parse_frames(frames: memoryview) -> list[FrameView]:
     """Return the frames in some bytes; raise ``InvalidFrame`` unless all are whole and sound."""
     views: list[FrameView] = []
     position = 0

@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 
-from goq.cluster.replication.follower import Following, Sealed
+from goq.cluster.replication.follower import FollowerReplica, SealedSegment
 from goq.cluster.replication.protocol import PartitionKey
-from goq.cluster.replication.segment_manifest import LOGS, Custody
+from goq.cluster.replication.segment_manifest import LOGS, SegmentManifest
 from goq.errors import GoqError
 from goq.storage.log.segment import Segment
 from goq.storage.repair import look_through
@@ -23,21 +23,21 @@ _PAUSE_S_MIN = 1.0
 _PAUSE_S_MAX = 60.0
 
 InThread = Callable[[Callable[[], object]], Awaitable[object]]
-MayBeRepaired = Callable[[PartitionKey, Sealed], bool]
+MayBeRepaired = Callable[[PartitionKey, SealedSegment], bool]
 """Whether a segment of a follower has bad frames that another replica may have."""
 
 
-class _NotWhole(Exception):
+class _NeedsRepair(Exception):
     """A segment is to be mended first: in the archive it would stay as it is."""
 
 
-class Trimming:
+class FollowerRetention:
     """Works from its making until nothing is left to delete, or :meth:`stop`."""
 
     def __init__(
         self,
-        following: Following,
-        custody: Custody,
+        following: FollowerReplica,
+        custody: SegmentManifest,
         in_thread: InThread,
         may_be_repaired: MayBeRepaired,
     ) -> None:
@@ -72,7 +72,7 @@ class Trimming:
                     await self._look_through(surplus)  # or it was archived when it was bad already
                     await self._delete(*surplus)
                 pause_s = _PAUSE_S_MIN
-            except _NotWhole:
+            except _NeedsRepair:
                 await self._pause(pause_s)
             except (GoqError, OSError) as error:
                 _log.warning(
@@ -81,15 +81,15 @@ class Trimming:
                 await self._pause(pause_s)
                 pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
-    async def _look_through(self, surplus: Sealed) -> None:
-        """Raise ``_NotWhole`` for what is going to be archived and may be mended before."""
+    async def _look_through(self, surplus: SealedSegment) -> None:
+        """Raise ``_NeedsRepair`` for what is going to be archived and may be mended before."""
         which, segment = surplus
         key = self._following.key
         if self._custody.archives(key):
             log = self._following.logs[which]
             await self._in_thread(partial(look_through, log, segment))
             if self._may_be_repaired(key, surplus):
-                raise _NotWhole
+                raise _NeedsRepair
 
     async def _is_archived(self, which: int, segment: Segment) -> bool:
         """Archive a segment, if its topic wants that; return whether nobody broke it off."""

@@ -11,8 +11,8 @@ import msgspec
 from goq import limits
 from goq.broker.partition.loader import PartitionLogs
 from goq.broker.partition_context import Quorums
-from goq.cluster.replication.progress import Ends, Progress
-from goq.cluster.replication.protocol import LogNews, PartitionKey, PartitionNews, Position
+from goq.cluster.replication.progress import LogOffsets, ReplicaProgress
+from goq.cluster.replication.protocol import LogUpdate, PartitionKey, PartitionUpdate, Position
 from goq.errors import NotEnoughReplicas, NotLeader
 from goq.storage.log.leader_epochs import epoch_end
 from goq.storage.log.log import Log
@@ -22,7 +22,7 @@ from goq.storage.log.reader import number_of
 class _LogQuorum:
     """What the writer of one of the two logs waits for."""
 
-    def __init__(self, leading: Leading, which: int) -> None:
+    def __init__(self, leading: LeaderReplica, which: int) -> None:
         self._leading = leading
         self._which = which
         self._advance: Callable[[int], None] = lambda _offset: None
@@ -57,18 +57,18 @@ class _LogQuorum:
         self._advance(high_watermark)
 
 
-class News(NamedTuple):
+class FramedUpdate(NamedTuple):
     """What a follower is told, and the frames that go with it, from both logs in turn.
 
     ``leads_to`` is where its logs end when it has stored them, None where that is not known.
     """
 
-    head: PartitionNews
+    head: PartitionUpdate
     buffers: list[memoryview]
-    leads_to: Ends | None = None
+    leads_to: LogOffsets | None = None
 
 
-class _Doubt(NamedTuple):
+class _Confirmation(NamedTuple):
     """Who has yet to be heard of before it is sure that nobody else had begun to lead.
 
     By node, the session in which it was heard once since: what it asks next in that was sent after.
@@ -78,7 +78,7 @@ class _Doubt(NamedTuple):
     then: Callable[[], None]
 
 
-class Leading:
+class LeaderReplica:
     """A partition that this node leads in ``leader_epoch``.
 
     On the event loop, but for :meth:`news`, which blocks on the disk. ``on_appended`` hears of
@@ -87,7 +87,7 @@ class Leading:
     """
 
     def __init__(
-        self, key: PartitionKey, leader_epoch: int, logs: PartitionLogs, progress: Progress
+        self, key: PartitionKey, leader_epoch: int, logs: PartitionLogs, progress: ReplicaProgress
     ) -> None:
         self.key = key
         self.leader_epoch = leader_epoch
@@ -98,7 +98,7 @@ class Leading:
         self.is_sure: Callable[[], bool] = lambda: True
         self._gives_up = False
         self._told = progress.high_watermark
-        self._doubts: list[_Doubt] = []
+        self._doubts: list[_Confirmation] = []
         self._quorums = (_LogQuorum(self, 0), _LogQuorum(self, 1))
         progress.stored(progress.ends)
 
@@ -121,7 +121,7 @@ class Leading:
 
         ``NotEnoughReplicas`` while fewer replicas are in sync than have to be; ``NotLeader`` while
         another node may lead: what that one has stored is not known here, so a batch that goes on
-        from it would be refused for good.
+        from it would be refusal_of for good.
         """
         progress = self.progress
         if self._gives_up:
@@ -140,11 +140,11 @@ class Leading:
         """Hear how far one of the logs is on this node's disk."""
         ends = list(self.progress.ends)
         ends[which] = end_offset
-        self.progress.stored(Ends(*ends))
+        self.progress.stored(LogOffsets(*ends))
         self.on_appended(self.key)
         self._tell()
 
-    def fetched(self, node: str, ends: Ends, now_ms: int) -> None:
+    def fetched(self, node: str, ends: LogOffsets, now_ms: int) -> None:
         """Hear how far a follower is."""
         self.progress.fetched(node, ends, now_ms)
         self._tell()
@@ -154,7 +154,7 @@ class Leading:
 
         A node that begins to lead follows no more. Nothing is called if one did before.
         """
-        self._doubts.append(_Doubt(dict.fromkeys(self.progress.electable, None), then))
+        self._doubts.append(_Confirmation(dict.fromkeys(self.progress.electable, None), then))
         self._settle_doubts()
 
     def heard(self, node: str, session: int) -> None:
@@ -193,11 +193,11 @@ class Leading:
             self.on_advance()
 
     @property
-    def starts(self) -> Ends:
+    def starts(self) -> LogOffsets:
         """Where the logs begin."""
-        return Ends(self.logs.messages.start_offset, self.logs.events.start_offset)
+        return LogOffsets(self.logs.messages.start_offset, self.logs.events.start_offset)
 
-    def has_news(self, position: Position, told: Ends | None) -> bool:
+    def has_news(self, position: Position, told: LogOffsets | None) -> bool:
         """Whether there is anything to tell a follower at a position.
 
         ``told`` is where the logs began when it was told last.
@@ -208,7 +208,7 @@ class Leading:
             or told != self.starts
         )
 
-    def news(self, position: Position, *, is_checked: bool, bytes_max: int) -> News:
+    def news(self, position: Position, *, is_checked: bool, bytes_max: int) -> FramedUpdate:
         """Return what follows a position; at least a frame, if there is one, of each log.
 
         ``is_checked`` says that the position is where an earlier answer led, so that nobody needs
@@ -216,52 +216,54 @@ class Leading:
         """
         if position.leader_epoch != self.leader_epoch:
             refusal = f"the leader epoch is {self.leader_epoch}, not {position.leader_epoch}"
-            return News(refused(position.key, refusal), [])
+            return FramedUpdate(refusal_of(position.key, refusal), [])
         log, rewrites = self.logs.messages, self.logs.messages.rewritten.number
         start = log.start_offset
         if start < position.ends.messages < log.rewritten.reach_since(position.rewrites):
-            begin = LogNews(start, start, 0, rewrites=rewrites, begins_anew=True)
-            head = PartitionNews(position.key, self.leader_epoch, Ends(0, 0), begin, None)
-            return News(head, [])
+            begin = LogUpdate(start, start, 0, rewrites=rewrites, begins_anew=True)
+            head = PartitionUpdate(position.key, self.leader_epoch, LogOffsets(0, 0), begin, None)
+            return FramedUpdate(head, [])
         messages, events = (
-            _log_news(log, end, epoch, own_end, is_checked=is_checked, bytes_max=bytes_max)
+            _read_log_update(log, end, epoch, own_end, is_checked=is_checked, bytes_max=bytes_max)
             for log, end, epoch, own_end in zip(
                 self.logs, position.ends, position.epochs, self.progress.ends, strict=True
             )
         )
         told = msgspec.structs.replace(messages.head, rewrites=rewrites)
         watermark = self.progress.high_watermark
-        head = PartitionNews(self.key, self.leader_epoch, watermark, told, events.head)
-        leads_to: Ends | None = None
+        head = PartitionUpdate(self.key, self.leader_epoch, watermark, told, events.head)
+        leads_to: LogOffsets | None = None
         if messages.leads_to is not None and events.leads_to is not None:
-            leads_to = Ends(messages.leads_to, events.leads_to)
-        return News(head, messages.buffers + events.buffers, leads_to)
+            leads_to = LogOffsets(messages.leads_to, events.leads_to)
+        return FramedUpdate(head, messages.buffers + events.buffers, leads_to)
 
 
-def refused(key: PartitionKey, why: str) -> PartitionNews:
+def refusal_of(key: PartitionKey, why: str) -> PartitionUpdate:
     """Return the answer that there is nothing to be had here."""
-    return PartitionNews(key, -1, Ends(0, 0), None, None, why)
+    return PartitionUpdate(key, -1, LogOffsets(0, 0), None, None, why)
 
 
-class _OfLog(NamedTuple):
-    head: LogNews
+class _FramedLogUpdate(NamedTuple):
+    head: LogUpdate
     buffers: list[memoryview]
     leads_to: int | None
 
 
-def _log_news(
+def _read_log_update(
     log: Log, end: int, epoch: int, own_end: int, *, is_checked: bool, bytes_max: int
-) -> _OfLog:
+) -> _FramedLogUpdate:
     """Return the news of one log for a follower whose own ends at ``end``, last in ``epoch``."""
     start = log.start_offset
     if end < start:
-        return _OfLog(LogNews(start, start, 0), [], start)  # it begins anew there
+        return _FramedLogUpdate(LogUpdate(start, start, 0), [], start)  # it begins anew there
     if not is_checked and end > start:
         common = epoch_end(log.reader, epoch, own_end)
         if common.epoch != epoch or common.end_offset < end:
-            return _OfLog(LogNews(start, start, 0, common.end_offset, common.epoch), [], None)
+            return _FramedLogUpdate(
+                LogUpdate(start, start, 0, common.end_offset, common.epoch), [], None
+            )
     if end >= own_end:
-        return _OfLog(LogNews(start, start, 0), [], end)
+        return _FramedLogUpdate(LogUpdate(start, start, 0), [], end)
     segments = log.segments
     segment = segments[number_of(segments, end)]
     reading = log.reader.read(end, min(own_end, segment.end_offset), bytes_max=bytes_max)
@@ -271,4 +273,6 @@ def _log_news(
             break  # what lies between is damaged: no follower can go on from here
         buffers.append(view.buffer)
         end = view.header.end_offset
-    return _OfLog(LogNews(segment.base_offset, start, sum(map(len, buffers))), buffers, end)
+    return _FramedLogUpdate(
+        LogUpdate(segment.base_offset, start, sum(map(len, buffers))), buffers, end
+    )

@@ -17,13 +17,13 @@ from typing import NamedTuple
 from goq import limits
 
 
-class Ends(NamedTuple):
+class LogOffsets(NamedTuple):
     """Offsets behind the last frame of each log, or any other place in both."""
 
     messages: int
     events: int
 
-    def reaches(self, other: Ends) -> bool:
+    def reaches(self, other: LogOffsets) -> bool:
         """Whether both are as far as the other's."""
         return self.messages >= other.messages and self.events >= other.events
 
@@ -33,22 +33,24 @@ class _Follower:
 
     def __init__(self, incarnation: int) -> None:
         self.incarnation = incarnation
-        self.ends = Ends(-1, -1)
+        self.ends = LogOffsets(-1, -1)
         self.caught_up_ms: int | None = None
         self.heard_ms = 0
 
 
-class Progress:
+class ReplicaProgress:
     """A leader's view of its partition; ``ends`` are those of its own logs, all on its disk.
 
     ``start`` is what the leader's logs held when it became leader: who lacks any of that cannot be
     in sync.
     """
 
-    def __init__(self, node: str, ends: Ends, *, in_sync: Iterable[str], min_insync: int) -> None:
+    def __init__(
+        self, node: str, ends: LogOffsets, *, in_sync: Iterable[str], min_insync: int
+    ) -> None:
         self.node = node
         self.ends = self.start = ends
-        self.high_watermark = Ends(0, 0)
+        self.high_watermark = LogOffsets(0, 0)
         self.in_sync = frozenset(in_sync)
         self.min_insync = min_insync
         self.returned: frozenset[str] = frozenset()
@@ -85,12 +87,12 @@ class Progress:
         """Whether so many replicas are in sync that anything can be acknowledged."""
         return len(self.in_sync) >= self.min_insync
 
-    def stored(self, ends: Ends) -> None:
+    def stored(self, ends: LogOffsets) -> None:
         """Hear how far this node has its own logs on its disk."""
         self.ends = ends
         self._advance()
 
-    def fetched(self, node: str, ends: Ends, now_ms: int) -> None:
+    def fetched(self, node: str, ends: LogOffsets, now_ms: int) -> None:
         """Hear how far another node has them. One that is no replica is passed over.
 
         A replica that has less than it had before has lost what it said it has: it is not caught
@@ -105,7 +107,7 @@ class Progress:
             follower.caught_up_ms = now_ms
         self._advance()
 
-    def follower_ends(self, node: str) -> Ends | None:
+    def follower_ends(self, node: str) -> LogOffsets | None:
         """Return how far a follower is, None before it was heard of."""
         follower = self._followers.get(node)
         return None if follower is None or follower.ends.messages < 0 else follower.ends
@@ -120,12 +122,12 @@ class Progress:
         return sorted([*found, *([self.node] if self.ends[which] > offset else [])])
 
     @property
-    def in_sync_to(self) -> Ends:
+    def in_sync_to(self) -> LogOffsets:
         """How far all that are in sync are, or are about to be."""
         ends = [self._ends_of(name) for name in self.in_sync | (self._wanted or frozenset())]
-        return Ends(*(max(0, min(each)) for each in zip(*ends, strict=True)))
+        return LogOffsets(*(max(0, min(each)) for each in zip(*ends, strict=True)))
 
-    def copied_to(self, now_ms: int) -> Ends:
+    def copied_to(self, now_ms: int) -> LogOffsets:
         """How far everybody is that was heard of lately; the ends of the own logs at most."""
         heard = [
             follower.ends
@@ -133,7 +135,7 @@ class Progress:
             if follower.ends.messages >= 0
             and now_ms - follower.heard_ms <= limits.REPLICA_SILENT_MS
         ]
-        return Ends(*map(min, zip(self.ends, *heard, strict=True)))
+        return LogOffsets(*map(min, zip(self.ends, *heard, strict=True)))
 
     def caught_up_ms(self, node: str) -> int | None:
         """Return when a follower last had everything, None if it never did."""
@@ -172,7 +174,7 @@ class Progress:
 
     def _has_enough(self, follower: _Follower) -> bool:
         """Whether a follower has what anybody has to have who may be elected."""
-        return follower.ends.reaches(Ends(*map(max, self.start, self.high_watermark)))
+        return follower.ends.reaches(LogOffsets(*map(max, self.start, self.high_watermark)))
 
     def propose(self, in_sync: Collection[str]) -> None:
         """Take note that a change was asked for: until it is decided, both sets count."""
@@ -188,10 +190,10 @@ class Progress:
     def _advance(self) -> None:
         if len(self.in_sync) < self.min_insync or self.node not in self.in_sync:
             return
-        self.high_watermark = Ends(*map(max, self.high_watermark, self.in_sync_to))
+        self.high_watermark = LogOffsets(*map(max, self.high_watermark, self.in_sync_to))
 
-    def _ends_of(self, name: str) -> Ends:
+    def _ends_of(self, name: str) -> LogOffsets:
         if name == self.node:
             return self.ends
         follower = self._followers.get(name)
-        return Ends(-1, -1) if follower is None else follower.ends
+        return LogOffsets(-1, -1) if follower is None else follower.ends

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from goq.cluster.replication.progress import Ends
+from goq.cluster.replication.progress import LogOffsets
 from goq.errors import InvalidFrame
 
 
@@ -32,8 +32,8 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
 
     key: PartitionKey
     leader_epoch: int
-    ends: Ends
-    epochs: Ends
+    ends: LogOffsets
+    epochs: LogOffsets
     rewrites: int = -1
 
 
@@ -52,7 +52,7 @@ class FetchRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
     wait_ms: int
 
 
-class LogNews(msgspec.Struct, frozen=True, array_like=True):
+class LogUpdate(msgspec.Struct, frozen=True, array_like=True):
     """What follows in one log: ``frame_bytes`` of frames, all of one segment of the leader's.
 
     ``start_offset`` is where the leader's log begins. With ``diverges_at`` there are no frames:
@@ -73,25 +73,25 @@ class LogNews(msgspec.Struct, frozen=True, array_like=True):
     begins_anew: bool = False
 
 
-class PartitionNews(msgspec.Struct, frozen=True, array_like=True):
+class PartitionUpdate(msgspec.Struct, frozen=True, array_like=True):
     """What follows in a partition; ``refusal`` says why there is nothing to be had here."""
 
     key: PartitionKey
     leader_epoch: int
-    high_watermark: Ends
-    messages: LogNews | None
-    events: LogNews | None
+    high_watermark: LogOffsets
+    messages: LogUpdate | None
+    events: LogUpdate | None
     refusal: str = ""
 
 
-class FetchAnswer(msgspec.Struct, frozen=True, array_like=True):
+class FetchResponse(msgspec.Struct, frozen=True, array_like=True):
     """News of partitions; ``unknown_session`` asks the follower to begin a new one."""
 
-    news: list[PartitionNews]
+    news: list[PartitionUpdate]
     unknown_session: bool = False
 
 
-def encode(value: FetchRequest | FetchAnswer) -> bytes:
+def encode(value: FetchRequest | FetchResponse) -> bytes:
     """Return a request or the head of an answer as bytes."""
     return msgspec.msgpack.encode(value)
 
@@ -104,9 +104,9 @@ def decode_request(data: bytes | memoryview) -> FetchRequest:
         raise InvalidFrame(f"this is no request of a follower: {error}") from None
 
 
-def decode_answer(data: bytes | memoryview) -> FetchAnswer:
+def decode_response(data: bytes | memoryview) -> FetchResponse:
     """Return the head of an answer; raise ``InvalidFrame`` if the bytes are none."""
     try:
-        return msgspec.msgpack.decode(data, type=FetchAnswer)
+        return msgspec.msgpack.decode(data, type=FetchResponse)
     except msgspec.MsgspecError as error:
         raise InvalidFrame(f"this is no answer to a follower: {error}") from None

@@ -16,11 +16,11 @@ from typing import NamedTuple, Protocol
 
 from goq.broker.partition.loader import PartitionLogs, open_logs
 from goq.broker.topic.topic import Leadership
-from goq.cluster.replication.follower import Following
-from goq.cluster.replication.leader import Leading
-from goq.cluster.replication.progress import Ends, Progress
+from goq.cluster.replication.follower import FollowerReplica
+from goq.cluster.replication.leader import LeaderReplica
+from goq.cluster.replication.progress import LogOffsets, ReplicaProgress
 from goq.cluster.replication.protocol import PartitionKey
-from goq.cluster.replication.repair.protocol import Standing
+from goq.cluster.replication.repair.protocol import ReplicaLogs
 from goq.config.topic import TopicSettings
 from goq.errors import GoqError, NotLeader, PartitionOffline, StorageFailed
 from goq.storage.damage import Damage
@@ -32,7 +32,7 @@ _log = logging.getLogger("goq.cluster")
 _TRY_AGAIN_S = 1.0
 
 
-class Part(NamedTuple):
+class ReplicaAssignment(NamedTuple):
     """What all nodes agree on about a partition.
 
     ``leader`` is None where nobody can lead. ``version`` rises with every change of any of this.
@@ -51,7 +51,7 @@ class Part(NamedTuple):
     returned: tuple[str, ...] = ()
 
 
-class Host(Protocol):
+class ReplicaHost(Protocol):
     """The node, as its replicas see it."""
 
     name: str
@@ -71,13 +71,13 @@ class Host(Protocol):
     def now_ms(self) -> int:
         """Return monotonic time."""
 
-    def follow(self, leader: str, following: Following) -> None:
+    def follow(self, leader: str, following: FollowerReplica) -> None:
         """Have a partition fetched from its leader."""
 
     async def forget(self, key: PartitionKey) -> None:
         """Have it fetched no more; nothing more is stored on return."""
 
-    def serve(self, leading: Leading) -> None:
+    def serve(self, leading: LeaderReplica) -> None:
         """Let followers fetch from a partition that is led here."""
 
     def refuse(self, key: PartitionKey) -> None:
@@ -96,11 +96,11 @@ class Host(Protocol):
 class Replica:
     """A replica of one partition, in ``directory``."""
 
-    def __init__(self, key: PartitionKey, directory: Path, host: Host) -> None:
+    def __init__(self, key: PartitionKey, directory: Path, host: ReplicaHost) -> None:
         self.key = key
-        self.part: Part | None = None
-        self.following: Following | None = None
-        self.leading: Leading | None = None
+        self.part: ReplicaAssignment | None = None
+        self.following: FollowerReplica | None = None
+        self.leading: LeaderReplica | None = None
         self.idle: PartitionLogs | None = None
         """The logs while nobody leads."""
         self.changing = asyncio.Lock()
@@ -110,7 +110,7 @@ class Replica:
         self.failure: Exception | None = None
         self._directory = directory
         self._host = host
-        self._wanted: Part | None = None
+        self._wanted: ReplicaAssignment | None = None
         self._is_open = False
         self._begins_again = False
         self._decided_version = 0
@@ -118,13 +118,13 @@ class Replica:
         self._changed = asyncio.Event()
 
     @property
-    def standing(self) -> Standing | None:
+    def standing(self) -> ReplicaLogs | None:
         """The logs, where they are open, and what of them is known to be safe."""
         if self.leading is not None:
-            return Standing(self.leading.logs, self.leading.progress.high_watermark)
+            return ReplicaLogs(self.leading.logs, self.leading.progress.high_watermark)
         if self.following is not None:
-            return Standing(self.following.logs, self.following.high_watermark)
-        return None if self.idle is None else Standing(self.idle, Ends(0, 0))
+            return ReplicaLogs(self.following.logs, self.following.high_watermark)
+        return None if self.idle is None else ReplicaLogs(self.idle, LogOffsets(0, 0))
 
     @property
     def others(self) -> list[str]:
@@ -144,7 +144,7 @@ class Replica:
             for of_log, gap in self.given_up
         )
 
-    def become(self, part: Part | None) -> None:
+    def become(self, part: ReplicaAssignment | None) -> None:
         """Say what the replica is to be; None to let go of it."""
         self._wanted = part
         self._changed.set()
@@ -193,7 +193,7 @@ class Replica:
     def _must_open(self) -> bool:
         return self.leading is not None and not self._is_open
 
-    async def _change(self, wanted: Part | None) -> None:
+    async def _change(self, wanted: ReplicaAssignment | None) -> None:
         before = self.part
         if wanted is not None and before is not None and _is_same_part(before, wanted):
             self.decided(wanted)
@@ -210,7 +210,7 @@ class Replica:
         elif wanted.leader == self._host.name:
             self._lead(wanted, opened)
         else:
-            self.following = Following(self.key, wanted.leader_epoch, opened, self._reopen)
+            self.following = FollowerReplica(self.key, wanted.leader_epoch, opened, self._reopen)
             self._host.follow(wanted.leader, self.following)
 
     def _open_logs(self) -> PartitionLogs:
@@ -221,14 +221,14 @@ class Replica:
         self._host.disk.remove_dir(log.directory)
         return Log.open(log.directory, self._host.disk, log.config, base_offset=offset)
 
-    def _lead(self, part: Part, logs: PartitionLogs) -> None:
-        ends = Ends(logs.messages.end_offset, logs.events.end_offset)
+    def _lead(self, part: ReplicaAssignment, logs: PartitionLogs) -> None:
+        ends = LogOffsets(logs.messages.end_offset, logs.events.end_offset)
         name = self._host.name
-        progress = Progress(name, ends, in_sync=part.in_sync, min_insync=part.min_insync)
+        progress = ReplicaProgress(name, ends, in_sync=part.in_sync, min_insync=part.min_insync)
         progress.begin(part.replicas, self._host.now_ms(), part.incarnations)
         progress.returned = frozenset(part.returned)
         self._decided_version = part.version
-        self.leading = Leading(self.key, part.leader_epoch, logs, progress)
+        self.leading = LeaderReplica(self.key, part.leader_epoch, logs, progress)
         self.leading.is_sure = self._host.is_heard
         self._host.serve(self.leading)
 
@@ -253,7 +253,7 @@ class Replica:
         await self._host.open(self.key, leading.logs, leadership)
         self._is_open = True
 
-    def decided(self, part: Part) -> None:
+    def decided(self, part: ReplicaAssignment) -> None:
         """Take over the in-sync set that all nodes agree on, if the leadership is this one.
 
         It may be known before the rest of what they agree on, and an older one come after it.
@@ -297,7 +297,7 @@ class Replica:
             await self._host.in_thread(lambda: _close(logs))
 
 
-def _is_same_part(before: Part, wanted: Part) -> bool:
+def _is_same_part(before: ReplicaAssignment, wanted: ReplicaAssignment) -> bool:
     return (before.leader, before.leader_epoch) == (wanted.leader, wanted.leader_epoch)
 
 

@@ -16,22 +16,24 @@ from goq.broker.partition.loader import PartitionLogs
 from goq.broker.topic.topic import Leadership
 from goq.cluster.replication.fetch_server import FetchServer
 from goq.cluster.replication.fetcher import Fetcher
-from goq.cluster.replication.follower import Following, Sealed
-from goq.cluster.replication.follower_retention import Trimming
-from goq.cluster.replication.leader import Leading
-from goq.cluster.replication.protocol import FetchAnswer, FetchRequest, PartitionKey
-from goq.cluster.replication.replica import Part, Replica
-from goq.cluster.replication.segment_manifest import LOGS, Custody
+from goq.cluster.replication.follower import FollowerReplica, SealedSegment
+from goq.cluster.replication.follower_retention import FollowerRetention
+from goq.cluster.replication.leader import LeaderReplica
+from goq.cluster.replication.protocol import FetchRequest, FetchResponse, PartitionKey
+from goq.cluster.replication.replica import Replica, ReplicaAssignment
+from goq.cluster.replication.segment_manifest import LOGS, SegmentManifest
 from goq.config.topic import Cleanup, TopicSettings
 from goq.errors import GoqError
 from goq.storage.disk import Disk
 
 _log = logging.getLogger("goq.cluster")
 
-FetchFrom = Callable[[str, FetchRequest], Awaitable[tuple[FetchAnswer, memoryview]]]
+FetchFrom = Callable[[str, FetchRequest], Awaitable[tuple[FetchResponse, memoryview]]]
 """Asks a node, by name."""
 
-ProposeInSync = Callable[[PartitionKey, Part, frozenset[str]], Awaitable[Part]]
+ProposeInSync = Callable[
+    [PartitionKey, ReplicaAssignment, frozenset[str]], Awaitable[ReplicaAssignment]
+]
 """Asks all nodes to agree on another in-sync set of a partition that is led here.
 
 Who is ``returned`` in the part has not been heard of by the leader since. Returns when that is
@@ -39,7 +41,7 @@ decided, either way, what they agree on then.
 """
 
 
-class Topics(Protocol):
+class TopicHost(Protocol):
     """The topics of this node, open to clients as far as it leads their partitions."""
 
     def directory(self, topic: str) -> Path:
@@ -55,14 +57,14 @@ class Topics(Protocol):
         """Let clients use it no more, and close its logs."""
 
 
-class Replicas:
+class ReplicaManager:
     """The replicas of the node ``name``."""
 
     def __init__(
         self,
         name: str,
-        topics: Topics,
-        custody: Custody,
+        topics: TopicHost,
+        custody: SegmentManifest,
         disk: Disk,
         executor: Executor,
         fetch_from: FetchFrom,
@@ -84,7 +86,7 @@ class Replicas:
         self._on_failure = on_failure
         self._replicas: dict[PartitionKey, Replica] = {}
         self._fetchers: dict[str, Fetcher] = {}
-        self._trimmings: dict[PartitionKey, Trimming] = {}
+        self._trimmings: dict[PartitionKey, FollowerRetention] = {}
         self._proposing: dict[PartitionKey, asyncio.Task[None]] = {}
 
     def __iter__(self) -> Iterator[Replica]:
@@ -98,7 +100,7 @@ class Replicas:
         """Return where the replicas of a topic lie."""
         return self._topics.directory(topic)
 
-    def agree(self, parts: Mapping[PartitionKey, Part]) -> None:
+    def agree(self, parts: Mapping[PartitionKey, ReplicaAssignment]) -> None:
         """Let every replica become what all nodes have agreed on; those not named are let go."""
         for key in self._replicas.keys() - parts.keys():
             self._replicas[key].become(None)
@@ -151,7 +153,9 @@ class Replicas:
             task = asyncio.ensure_future(self._propose(replica.key, seen, wanted))
             self._proposing[replica.key] = task
 
-    async def _propose(self, key: PartitionKey, part: Part, wanted: frozenset[str]) -> None:
+    async def _propose(
+        self, key: PartitionKey, part: ReplicaAssignment, wanted: frozenset[str]
+    ) -> None:
         try:
             decided = await self._propose_in_sync(key, part, wanted)
         finally:
@@ -178,12 +182,12 @@ class Replicas:
         """Return monotonic time."""
         return int(asyncio.get_running_loop().time() * 1000)
 
-    def follow(self, leader: str, following: Following) -> None:
+    def follow(self, leader: str, following: FollowerReplica) -> None:
         """Have a partition fetched from its leader."""
         fetcher = self._fetchers.get(leader)
         if fetcher is None:
 
-            async def fetch(request: FetchRequest) -> tuple[FetchAnswer, memoryview]:
+            async def fetch(request: FetchRequest) -> tuple[FetchResponse, memoryview]:
                 return await self._fetch_from(leader, request)
 
             fetcher = self._fetchers[leader] = Fetcher(
@@ -211,14 +215,14 @@ class Replicas:
         if trimming is not None:
             await trimming.stop()
 
-    def _trim(self, following: Following) -> None:
+    def _trim(self, following: FollowerReplica) -> None:
         under_way = self._trimmings.get(following.key)
         if under_way is None or under_way.is_done:
-            self._trimmings[following.key] = Trimming(
+            self._trimmings[following.key] = FollowerRetention(
                 following, self._custody, self.in_thread, self._may_be_repaired
             )
 
-    def _may_be_repaired(self, key: PartitionKey, sealed: Sealed) -> bool:
+    def _may_be_repaired(self, key: PartitionKey, sealed: SealedSegment) -> bool:
         """Whether a segment of a follower is to be mended before it may go."""
         replica = self._replicas.get(key)
         if replica is None or replica.following is None:
@@ -242,7 +246,7 @@ class Replicas:
         except (GoqError, OSError) as error:
             _log.warning("the manifest lacks segments of %s: %s", key, error)
 
-    def serve(self, leading: Leading) -> None:
+    def serve(self, leading: LeaderReplica) -> None:
         """Let followers fetch from a partition that is led here."""
         leading.on_appended = self.server.appended
         self.server.lead(leading)
@@ -264,7 +268,7 @@ class Replicas:
         self._on_failure(key, error)
 
 
-class LocalTopics:
+class BrokerTopics:
     """See ``replication.replicas.Topics``."""
 
     def __init__(self, broker: Broker) -> None:

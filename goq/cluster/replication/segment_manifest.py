@@ -24,7 +24,7 @@ LOGS = ("messages", "events")
 """The names of a partition's logs; they are numbered in this order."""
 
 
-class Custody:
+class SegmentManifest:
     """The manifest and the archive; a change is durable on return.
 
     Every method may raise ``GoqError`` or ``OSError``, with nothing changed then.

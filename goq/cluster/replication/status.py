@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from goq.cluster.replication.progress import Progress
+from goq.cluster.replication.progress import ReplicaProgress
 from goq.cluster.replication.replica import Replica
 from goq.errors import InvalidFrame
 from goq.storage.disk import Disk
@@ -37,14 +37,16 @@ class ReplicaReport(msgspec.Struct, frozen=True, array_like=True):
     followers: dict[str, FollowerReport] = {}
 
 
-class Question(msgspec.Struct, frozen=True, array_like=True):
+class ReplicaQuery(msgspec.Struct, frozen=True, array_like=True):
     """Which replicas are asked about: those that are led, or all of one partition."""
 
     topic: str | None = None
     number: int | None = None
 
 
-def report_led(replicas: Iterable[Replica], topic: str | None, now_ms: int) -> list[ReplicaReport]:
+def leader_reports(
+    replicas: Iterable[Replica], topic: str | None, now_ms: int
+) -> list[ReplicaReport]:
     """Return what a node knows of the partitions that it leads, all or those of a topic."""
     return [
         _of_leading(replica, now_ms)
@@ -67,7 +69,7 @@ def _of_leading(replica: Replica, now_ms: int) -> ReplicaReport:
     )
 
 
-def _of_follower(progress: Progress, node: str, now_ms: int) -> FollowerReport:
+def _of_follower(progress: ReplicaProgress, node: str, now_ms: int) -> FollowerReport:
     ends, since_ms = progress.follower_ends(node), progress.caught_up_ms(node)
     if ends is None:
         return FollowerReport(None, None)
@@ -84,7 +86,7 @@ def end_offset_of(replica: Replica) -> int | None:
     return None if following is None else following.position.ends.messages
 
 
-def report_stored(disk: Disk, directory: Path, topic: str, number: int) -> ReplicaReport | None:
+def stored_report(disk: Disk, directory: Path, topic: str, number: int) -> ReplicaReport | None:
     """Return what the disk holds of a partition that nothing has open; None if nothing.
 
     Reads the newest segment and changes nothing: what a crash has torn does not count.
@@ -114,9 +116,9 @@ def decode_reports(data: bytes) -> list[ReplicaReport]:
         raise InvalidFrame(f"these are no reports of replicas: {error}") from None
 
 
-def decode_question(data: bytes) -> Question:
+def decode_query(data: bytes) -> ReplicaQuery:
     """Return a question; raise ``InvalidFrame`` if the bytes are none."""
     try:
-        return msgspec.msgpack.decode(data, type=Question)
+        return msgspec.msgpack.decode(data, type=ReplicaQuery)
     except msgspec.MsgspecError as error:
         raise InvalidFrame(f"this is no question about replicas: {error}") from None

@@ -21,7 +21,7 @@ from goq.errors import NotAllowed
 _WINDOW = 4096  # calls of a session that may arrive out of order
 
 
-class CallMark(NamedTuple):
+class CallId(NamedTuple):
     """What tells one call from all others, and with which disk its node comes."""
 
     node: str
@@ -36,17 +36,17 @@ def new_nonce() -> str:
     return secrets.token_hex(16)
 
 
-class Prover:
+class CallSigner:
     """Makes and checks proofs with the secret of the cluster."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
-    def of_call(self, mark: CallMark, path: str, body: bytes) -> str:
+    def of_call(self, mark: CallId, path: str, body: bytes) -> str:
         """Return what proves a call."""
         return self._proof("call", mark, [path.encode(), sha256(body).digest()])
 
-    def of_answer(self, mark: CallMark, status: int, body: Iterable[bytes | memoryview]) -> str:
+    def of_answer(self, mark: CallId, status: int, body: Iterable[bytes | memoryview]) -> str:
         """Return what proves the answer to a call."""
         digest = sha256()
         for part in body:
@@ -58,13 +58,13 @@ class Prover:
         if not hmac.compare_digest(expected.encode(), given.encode(errors="replace")):
             raise NotAllowed("the other side does not have the secret of this cluster")
 
-    def _proof(self, purpose: str, mark: CallMark, rest: list[bytes]) -> str:
+    def _proof(self, purpose: str, mark: CallId, rest: list[bytes]) -> str:
         parts = [purpose.encode(), *(str(field).encode() for field in mark), *rest]
         told = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
         return hmac.digest(self._secret, told, "sha256").hex()
 
 
-class Heard:
+class ReplayWindow:
     """Which numbers of a session were used already, with bounded memory."""
 
     def __init__(self) -> None:

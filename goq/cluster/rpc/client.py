@@ -5,13 +5,20 @@ from __future__ import annotations
 import httpx
 
 from goq import limits
-from goq.cluster.rpc.auth import CallMark, Prover, new_nonce
-from goq.cluster.rpc.server import BOOT, DISK, NODE, NUMBER, PROOF, SESSION
+from goq.cluster.rpc.auth import CallId, CallSigner, new_nonce
+from goq.cluster.rpc.server import (
+    BOOT_HEADER,
+    DISK_HEADER,
+    NODE_HEADER,
+    NUMBER_HEADER,
+    PROOF_HEADER,
+    SESSION_HEADER,
+)
 from goq.errors import BY_CODE, GoqError, NotAllowed, Unavailable
 from goq.http.client.transport import open_transport
 
 
-class Transports:
+class NodeConnections:
     """One transport for each URL of a node, with so many connections at the most."""
 
     def __init__(self, connections_max: int) -> None:
@@ -32,17 +39,17 @@ class Transports:
             await transport.aclose()
 
 
-class Calling:
+class RpcClient:
     """Calls other nodes as the node ``me``, which comes with ``disk``."""
 
     def __init__(self, me: str, secret: bytes, disk: str = "") -> None:
         self._me = me
         self._disk = disk
-        self._prover = Prover(secret)
+        self._prover = CallSigner(secret)
         self._session = new_nonce()
         self._number = 0
         self._boots: dict[str, str] = {}
-        self._transports = Transports(limits.CALL_CONNECTIONS_MAX)
+        self._transports = NodeConnections(limits.CALL_CONNECTIONS_MAX)
 
     async def call(self, url: str, path: str, body: bytes, timeout_s: float) -> bytes:
         """Have the node at ``url`` do something; return its answer.
@@ -53,10 +60,10 @@ class Calling:
         """
         for _ in range(2):
             mark, response = await self._ask(url, path, body, timeout_s)
-            proof = response.headers.get(PROOF)
+            proof = response.headers.get(PROOF_HEADER)
             if proof is not None:
                 return self._checked(mark, response, proof)
-            boot = response.headers.get(BOOT)
+            boot = response.headers.get(BOOT_HEADER)
             if boot is None:  # it stops, or begins, or is something else
                 raise Unavailable(
                     f"what is at {url} does not answer as a node of a cluster does now:"
@@ -71,17 +78,17 @@ class Calling:
 
     async def _ask(
         self, url: str, path: str, body: bytes, timeout_s: float
-    ) -> tuple[CallMark, httpx.Response]:
+    ) -> tuple[CallId, httpx.Response]:
         self._number += 1
         boot = self._boots.get(url, "")
-        mark = CallMark(self._me, boot, self._session, self._number, self._disk)
+        mark = CallId(self._me, boot, self._session, self._number, self._disk)
         headers = {
-            NODE: mark.node,
-            BOOT: mark.boot,
-            SESSION: mark.session,
-            NUMBER: str(mark.number),
-            DISK: mark.disk,
-            PROOF: self._prover.of_call(mark, path, body),
+            NODE_HEADER: mark.node,
+            BOOT_HEADER: mark.boot,
+            SESSION_HEADER: mark.session,
+            NUMBER_HEADER: str(mark.number),
+            DISK_HEADER: mark.disk,
+            PROOF_HEADER: self._prover.of_call(mark, path, body),
         }
         timeout = httpx.Timeout(timeout_s).as_dict()
         request = httpx.Request(
@@ -94,7 +101,7 @@ class Calling:
             raise Unavailable(f"the node at {url} does not answer: {error}") from None
         return mark, response
 
-    def _checked(self, mark: CallMark, response: httpx.Response, proof: str) -> bytes:
+    def _checked(self, mark: CallId, response: httpx.Response, proof: str) -> bytes:
         body = response.content
         self._prover.check(self._prover.of_answer(mark, response.status_code, [body]), proof)
         if response.status_code == 200:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 _HEAD_BYTES = 4
 
 
-def headed(head: bytes, frames: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
+def join_head(head: bytes, frames: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
     """Return the pieces of a head and frames."""
     return [len(head).to_bytes(_HEAD_BYTES, "little"), head, *frames]
 
 
-def parted(body: bytes) -> tuple[memoryview, memoryview]:
+def split_head(body: bytes) -> tuple[memoryview, memoryview]:
     """Return the head and what comes behind it."""
     whole = memoryview(body)
     end = _HEAD_BYTES + int.from_bytes(whole[:_HEAD_BYTES], "little")

@@ -9,20 +9,24 @@ import msgspec
 from goq import limits
 from goq.cluster.metadata.state import State
 from goq.cluster.replication.archive_sync import ArchiveRequest
-from goq.cluster.replication.protocol import FetchAnswer, FetchRequest, decode_answer, encode
-from goq.cluster.replication.repair.protocol import MendAnswer, MendRequest, decode_mend_answer
-from goq.cluster.replication.repair.protocol import encode as encode_mend
-from goq.cluster.rpc.client import Calling
-from goq.cluster.rpc.framing import parted
+from goq.cluster.replication.protocol import FetchRequest, FetchResponse, decode_response, encode
+from goq.cluster.replication.repair.protocol import (
+    RepairRequest,
+    RepairResponse,
+    decode_repair_response,
+)
+from goq.cluster.replication.repair.protocol import encode_repair as encode_mend
+from goq.cluster.rpc.client import RpcClient
+from goq.cluster.rpc.framing import split_head
 from goq.errors import Unavailable
 
-FETCH, MEND, ARCHIVE = "/cluster/fetch", "/cluster/mend", "/cluster/archive"
+FETCH, REPAIR, ARCHIVE = "/cluster/fetch", "/cluster/mend", "/cluster/archive"
 
 
-class Asking:
+class ReplicaClient:
     """Calls nodes by their ids: where they are is in the state."""
 
-    def __init__(self, state: Callable[[], State], calling: Calling) -> None:
+    def __init__(self, state: Callable[[], State], calling: RpcClient) -> None:
         self._state = state
         self._calling = calling
 
@@ -34,16 +38,16 @@ class Asking:
         timeout_s = (limits.CALL_TIMEOUT_MS + wait_ms) / 1000
         return await self._calling.call(known.http_url, path, body, timeout_s)
 
-    async def fetch(self, leader: str, request: FetchRequest) -> tuple[FetchAnswer, memoryview]:
+    async def fetch(self, leader: str, request: FetchRequest) -> tuple[FetchResponse, memoryview]:
         """Ask a leader for what is new."""
         answer = await self.call(leader, FETCH, encode(request), request.wait_ms)
-        head, frames = parted(answer)
-        return decode_answer(head), frames
+        head, frames = split_head(answer)
+        return decode_response(head), frames
 
-    async def mend(self, node: str, request: MendRequest) -> tuple[MendAnswer, memoryview]:
+    async def mend(self, node: str, request: RepairRequest) -> tuple[RepairResponse, memoryview]:
         """Ask another replica for what is damaged here."""
-        head, frames = parted(await self.call(node, MEND, encode_mend(request)))
-        return decode_mend_answer(head), frames
+        head, frames = split_head(await self.call(node, REPAIR, encode_mend(request)))
+        return decode_repair_response(head), frames
 
     async def archive(self, node: str, request: ArchiveRequest) -> bytes:
         """Ask another node for what is lacking in the archive here."""

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from support.broker_harness import run
 
-from goq.cluster.rpc.auth import CallMark, Heard, Prover
-from goq.cluster.rpc.client import Calling
-from goq.cluster.rpc.server import BOOT, NUMBER, PROOF, Answered, Answering
+from goq.cluster.rpc.auth import CallId, CallSigner, ReplayWindow
+from goq.cluster.rpc.client import RpcClient
+from goq.cluster.rpc.server import BOOT_HEADER, NUMBER_HEADER, PROOF_HEADER, RpcResponse, RpcServer
 from goq.errors import NotAllowed, NotLeader, Unavailable
 from goq.http.message import Request, Response
 from goq.http.server import HttpServer
 
 SECRET = b"a secret of more than sixteen bytes"
-MARK = CallMark("n1", "boot", "session", 1)
+MARK = CallId("n1", "boot", "session", 1)
 
 
 class _Node:
@@ -26,8 +26,8 @@ class _Node:
     def __init__(self, secret: bytes = SECRET) -> None:
         self.heard: list[tuple[str, bytes]] = []
         self.requests: list[tuple[str, Mapping[str, str], bytes]] = []
-        self.answering = Answering(secret, {"/cluster/echo": self._echo, "/cluster/no": self._no})
-        self.alter: Callable[[Answered], Answered] = lambda answered: answered
+        self.answering = RpcServer(secret, {"/cluster/echo": self._echo, "/cluster/no": self._no})
+        self.alter: Callable[[RpcResponse], RpcResponse] = lambda answered: answered
 
     async def _echo(self, node: str, body: bytes) -> list[bytes | memoryview]:
         self.heard.append((node, body))
@@ -58,7 +58,7 @@ def _with_node(test: Callable[[_Node, str], Awaitable[None]], secret: bytes = SE
 
 def test_a_call_is_answered_and_so_is_every_further_one() -> None:
     async def test(node: _Node, url: str) -> None:
-        calling = Calling("n1", SECRET)
+        calling = RpcClient("n1", SECRET)
         for number in range(3):
             body = b"%d" % number
             assert await calling.call(url, "/cluster/echo", body, 5) == b"<" + body + b">"
@@ -70,7 +70,7 @@ def test_a_call_is_answered_and_so_is_every_further_one() -> None:
 
 def test_many_calls_at_once_are_each_answered() -> None:
     async def test(_node: _Node, url: str) -> None:
-        calling = Calling("n1", SECRET)
+        calling = RpcClient("n1", SECRET)
         calls = [calling.call(url, "/cluster/echo", b"%d" % n, 5) for n in range(50)]
         assert await asyncio.gather(*calls) == [b"<%d>" % n for n in range(50)]
         await calling.close()
@@ -80,7 +80,7 @@ def test_many_calls_at_once_are_each_answered() -> None:
 
 def test_an_error_keeps_its_kind() -> None:
     async def test(_node: _Node, url: str) -> None:
-        calling = Calling("n1", SECRET)
+        calling = RpcClient("n1", SECRET)
         with pytest.raises(NotLeader, match="another does"):
             await calling.call(url, "/cluster/no", b"", 5)
         await calling.close()
@@ -90,7 +90,7 @@ def test_an_error_keeps_its_kind() -> None:
 
 def test_a_node_with_another_secret_is_refused_and_does_nothing() -> None:
     async def test(node: _Node, url: str) -> None:
-        calling = Calling("n1", b"some other secret of the same kind")
+        calling = RpcClient("n1", b"some other secret of the same kind")
         with pytest.raises(NotAllowed):
             await calling.call(url, "/cluster/echo", b"x", 5)
         assert not node.heard
@@ -101,7 +101,7 @@ def test_a_node_with_another_secret_is_refused_and_does_nothing() -> None:
 
 def test_nobody_there_is_unavailable() -> None:
     async def main() -> None:
-        calling = Calling("n1", SECRET)
+        calling = RpcClient("n1", SECRET)
         with pytest.raises(Unavailable):
             await calling.call("http://127.0.0.1:1", "/cluster/echo", b"x", 5)
         await calling.close()
@@ -111,8 +111,8 @@ def test_nobody_there_is_unavailable() -> None:
 
 def test_a_node_that_is_stopping_is_unavailable_and_not_taken_for_a_stranger() -> None:
     async def test(node: _Node, url: str) -> None:
-        node.alter = lambda _answered: Answered(503, [b"draining"], {})
-        calling = Calling("n1", SECRET)
+        node.alter = lambda _answered: RpcResponse(503, [b"draining"], {})
+        calling = RpcClient("n1", SECRET)
         with pytest.raises(Unavailable, match="503"):
             await calling.call(url, "/cluster/echo", b"x", 5)
         await calling.close()
@@ -122,12 +122,12 @@ def test_a_node_that_is_stopping_is_unavailable_and_not_taken_for_a_stranger() -
 
 def test_a_node_that_starts_anew_between_two_attempts_is_unavailable() -> None:
     async def test(node: _Node, url: str) -> None:
-        def started_anew(answered: Answered) -> Answered:
-            node.answering = Answering(SECRET, {})
+        def started_anew(answered: RpcResponse) -> RpcResponse:
+            node.answering = RpcServer(SECRET, {})
             return answered
 
         node.alter = started_anew
-        calling = Calling("n1", SECRET)
+        calling = RpcClient("n1", SECRET)
         with pytest.raises(Unavailable, match="ask again"):
             await calling.call(url, "/cluster/echo", b"x", 5)
         assert not node.heard
@@ -138,18 +138,18 @@ def test_a_node_that_starts_anew_between_two_attempts_is_unavailable() -> None:
 
 @pytest.mark.parametrize("alter", ["body", "status", "proof"])
 def test_an_answer_that_was_changed_on_the_way_is_not_believed(alter: str) -> None:
-    def changed(answered: Answered) -> Answered:
-        if PROOF not in answered.headers:
+    def changed(answered: RpcResponse) -> RpcResponse:
+        if PROOF_HEADER not in answered.headers:
             return answered
         if alter == "body":
             return answered._replace(body=[b"<y>"])
         if alter == "status":
             return answered._replace(status=503)
-        return answered._replace(headers={PROOF: "0" * 64})
+        return answered._replace(headers={PROOF_HEADER: "0" * 64})
 
     async def test(node: _Node, url: str) -> None:
         node.alter = changed
-        calling = Calling("n1", SECRET)
+        calling = RpcClient("n1", SECRET)
         with pytest.raises(NotAllowed):
             await calling.call(url, "/cluster/echo", b"x", 5)
         await calling.close()
@@ -159,7 +159,7 @@ def test_an_answer_that_was_changed_on_the_way_is_not_believed(alter: str) -> No
 
 def test_a_call_heard_on_the_way_cannot_be_made_again() -> None:
     async def test(node: _Node, url: str) -> None:
-        calling = Calling("n1", SECRET)
+        calling = RpcClient("n1", SECRET)
         await calling.call(url, "/cluster/echo", b"x", 5)
         await calling.close()
         for path, headers, body in list(node.requests):
@@ -175,12 +175,12 @@ def test_a_call_heard_on_the_way_cannot_be_made_again() -> None:
     _with_node(test)
 
 
-@pytest.mark.parametrize("part", ["path", "body", *CallMark._fields])
+@pytest.mark.parametrize("part", ["path", "body", *CallId._fields])
 def test_every_part_of_a_call_is_proven(part: str) -> None:
-    prover = Prover(SECRET)
+    prover = CallSigner(SECRET)
     parts: dict[str, Any] = {"mark": MARK, "path": "/p", "body": b"b"}
     proof = prover.of_call(**parts)
-    if part in CallMark._fields:
+    if part in CallId._fields:
         value: Any = 2 if part == "number" else "other"
         parts["mark"] = MARK._replace(**{part: value})
     else:
@@ -190,18 +190,18 @@ def test_every_part_of_a_call_is_proven(part: str) -> None:
 
 
 def test_a_proof_of_a_call_is_none_of_an_answer() -> None:
-    prover = Prover(SECRET)
+    prover = CallSigner(SECRET)
     assert prover.of_call(MARK, "200", b"") != prover.of_answer(MARK, 200, [b""])
 
 
 def test_parts_cannot_be_shifted_into_each_other() -> None:
-    prover = Prover(SECRET)
+    prover = CallSigner(SECRET)
     one = prover.of_call(MARK._replace(node="ab", boot="c"), "/p", b"")
     assert one != prover.of_call(MARK._replace(node="a", boot="bc"), "/p", b"")
 
 
 def test_numbers_may_come_in_any_order_but_each_once_and_none_too_late() -> None:
-    heard = Heard()
+    heard = ReplayWindow()
     for number in (5, 3, 4, 9000):
         heard.take(number)
     for number in (5, 3, 9000, 9000 - 4096):
@@ -217,11 +217,11 @@ def test_numbers_may_come_in_any_order_but_each_once_and_none_too_late() -> None
     "headers",
     [
         {},
-        {NUMBER: "x"},
-        {NUMBER: "-1"},
-        {NUMBER: "1" * 30},
-        {NUMBER: "1", PROOF: "\udcff"},
-        {NUMBER: "1"},
+        {NUMBER_HEADER: "x"},
+        {NUMBER_HEADER: "-1"},
+        {NUMBER_HEADER: "1" * 30},
+        {NUMBER_HEADER: "1", PROOF_HEADER: "\udcff"},
+        {NUMBER_HEADER: "1"},
     ],
 )
 def test_garbage_learns_the_boot_alone(headers: dict[str, str]) -> None:
@@ -229,7 +229,7 @@ def test_garbage_learns_the_boot_alone(headers: dict[str, str]) -> None:
         node = _Node()
         answered = await node.answering.answer("/cluster/echo", headers, b"\0" * 100)
         assert answered.status in (400, 403)
-        assert answered.headers == {BOOT: node.answering.boot}
+        assert answered.headers == {BOOT_HEADER: node.answering.boot}
         assert not node.heard
 
     run(main())
@@ -237,13 +237,13 @@ def test_garbage_learns_the_boot_alone(headers: dict[str, str]) -> None:
 
 def test_a_node_with_another_disk_is_not_listened_to_but_where_anybody_is() -> None:
     async def test(node: _Node, url: str) -> None:
-        node.answering = Answering(
+        node.answering = RpcServer(
             SECRET,
             {"/cluster/echo": node._echo, "/cluster/members": node._echo},
             anyone=frozenset({"/cluster/members"}),
             is_known=lambda name, disk: (name, disk) == ("n1", "d1"),
         )
-        wiped, known = Calling("n1", SECRET, "d2"), Calling("n1", SECRET, "d1")
+        wiped, known = RpcClient("n1", SECRET, "d2"), RpcClient("n1", SECRET, "d1")
         with pytest.raises(NotAllowed, match="another disk"):
             await wiped.call(url, "/cluster/echo", b"x", 5.0)
         assert node.heard == []
@@ -256,6 +256,6 @@ def test_a_node_with_another_disk_is_not_listened_to_but_where_anybody_is() -> N
 
 
 def test_the_disk_of_a_caller_is_proven() -> None:
-    prover = Prover(SECRET)
-    mark = CallMark("n1", "boot", "session", 1, "d1")
+    prover = CallSigner(SECRET)
+    mark = CallId("n1", "boot", "session", 1, "d1")
     assert prover.of_call(mark, "/x", b"") != prover.of_call(mark._replace(disk="d2"), "/x", b"")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.metadata_states import after, at, nodes, partition, refused, with_topic
 
-from goq.cluster.membership.disk_identity import only_copies_lost
+from goq.cluster.membership.disk_identity import lost_sole_replicas
 from goq.cluster.metadata.commands import (
     AlterInSync,
     AlterTopic,
@@ -150,10 +150,10 @@ def test_a_node_that_has_lost_the_only_whole_copy_does_not_lead_with_nothing(thr
     emptied = after(alone, EmptyNode("n1", ""), RegisterNode("n1", 2, "http://n1", "n1:9", None))
     found = partition(emptied)
     assert (found.leader, found.in_sync, found.damaged) == (None, ("n1",), ("n1",))
-    assert only_copies_lost(emptied, "n1") == {(found_id(emptied), 0)}
+    assert lost_sole_replicas(emptied, "n1") == {(found_id(emptied), 0)}
     chosen = after(emptied, ElectLeader(*at(emptied), "n2", unclean=True))
     assert partition(chosen).leader == "n2"
-    assert not only_copies_lost(chosen, "n1")
+    assert not lost_sole_replicas(chosen, "n1")
 
 
 def found_id(state: State) -> int:

@@ -20,14 +20,14 @@ from goq.broker.retention.archiver import Archive
 from goq.clock import ManualClock
 from goq.cluster.replication.archive_sync import (
     ArchiveRequest,
-    Archives,
+    ArchiveSync,
     decode_archive_request,
     decode_rows,
     is_covered,
 )
-from goq.cluster.replication.progress import Ends
+from goq.cluster.replication.progress import LogOffsets
 from goq.cluster.replication.protocol import PartitionKey
-from goq.cluster.replication.repair.protocol import Standing
+from goq.cluster.replication.repair.protocol import ReplicaLogs
 from goq.cluster.replication.replica import Replica
 from goq.config.topic import TopicSettings
 from goq.errors import CorruptData, InvalidFrame, TopicNotFound, Unavailable
@@ -60,12 +60,12 @@ class Node:
             await self.archive.take(IDENTITY, "messages", segment)
             messages.remove(messages.detach_before(segment.end_offset))
 
-    def follows(self, others: dict[str, Archives], broken: bytes | None = None) -> Archives:
+    def follows(self, others: dict[str, ArchiveSync], broken: bytes | None = None) -> ArchiveSync:
         """Return what completes this node's archive from others'; ``broken`` comes instead."""
         replica = Replica.__new__(Replica)
         replica.key, replica.leading, replica.following = KEY, None, None
         replica.idle = self.logs
-        assert replica.standing == Standing(self.logs, Ends(0, 0))
+        assert replica.standing == ReplicaLogs(self.logs, LogOffsets(0, 0))
 
         async def ask(node: str, request: ArchiveRequest) -> bytes:
             if node not in others:
@@ -77,7 +77,7 @@ class Node:
             )
 
         names = [*others, "dead"]
-        return Archives(self.archive, [replica], lambda _: self.settings, lambda _: names, ask)
+        return ArchiveSync(self.archive, [replica], lambda _: self.settings, lambda _: names, ask)
 
 
 def rows(node: Node) -> list[ArchiveRow]:
@@ -145,7 +145,7 @@ def test_what_comes_broken_gets_no_name(broken: bytes) -> None:
 
 
 def test_a_topic_that_is_being_deleted_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("goq.cluster.replication.archive_sync._LOOK_S", 0.001)
+    monkeypatch.setattr("goq.cluster.replication.archive_sync.CHECK_INTERVAL_S", 0.001)
 
     async def run() -> None:
         full, lacking = await two_nodes()

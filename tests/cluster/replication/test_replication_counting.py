@@ -12,9 +12,9 @@ from support.logs import append, frame_of
 
 from goq.broker.partition.loader import PartitionLogs, open_logs
 from goq.cluster.replication.fetch_server import FetchServer
-from goq.cluster.replication.leader import Leading
-from goq.cluster.replication.progress import Ends, Progress
-from goq.cluster.replication.protocol import FetchAnswer, FetchRequest, PartitionKey, Position
+from goq.cluster.replication.leader import LeaderReplica
+from goq.cluster.replication.progress import LogOffsets, ReplicaProgress
+from goq.cluster.replication.protocol import FetchRequest, FetchResponse, PartitionKey, Position
 from goq.config.topic import TopicSettings
 from goq.storage.disk import RealDisk
 
@@ -31,10 +31,12 @@ def logs(tmp_path: Path) -> Iterator[PartitionLogs]:
         log.close()
 
 
-def leading_of(logs: PartitionLogs) -> Leading:
+def leading_of(logs: PartitionLogs) -> LeaderReplica:
     """Return the leadership of ``a`` in epoch 2; it has written ten messages more than it found."""
-    ends = Ends(logs.messages.end_offset, 0)
-    leading = Leading(KEY, 2, logs, Progress("a", ends, in_sync=["a", "b"], min_insync=2))
+    ends = LogOffsets(logs.messages.end_offset, 0)
+    leading = LeaderReplica(
+        KEY, 2, logs, ReplicaProgress("a", ends, in_sync=["a", "b"], min_insync=2)
+    )
     leading.progress.begin(["a", "b"], 0)
     append(logs.messages, [frame_of([b"w"] * 10)], epoch=2)
     leading.appended(0, logs.messages.end_offset)
@@ -44,14 +46,14 @@ def leading_of(logs: PartitionLogs) -> Leading:
 class Follower:
     """Asks as ``b`` does."""
 
-    def __init__(self, leading: Leading) -> None:
+    def __init__(self, leading: LeaderReplica) -> None:
         self._executor = ThreadPoolExecutor(1)
         self._server = FetchServer(self._executor)
         self._server.lead(leading)
         self._is_new = True
 
-    async def ask(self, end: int, epoch: int) -> FetchAnswer:
-        position = Position(KEY, 2, Ends(end, 0), Ends(epoch, -1))
+    async def ask(self, end: int, epoch: int) -> FetchResponse:
+        position = Position(KEY, 2, LogOffsets(end, 0), LogOffsets(epoch, -1))
         request = FetchRequest("b", 7, self._is_new, [position], [], 10)
         self._is_new = False
         async with asyncio.timeout(PATIENCE_S):
@@ -67,10 +69,10 @@ def test_what_a_follower_has_of_another_leader_is_not_counted(logs: PartitionLog
         answer = await follower.ask(15, 1)  # five that only an earlier leader gave it
         assert answer.news[0].messages is not None
         assert answer.news[0].messages.diverges_at == 10
-        assert leading.progress.high_watermark == Ends(0, 0)
+        assert leading.progress.high_watermark == LogOffsets(0, 0)
         assert leading.progress.follower_ends("b") is None
         await follower.ask(10, 1)
-        assert leading.progress.high_watermark == Ends(10, 0)
+        assert leading.progress.high_watermark == LogOffsets(10, 0)
 
     asyncio.run(run())
 
@@ -83,9 +85,9 @@ def test_what_a_follower_was_given_is_counted_when_it_says_that_it_has_it(
     async def run() -> None:
         follower = Follower(leading)
         await follower.ask(10, 1)
-        assert leading.progress.high_watermark == Ends(10, 0)
+        assert leading.progress.high_watermark == LogOffsets(10, 0)
         await follower.ask(20, 2)
-        assert leading.progress.high_watermark == Ends(20, 0)
+        assert leading.progress.high_watermark == LogOffsets(20, 0)
 
     asyncio.run(run())
 
@@ -97,7 +99,7 @@ def test_who_is_where_no_answer_led_it_is_looked_at_again(logs: PartitionLogs) -
         follower = Follower(leading)
         await follower.ask(10, 1)
         await follower.ask(15, 1)
-        assert leading.progress.high_watermark == Ends(10, 0)
+        assert leading.progress.high_watermark == LogOffsets(10, 0)
 
     asyncio.run(run())
 
@@ -109,7 +111,7 @@ def test_who_has_cut_off_just_what_the_leader_lacks_is_counted(logs: PartitionLo
         follower = Follower(leading)
         await follower.ask(25, 1)
         await follower.ask(20, 2)
-        assert leading.progress.high_watermark == Ends(20, 0)
+        assert leading.progress.high_watermark == LogOffsets(20, 0)
 
     asyncio.run(run())
 

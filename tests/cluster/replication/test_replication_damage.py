@@ -9,7 +9,7 @@ import pytest
 from support.sim.world import NAMES, World
 
 from goq import limits
-from goq.cluster.replication.repair.manager import Harm
+from goq.cluster.replication.repair.manager import DamageReport
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def test_what_is_damaged_and_what_was_repaired_is_counted_by_topic() -> None:
         disk = world.disks["a"]
         return sorted(p for p in disk.paths() if p.match("t/0/messages/*.log"))[:-1]
 
-    def harm() -> list[Harm]:
+    def harm() -> list[DamageReport]:
         return world.nodes["a"].repairs.harm()
 
     async def live() -> None:
@@ -48,10 +48,10 @@ def test_what_is_damaged_and_what_was_repaired_is_counted_by_topic() -> None:
         producing = asyncio.ensure_future(world.produce(0))
         await world.until(sealed)
         producing.cancel()
-        assert harm() == [Harm("t", 0, 0, 0)]
+        assert harm() == [DamageReport("t", 0, 0, 0)]
         world.disks["a"].flip(sealed()[0], 200, 1)
         await world.until(lambda: harm() and harm()[0].damaged_gaps)
         await world.until(lambda: harm() and not harm()[0].damaged_gaps)
-        assert harm() == [Harm("t", 0, 0, 1)]
+        assert harm() == [DamageReport("t", 0, 0, 1)]
 
     world.run(live())

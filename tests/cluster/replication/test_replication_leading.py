@@ -8,18 +8,18 @@ import pytest
 from support.disk import SimulatedDisk
 
 from goq.broker.partition.loader import open_logs
-from goq.cluster.replication.leader import Leading
-from goq.cluster.replication.progress import Ends, Progress
+from goq.cluster.replication.leader import LeaderReplica
+from goq.cluster.replication.progress import LogOffsets, ReplicaProgress
 from goq.cluster.replication.protocol import PartitionKey
 from goq.config.topic import TopicSettings
 from goq.errors import NotEnoughReplicas, NotLeader
 
 
-def leading(in_sync: tuple[str, ...]) -> Leading:
+def leading(in_sync: tuple[str, ...]) -> LeaderReplica:
     logs = open_logs(Path("/t/0"), SimulatedDisk(), TopicSettings())
-    progress = Progress("n1", Ends(0, 0), in_sync=in_sync, min_insync=2)
+    progress = ReplicaProgress("n1", LogOffsets(0, 0), in_sync=in_sync, min_insync=2)
     progress.begin(("n1", "n2", "n3"), 0)
-    return Leading(PartitionKey("t", 1, 0), 1, logs, progress)
+    return LeaderReplica(PartitionKey("t", 1, 0), 1, logs, progress)
 
 
 def test_a_leader_that_others_may_have_replaced_takes_nothing_and_refuses_nothing_for_good() -> (
@@ -76,5 +76,5 @@ def test_a_leader_that_hands_over_takes_nothing_and_what_it_has_still_becomes_sa
     led.give_up()
     with pytest.raises(NotLeader):
         led.check()
-    led.fetched("n2", Ends(7, 0), 1)
-    assert led.progress.high_watermark == Ends(7, 0)
+    led.fetched("n2", LogOffsets(7, 0), 1)
+    assert led.progress.high_watermark == LogOffsets(7, 0)

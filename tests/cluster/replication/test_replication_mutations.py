@@ -11,60 +11,60 @@ from support.sim.world import World
 from goq import limits
 from goq.broker.log.admission import Admission
 from goq.broker.partition import partition
-from goq.cluster.replication.follower import Following
-from goq.cluster.replication.leader import Leading
-from goq.cluster.replication.progress import Ends, Progress
-from goq.cluster.replication.protocol import PartitionNews
+from goq.cluster.replication.follower import FollowerReplica
+from goq.cluster.replication.leader import LeaderReplica
+from goq.cluster.replication.progress import LogOffsets, ReplicaProgress
+from goq.cluster.replication.protocol import PartitionUpdate
 
 SEEDS = 150
 Patch = pytest.MonkeyPatch
 
 
 def _shows_what_the_leader_alone_has(patch: Patch) -> None:
-    def advance(self: Progress) -> None:
+    def advance(self: ReplicaProgress) -> None:
         self.high_watermark = self.ends
 
-    patch.setattr(Progress, "_advance", advance)
+    patch.setattr(ReplicaProgress, "_advance", advance)
 
 
 def _lets_anybody_into_the_in_sync_set(patch: Patch) -> None:
-    def wanted(self: Progress, _now_ms: int, _lag_ms_max: int) -> frozenset[str] | None:
+    def wanted(self: ReplicaProgress, _now_ms: int, _lag_ms_max: int) -> frozenset[str] | None:
         everybody = frozenset({self.node, *self._followers})
         return everybody if everybody != self.in_sync and self._wanted is None else None
 
-    def counts(self: Progress, _in_sync: object) -> None:
+    def counts(self: ReplicaProgress, _in_sync: object) -> None:
         self._wanted = self.in_sync
 
-    patch.setattr(Progress, "wanted_in_sync", wanted)
-    patch.setattr(Progress, "propose", counts)
+    patch.setattr(ReplicaProgress, "wanted_in_sync", wanted)
+    patch.setattr(ReplicaProgress, "propose", counts)
 
 
 def _opens_before_all_in_sync_have_it(patch: Patch) -> None:
-    patch.setattr(Leading, "is_caught_up", property(lambda _self: True))
+    patch.setattr(LeaderReplica, "is_caught_up", property(lambda _self: True))
 
 
 def _never_looks_where_logs_part(patch: Patch) -> None:
-    original = Leading.news
+    original = LeaderReplica.news
 
-    def news(self: Leading, position: object, *, is_checked: bool, bytes_max: int) -> object:
+    def news(self: LeaderReplica, position: object, *, is_checked: bool, bytes_max: int) -> object:
         return original(self, position, is_checked=True, bytes_max=bytes_max)  # type: ignore[arg-type]
 
-    patch.setattr(Leading, "news", news)
+    patch.setattr(LeaderReplica, "news", news)
 
 
 def _follows_whatever_the_epoch(patch: Patch) -> None:
-    original = Following.take
+    original = FollowerReplica.take
 
-    def take(self: Following, news: PartitionNews, frames: memoryview) -> None:
+    def take(self: FollowerReplica, news: PartitionUpdate, frames: memoryview) -> None:
         self.leader_epoch = max(self.leader_epoch, news.leader_epoch)
         original(self, news, frames)
 
-    def fetched(self: Leading, node: str, ends: Ends, now_ms: int) -> None:
-        self.progress.fetched(node, Ends(*map(max, ends, self.progress.ends)), now_ms)
+    def fetched(self: LeaderReplica, node: str, ends: LogOffsets, now_ms: int) -> None:
+        self.progress.fetched(node, LogOffsets(*map(max, ends, self.progress.ends)), now_ms)
         self._tell()
 
-    patch.setattr(Following, "take", take)
-    patch.setattr(Leading, "fetched", fetched)
+    patch.setattr(FollowerReplica, "take", take)
+    patch.setattr(LeaderReplica, "fetched", fetched)
 
 
 def _does_not_sync(patch: Patch) -> None:
@@ -80,7 +80,7 @@ def _forgets_numbers_that_are_not_safe_yet(patch: Patch) -> None:
 
 
 def _refuses_though_it_may_be_deposed(patch: Patch) -> None:
-    patch.setattr(Leading, "confirm", lambda _self, then: then())
+    patch.setattr(LeaderReplica, "confirm", lambda _self, then: then())
 
 
 def _long(mutate: Callable[[Patch], None]) -> object:

@@ -11,10 +11,10 @@ import pytest
 from support.sim.loop import SimLoop
 
 from goq import limits
-from goq.cluster.replication.fetch_server import FetchServer, Pacer
-from goq.cluster.replication.leader import Leading, News
-from goq.cluster.replication.progress import Ends, Progress
-from goq.cluster.replication.protocol import FetchRequest, PartitionKey, PartitionNews, Position
+from goq.cluster.replication.fetch_server import FetchServer, Throttle
+from goq.cluster.replication.leader import FramedUpdate, LeaderReplica
+from goq.cluster.replication.progress import LogOffsets, ReplicaProgress
+from goq.cluster.replication.protocol import FetchRequest, PartitionKey, PartitionUpdate, Position
 
 KEY, OTHER = PartitionKey("t", 1, 0), PartitionKey("t", 1, 1)
 MIB = limits.MIB
@@ -22,7 +22,7 @@ END = 10_000 * MIB
 
 
 def test_what_was_sent_is_paid_for_by_waiting() -> None:
-    pacer = Pacer(1000)
+    pacer = Throttle(1000)
     assert pacer.wait_ms(5) == 0
     pacer.sent(500, 5)
     assert pacer.wait_ms(5) == 500
@@ -31,13 +31,13 @@ def test_what_was_sent_is_paid_for_by_waiting() -> None:
 
 
 def test_a_quiet_time_is_no_credit() -> None:
-    pacer = Pacer(1000)
+    pacer = Throttle(1000)
     pacer.sent(1000, 60_000)
     assert pacer.wait_ms(60_000) == 1000
 
 
 def test_without_a_rate_nothing_waits() -> None:
-    pacer = Pacer(0)
+    pacer = Throttle(0)
     pacer.sent(2**40, 0)
     assert pacer.wait_ms(0) == 0
     assert pacer.piece_bytes == limits.FETCH_LOG_BYTES_MAX
@@ -52,7 +52,7 @@ def test_without_a_rate_nothing_waits() -> None:
     ],
 )
 def test_a_piece_is_a_part_of_a_second_within_bounds(bytes_per_s: int, piece_bytes: int) -> None:
-    assert Pacer(bytes_per_s).piece_bytes == piece_bytes
+    assert Throttle(bytes_per_s).piece_bytes == piece_bytes
 
 
 class Endless:
@@ -62,21 +62,21 @@ class Endless:
 
     def __init__(self, key: PartitionKey) -> None:
         self.key = key
-        self.progress = Progress("a", Ends(END, 0), in_sync=["a"], min_insync=1)
+        self.progress = ReplicaProgress("a", LogOffsets(END, 0), in_sync=["a"], min_insync=1)
 
-    def fetched(self, _node: str, _ends: Ends, _now_ms: int) -> None:
+    def fetched(self, _node: str, _ends: LogOffsets, _now_ms: int) -> None:
         """Nothing follows from it."""
 
     def heard(self, _node: str, _session: int) -> None:
         """Nobody waits for it."""
 
-    def has_news(self, _position: Position, _told: Ends | None) -> bool:
+    def has_news(self, _position: Position, _told: LogOffsets | None) -> bool:
         return True
 
-    def news(self, position: Position, *, is_checked: bool, bytes_max: int) -> News:
-        end = Ends(position.ends.messages + bytes_max, 0)
-        head = PartitionNews(position.key, 1, Ends(0, 0), None, None)
-        return News(head, [memoryview(bytes(bytes_max))], end)
+    def news(self, position: Position, *, is_checked: bool, bytes_max: int) -> FramedUpdate:
+        end = LogOffsets(position.ends.messages + bytes_max, 0)
+        head = PartitionUpdate(position.key, 1, LogOffsets(0, 0), None, None)
+        return FramedUpdate(head, [memoryview(bytes(bytes_max))], end)
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ class AtOnce(Executor):
 async def server(*keys: PartitionKey) -> FetchServer:
     made = FetchServer(AtOnce())
     for key in keys:
-        made.lead(cast(Leading, Endless(key)))
+        made.lead(cast(LeaderReplica, Endless(key)))
     return made
 
 
@@ -110,7 +110,7 @@ async def fetched_bytes(server: FetchServer, seconds: float, *keys: PartitionKey
     until, taken = loop.time() + seconds, dict.fromkeys(keys, 0)
     is_new, moved = True, list(keys)
     while loop.time() < until:
-        positions = [Position(key, 1, Ends(taken[key], 0), Ends(1, 1)) for key in moved]
+        positions = [Position(key, 1, LogOffsets(taken[key], 0), LogOffsets(1, 1)) for key in moved]
         answer, buffers = await server.fetch(FetchRequest("b", 7, is_new, positions, [], 500))
         moved = [news.key for news in answer.news]
         for key, buffer in zip(moved, buffers, strict=True):
@@ -127,7 +127,7 @@ def test_a_replica_in_the_making_is_sent_what_the_rate_allows(loop: SimLoop) -> 
     assert 19 * MIB <= taken[KEY] <= 21 * MIB
 
 
-class Blinking(Pacer):
+class Blinking(Throttle):
     """Has its wait end between the second look at it and the third."""
 
     looks = 0

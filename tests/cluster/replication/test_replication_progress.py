@@ -7,33 +7,33 @@ import random
 import pytest
 
 from goq import limits
-from goq.cluster.replication.progress import Ends, Progress
+from goq.cluster.replication.progress import LogOffsets, ReplicaProgress
 
 LAG_MS = 1000
 
 
-def _progress(*in_sync: str, min_insync: int = 2, end: int = 0) -> Progress:
-    progress = Progress("a", Ends(end, end), in_sync=in_sync, min_insync=min_insync)
+def _progress(*in_sync: str, min_insync: int = 2, end: int = 0) -> ReplicaProgress:
+    progress = ReplicaProgress("a", LogOffsets(end, end), in_sync=in_sync, min_insync=min_insync)
     progress.begin(["a", "b", "c"], 0)
-    progress.stored(Ends(end, end))
+    progress.stored(LogOffsets(end, end))
     return progress
 
 
 def test_what_all_in_sync_have_is_safe() -> None:
     progress = _progress("a", "b", "c")
-    progress.stored(Ends(10, 6))
-    progress.fetched("b", Ends(7, 6), 1)
-    assert progress.high_watermark == Ends(0, 0)
-    progress.fetched("c", Ends(8, 2), 1)
-    assert progress.high_watermark == Ends(7, 2)
+    progress.stored(LogOffsets(10, 6))
+    progress.fetched("b", LogOffsets(7, 6), 1)
+    assert progress.high_watermark == LogOffsets(0, 0)
+    progress.fetched("c", LogOffsets(8, 2), 1)
+    assert progress.high_watermark == LogOffsets(7, 2)
 
 
 def test_who_holds_an_offset_is_in_sync_and_has_it_on_its_disk() -> None:
     progress = _progress("a", "b")
-    progress.stored(Ends(10, 6))
+    progress.stored(LogOffsets(10, 6))
     assert progress.holders(0, 3) == ["a"]
-    progress.fetched("b", Ends(4, 6), 1)
-    progress.fetched("c", Ends(9, 6), 1)
+    progress.fetched("b", LogOffsets(4, 6), 1)
+    progress.fetched("c", LogOffsets(9, 6), 1)
     assert progress.holders(0, 3) == ["a", "b"]
     assert progress.holders(0, 4) == ["a"]
     assert progress.holders(1, 5) == ["a", "b"]
@@ -42,80 +42,80 @@ def test_who_holds_an_offset_is_in_sync_and_has_it_on_its_disk() -> None:
 
 def test_one_out_of_sync_holds_nobody_up() -> None:
     progress = _progress("a", "b")
-    progress.stored(Ends(10, 6))
-    progress.fetched("b", Ends(10, 6), 1)
-    assert progress.high_watermark == Ends(10, 6)
+    progress.stored(LogOffsets(10, 6))
+    progress.fetched("b", LogOffsets(10, 6), 1)
+    assert progress.high_watermark == LogOffsets(10, 6)
 
 
 def test_with_too_few_in_sync_nothing_new_is_safe() -> None:
     progress = _progress("a", "b")
-    progress.stored(Ends(3, 3))
-    progress.fetched("b", Ends(3, 3), 1)
+    progress.stored(LogOffsets(3, 3))
+    progress.fetched("b", LogOffsets(3, 3), 1)
     progress.decided(["a"], 2)
     assert not progress.is_enough
-    progress.stored(Ends(9, 9))
-    assert progress.high_watermark == Ends(3, 3)
+    progress.stored(LogOffsets(9, 9))
+    assert progress.high_watermark == LogOffsets(3, 3)
     progress.decided(["a"], 1)
     assert progress.is_enough
-    assert progress.high_watermark == Ends(9, 9)
+    assert progress.high_watermark == LogOffsets(9, 9)
 
 
 def test_a_leader_that_is_not_in_sync_itself_acknowledges_nothing() -> None:
     progress = _progress("b", "c")
-    progress.stored(Ends(9, 9))
-    progress.fetched("b", Ends(9, 9), 1)
-    progress.fetched("c", Ends(9, 9), 1)
-    assert progress.high_watermark == Ends(0, 0)
+    progress.stored(LogOffsets(9, 9))
+    progress.fetched("b", LogOffsets(9, 9), 1)
+    progress.fetched("c", LogOffsets(9, 9), 1)
+    assert progress.high_watermark == LogOffsets(0, 0)
 
 
 def test_a_member_that_is_asked_for_counts_before_it_is_one() -> None:
     progress = _progress("a", "b")
-    progress.stored(Ends(5, 5))
-    progress.fetched("b", Ends(5, 5), 1)
-    progress.fetched("c", Ends(5, 5), 1)
+    progress.stored(LogOffsets(5, 5))
+    progress.fetched("b", LogOffsets(5, 5), 1)
+    progress.fetched("c", LogOffsets(5, 5), 1)
     progress.propose(["a", "b", "c"])
-    progress.stored(Ends(9, 9))
-    progress.fetched("b", Ends(9, 9), 2)
-    assert progress.high_watermark == Ends(5, 5)
-    progress.fetched("c", Ends(7, 9), 2)
-    assert progress.high_watermark == Ends(7, 9)
+    progress.stored(LogOffsets(9, 9))
+    progress.fetched("b", LogOffsets(9, 9), 2)
+    assert progress.high_watermark == LogOffsets(5, 5)
+    progress.fetched("c", LogOffsets(7, 9), 2)
+    assert progress.high_watermark == LogOffsets(7, 9)
 
 
 def test_a_member_that_is_to_go_counts_until_it_has_gone() -> None:
     progress = _progress("a", "b", "c")
-    progress.stored(Ends(9, 9))
-    progress.fetched("b", Ends(9, 9), 1)
+    progress.stored(LogOffsets(9, 9))
+    progress.fetched("b", LogOffsets(9, 9), 1)
     progress.propose(["a", "b"])
-    assert progress.high_watermark == Ends(0, 0)
+    assert progress.high_watermark == LogOffsets(0, 0)
     progress.decided(["a", "b"], 2)
-    assert progress.high_watermark == Ends(9, 9)
+    assert progress.high_watermark == LogOffsets(9, 9)
 
 
 def test_who_lags_too_long_is_to_go_and_who_has_what_is_safe_may_come() -> None:
     progress = _progress("a", "b", "c")
-    progress.stored(Ends(9, 9))
-    progress.fetched("b", Ends(9, 9), 500)
-    progress.fetched("c", Ends(8, 9), 900)
+    progress.stored(LogOffsets(9, 9))
+    progress.fetched("b", LogOffsets(9, 9), 500)
+    progress.fetched("c", LogOffsets(8, 9), 900)
     assert progress.wanted_in_sync(LAG_MS, LAG_MS) is None
     assert progress.wanted_in_sync(LAG_MS + 1, LAG_MS) == {"a", "b"}
     progress.decided(["a", "b"], 2)
-    progress.fetched("b", Ends(9, 9), 1400)
+    progress.fetched("b", LogOffsets(9, 9), 1400)
     assert progress.wanted_in_sync(1500, LAG_MS) is None
-    progress.fetched("c", Ends(9, 9), 1500)
+    progress.fetched("c", LogOffsets(9, 9), 1500)
     assert progress.wanted_in_sync(1500, LAG_MS) == {"a", "b", "c"}
 
 
 def test_who_lacks_what_the_leadership_began_with_cannot_come() -> None:
     progress = _progress("a", "b", end=20)
-    progress.fetched("c", Ends(19, 20), 1)
+    progress.fetched("c", LogOffsets(19, 20), 1)
     assert progress.wanted_in_sync(1, LAG_MS) is None
-    progress.fetched("c", Ends(20, 20), 2)
+    progress.fetched("c", LogOffsets(20, 20), 2)
     assert progress.wanted_in_sync(2, LAG_MS) == {"a", "b", "c"}
 
 
 def test_no_second_change_is_asked_for_before_the_first_is_decided() -> None:
     progress = _progress("a", "b", "c")
-    progress.stored(Ends(1, 1))
+    progress.stored(LogOffsets(1, 1))
     wanted = progress.wanted_in_sync(LAG_MS + 1, LAG_MS)
     assert wanted is not None
     progress.propose(wanted)
@@ -126,8 +126,8 @@ def test_no_second_change_is_asked_for_before_the_first_is_decided() -> None:
 
 def test_a_stranger_changes_nothing() -> None:
     progress = _progress("a", "b")
-    progress.stored(Ends(5, 5))
-    progress.fetched("z", Ends(5, 5), 1)
+    progress.stored(LogOffsets(5, 5))
+    progress.fetched("z", LogOffsets(5, 5), 1)
     assert progress.follower_ends("z") is None
     assert progress.wanted_in_sync(1, LAG_MS) is None
 
@@ -138,19 +138,21 @@ def _check_histories() -> None:
         rng = random.Random(seed)
         nodes = ["a", "b", "c", "d"]
         members = set(rng.sample(nodes[1:], rng.randrange(4))) | {"a"}
-        progress = Progress("a", Ends(0, 0), in_sync=members, min_insync=rng.randrange(1, 4))
+        progress = ReplicaProgress(
+            "a", LogOffsets(0, 0), in_sync=members, min_insync=rng.randrange(1, 4)
+        )
         progress.begin(nodes, 0)
-        disks = dict.fromkeys(nodes, Ends(0, 0))
+        disks = dict.fromkeys(nodes, LogOffsets(0, 0))
         proposed: frozenset[str] | None = None
-        before = Ends(0, 0)
+        before = LogOffsets(0, 0)
         for now_ms in range(1, 120):
             action = rng.randrange(5)
             if action == 0:
-                disks["a"] = Ends(*(end + rng.randrange(3) for end in disks["a"]))
+                disks["a"] = LogOffsets(*(end + rng.randrange(3) for end in disks["a"]))
                 progress.stored(disks["a"])
             elif action in (1, 2):
                 name = rng.choice(nodes[1:])
-                disks[name] = Ends(
+                disks[name] = LogOffsets(
                     *(rng.randint(o, t) for o, t in zip(disks[name], disks["a"], strict=True))
                 )
                 progress.fetched(name, disks[name], now_ms)
@@ -167,7 +169,7 @@ def _check_histories() -> None:
             safe = progress.high_watermark
             assert safe.reaches(before), seed
             before = safe
-            if safe != Ends(0, 0):
+            if safe != LogOffsets(0, 0):
                 assert all(disks[name].reaches(safe) for name in members), seed
 
 
@@ -179,9 +181,9 @@ def test_the_watermark_is_safe_in_every_set_that_may_elect_and_never_falls() -> 
 def test_while_the_set_changes_it_would_not_be_safe_to_count_one_of_both_alone(
     counted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = Progress._advance
+    original = ReplicaProgress._advance
 
-    def advance(self: Progress) -> None:
+    def advance(self: ReplicaProgress) -> None:
         in_sync, wanted = self.in_sync, self._wanted
         self._wanted = None
         if counted == "to be in sync":
@@ -189,69 +191,69 @@ def test_while_the_set_changes_it_would_not_be_safe_to_count_one_of_both_alone(
         original(self)
         self.in_sync, self._wanted = in_sync, wanted
 
-    monkeypatch.setattr(Progress, "_advance", advance)
+    monkeypatch.setattr(ReplicaProgress, "_advance", advance)
     with pytest.raises(AssertionError):
         _check_histories()
 
 
 def test_compaction_waits_for_who_copies_and_for_nobody_who_is_silent() -> None:
-    progress = Progress("a", Ends(100, 50), in_sync=["a"], min_insync=1)
+    progress = ReplicaProgress("a", LogOffsets(100, 50), in_sync=["a"], min_insync=1)
     progress.begin(["a", "b", "c"], 0)
-    assert progress.copied_to(0) == Ends(100, 50)
-    progress.fetched("b", Ends(30, 60), 1_000)
-    assert progress.copied_to(1_000 + limits.REPLICA_SILENT_MS) == Ends(30, 50)
-    assert progress.copied_to(1_001 + limits.REPLICA_SILENT_MS) == Ends(100, 50)
+    assert progress.copied_to(0) == LogOffsets(100, 50)
+    progress.fetched("b", LogOffsets(30, 60), 1_000)
+    assert progress.copied_to(1_000 + limits.REPLICA_SILENT_MS) == LogOffsets(30, 50)
+    assert progress.copied_to(1_001 + limits.REPLICA_SILENT_MS) == LogOffsets(100, 50)
 
 
 def test_one_that_is_silent_does_not_keep_another_out() -> None:
     progress = _progress("a", "b")
-    progress.fetched("b", Ends(0, 0), 1)
+    progress.fetched("b", LogOffsets(0, 0), 1)
     progress.decided("a", 1)  # it died
-    progress.fetched("c", Ends(0, 0), LAG_MS + 2)
+    progress.fetched("c", LogOffsets(0, 0), LAG_MS + 2)
     assert progress.wanted_in_sync(LAG_MS + 2, LAG_MS) == frozenset("ac")
 
 
 def test_what_a_node_had_before_its_restart_does_not_count_until_it_says_so_again() -> None:
-    progress = Progress("a", Ends(10, 0), in_sync="abc", min_insync=2)
+    progress = ReplicaProgress("a", LogOffsets(10, 0), in_sync="abc", min_insync=2)
     progress.begin("abc", 0, (1, 1, 1))
     for node in "bc":
-        progress.fetched(node, Ends(10, 0), 1)
-    progress.stored(Ends(12, 0))
-    progress.fetched("b", Ends(12, 0), 2)
-    progress.fetched("c", Ends(12, 0), 2)
-    progress.stored(Ends(14, 0))
-    progress.fetched("c", Ends(14, 0), 3)
+        progress.fetched(node, LogOffsets(10, 0), 1)
+    progress.stored(LogOffsets(12, 0))
+    progress.fetched("b", LogOffsets(12, 0), 2)
+    progress.fetched("c", LogOffsets(12, 0), 2)
+    progress.stored(LogOffsets(14, 0))
+    progress.fetched("c", LogOffsets(14, 0), 3)
     progress.begin("abc", 3, (1, 2, 1))
-    progress.stored(Ends(14, 0))
-    assert progress.high_watermark == Ends(12, 0)
-    progress.fetched("b", Ends(14, 0), 4)
-    assert progress.high_watermark == Ends(14, 0)
+    progress.stored(LogOffsets(14, 0))
+    assert progress.high_watermark == LogOffsets(12, 0)
+    progress.fetched("b", LogOffsets(14, 0), 4)
+    assert progress.high_watermark == LogOffsets(14, 0)
 
 
 def test_who_went_out_by_its_restart_comes_back_for_what_it_has_now_alone() -> None:
-    progress = Progress("a", Ends(10, 0), in_sync="abc", min_insync=2)
+    progress = ReplicaProgress("a", LogOffsets(10, 0), in_sync="abc", min_insync=2)
     progress.begin("abc", 0, (1, 1, 1))
     for node in "bc":
-        progress.fetched(node, Ends(10, 0), 1)
+        progress.fetched(node, LogOffsets(10, 0), 1)
     progress.begin("abc", 1, (1, 2, 1))
     progress.decided("ac", 2)
     assert progress.wanted_in_sync(1, 2000) is None
-    progress.fetched("b", Ends(9, 0), 2)  # it lost what it had not synced
+    progress.fetched("b", LogOffsets(9, 0), 2)  # it lost what it had not synced
     assert progress.wanted_in_sync(2, 2000) is None
-    progress.fetched("b", Ends(10, 0), 3)
+    progress.fetched("b", LogOffsets(10, 0), 3)
     assert progress.wanted_in_sync(3, 2000) == frozenset("abc")
 
 
 def test_who_returned_is_vouched_for_once_it_was_heard_of_with_all_that_is_safe() -> None:
-    progress = Progress("a", Ends(10, 0), in_sync="abc", min_insync=2)
+    progress = ReplicaProgress("a", LogOffsets(10, 0), in_sync="abc", min_insync=2)
     progress.begin("abc", 0, (1, 1, 1))
     for node in "bc":
-        progress.fetched(node, Ends(10, 0), 1)
+        progress.fetched(node, LogOffsets(10, 0), 1)
     progress.begin("abc", 1, (1, 2, 2))
     progress.returned = frozenset("bc")
     assert progress.wanted_in_sync(1, 2000) is None
     assert progress.unseen == frozenset("bc")
-    progress.fetched("b", Ends(10, 0), 2)
+    progress.fetched("b", LogOffsets(10, 0), 2)
     assert progress.wanted_in_sync(2, 2000) == frozenset("abc")
     assert progress.unseen == frozenset("c")
     assert progress.wanted_in_sync(2002, 2000) == frozenset("ab")  # it never came

@@ -11,7 +11,7 @@ from support.logs import append, frame_of
 
 from goq.broker.partition.loader import PartitionLogs, open_logs
 from goq.cluster.replication.protocol import PartitionKey
-from goq.cluster.replication.replica import Part, Replica
+from goq.cluster.replication.replica import Replica, ReplicaAssignment
 from goq.config.topic import TopicSettings
 from goq.storage.disk import Disk, RealDisk
 
@@ -59,7 +59,7 @@ def test_a_replica_that_is_let_go_while_its_logs_are_opened_to_lead_is_closed(
         host = _Host()
         replica = Replica(PartitionKey("t", 1, 0), tmp_path, host)
         both = ("n1", "n2")
-        replica.become(Part("n1", 1, both, both, 2, 1))
+        replica.become(ReplicaAssignment("n1", 1, both, both, 2, 1))
         async with asyncio.timeout(_PATIENCE_S):
             await host.began.wait()
             closing = asyncio.ensure_future(replica.close())

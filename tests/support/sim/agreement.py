@@ -7,15 +7,15 @@ from collections.abc import Callable
 from random import Random
 
 from goq.cluster.replication.protocol import PartitionKey
-from goq.cluster.replication.replica import Part
+from goq.cluster.replication.replica import ReplicaAssignment
 
-Tell = Callable[[dict[PartitionKey, Part]], None]
+Tell = Callable[[dict[PartitionKey, ReplicaAssignment]], None]
 
 
 class Agreement:
     """The parts of all partitions. A change is told to each node some time later, in order."""
 
-    def __init__(self, random: Random, parts: dict[PartitionKey, Part]) -> None:
+    def __init__(self, random: Random, parts: dict[PartitionKey, ReplicaAssignment]) -> None:
         self.parts = parts
         self.live: dict[str, Tell] = {}
         self.unfit: set[str] = set()
@@ -62,7 +62,7 @@ class Agreement:
             self._spread()
 
     def alter_in_sync(
-        self, node: str, key: PartitionKey, seen: Part, wanted: frozenset[str]
+        self, node: str, key: PartitionKey, seen: ReplicaAssignment, wanted: frozenset[str]
     ) -> bool:
         """Change an in-sync set if nothing has changed since the leader saw it."""
         part = self.parts[key]
@@ -114,7 +114,7 @@ class Agreement:
             part = part._replace(leader=leader, leader_epoch=epoch, returned=returned)
             self._put(key, part)
 
-    def _put(self, key: PartitionKey, part: Part) -> Part:
+    def _put(self, key: PartitionKey, part: ReplicaAssignment) -> ReplicaAssignment:
         self.parts[key] = part = part._replace(version=part.version + 1)
         return part
 
@@ -124,6 +124,6 @@ class Agreement:
             delay_s = self._random.expovariate(1 / self._random.choice([0.01, 0.01, 0.01, 0.3]))
             loop.call_later(delay_s, self._tell, node, tell, dict(self.parts))
 
-    def _tell(self, node: str, tell: Tell, parts: dict[PartitionKey, Part]) -> None:
+    def _tell(self, node: str, tell: Tell, parts: dict[PartitionKey, ReplicaAssignment]) -> None:
         if self.live.get(node) is tell:
             tell(parts)

@@ -20,14 +20,14 @@ from goq.broker.runtime.metrics import Histogram
 from goq.broker.runtime.tasks import Tasks
 from goq.broker.topic.topic import Leadership, Topic
 from goq.clock import ManualClock
-from goq.cluster.liveness.disk_health import Fitness
-from goq.cluster.replication.archive_sync import ArchiveRequest, Archives
-from goq.cluster.replication.protocol import FetchAnswer, FetchRequest, PartitionKey
-from goq.cluster.replication.repair.manager import Repairs
-from goq.cluster.replication.repair.protocol import MendAnswer, MendRequest
-from goq.cluster.replication.replica import Part
-from goq.cluster.replication.replica_manager import Replicas
-from goq.cluster.replication.segment_manifest import Custody
+from goq.cluster.liveness.disk_health import DiskHealth
+from goq.cluster.replication.archive_sync import ArchiveRequest, ArchiveSync
+from goq.cluster.replication.protocol import FetchRequest, FetchResponse, PartitionKey
+from goq.cluster.replication.repair.manager import RepairManager
+from goq.cluster.replication.repair.protocol import RepairRequest, RepairResponse
+from goq.cluster.replication.replica import ReplicaAssignment
+from goq.cluster.replication.replica_manager import ReplicaManager
+from goq.cluster.replication.segment_manifest import SegmentManifest
 from goq.config.topic import TopicSettings
 from goq.errors import GoqError, NotLeader, Unavailable
 from goq.storage.log.segment import Segment
@@ -84,7 +84,7 @@ class SimNode:
         self._agreement = agreement
         self._peers = peers
         self._settings = settings
-        self._latest: dict[PartitionKey, Part] = {}
+        self._latest: dict[PartitionKey, ReplicaAssignment] = {}
         self.failures: list[str] = []
         executor = SimExecutor(loop, random, lambda: self.is_dead)
         self.manifest = manifest
@@ -110,19 +110,19 @@ class SimNode:
             self.archive,
             kept_for_replicas=lambda partition: self.replicas.needed_from(*partition.identity),
         )
-        self.replicas = Replicas(
+        self.replicas = ReplicaManager(
             name,
             self,
-            Custody(store, self.archive, self.clock, self.settings),
+            SegmentManifest(store, self.archive, self.clock, self.settings),
             disk,
             executor,
             self._fetch_from,
             self._propose_in_sync,
             on_failure=self._failed,
         )
-        self.fitness = Fitness(disk, Path("/data"), self.replicas.in_thread)
-        self.repairs = Repairs(self.replicas, self._ask_for_frames)
-        self.archives = Archives(
+        self.fitness = DiskHealth(disk, Path("/data"), self.replicas.in_thread)
+        self.repairs = RepairManager(self.replicas, self._ask_for_frames)
+        self.archives = ArchiveSync(
             self.archive,
             self.replicas,
             self.settings,
@@ -183,7 +183,7 @@ class SimNode:
         self.failures.append(f"{key}: {error!r}")
         self.fitness.failed(error)
 
-    def _agree(self, parts: dict[PartitionKey, Part]) -> None:
+    def _agree(self, parts: dict[PartitionKey, ReplicaAssignment]) -> None:
         """Take over what all agreed on; what is older than what is known is passed over."""
         if self.is_dead or self._is_stopping:
             return
@@ -204,8 +204,8 @@ class SimNode:
 
     async def _fetch_from(
         self, leader: str, request: FetchRequest
-    ) -> tuple[FetchAnswer, memoryview]:
-        async def fetch() -> tuple[FetchAnswer, memoryview]:
+    ) -> tuple[FetchResponse, memoryview]:
+        async def fetch() -> tuple[FetchResponse, memoryview]:
             peer = self._peers[leader]
             if peer.is_dead:
                 await asyncio.sleep(10)
@@ -215,9 +215,9 @@ class SimNode:
         return await self._network.call(self.name, leader, fetch)
 
     async def _ask_for_frames(
-        self, node: str, request: MendRequest
-    ) -> tuple[MendAnswer, memoryview]:
-        async def ask() -> tuple[MendAnswer, memoryview]:
+        self, node: str, request: RepairRequest
+    ) -> tuple[RepairResponse, memoryview]:
+        async def ask() -> tuple[RepairResponse, memoryview]:
             peer = self._peers[node]
             if peer.is_dead:
                 await asyncio.sleep(10)
@@ -235,7 +235,9 @@ class SimNode:
 
         return await self._network.call(self.name, node, ask)
 
-    async def _propose_in_sync(self, key: PartitionKey, part: Part, wanted: frozenset[str]) -> Part:
+    async def _propose_in_sync(
+        self, key: PartitionKey, part: ReplicaAssignment, wanted: frozenset[str]
+    ) -> ReplicaAssignment:
         await asyncio.sleep(0.01)
         self._agreement.alter_in_sync(self.name, key, part, wanted)
         await asyncio.sleep(self._random.choice([0.01, 0.01, 0.3, 1.0]))

@@ -13,7 +13,7 @@ from typing import TypeVar
 from goq.broker.partition.partition import LeasedBatch
 from goq.broker.topic.topic import ReceiveRequest
 from goq.cluster.replication.protocol import PartitionKey
-from goq.cluster.replication.replica import Part
+from goq.cluster.replication.replica import ReplicaAssignment
 from goq.config.topic import TopicSettings
 from goq.delivery.settlement import acknowledge
 from goq.errors import GoqError, OutOfOrderSequence
@@ -60,7 +60,7 @@ class World:
         self.settings = settings or replace(
             TopicSettings(), segment_bytes=4096, visibility_timeout_ms=2000, attempts_max=None
         )
-        part = Part(None, 1, NAMES, NAMES, 2, 1)
+        part = ReplicaAssignment(None, 1, NAMES, NAMES, 2, 1)
         self.agreement = Agreement(self.random, {KEY: part})
         self.network = SimNetwork(self.random)
         self.disks = {name: SimulatedDisk(self.random) for name in NAMES}

@@ -5,28 +5,28 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from goq.cluster.replication.follower import checked
-from goq.cluster.replication.repair.protocol import MendAnswer, MendRequest
+from goq.cluster.replication.follower import parse_frames
+from goq.cluster.replication.repair.protocol import RepairRequest, RepairResponse
 from goq.cluster.replication.replica import Replica
 from goq.errors import GoqError
 from goq.frame.view import FrameView
 from goq.storage.log.log import Log
 from goq.storage.repair import Gap, Sound, first_sound
 
-Ask = Callable[[str, MendRequest], Awaitable[tuple[MendAnswer, memoryview]]]
+Ask = Callable[[str, RepairRequest], Awaitable[tuple[RepairResponse, memoryview]]]
 """Asks a node, by name; raises ``GoqError`` where it cannot be reached or does not answer."""
 InThread = Callable[[Callable[[], object]], Awaitable[object]]
 
 
-class Undecided(Exception):
+class RepairDeferred(Exception):
     """Not all replicas could say what they have."""
 
 
-class Joined(Exception):
+class FramesMerged(Exception):
     """Another replica has a gap's messages in frames with others, by compaction."""
 
 
-class Finding:
+class FrameSource:
     """Finds frames of one log of a replica: ``which`` is 0 for messages, 1 for events."""
 
     def __init__(self, ask: Ask, in_thread: InThread) -> None:
@@ -38,27 +38,28 @@ class Finding:
     ) -> list[FrameView] | None:
         """Return frames that fill a gap; None if no other replica has them.
 
-        Raises ``Undecided`` where not all of those that may have them could say so, and ``Joined``.
+        Raises ``RepairDeferred`` where a replica that may have them gave no answer, and
+        ``FramesMerged``.
         """
         after = await self._sound_after(log, gap)
         if not replica.others:
-            raise Undecided("it changed its part meanwhile")
+            raise RepairDeferred("it changed its part meanwhile")
         failures: list[str] = []
         are_joined = False
         for node in replica.others:
             try:
                 frames = await self._ask_for(node, replica, which, gap, after)
-            except Joined:
+            except FramesMerged:
                 are_joined = True
-            except (GoqError, OSError, Undecided) as error:
+            except (GoqError, OSError, RepairDeferred) as error:
                 failures.append(f"{node}: {error}")
             else:
                 if frames is not None:
                     return frames
         if are_joined:
-            raise Joined("the frames of another replica do not fit into the gap")
+            raise FramesMerged("the frames of another replica do not fit into the gap")
         if failures:
-            raise Undecided("; ".join(failures))
+            raise RepairDeferred("; ".join(failures))
         return None
 
     async def find_at(
@@ -82,16 +83,16 @@ class Finding:
         found: list[FrameView] = []
         rest = gap
         while rest.start_offset < gap.end_offset:
-            answer, data = await self._ask(node, MendRequest(replica.key, which, rest, after))
+            answer, data = await self._ask(node, RepairRequest(replica.key, which, rest, after))
             if not data:
                 if answer.has_none:
                     return None
-                raise Undecided("it is not known there what belongs in the gap")
-            frames = checked(data)
+                raise RepairDeferred("it is not known there what belongs in the gap")
+            frames = parse_frames(data)
             if frames[0].header.base_offset != rest.start_offset:
-                raise Joined
+                raise FramesMerged
             found += frames
             rest = Gap(frames[-1].header.end_offset, gap.end_offset)
         if rest.start_offset != gap.end_offset:
-            raise Joined
+            raise FramesMerged
         return found

@@ -19,10 +19,15 @@ from typing import NamedTuple
 
 from goq import limits
 from goq.cluster.replication.protocol import PartitionKey
-from goq.cluster.replication.repair.frame_source import Ask, Finding, Joined, Undecided
-from goq.cluster.replication.repair.protocol import MendAnswer, MendRequest, answer_mend
+from goq.cluster.replication.repair.frame_source import (
+    Ask,
+    FramesMerged,
+    FrameSource,
+    RepairDeferred,
+)
+from goq.cluster.replication.repair.protocol import RepairRequest, RepairResponse, answer_repair
 from goq.cluster.replication.replica import Replica
-from goq.cluster.replication.replica_manager import Replicas
+from goq.cluster.replication.replica_manager import ReplicaManager
 from goq.cluster.replication.segment_manifest import LOGS
 from goq.errors import GoqError, InvalidFrame
 from goq.frame.view import FrameView
@@ -37,7 +42,7 @@ _PAUSE_MS_MIN = 500
 _PAUSE_MS_MAX = 30_000
 
 
-class _Care:
+class _RepairState:
     """What is known of one replica's damage beside what its logs say."""
 
     def __init__(self) -> None:
@@ -47,7 +52,7 @@ class _Care:
         self.work: asyncio.Task[None] | None = None
 
 
-class Harm(NamedTuple):
+class DamageReport(NamedTuple):
     """What is wrong with the replicas of a topic on a node, and what was.
 
     ``damaged_gaps`` are stretches of bad bytes that are known now, ``lost_gaps`` those of them that
@@ -60,24 +65,24 @@ class Harm(NamedTuple):
     repaired_frames: int
 
 
-class Repairs:
+class RepairManager:
     """Those of a node's replicas."""
 
-    def __init__(self, replicas: Replicas, ask: Ask) -> None:
+    def __init__(self, replicas: ReplicaManager, ask: Ask) -> None:
         self._repaired: Counter[str] = Counter()
         self._name = replicas.name
         self._replicas = replicas
-        self._finding = Finding(ask, replicas.in_thread)
+        self._finding = FrameSource(ask, replicas.in_thread)
         self._in_thread = replicas.in_thread
         self._now_ms = replicas.now_ms
-        self._cares: dict[PartitionKey, _Care] = {}
+        self._cares: dict[PartitionKey, _RepairState] = {}
 
     @property
     def repaired_frames(self) -> int:
         """How many frames have been put back."""
         return self._repaired.total()
 
-    def harm(self) -> list[Harm]:
+    def harm(self) -> list[DamageReport]:
         """Return what is and was wrong, by topic."""
         damaged, lost = Counter[str](), Counter[str]()
         for replica in self._replicas:
@@ -87,7 +92,7 @@ class Repairs:
                 damaged[topic] += known
                 lost[topic] += known - len(self._damage(replica))
         topics = sorted(damaged.keys() | self._repaired.keys())
-        return [Harm(t, damaged[t], lost[t], self._repaired[t]) for t in topics]
+        return [DamageReport(t, damaged[t], lost[t], self._repaired[t]) for t in topics]
 
     @property
     def damaged(self) -> frozenset[tuple[int, int]]:
@@ -123,7 +128,7 @@ class Repairs:
             if not damage and not is_believed:
                 self._cares.pop(replica.key, None)
                 continue
-            care = self._cares.setdefault(replica.key, _Care())
+            care = self._cares.setdefault(replica.key, _RepairState())
             care.is_whole = care.is_whole and not damage
             if care.is_whole or now_ms < care.again_ms or replica.standing is None:
                 continue
@@ -145,12 +150,12 @@ class Repairs:
                         except OSError as error:
                             _log.warning("%s cannot be read: %s", segment.path, error)
 
-    async def answer(self, request: MendRequest) -> tuple[MendAnswer, list[memoryview]]:
+    async def answer(self, request: RepairRequest) -> tuple[RepairResponse, list[memoryview]]:
         """Return what this node has of what another asks for."""
         replica = self._replicas.get(request.key)
         standing = None if replica is None else replica.standing
         return await asyncio.get_running_loop().run_in_executor(
-            self._replicas.executor, answer_mend, request, standing, self._replicas.whole_log
+            self._replicas.executor, answer_repair, request, standing, self._replicas.whole_log
         )
 
     async def close(self) -> None:
@@ -161,7 +166,7 @@ class Repairs:
         if works:
             await asyncio.wait(works)
 
-    def _stop(self, care: _Care) -> None:
+    def _stop(self, care: _RepairState) -> None:
         if care.work is not None:
             care.work.cancel()
 
@@ -181,12 +186,12 @@ class Repairs:
     def _is_believed_damaged(self, replica: Replica) -> bool:
         return replica.part is not None and self._name in replica.part.damaged
 
-    async def _tend(self, replica: Replica, care: _Care) -> None:
+    async def _tend(self, replica: Replica, care: _RepairState) -> None:
         try:
             if not self._damage(replica):
                 await self._look_through(replica)
             await self._mend_all(replica)
-        except (GoqError, OSError, Undecided, Joined) as error:
+        except (GoqError, OSError, RepairDeferred, FramesMerged) as error:
             _log.warning("%s is damaged and not whole again yet: %s", _name_of(replica), error)
             care.again_ms = self._now_ms() + care.pause_ms
             care.pause_ms = min(2 * care.pause_ms, _PAUSE_MS_MAX)
@@ -206,11 +211,11 @@ class Repairs:
         while damages := self._damage(replica):
             standing = replica.standing
             if standing is None or replica.leading is not None:
-                raise Undecided("it changed its part meanwhile")
+                raise RepairDeferred("it changed its part meanwhile")
             which, damage = damages[0]
             await self._mend(replica, which, standing.logs[which], damage)
             if (which, damage) in self._damage(replica):
-                raise Undecided(str(damage))
+                raise RepairDeferred(str(damage))
 
     async def _mend(self, replica: Replica, which: int, log: Log, damage: Damage) -> None:
         """Mend the segment that some damage lies in, as far as others have what is missing."""
@@ -224,7 +229,7 @@ class Repairs:
             async with replica.changing:
                 standing = replica.standing
                 if standing is None or standing.logs[which] is not log:
-                    raise Undecided("it changed its part meanwhile")
+                    raise RepairDeferred("it changed its part meanwhile")
                 await self._in_thread(partial(_write, replica, which, log, segment, found))
                 await self._replicas.listed(replica.key, standing.logs)
             self._tell_mended(replica, which, found)
@@ -257,20 +262,20 @@ class Repairs:
                 for gap in whole:
                     await self._replace(replica, node, log, gap)
                 return
-            except (GoqError, OSError, Undecided, Joined) as error:
+            except (GoqError, OSError, RepairDeferred, FramesMerged) as error:
                 failures.append(f"{node}: {error}")
-        raise Undecided("; ".join(failures) or "it changed its part meanwhile")
+        raise RepairDeferred("; ".join(failures) or "it changed its part meanwhile")
 
     async def _replace(self, replica: Replica, node: str, log: Log, gap: Gap) -> None:
         """Have a whole segment of the messages as another replica has it."""
         frames = await self._finding.find_at(node, replica, 0, log, gap)
         if frames is None:
-            raise Undecided(f"it has nothing of offsets {gap}")
+            raise RepairDeferred(f"it has nothing of offsets {gap}")
         async with replica.changing:
             segment = next((s for s in log.segments if s.base_offset == gap.start_offset), None)
             standing = replica.standing
             if segment is None or standing is None or standing.logs[0] is not log:
-                raise Undecided("it changed its part meanwhile")
+                raise RepairDeferred("it changed its part meanwhile")
             await self._in_thread(partial(_write, replica, 0, log, segment, {gap: frames}))
             await self._replicas.listed(replica.key, standing.logs)
         self._tell_mended(replica, 0, {gap: frames})
@@ -286,7 +291,7 @@ class Repairs:
         for gap in gaps:
             try:
                 frames = await self._finding.find(replica, which, log, gap)
-            except Joined:  # frames are never joined across the border of a segment
+            except FramesMerged:  # frames are never joined across the border of a segment
                 whole = Gap(segment.base_offset, segment.end_offset)
                 frames = await self._finding.find(replica, which, log, whole)
                 if frames is not None:

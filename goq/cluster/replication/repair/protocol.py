@@ -15,7 +15,7 @@ import msgspec
 
 from goq import limits
 from goq.broker.partition.loader import PartitionLogs
-from goq.cluster.replication.progress import Ends
+from goq.cluster.replication.progress import LogOffsets
 from goq.cluster.replication.protocol import PartitionKey
 from goq.errors import InvalidFrame
 from goq.storage.log.log import Log
@@ -23,7 +23,7 @@ from goq.storage.log.reader import LogReader
 from goq.storage.repair import Gap, Sound, first_sound, frames_at
 
 
-class MendRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class RepairRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What lies in a gap of the log ``which`` (0 messages, 1 events); ``after`` is behind it."""
 
     key: PartitionKey
@@ -32,7 +32,7 @@ class MendRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     after: Sound | None
 
 
-class MendAnswer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class RepairResponse(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Frames follow, from the one that holds the gap's first offset on.
 
     Without any, ``has_none`` says that this replica will not have them either, else that it is not
@@ -42,26 +42,26 @@ class MendAnswer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     has_none: bool
 
 
-class Standing(NamedTuple):
+class ReplicaLogs(NamedTuple):
     """A replica's logs, and the high watermarks that it knows of, as somebody may ask for them."""
 
     logs: PartitionLogs
-    safe: Ends
+    safe: LogOffsets
 
 
-WholeLog = Callable[[PartitionKey, int, Log], LogReader]
+TieredReader = Callable[[PartitionKey, int, Log], LogReader]
 """Returns a reader of a log, 0 messages or 1 events, and of what of it is archived."""
 
 
-def encode(value: MendRequest | MendAnswer) -> bytes:
+def encode_repair(value: RepairRequest | RepairResponse) -> bytes:
     """Return a request or the head of an answer as bytes."""
     return msgspec.msgpack.encode(value)
 
 
-def decode_mend_request(data: bytes | memoryview) -> MendRequest:
+def decode_repair_request(data: bytes | memoryview) -> RepairRequest:
     """Return a request; raise ``InvalidFrame`` if the bytes are none."""
     try:
-        request = msgspec.msgpack.decode(data, type=MendRequest)
+        request = msgspec.msgpack.decode(data, type=RepairRequest)
     except msgspec.MsgspecError as error:
         raise InvalidFrame(f"this is no request of a damaged replica: {error}") from None
     if request.which not in (0, 1):
@@ -69,28 +69,28 @@ def decode_mend_request(data: bytes | memoryview) -> MendRequest:
     return request
 
 
-def decode_mend_answer(data: bytes | memoryview) -> MendAnswer:
+def decode_repair_response(data: bytes | memoryview) -> RepairResponse:
     """Return the head of an answer; raise ``InvalidFrame`` if the bytes are none."""
     try:
-        return msgspec.msgpack.decode(data, type=MendAnswer)
+        return msgspec.msgpack.decode(data, type=RepairResponse)
     except msgspec.MsgspecError as error:
         raise InvalidFrame(f"this is no answer to a damaged replica: {error}") from None
 
 
-def answer_mend(
-    request: MendRequest, standing: Standing | None, whole_log: WholeLog
-) -> tuple[MendAnswer, list[memoryview]]:
+def answer_repair(
+    request: RepairRequest, standing: ReplicaLogs | None, whole_log: TieredReader
+) -> tuple[RepairResponse, list[memoryview]]:
     """Return what a replica has of what another asks for, archived or not; blocks on the disk."""
     if standing is None:
-        return MendAnswer(has_none=False), []
+        return RepairResponse(has_none=False), []
     log, safe = standing.logs[request.which], standing.safe[request.which]
     reader = whole_log(request.key, request.which, log)
     found = frames_at(reader, request.gap, log.end_offset, limits.FETCH_LOG_BYTES_MAX)
     if not found.frames:
-        return MendAnswer(has_none=True), []
+        return RepairResponse(has_none=True), []
     if request.gap.end_offset > safe and not _is_same_log(log, request.after):
-        return MendAnswer(has_none=False), []
-    return MendAnswer(has_none=False), [view.buffer for view in found.frames]
+        return RepairResponse(has_none=False), []
+    return RepairResponse(has_none=False), [view.buffer for view in found.frames]
 
 
 def _is_same_log(log: Log, after: Sound | None) -> bool:
