@@ -18,12 +18,12 @@ from goq.api.routes.dead_letters import DeadLetterRoutes
 from goq.api.routes.events import EventRoutes
 from goq.api.routes.groups import GroupRoutes
 from goq.api.routes.members import MemberRoutes
-from goq.api.routes.message import SingleRoutes
+from goq.api.routes.message import SingleMessageRoutes
 from goq.api.routes.messages import MessageRoutes
 from goq.api.routes.operations import NodeCallRoutes, OperationRoutes
 from goq.api.routes.producers import ProducerRoutes
 from goq.api.routes.scheduled import ScheduledRoutes
-from goq.api.routes.search import FindingRoutes
+from goq.api.routes.search import SearchRoutes
 from goq.api.routes.topics import HistoryRoutes, TopicRoutes
 from goq.api.routes.trace import TraceRoutes
 from goq.broker.broker import Broker
@@ -134,7 +134,7 @@ class Node:
             *TopicRoutes(broker, node_id).routes(),
             *MessageRoutes(broker, self._nodes_with()).routes(),
             *EventRoutes(broker).routes(),
-            *SingleRoutes(broker).routes(),
+            *SingleMessageRoutes(broker).routes(),
             *traces.routes(),
             *ScheduledRoutes(broker).routes(),
             *HistoryRoutes(broker).routes(),
@@ -142,7 +142,7 @@ class Node:
             *ProducerRoutes(broker).routes(),
             *MemberRoutes(broker).routes(),
             *DeadLetterRoutes(broker).routes(),
-            *FindingRoutes(broker, traces.traced).routes(),
+            *SearchRoutes(broker, traces.traced).routes(),
             *ClusterRoutes(seat).routes(),
         ]
         server = HttpServer(lambda request: handle(request), problem_response)
@@ -162,11 +162,11 @@ class Node:
         handle: Handler = api.handle
         if self._membership is not None:
             from goq.api.gateway.cluster_version import Telling
-            from goq.api.gateway.gateway import Front
+            from goq.api.gateway.gateway import Gateway
 
             member, relay = self._membership.member, self._membership.relay
             assert member is not None
-            front = Front(api, member.map, relay, self._membership.giving_back.give_back)
+            front = Gateway(api, member.map, relay, self._membership.giving_back.give_back)
             handle = Telling(front.handle, lambda: member.state.version).handle
         return server
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from goq.api.routing_policy import Spread
+from goq.api.routing_policy import RoutingPolicy
 from goq.errors import InvalidInput, MethodNotAllowed, RouteNotFound
 from goq.http.message import Request, Response
 
@@ -52,7 +52,7 @@ class Route:
     ignores_query: bool = False
     """Whether unknown query parameters pass, as monitoring systems may add some."""
 
-    spread: Spread = None
+    routing: RoutingPolicy = None
     """Which nodes answer, where several have the topic's partitions."""
 
     is_async: bool = field(init=False)

@@ -28,7 +28,7 @@ TopicOf = Callable[[Sequence[str]], str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class MergeContext:
     """What a merge may have to know of a request."""
 
     path: Sequence[str]
@@ -38,29 +38,29 @@ class Asked:
     """Returns the names of the nodes that lead a topic's partitions, None where nobody does."""
 
 
-Merge = Callable[[Sequence[Document], Asked], Document]
+Merge = Callable[[Sequence[Document], MergeContext], Document]
 """Makes one answer of several."""
 
 
 @dataclass(frozen=True, slots=True)
-class AtPartition:
+class ToPartitionLeader:
     """The node that leads one partition answers: ``find`` says which, None if it cannot be told."""
 
     find: Callable[[Request, Sequence[str]], tuple[str, int] | None]
 
 
-def named_topic(values: Sequence[str]) -> str | None:
+def topic_of_path(values: Sequence[str]) -> str | None:
     """Return the topic that the path names."""
     return values[0] if values else None
 
 
-def dead_letters_topic(values: Sequence[str]) -> str | None:
+def dead_letter_topic_of_path(values: Sequence[str]) -> str | None:
     """Return the topic that holds the dead letters of the one in the path."""
     return values[0].removesuffix(DEAD_LETTERS_SUFFIX) + DEAD_LETTERS_SUFFIX
 
 
 @dataclass(frozen=True, slots=True)
-class AtLeaders:
+class ToAllLeaders:
     """All nodes that lead a partition of the topic answer, and ``merge`` makes one of it.
 
     Where ``needs_all``, there is no answer while a partition has no leader. ``partition_of`` tells
@@ -68,13 +68,13 @@ class AtLeaders:
     """
 
     merge: Merge
-    topic_of: TopicOf = named_topic
+    topic_of: TopicOf = topic_of_path
     needs_all: bool = False
     partition_of: Callable[[Request], int | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class HereThenShown:
+class LocalThenMerged:
     """Any node does it; what it answers is then made whole by what all leaders show.
 
     They do so at ``path``, given the document that the node answered; at the request's own if there
@@ -87,7 +87,7 @@ class HereThenShown:
 
 
 @dataclass(frozen=True, slots=True)
-class InTurn:
+class Sequential:
     """The leaders of the partitions answer one after another, each for a partition, in order.
 
     Each is asked for what is left of ``max``, so many if the request does not say. ``sums`` are the
@@ -97,10 +97,10 @@ class InTurn:
     sums: Sequence[str]
     counts: str
     max_default: int
-    topic_of: TopicOf = dead_letters_topic
+    topic_of: TopicOf = dead_letter_topic_of_path
 
 
-class Special(Enum):
+class CustomRouting(Enum):
     """Routes that have their own way to be answered by several nodes."""
 
     RECEIVE = auto()
@@ -111,10 +111,12 @@ class Special(Enum):
     LEAVE = auto()
 
 
-Spread = AtPartition | AtLeaders | HereThenShown | InTurn | Special | None
+RoutingPolicy = (
+    ToPartitionLeader | ToAllLeaders | LocalThenMerged | Sequential | CustomRouting | None
+)
 
 
-def by_query(request: Request, values: Sequence[str]) -> tuple[str, int] | None:
+def partition_of_query(request: Request, values: Sequence[str]) -> tuple[str, int] | None:
     """Find the partition that the query names, of the topic in the path."""
     number = request.query.get("partition", "")
     if not (number.isascii() and number.isdecimal() and len(number) < 10):
@@ -122,7 +124,7 @@ def by_query(request: Request, values: Sequence[str]) -> tuple[str, int] | None:
     return values[0], int(number)
 
 
-def by_message(_request: Request, values: Sequence[str]) -> tuple[str, int] | None:
+def partition_of_message(_request: Request, values: Sequence[str]) -> tuple[str, int] | None:
     """Find the partition of the message whose id is in the path."""
     try:
         topic, partition, _ = MessageId.parse(values[0])

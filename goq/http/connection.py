@@ -8,12 +8,12 @@ from collections.abc import Awaitable
 from typing import cast
 
 from goq.errors import GoqError, Unavailable
-from goq.http.context import Shared
+from goq.http.context import ServerContext
 from goq.http.message import LiveStream, Request, Response
-from goq.http.request_parser import Phase, RequestReader
+from goq.http.request_parser import Phase, RequestParser
 from goq.http.response_encoder import CLOSE, CONTINUE, KEEP_ALIVE
 from goq.http.response_writer import ResponseWriter
-from goq.http.timeouts import LINGER_MS, Deadlines
+from goq.http.timeouts import LINGER_MS, Timeouts
 
 
 class Connection(asyncio.Protocol):
@@ -48,11 +48,11 @@ class Connection(asyncio.Protocol):
     )
 
     _transport: asyncio.Transport
-    _reader: RequestReader
+    _reader: RequestParser
     _writer: ResponseWriter
-    _deadlines: Deadlines
+    _deadlines: Timeouts
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: ServerContext) -> None:
         self._shared = shared
         self._loop = shared.loop
         self._current: Request | None = None
@@ -69,11 +69,9 @@ class Connection(asyncio.Protocol):
         shared = self._shared
         limits = shared.limits
         self._transport = transport
-        self._reader = RequestReader(shared, _peer_name(transport))
+        self._reader = RequestParser(shared, _peer_name(transport))
         self._writer = ResponseWriter(shared, transport)
-        self._deadlines = Deadlines(
-            self._loop, transport, limits, self._reading_expired, self.abort
-        )
+        self._deadlines = Timeouts(self._loop, transport, limits, self._reading_expired, self.abort)
         shared.connections.add(self)
         if shared.draining:
             self._close()

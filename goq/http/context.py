@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from goq import limits
 from goq.errors import GoqError
 from goq.http.message import Handler, Request, Response
-from goq.http.stream_heartbeat import Pulse
+from goq.http.stream_heartbeat import StreamHeartbeat
 
 if TYPE_CHECKING:
     from goq.http.connection import Connection
@@ -48,7 +48,7 @@ class HttpLimits:
 logger: Final = logging.getLogger("goq.http")
 
 
-class Shared:
+class ServerContext:
     """The handler, the bounds and the counters of one server, in one event loop.
 
     ``connections`` holds every open connection, ``connection_count`` counts those that were
@@ -82,7 +82,7 @@ class Shared:
         self.connection_count = 0
         self.requests_total = 0
         self.bodies_in_flight_bytes = 0
-        self.pulse = Pulse(limits.heartbeat_ms)
+        self.pulse = StreamHeartbeat(limits.heartbeat_ms)
 
     def leave(self, connection: Connection) -> None:
         """Forget a connection that is lost; the last one to leave ends a drain."""

@@ -17,7 +17,7 @@ from goq.errors import (
     TooManyRequests,
     UriTooLong,
 )
-from goq.http.context import HttpLimits, Shared
+from goq.http.context import HttpLimits, ServerContext
 from goq.http.message import Request
 from goq.http.request_target import parse_target
 
@@ -34,7 +34,7 @@ class Phase(enum.Enum):
     BODY = enum.auto()
 
 
-class RequestReader:
+class RequestParser:
     """Turns the bytes of one connection into whole requests, within the server's bounds.
 
     ``requests`` are the complete ones, oldest first; ``begun_count`` counts those begun.
@@ -74,7 +74,7 @@ class RequestReader:
         "wants_continue",
     )
 
-    def __init__(self, shared: Shared, peer: str) -> None:
+    def __init__(self, shared: ServerContext, peer: str) -> None:
         self._shared = shared
         self._limits: HttpLimits = shared.limits
         self._peer = peer

@@ -8,7 +8,7 @@ import socket
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
-from goq.http.context import Shared, logger
+from goq.http.context import ServerContext, logger
 from goq.http.message import BytesLike, Item, LiveStream, Request, Response
 from goq.http.response_encoder import (
     BODILESS,
@@ -31,7 +31,7 @@ class ResponseWriter:
 
     __slots__ = ("_heartbeat", "_is_silent", "_resumed", "_shared", "_transport", "paused")
 
-    def __init__(self, shared: Shared, transport: asyncio.Transport) -> None:
+    def __init__(self, shared: ServerContext, transport: asyncio.Transport) -> None:
         self._shared = shared
         self._transport = transport
         self._resumed: asyncio.Future[None] | None = None

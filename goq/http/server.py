@@ -8,7 +8,7 @@ from typing import Final
 
 from goq.errors import GoqError
 from goq.http.connection import Connection
-from goq.http.context import HttpLimits, Shared
+from goq.http.context import HttpLimits, ServerContext
 from goq.http.message import Handler, Response
 
 BACKLOG: Final = 1024
@@ -30,7 +30,7 @@ class HttpServer:
         on_error: Callable[[GoqError], Response],
         limits: HttpLimits = HttpLimits(),  # noqa: B008 - frozen
     ) -> None:
-        self._shared = Shared(handler, on_error, limits)
+        self._shared = ServerContext(handler, on_error, limits)
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str, port: int) -> None:

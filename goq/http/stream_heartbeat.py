@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 SLOTS: Final = 16
 
 
-class Pulse:
+class StreamHeartbeat:
     """Lets each of its writers beat once in a period, a share of them at each tick.
 
     A timer for every stream would cost thousands of idle streams a heap of timers, and all of

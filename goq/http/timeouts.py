@@ -13,7 +13,7 @@ from goq.http.request_parser import Phase
 LINGER_MS: Final = 2_000
 
 
-class Deadlines:
+class Timeouts:
     """Two deadlines of one connection: for the client's next bytes, and for taking its answer.
 
     Moving a deadline is one assignment and touches no timer: the timer fires every ``_step_s``,

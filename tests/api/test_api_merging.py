@@ -7,9 +7,15 @@ from typing import Any
 
 import pytest
 
-from goq.api.routing_policy import Asked, Document
-from goq.api.views.merge import is_whole, merge_group, merge_history, merge_partitions, merge_topic
-from goq.api.views.merge_pages import by_due, by_offset, newest_first
+from goq.api.routing_policy import Document, MergeContext
+from goq.api.views.merge import (
+    is_shown_by_all,
+    merge_group,
+    merge_history,
+    merge_partitions,
+    merge_topic,
+)
+from goq.api.views.merge_pages import merge_by_due_time, merge_by_offset, merge_newest_first
 from goq.broker.search.cursor import read_cursor, write_cursor
 from goq.errors import GroupNotFound
 from goq.units import format_time_us
@@ -19,12 +25,12 @@ def test_a_partition_that_nobody_leads_is_shown_offline() -> None:
     merged = merge_topic([_topic(_partition(0, "a"))], _asked(leaders=["a", None, "b"]))
     assert [p["leader"] for p in merged["partitions"]] == ["a", None, "b"]
     assert [p.get("online", True) for p in merged["partitions"]] == [True, False, False]
-    assert not is_whole(merged)
-    assert is_whole(merge_topic([_topic(_partition(0, "a"))], _asked(leaders=["a", None])))
+    assert not is_shown_by_all(merged)
+    assert is_shown_by_all(merge_topic([_topic(_partition(0, "a"))], _asked(leaders=["a", None])))
 
 
 def test_a_topic_whose_partitions_the_node_has_not_heard_of_is_not_whole() -> None:
-    assert not is_whole(merge_topic([_topic()], _asked(leaders=[])))
+    assert not is_shown_by_all(merge_topic([_topic()], _asked(leaders=[])))
 
 
 def test_of_two_nodes_that_tell_of_one_partition_the_agreed_leader_counts() -> None:
@@ -104,7 +110,7 @@ def test_pages_by_offset_give_everything_once_and_in_order(seed: int) -> None:
         return {"messages": some, "next": some[-1]["id"] if mine[size:] else None}
 
     asked = _asked(limit=str(limit))
-    found = _paged(page, lambda documents: by_offset(100)(documents, asked), limit)
+    found = _paged(page, lambda documents: merge_by_offset(100)(documents, asked), limit)
     assert [(m["partition"], m["offset"]) for m in found] == places
 
 
@@ -126,7 +132,7 @@ def test_pages_by_due_time_give_everything_once_and_in_order(seed: int) -> None:
         return {"messages": some, "next": last}
 
     asked = _asked(limit=str(limit))
-    found = _paged(page, lambda documents: by_due(documents, asked), limit)
+    found = _paged(page, lambda documents: merge_by_due_time(documents, asked), limit)
     assert [(m["partition"], m["offset"]) for m in found] == [due[1:] for due in dues]
 
 
@@ -152,7 +158,7 @@ def test_pages_of_a_search_give_everything_once_and_each_newest_first(seed: int)
         ]
         return {"traces": traces, "next": write_cursor(ends) if ends else None}
 
-    found = _paged(page, lambda documents: newest_first(documents, limit), limit, "traces")
+    found = _paged(page, lambda documents: merge_newest_first(documents, limit), limit, "traces")
     assert [int(t["message"]["timestamp"]) for t in found] == sorted(times.values(), reverse=True)
 
 
@@ -169,8 +175,8 @@ def _paged(page: Any, merge: Any, limit: int, field: str = "messages") -> list[A
     raise AssertionError("the pages do not end")
 
 
-def _asked(*path: str, leaders: Any = (), **query: str) -> Asked:
-    return Asked(path, query, lambda _topic: leaders)
+def _asked(*path: str, leaders: Any = (), **query: str) -> MergeContext:
+    return MergeContext(path, query, lambda _topic: leaders)
 
 
 def _topic(*partitions: Document) -> Document:

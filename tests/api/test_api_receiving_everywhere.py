@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from goq import limits
-from goq.api.gateway.fanout import Asking
-from goq.api.gateway.receive import ReceivingEverywhere
-from goq.api.gateway.streams import StreamsEverywhere
+from goq.api.gateway.fanout import Fanout
+from goq.api.gateway.receive import ReceiveGateway
+from goq.api.gateway.streams import StreamGateway
 from goq.api.routing_policy import READY
 from goq.errors import Unavailable
 from goq.http.message import Request, Response
@@ -24,7 +24,7 @@ class _Nodes:
     """Three nodes of which each answers when the test says so."""
 
     def __init__(self) -> None:
-        self.places = self
+        self.partition_leaders = self
         self.urls: list[str | None] = [None, "http://b", "http://c"]
         self.asked: dict[str | None, asyncio.Future[Response]] = {}
         self.bodies: dict[str | None, object] = {}
@@ -147,9 +147,9 @@ def test_the_error_is_told_where_no_leader_could_be_asked() -> None:
 
 def _begun(**asked: object) -> tuple[_Nodes, asyncio.Task[Response]]:
     nodes = _Nodes()
-    asking: Asking = nodes  # type: ignore[assignment]
-    streams = StreamsEverywhere(asking, nodes.give_back)
-    receiving = ReceivingEverywhere(asking, nodes.give_back, streams)
+    asking: Fanout = nodes  # type: ignore[assignment]
+    streams = StreamGateway(asking, nodes.give_back)
+    receiving = ReceiveGateway(asking, nodes.give_back, streams)
     request = Request("POST", "/", "", _HEADERS, msgspec.json.encode(asked))
     return nodes, asyncio.ensure_future(receiving.receive(request, ["t", "g"]))
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from goq import limits
-from goq.api.gateway.fanout import Asking, document_of
+from goq.api.gateway.fanout import Fanout, decode_document
 from goq.api.gateway.settle import settle
 from goq.errors import NotLeader, Unavailable
 from goq.http.message import Request, Response
@@ -22,7 +22,7 @@ class _Nodes:
     """Three partitions, each led by a node of its own; what a node answers, by its URL."""
 
     def __init__(self, answers: dict[str, list[Any]]) -> None:
-        self.places = self
+        self.partition_leaders = self
         self.asked: list[tuple[str | None, Any]] = []
         self._answers = answers
         self.led: list[str | None] = ["http://a", "http://b", "http://c"]
@@ -35,7 +35,7 @@ class _Nodes:
             raise NotLeader("nobody")
         return self.led[number]
 
-    async def here(self, _request: Request) -> Response:
+    async def answer_here(self, _request: Request) -> Response:
         return Response(400, b'{"code":"here"}')
 
     async def ask(self, url: str, request: Request) -> Response:
@@ -122,6 +122,6 @@ def _settled(nodes: _Nodes, **fields: Any) -> Any:
 
 
 def _answer(nodes: _Nodes, body: bytes) -> Any:
-    asking: Asking = nodes  # type: ignore[assignment]
+    asking: Fanout = nodes  # type: ignore[assignment]
     request = Request("POST", "/", "", {"content-type": "application/json"}, body)
-    return document_of(asyncio.run(settle(asking, request, "t")))
+    return decode_document(asyncio.run(settle(asking, request, "t")))

@@ -15,8 +15,8 @@ from support.delivery_twin import canonical
 from test_broker_life import live
 
 from goq import limits
-from goq.api.views.group import GroupViews
-from goq.api.views.group_at_time import PastViews
+from goq.api.views.group import GroupView
+from goq.api.views.group_at_time import GroupAtTimeView
 from goq.broker.events.replay import read_events
 from goq.broker.group.state_at_time import replayed_to
 from goq.broker.partition.partition import Partition
@@ -98,7 +98,7 @@ class Watched:
         if self.clock.now_us > self._latest_us:
             for name in (GROUP, OTHER):
                 exists = any(name in p.state.groups for p in topic.partitions)
-                found = await GroupViews(self.clock).group(topic, name) if exists else None
+                found = await GroupView(self.clock).group(topic, name) if exists else None
                 self.seen.append(Seen(self.clock.now_us, name, found and plain(found)))
         self.clock.now_us += 1_000
 
@@ -116,7 +116,7 @@ class Watched:
         told = 0
         for seen in self.seen:
             views, at = (
-                PastViews(self.clock, self.life.broker.archive),
+                GroupAtTimeView(self.clock, self.life.broker.archive),
                 format_time_us(seen.time_us),
             )
             try:
@@ -252,7 +252,7 @@ def test_the_past_is_told_while_messages_come_and_go(tmp_path: Path) -> None:
         async with broker_on(tmp_path, clock=clock) as broker:
             topic = await broker.create_topic(TOPIC, 1)
             (partition,) = topic.partitions
-            views = PastViews(clock, broker.archive)
+            views = GroupAtTimeView(clock, broker.archive)
             await publish(topic, b"a")
             await ack(topic, GROUP, await topic.receive(GROUP, options()))
             clock.now_us += 1_000

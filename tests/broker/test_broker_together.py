@@ -27,7 +27,7 @@ from support.broker_harness import (
 
 from goq import limits
 from goq.api.schemas.groups import GroupOut
-from goq.api.views.group_at_time import PastViews
+from goq.api.views.group_at_time import GroupAtTimeView
 from goq.broker.broker import Broker
 from goq.broker.dlq.redrive import Taking, redrive
 from goq.broker.dlq.search import Wanted as DeadWanted
@@ -435,7 +435,7 @@ def test_what_is_archived_in_the_middle_of_a_search_is_found_once(
 
 
 async def group_at(broker: Broker, time_us: int, group: str = "g") -> GroupOut:
-    views = PastViews(broker.clock, broker.archive)
+    views = GroupAtTimeView(broker.clock, broker.archive)
     return await views.group(broker.topic("t"), group, format_time_us(time_us))
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from goq.http.connection import Connection
-from goq.http.context import HttpLimits, Shared
+from goq.http.context import HttpLimits, ServerContext
 from goq.http.message import Handler, Request, Response
 
 LIMITS = HttpLimits(
@@ -79,7 +79,7 @@ def converse(runner: asyncio.Runner, handler: Handler, reads: list[bytes]) -> tu
     """Return all that a connection answers to these reads, and whether it ended."""
 
     async def conversation() -> tuple[bytes, bool]:
-        shared = Shared(handler, problem, LIMITS)
+        shared = ServerContext(handler, problem, LIMITS)
         shared.loop = asyncio.get_running_loop()
         connection = Connection(shared)
         transport = MemoryTransport()

@@ -11,7 +11,7 @@ from goq.api.router import FRAMES, JSON
 from goq.http.message import BytesLike, Response
 from goq.model import Receipt
 
-GiveBack = Callable[[str, str, Iterable[Receipt]], Awaitable[None]]
+ReleaseLeases = Callable[[str, str, Iterable[Receipt]], Awaitable[None]]
 """Gives back what was leased to a group of a topic and did not reach its consumer."""
 _HEAD_BYTES = 4
 _encode = msgspec.json.Encoder().encode
@@ -34,7 +34,7 @@ def receipt_of(message: bytes) -> Receipt:
     return Receipt.parse(_decode_receipted(message).receipt)
 
 
-class Leased(NamedTuple):
+class LeasedMessages(NamedTuple):
     """The messages of one answer: as JSON each, or what stands before frames, and these."""
 
     messages: list[msgspec.Raw]
@@ -60,22 +60,22 @@ class Leased(NamedTuple):
         ]
 
 
-def read_leased(response: Response) -> Leased:
+def read_leased(response: Response) -> LeasedMessages:
     """Return what an answer to a receive leased."""
-    body = body_of(response)
+    body = response_bytes(response)
     if response.content_type == FRAMES:
         return read_frames(body)
-    return Leased(_decode_received(body).messages, None, b"", len(body))
+    return LeasedMessages(_decode_received(body).messages, None, b"", len(body))
 
 
-def read_frames(body: bytes) -> Leased:
+def read_frames(body: bytes) -> LeasedMessages:
     """Return what an answer, or a part of a stream, leased in the fast form."""
     start = _HEAD_BYTES + int.from_bytes(body[:_HEAD_BYTES], "little")
     preface = msgspec.json.decode(body[_HEAD_BYTES:start])
-    return Leased([], preface, memoryview(body)[start:], len(body))
+    return LeasedMessages([], preface, memoryview(body)[start:], len(body))
 
 
-def put_together(answers: Sequence[Leased], *, as_frames: bool) -> Response:
+def merge_leased(answers: Sequence[LeasedMessages], *, as_frames: bool) -> Response:
     """Return one answer for several; they are of one form, and there is one at least for frames."""
     if not as_frames:
         messages = [raw for answer in answers for raw in answer.messages]
@@ -87,7 +87,7 @@ def put_together(answers: Sequence[Leased], *, as_frames: bool) -> Response:
     return Response(200, [*parts, *(answer.frames for answer in answers)], FRAMES)
 
 
-def body_of(response: Response) -> bytes:
+def response_bytes(response: Response) -> bytes:
     """Return the body of an answer that is not a stream."""
     body = response.body
     if isinstance(body, bytes):

@@ -66,7 +66,7 @@ def messages_json(
         number += 1
 
 
-def is_gone(frames: Iterable[FrameView], offset: int) -> bool:
+def is_compacted_away(frames: Iterable[FrameView], offset: int) -> bool:
     """Whether one of the frames had a message that compaction has taken away."""
     return any(
         view.gone is not None and view.gone.has(offset - view.header.base_offset)
@@ -273,7 +273,7 @@ def _span_end(span: Span) -> int:
     return span[1]
 
 
-def put_lane_in_force(out: MessageOut, topic: Topic, partition: Partition) -> None:
+def put_current_lane(out: MessageOut, topic: Topic, partition: Partition) -> None:
     """Put into a message the lane that it was moved to, if it was."""
     lane = partition.state.moved.get(out.offset)
     if lane is not None:

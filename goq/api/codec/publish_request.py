@@ -31,7 +31,7 @@ _HEADER_MARGIN_BYTES = 16
 _HEADERS_JSON_BYTES_MAX = 8 * limits.HEADERS_BYTES_MAX
 
 
-def messages_of(
+def decode_messages(
     request: Request, settings: TopicSettings, now_us: int
 ) -> tuple[list[RoutedMessage], str | None]:
     """Return the messages of a JSON publish and what it says of ``acks``.
@@ -186,7 +186,7 @@ def _from_base64(text: str, field: str) -> bytes:
         raise InvalidInput(f"not base64: {error}", field=field) from None
 
 
-def frames_of(body: bytes, settings: TopicSettings, now_ms: int) -> list[tuple[int, FrameView]]:
+def decode_frames(body: bytes, settings: TopicSettings, now_ms: int) -> list[tuple[int, FrameView]]:
     """Return the placed frames of a publish body; raise ``InvalidFrame`` naming the first bad."""
     frames: list[tuple[int, FrameView]] = []
     position = raw_bytes = 0

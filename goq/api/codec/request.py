@@ -128,7 +128,7 @@ def wants_lines(request: Request) -> bool:
     return NDJSON in request.headers.get("accept", "")
 
 
-def client_id_of(request: Request) -> str | None:
+def parse_client_id(request: Request) -> str | None:
     """Return what the client calls itself, None if it does not say."""
     written = request.headers.get(_CLIENT_ID)
     return None if written is None else _client_id(written)
@@ -166,7 +166,7 @@ def _check_quantity(value: str | float, what: str, field: str) -> None:
         raise InvalidInput(f"{str(value)[:50]!r} is too much for {what}", field=field)
 
 
-def settings_of(written: Mapping[str, Any]) -> dict[str, Any]:
+def flatten_settings(written: Mapping[str, Any]) -> dict[str, Any]:
     """Return a topic's settings by dotted name, each of them a text, a number or nothing."""
     return _flat(written, "", _SETTINGS_DEPTH_MAX)
 
@@ -211,7 +211,7 @@ def query_flag(request: Request, name: str) -> bool:
     return text == "true"
 
 
-def receipts_of(texts: list[str], maximum: int) -> list[Receipt]:
+def parse_receipts(texts: list[str], maximum: int) -> list[Receipt]:
     """Return receipts parsed; there may be none, but not more than ``maximum``."""
     if len(texts) > maximum:
         raise TooLarge(
@@ -233,7 +233,7 @@ def _first_bad(texts: list[str]) -> int:
     raise AssertionError("one of them is bad")
 
 
-def acks_of(request: Request, in_body: str | None = None) -> Acks:
+def parse_acks(request: Request, in_body: str | None = None) -> Acks:
     """Return what a request asks for, in its body or its query; ``quorum`` if nothing."""
     text = request.query.get("acks", in_body)
     try:

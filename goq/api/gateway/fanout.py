@@ -1,4 +1,4 @@
-"""Asking the nodes of a cluster, this one among them, to answer parts of a request."""
+"""Asks the nodes of a cluster, this one among them, to answer parts of a request."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import msgspec
 
 from goq import limits
 from goq.api.app import Api
-from goq.api.codec.leased import body_of
-from goq.api.routing_policy import Asked, Document
+from goq.api.codec.leased import response_bytes
+from goq.api.routing_policy import Document, MergeContext
 from goq.cluster.forwarding.http_proxy import HttpProxy
 from goq.errors import GoqError, NotLeader, PartitionOffline, Unavailable
 from goq.http.message import LOCAL, Request, Response
@@ -19,7 +19,7 @@ from goq.http.message import LOCAL, Request, Response
 _NOT_THERE_YET = ("topic_not_found", "group_not_found")
 
 
-class Places(Protocol):
+class PartitionLeaders(Protocol):
     """Where the partitions of topics are led."""
 
     def leader_url(self, topic: str, number: int) -> str | None:
@@ -47,15 +47,15 @@ class Places(Protocol):
         """Call the node that leads a partition; ``NotLeader`` if none does, as far as is known."""
 
 
-class Asking:
+class Fanout:
     """Has nodes answer by themselves, of what they lead."""
 
-    def __init__(self, api: Api, places: Places, relay: HttpProxy) -> None:
-        self.places = places
+    def __init__(self, api: Api, leaders: PartitionLeaders, relay: HttpProxy) -> None:
+        self.partition_leaders = leaders
         self._api = api
         self._relay = relay
 
-    async def here(self, request: Request) -> Response:
+    async def answer_here(self, request: Request) -> Response:
         """Return what this node answers to a request as it is."""
         answer = self._api.handle(request)
         return answer if isinstance(answer, Response) else await answer
@@ -68,23 +68,23 @@ class Asking:
         """
         if url is not None:
             return await self._relay.ask(url, request)
-        return await self.here(changed(request, headers={LOCAL: "true"}))
+        return await self.answer_here(copy_request(request, headers={LOCAL: "true"}))
 
     async def ask_while_up(self, url: str | None, topic: str | None, request: Request) -> Response:
         """The same for what changes nothing: also ``NotLeader`` when that leads no more."""
         asked: asyncio.Future[Any] = asyncio.ensure_future(self.ask(url, request))
         try:
             while not asked.done():
-                change = self.places.next_change()
+                change = self.partition_leaders.next_change()
                 await asyncio.wait({asked, change}, return_when=asyncio.FIRST_COMPLETED)
-                if not asked.done() and url not in self.places.leader_urls(topic):
+                if not asked.done() and url not in self.partition_leaders.leader_urls(topic):
                     raise NotLeader(f"the node at {url} does not lead a part of this any more")
             answer: Response = await asked
             return answer
         finally:
             asked.cancel()
 
-    async def ask_all(
+    async def ask_all_leaders(
         self, topic: str | None, request: Request, *, needs_all: bool = False
     ) -> list[Response]:
         """Return the answers of all that lead a partition of a topic, this node's first.
@@ -115,15 +115,15 @@ class Asking:
                 if isinstance(lacking, Response):
                     return [lacking]
                 assert lacking is not None
-                raise not_all(topic, lacking)
+                raise incomplete_answer(topic, lacking)
             await asyncio.sleep(limits.RELAY_PAUSE_S)
 
     async def _ask_once(
         self, topic: str | None, request: Request, is_reading: bool, needs_all: bool
     ) -> list[Response]:
-        if needs_all and topic is not None and None in self.places.leaders(topic):
+        if needs_all and topic is not None and None in self.partition_leaders.leaders(topic):
             raise NotLeader(f"a partition of {topic} has no leader now")
-        urls = sorted(self.places.leader_urls(topic), key=lambda url: url or "")
+        urls = sorted(self.partition_leaders.leader_urls(topic), key=lambda url: url or "")
         asked = (
             self.ask_while_up(url, topic, request) if is_reading else self.ask(url, request)
             for url in urls
@@ -134,7 +134,7 @@ class Asking:
             raise min(errors, key=lambda error: isinstance(error, NotLeader))
         return [result for result in results if isinstance(result, Response)]
 
-    async def at_partition(self, topic: str, number: int, request: Request) -> Response:
+    async def ask_partition_leader(self, topic: str, number: int, request: Request) -> Response:
         """Have a partition's leader answer, whoever becomes that while we wait.
 
         Raises ``PartitionOffline`` when that takes too long, and ``Unavailable``.
@@ -143,17 +143,17 @@ class Asking:
         until = loop.time() + limits.RELAY_PATIENCE_S
         while True:
             try:
-                response = await self.ask(self.places.leader_url(topic, number), request)
+                response = await self.ask(self.partition_leaders.leader_url(topic, number), request)
                 if response.status != NotLeader.http_status:
                     return response
             except NotLeader:
                 pass
             if loop.time() >= until:
-                raise offline(topic, number)
+                raise partition_offline(topic, number)
             await asyncio.sleep(limits.RELAY_PAUSE_S)
 
 
-def offline(topic: str, number: int) -> PartitionOffline:
+def partition_offline(topic: str, number: int) -> PartitionOffline:
     """Return the error for a partition that nobody leads."""
     return PartitionOffline(
         f"partition {number} of {topic} has no leader now; goq cluster status says why",
@@ -161,7 +161,7 @@ def offline(topic: str, number: int) -> PartitionOffline:
     )
 
 
-def not_all(topic: str | None, error: GoqError) -> PartitionOffline:
+def incomplete_answer(topic: str | None, error: GoqError) -> PartitionOffline:
     """Return the error for what not all leaders could be asked."""
     what = "the cluster" if topic is None else f"topic {topic}"
     return PartitionOffline(
@@ -176,12 +176,12 @@ def _one_to_ask_again(answers: Sequence[Response]) -> Response | None:
     for answer in answers:
         if answer.status == NotLeader.http_status:
             return answer
-        if is_known and answer.status == 404 and code_of(answer) in _NOT_THERE_YET:
+        if is_known and answer.status == 404 and error_code(answer) in _NOT_THERE_YET:
             return answer
     return None
 
 
-def changed(
+def copy_request(
     request: Request,
     *,
     method: str | None = None,
@@ -201,21 +201,23 @@ def changed(
     )
 
 
-def document_of(response: Response) -> Document:
+def decode_document(response: Response) -> Document:
     """Return an answer's JSON."""
-    found: Document = msgspec.json.decode(body_of(response))
+    found: Document = msgspec.json.decode(response_bytes(response))
     return found
 
 
-def code_of(response: Response) -> str:
+def error_code(response: Response) -> str:
     """Return the code of an answer that is an error."""
     try:
-        code = document_of(response).get("code", "")
+        code = decode_document(response).get("code", "")
     except (msgspec.DecodeError, AttributeError):
         return ""
     return code if isinstance(code, str) else ""
 
 
-def merged_query(request: Request, values: Sequence[str], places: Places) -> Asked:
+def merge_context(
+    request: Request, values: Sequence[str], leaders: PartitionLeaders
+) -> MergeContext:
     """Return what a merge may have to know of a request."""
-    return Asked(values, request.query, places.leaders)
+    return MergeContext(values, request.query, leaders.leaders)

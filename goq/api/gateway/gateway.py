@@ -12,24 +12,30 @@ from functools import partial
 
 from goq import limits
 from goq.api.app import Api
-from goq.api.codec.leased import GiveBack
+from goq.api.codec.leased import ReleaseLeases
 from goq.api.codec.messages import json_response
 from goq.api.errors import problem_response
-from goq.api.gateway.fanout import Asking, Places, changed, document_of, merged_query
+from goq.api.gateway.fanout import (
+    Fanout,
+    PartitionLeaders,
+    copy_request,
+    decode_document,
+    merge_context,
+)
 from goq.api.gateway.membership import heartbeat, leave
-from goq.api.gateway.receive import ReceivingEverywhere
-from goq.api.gateway.sequential import one_after_another
+from goq.api.gateway.receive import ReceiveGateway
+from goq.api.gateway.sequential import ask_in_sequence
 from goq.api.gateway.settle import settle
-from goq.api.gateway.streams import StreamsEverywhere
+from goq.api.gateway.streams import StreamGateway
 from goq.api.router import Route
 from goq.api.routing_policy import (
-    AtLeaders,
-    AtPartition,
-    HereThenShown,
-    InTurn,
-    Special,
+    CustomRouting,
+    LocalThenMerged,
+    Sequential,
+    ToAllLeaders,
+    ToPartitionLeader,
     is_local,
-    named_topic,
+    topic_of_path,
 )
 from goq.cluster.forwarding.http_proxy import HttpProxy
 from goq.errors import GoqError, NotLeader, TopicNotFound
@@ -38,22 +44,24 @@ from goq.http.message import LOCAL, Request, Response
 _Answering = Callable[[Request, Sequence[str]], Awaitable[Response]]
 
 
-class Front:
+class Gateway:
     """Answers a request by itself, or has other nodes answer it."""
 
-    def __init__(self, api: Api, places: Places, relay: HttpProxy, give_back: GiveBack) -> None:
+    def __init__(
+        self, api: Api, leaders: PartitionLeaders, relay: HttpProxy, release: ReleaseLeases
+    ) -> None:
         self._api = api
-        self._places = places
-        self._asking = Asking(api, places, relay)
-        streams = StreamsEverywhere(self._asking, give_back)
+        self._leaders = leaders
+        self._fanout = Fanout(api, leaders, relay)
+        streams = StreamGateway(self._fanout, release)
         api.on_stop.append(streams.end_all)
-        self._special: dict[Special, _Answering] = {
-            Special.RECEIVE: ReceivingEverywhere(self._asking, give_back, streams).receive,
-            Special.STREAM: streams.change,
-            Special.SETTLE: self._settle,
-            Special.DELETE_GROUP: self._delete_group,
-            Special.HEARTBEAT: partial(heartbeat, self._asking),
-            Special.LEAVE: partial(leave, self._asking),
+        self._special: dict[CustomRouting, _Answering] = {
+            CustomRouting.RECEIVE: ReceiveGateway(self._fanout, release, streams).receive,
+            CustomRouting.STREAM: streams.change,
+            CustomRouting.SETTLE: self._settle,
+            CustomRouting.DELETE_GROUP: self._delete_group,
+            CustomRouting.HEARTBEAT: partial(heartbeat, self._fanout),
+            CustomRouting.LEAVE: partial(leave, self._fanout),
         }
 
     def handle(self, request: Request) -> Response | Awaitable[Response]:
@@ -62,121 +70,124 @@ class Front:
             return self._api.handle(request)
         try:
             route, values = self._api.match(request)
-            if route.spread is None:
+            if route.routing is None:
                 return self._api.handle(request)
-            if isinstance(route.spread, AtPartition):
-                return self._at_partition(request, route, route.spread, values)
-            topic = None if route.spread is Special.STREAM else _topic_of(route, values)
-            if self._places.leader_urls(topic) == [None] and _is_led(self._places, topic):
+            if isinstance(route.routing, ToPartitionLeader):
+                return self._route_to_leader(request, route, route.routing, values)
+            topic = None if route.routing is CustomRouting.STREAM else _topic_of(route, values)
+            if self._leads_all(topic):
                 return self._api.handle(request)
         except NotLeader:
             pass  # there will be one in a moment
         except TopicNotFound:
-            if not isinstance(route.spread, HereThenShown):  # which may make it
+            if not isinstance(route.routing, LocalThenMerged):  # which may make it
                 return self._api.handle(request)
         except GoqError:
             return self._api.handle(request)
         request.outlives_eof = not route.waits
-        answer = self._answered(request, route, values)
+        answer = self._fan_out(request, route, values)
         return self._api.interruptible(answer) if route.waits else answer
 
-    def _at_partition(
-        self, request: Request, route: Route, spread: AtPartition, values: Sequence[str]
+    def _route_to_leader(
+        self, request: Request, route: Route, routing: ToPartitionLeader, values: Sequence[str]
     ) -> Response | Awaitable[Response]:
-        found = spread.find(request, values)
+        found = routing.find(request, values)
         if found is None:
             return self._api.handle(request)
         try:
-            if self._places.leader_url(*found) is None:
+            if self._leaders.leader_url(*found) is None:
                 return self._api.handle(request)
         except NotLeader:
             pass
         request.outlives_eof = not route.waits
-        answer = self._relayed(request, *found)
+        answer = self._ask_leader(request, *found)
         return self._api.interruptible(answer) if route.waits else answer
 
-    async def _relayed(self, request: Request, topic: str, number: int) -> Response:
+    async def _ask_leader(self, request: Request, topic: str, number: int) -> Response:
         try:
-            return await self._asking.at_partition(topic, number, request)
+            return await self._fanout.ask_partition_leader(topic, number, request)
         except GoqError as error:
             return problem_response(error)
 
-    async def _answered(self, request: Request, route: Route, values: Sequence[str]) -> Response:
-        spread = route.spread
+    async def _fan_out(self, request: Request, route: Route, values: Sequence[str]) -> Response:
+        routing = route.routing
         try:
             route.check_query(request)
-            if isinstance(spread, AtLeaders):
-                return await self._at_leaders(request, spread, values)
-            if isinstance(spread, HereThenShown):
-                return await self._here_then_shown(request, spread, values)
-            if isinstance(spread, InTurn):
-                return await one_after_another(self._asking, request, spread, values)
-            assert isinstance(spread, Special)
-            return await self._special[spread](request, values)
+            if isinstance(routing, ToAllLeaders):
+                return await self._merge_all_leaders(request, routing, values)
+            if isinstance(routing, LocalThenMerged):
+                return await self._answer_then_merge(request, routing, values)
+            if isinstance(routing, Sequential):
+                return await ask_in_sequence(self._fanout, request, routing, values)
+            assert isinstance(routing, CustomRouting)
+            return await self._special[routing](request, values)
         except GoqError as error:
             return problem_response(error)
 
-    async def _at_leaders(
-        self, request: Request, spread: AtLeaders, values: Sequence[str]
+    async def _merge_all_leaders(
+        self, request: Request, routing: ToAllLeaders, values: Sequence[str]
     ) -> Response:
-        number = spread.partition_of(request) if spread.partition_of is not None else None
+        number = routing.partition_of(request) if routing.partition_of is not None else None
         if number is not None:
-            return await self._asking.at_partition(values[0], number, request)
+            return await self._fanout.ask_partition_leader(values[0], number, request)
         if request.method == "HEAD":
-            request = changed(request, method="GET")
-        topic = spread.topic_of(values)
-        answers = await self._asking.ask_all(topic, request, needs_all=spread.needs_all)
+            request = copy_request(request, method="GET")
+        topic = routing.topic_of(values)
+        answers = await self._fanout.ask_all_leaders(topic, request, needs_all=routing.needs_all)
         if answers[0].status >= 300:
             return answers[0]
-        documents = [document_of(answer) for answer in answers]
-        asked = merged_query(request, values, self._places)
-        return json_response(spread.merge(documents, asked), answers[0].status)
+        documents = [decode_document(answer) for answer in answers]
+        asked = merge_context(request, values, self._leaders)
+        return json_response(routing.merge(documents, asked), answers[0].status)
 
-    async def _here_then_shown(
-        self, request: Request, spread: HereThenShown, values: Sequence[str]
+    async def _answer_then_merge(
+        self, request: Request, routing: LocalThenMerged, values: Sequence[str]
     ) -> Response:
         """Do it here, and show it as all leaders do, which may have to hear of it first."""
-        done = await self._asking.here(request)
+        done = await self._fanout.answer_here(request)
         if done.status >= 300:
             return done
-        document = document_of(done)
-        path = request.path if spread.path is None else spread.path(document)
-        showing = changed(request, method="GET", path=path, query="", body=b"")
-        asked = merged_query(request, values, self._places)
+        document = decode_document(done)
+        path = request.path if routing.path is None else routing.path(document)
+        showing = copy_request(request, method="GET", path=path, query="", body=b"")
+        asked = merge_context(request, values, self._leaders)
         loop = asyncio.get_running_loop()
         until = loop.time() + limits.RELAY_PATIENCE_S
         while True:
             try:
-                answers = await self._asking.ask_all(document.get("name") or values[0], showing)
+                answers = await self._fanout.ask_all_leaders(
+                    document.get("name") or values[0], showing
+                )
                 if answers[0].status >= 300:
                     return answers[0]
-                shown = spread.merge([document_of(answer) for answer in answers], asked)
-                if spread.is_whole(shown) or loop.time() >= until:
+                shown = routing.merge([decode_document(answer) for answer in answers], asked)
+                if routing.is_whole(shown) or loop.time() >= until:
                     return json_response(shown, done.status)
             except TopicNotFound:  # it has just been made
                 if loop.time() >= until:
                     raise
             await asyncio.sleep(limits.RELAY_PAUSE_S)
 
+    def _leads_all(self, topic: str | None) -> bool:
+        """Whether this node leads every partition of a topic."""
+        if topic is None or self._leaders.leader_urls(topic) != [None]:
+            return False
+        return None not in self._leaders.leaders(topic)
+
     async def _settle(self, request: Request, values: Sequence[str]) -> Response:
-        return await settle(self._asking, request, values[0])
+        return await settle(self._fanout, request, values[0])
 
     async def _delete_group(self, request: Request, values: Sequence[str]) -> Response:
         """Let all leaders forget what they know of a group, and then all nodes the group."""
-        local = changed(request, headers={LOCAL: "true"})
-        answers = await self._asking.ask_all(values[0], local, needs_all=True)
+        local = copy_request(request, headers={LOCAL: "true"})
+        answers = await self._fanout.ask_all_leaders(values[0], local, needs_all=True)
         if answers[0].status >= 300:
             return answers[0]
-        return await self._asking.here(request)
+        return await self._fanout.answer_here(request)
 
 
 def _topic_of(route: Route, values: Sequence[str]) -> str | None:
     """Return whose leaders are to answer, None for all nodes."""
-    if isinstance(route.spread, AtLeaders | InTurn):
-        return route.spread.topic_of(values)
-    return named_topic(values)
-
-
-def _is_led(places: Places, topic: str | None) -> bool:
-    """Whether all partitions of a topic have a leader."""
-    return topic is not None and None not in places.leaders(topic)
+    if isinstance(route.routing, ToAllLeaders | Sequential):
+        return route.routing.topic_of(values)
+    return topic_of_path(values)

@@ -14,22 +14,22 @@ import msgspec
 
 from goq import limits
 from goq.api.codec.messages import json_response
-from goq.api.gateway.fanout import Asking, changed, document_of, not_all
-from goq.api.views.merge import merge_standing
+from goq.api.gateway.fanout import Fanout, copy_request, decode_document, incomplete_answer
+from goq.api.views.merge import merge_assignment
 from goq.errors import GoqError, NotLeader, Unavailable
 from goq.http.message import Request, Response
 
 
-async def heartbeat(asking: Asking, request: Request, values: Sequence[str]) -> Response:
+async def heartbeat(fanout: Fanout, request: Request, values: Sequence[str]) -> Response:
     """Tell all leaders that a member is alive; one that does not know it yet has it join.
 
     Raises what kept all of them from answering.
     """
     topic, group, consumer = values
-    answers = await _ask_each(asking, topic, request)
+    answers = await _ask_each(fanout, topic, request)
     if all(answer.status >= 300 for answer in answers.values()):
         return next(iter(answers.values()))
-    joining = changed(
+    joining = copy_request(
         request,
         path=f"/v1/topics/{topic}/groups/{group}/members",
         body=msgspec.json.encode({"consumer": consumer}),
@@ -37,12 +37,12 @@ async def heartbeat(asking: Asking, request: Request, values: Sequence[str]) -> 
     )
     for url, answer in answers.items():
         if answer.status == 404:
-            answers[url] = await asking.ask(url, joining)
-    documents = [document_of(answer) for answer in answers.values() if answer.status < 300]
-    return json_response(merge_standing(documents))
+            answers[url] = await fanout.ask(url, joining)
+    documents = [decode_document(answer) for answer in answers.values() if answer.status < 300]
+    return json_response(merge_assignment(documents))
 
 
-async def leave(asking: Asking, request: Request, values: Sequence[str]) -> Response:
+async def leave(fanout: Fanout, request: Request, values: Sequence[str]) -> Response:
     """Let a member go at all leaders.
 
     Raises ``PartitionOffline`` where one cannot be asked; to ask again does no harm.
@@ -52,10 +52,10 @@ async def leave(asking: Asking, request: Request, values: Sequence[str]) -> Resp
     left: Response | None = None
     while True:
         try:
-            answers = await _ask_each(asking, values[0], request, needs_all=True)
+            answers = await _ask_each(fanout, values[0], request, needs_all=True)
         except Unavailable as error:
             if loop.time() >= until:
-                raise not_all(values[0], error) from error
+                raise incomplete_answer(values[0], error) from error
             await asyncio.sleep(limits.RELAY_PAUSE_S)
             continue
         for answer in answers.values():
@@ -65,18 +65,18 @@ async def leave(asking: Asking, request: Request, values: Sequence[str]) -> Resp
 
 
 async def _ask_each(
-    asking: Asking, topic: str, request: Request, *, needs_all: bool = False
+    fanout: Fanout, topic: str, request: Request, *, needs_all: bool = False
 ) -> dict[str | None, Response]:
     """Return the answers of the leaders that give one; raise where none does, or not all.
 
     A node that leads nothing has no say, though it may remember members of before.
     """
-    places = asking.places
-    led = [number for number, name in enumerate(places.leaders(topic)) if name is not None]
-    urls = list({places.leader_url(topic, number): None for number in led})
+    leaders = fanout.partition_leaders
+    led = [number for number, name in enumerate(leaders.leaders(topic)) if name is not None]
+    urls = list({leaders.leader_url(topic, number): None for number in led})
     if not urls:
         raise NotLeader(f"nobody leads a partition of {topic} now")
-    asked = (asking.ask(url, request) for url in urls)
+    asked = (fanout.ask(url, request) for url in urls)
     results = await asyncio.gather(*asked, return_exceptions=True)
     found = {
         url: result

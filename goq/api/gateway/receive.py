@@ -15,11 +15,11 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from goq import limits
-from goq.api.codec.leased import GiveBack, Leased, put_together, read_leased
+from goq.api.codec.leased import LeasedMessages, ReleaseLeases, merge_leased, read_leased
 from goq.api.codec.receive_request import check_stream, receive_options
-from goq.api.codec.request import client_id_of, json_body, wants_frames, wants_lines
-from goq.api.gateway.fanout import Asking, changed
-from goq.api.gateway.streams import StreamsEverywhere
+from goq.api.codec.request import json_body, parse_client_id, wants_frames, wants_lines
+from goq.api.gateway.fanout import Fanout, copy_request
+from goq.api.gateway.streams import StreamGateway
 from goq.api.routing_policy import BYTES_MAX, READY
 from goq.api.schemas.groups import Receive
 from goq.broker.topic.topic import ReceiveRequest
@@ -32,13 +32,13 @@ _PAUSE_S = 0.05
 _MISTAKES = frozenset({400, 403, 409, 413, 415})
 
 
-class ReceivingEverywhere:
+class ReceiveGateway:
     """Receives for the clients of one node."""
 
-    def __init__(self, asking: Asking, give_back: GiveBack, streams: StreamsEverywhere) -> None:
-        self._asking = asking
+    def __init__(self, fanout: Fanout, release: ReleaseLeases, streams: StreamGateway) -> None:
+        self._fanout = fanout
         self._streams = streams
-        self._give_back = give_back
+        self._release = release
         self._turn = 0
         self._returning: set[asyncio.Future[None]] = set()
 
@@ -48,20 +48,20 @@ class ReceivingEverywhere:
         Raises ``InvalidInput``; and where no leader could be asked, why.
         """
         asked = json_body(request, Receive)
-        asked.consumer = asked.consumer or client_id_of(request) or ""
+        asked.consumer = asked.consumer or parse_client_id(request) or ""
         if asked.stream or wants_lines(request):
             check_stream(asked)
             return await self._streams.open(request, values, asked)
-        receiving = _Receiving(self, request, values, asked, receive_options(asked))
+        receive = _Receive(self, request, values, asked, receive_options(asked))
         try:
-            return await receiving.run()
+            return await receive.run()
         except BaseException:
-            self.return_all(values, receiving.leased)
+            self.return_all(values, receive.leased)
             raise
 
-    def in_turn(self, topic: str) -> list[str | None]:
+    def leaders_in_rotation(self, topic: str) -> list[str | None]:
         """Return who leads a topic's partitions, beginning with the next in turn."""
-        urls = self._asking.places.leader_urls(topic)
+        urls = self._fanout.partition_leaders.leader_urls(topic)
         self._turn += 1
         first = self._turn % len(urls)
         return [*urls[first:], *urls[:first]]
@@ -71,19 +71,19 @@ class ReceivingEverywhere:
 
         Raises ``NotLeader`` and ``Unavailable``.
         """
-        places = self._asking.places
+        leaders = self._fanout.partition_leaders
         loop = asyncio.get_running_loop()
         until = loop.time() + limits.ELSEWHERE_WAIT_MS / 1000
-        asked: asyncio.Future[Any] = asyncio.ensure_future(self._asking.ask(url, request))
+        asked: asyncio.Future[Any] = asyncio.ensure_future(self._fanout.ask(url, request))
         try:
             while not asked.done():
-                change: asyncio.Future[Any] = places.next_change()
+                change: asyncio.Future[Any] = leaders.next_change()
                 await asyncio.wait(
                     {asked, change},
                     timeout=max(0.0, until - loop.time()),
                     return_when=asyncio.FIRST_COMPLETED,
                 )
-                if not asked.done() and url not in places.leader_urls(values[0]):
+                if not asked.done() and url not in leaders.leader_urls(values[0]):
                     raise Unavailable(f"the node at {url} leads nothing of {values[0]} any more")
                 if not asked.done() and loop.time() >= until:
                     raise Unavailable(f"the node at {url} does not answer", retry_after_ms=1000)
@@ -99,13 +99,13 @@ class ReceivingEverywhere:
         except GoqError:
             return
         if answer.status == 200:
-            await self._give_back(values[0], values[1], read_leased(answer).receipts())
+            await self._release(values[0], values[1], read_leased(answer).receipts())
 
-    def return_all(self, values: Sequence[str], leased: Sequence[Leased]) -> None:
+    def return_all(self, values: Sequence[str], leased: Sequence[LeasedMessages]) -> None:
         """Have what does not reach its consumer given back, soon."""
         receipts = [receipt for each in leased for receipt in each.receipts()]
         if receipts:
-            self._keep(asyncio.ensure_future(self._give_back(values[0], values[1], receipts)))
+            self._keep(asyncio.ensure_future(self._release(values[0], values[1], receipts)))
 
     def _keep(self, task: asyncio.Future[None]) -> None:
         self._returning.add(task)
@@ -114,9 +114,9 @@ class ReceivingEverywhere:
     async def wait(self, requests: Sequence[tuple[str | None, Request]], wait_s: float) -> None:
         """Return when one of these is answered, or leaders change, or time is over."""
         waiting: set[asyncio.Future[Any]] = {
-            asyncio.ensure_future(self._asking.ask(*each)) for each in requests
+            asyncio.ensure_future(self._fanout.ask(*each)) for each in requests
         }
-        change = self._asking.places.next_change()
+        change = self._fanout.partition_leaders.next_change()
         try:
             await asyncio.wait(
                 {*waiting, change}, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED
@@ -127,25 +127,25 @@ class ReceivingEverywhere:
             await asyncio.gather(*waiting, return_exceptions=True)
 
 
-class _Receiving:
+class _Receive:
     """One receive under way."""
 
     def __init__(
         self,
-        everywhere: ReceivingEverywhere,
+        gateway: ReceiveGateway,
         request: Request,
         values: Sequence[str],
         asked: Receive,
         options: ReceiveRequest,
     ) -> None:
-        self.leased: list[Leased] = []
-        self._everywhere = everywhere
+        self.leased: list[LeasedMessages] = []
+        self._gateway = gateway
         self._request = request
         self._values = values
         self._asked = asked
         self._options = options
         self._counts: dict[str | None, str] = {}
-        self._nothing: Leased | None = None
+        self._nothing: LeasedMessages | None = None
         self._failure: GoqError | Response | None = None
 
     async def run(self) -> Response:
@@ -156,7 +156,7 @@ class _Receiving:
             mistake = await self._take_all()
             left_s = until - loop.time()
             if self.leased:
-                return put_together(self.leased, as_frames=wants_frames(self._request))
+                return merge_leased(self.leased, as_frames=wants_frames(self._request))
             if mistake is not None:
                 return mistake
             if left_s <= 0:
@@ -167,11 +167,11 @@ class _Receiving:
         """Ask all leaders in turn; return the answer that says that the request is wrong."""
         self._counts, self._failure = {}, None
         messages, size_bytes = self._options.messages_max, self._options.bytes_max
-        for url in self._everywhere.in_turn(self._values[0]):
+        for url in self._gateway.leaders_in_rotation(self._values[0]):
             if messages <= 0 or size_bytes <= 0:
                 break
             try:
-                answer = await self._everywhere.take(
+                answer = await self._gateway.take(
                     url, self._values, self._for_one(messages, size_bytes)
                 )
             except (NotLeader, Unavailable) as error:
@@ -200,7 +200,7 @@ class _Receiving:
                 "consumer": self._asked.consumer,
             }
         )
-        return changed(self._request, body=body, headers={BYTES_MAX: str(size_bytes)})
+        return copy_request(self._request, body=body, headers={BYTES_MAX: str(size_bytes)})
 
     async def _wait(self, left_s: float) -> None:
         """Wait until there may be something, or somebody else to ask."""
@@ -210,7 +210,7 @@ class _Receiving:
         if self._failure is not None:
             left_s = min(left_s, _RETRY_S)
         left_s = min(left_s, _WAIT_S)
-        await self._everywhere.wait(
+        await self._gateway.wait(
             [(url, self._waiting(count, left_s)) for url, count in self._counts.items()], left_s
         )
 
@@ -221,7 +221,7 @@ class _Receiving:
             "wait": f"{max(1, round(wait_s * 1000))}ms",
             "consumer": self._asked.consumer,
         }
-        return changed(
+        return copy_request(
             self._request,
             method="GET",
             path=f"/v1/topics/{topic}/groups/{group}/ready",
@@ -233,7 +233,7 @@ class _Receiving:
         """Return the answer where there is nothing to hand over."""
         if self._counts:
             nothing = [] if self._nothing is None else [self._nothing]
-            return put_together(nothing, as_frames=wants_frames(self._request))
+            return merge_leased(nothing, as_frames=wants_frames(self._request))
         if isinstance(self._failure, GoqError):
             raise self._failure
         assert self._failure is not None

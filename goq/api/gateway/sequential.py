@@ -15,8 +15,8 @@ import msgspec
 from goq import limits
 from goq.api.codec.messages import json_response
 from goq.api.codec.request import json_body
-from goq.api.gateway.fanout import Asking, changed, document_of
-from goq.api.routing_policy import Document, InTurn
+from goq.api.gateway.fanout import Fanout, copy_request, decode_document
+from goq.api.routing_policy import Document, Sequential
 from goq.errors import GoqError, InvalidInput
 from goq.http.message import Request, Response
 from goq.model import MessageId
@@ -24,26 +24,26 @@ from goq.model import MessageId
 _LAST_OFFSET = 10**18
 
 
-async def one_after_another(
-    asking: Asking, request: Request, spread: InTurn, values: Sequence[str]
+async def ask_in_sequence(
+    fanout: Fanout, request: Request, routing: Sequential, values: Sequence[str]
 ) -> Response:
     """Return what all took together. What failed after something was taken is left for the next.
 
     Raises ``InvalidInput``, ``PartitionOffline`` and ``Unavailable``.
     """
-    topic = spread.topic_of(values)
+    topic = routing.topic_of(values)
     assert topic is not None
     fields = _fields_of(request)
-    one, left = _number(fields, "partition", None), _number(fields, "max", spread.max_default)
+    one, left = _number(fields, "partition", None), _number(fields, "max", routing.max_default)
     if one is not None:
-        return await asking.at_partition(topic, one, request)
+        return await fanout.ask_partition_leader(topic, one, request)
     assert left is not None
     if not 1 <= left <= limits.REDRIVE_MESSAGES_MAX:
-        return await asking.here(request)  # which says what is wrong with it
+        return await fanout.answer_here(request)  # which says what is wrong with it
     total: Document | None = None
-    for number in range(_first(fields.get("after")), len(asking.places.leaders(topic))):
+    for number in range(_first(fields.get("after")), len(fanout.partition_leaders.leaders(topic))):
         try:
-            answer = await asking.at_partition(
+            answer = await fanout.ask_partition_leader(
                 topic, number, _for_partition(request, fields, number, left)
             )
         except GoqError:
@@ -52,18 +52,18 @@ async def one_after_another(
             return json_response(_going_on(total, topic, number))
         if answer.status >= 300:
             return answer if total is None else json_response(_going_on(total, topic, number))
-        found = document_of(answer)
+        found = decode_document(answer)
         if total is None:
             total = found
         else:
-            sums = {name: total[name] + found[name] for name in spread.sums}
+            sums = {name: total[name] + found[name] for name in routing.sums}
             total = {**total, **sums, "next": found["next"]}
-        left -= found[spread.counts]
+        left -= found[routing.counts]
         if found["next"] is not None:
             return json_response(total)
         if left <= 0:
             return json_response(_going_on(total, topic, number + 1))
-    return await asking.here(request) if total is None else json_response(total)
+    return await fanout.answer_here(request) if total is None else json_response(total)
 
 
 def _going_on(total: Document, topic: str, number: int) -> Document:
@@ -82,8 +82,8 @@ def _fields_of(request: Request) -> dict[str, Any]:
 def _for_partition(request: Request, fields: dict[str, Any], number: int, left: int) -> Request:
     asked = {**fields, "partition": number, "max": left}
     if request.method == "DELETE":
-        return changed(request, query=urlencode(asked))
-    return changed(request, body=msgspec.json.encode(asked))
+        return copy_request(request, query=urlencode(asked))
+    return copy_request(request, body=msgspec.json.encode(asked))
 
 
 def _number(fields: dict[str, Any], name: str, default: int | None) -> int | None:

@@ -11,7 +11,7 @@ import msgspec
 from goq import limits
 from goq.api.codec.messages import json_response
 from goq.api.codec.request import json_body
-from goq.api.gateway.fanout import Asking, changed, code_of, document_of
+from goq.api.gateway.fanout import Fanout, copy_request, decode_document, error_code
 from goq.api.routing_policy import Document
 from goq.errors import GoqError, InvalidInput, NotLeader, PartitionOffline, Unavailable
 from goq.http.message import Request, Response
@@ -21,23 +21,23 @@ _MISTAKES = frozenset({400, 403, 404, 409, 413, 415})
 _ByPartition = dict[int, list[str]]
 
 
-async def settle(asking: Asking, request: Request, topic: str) -> Response:
+async def settle(fanout: Fanout, request: Request, topic: str) -> Response:
     """Return how many messages were settled, and which receipts were not and why.
 
     Where a partition has no leader, or its leader does not answer, its receipts fail with that
     code; the others are settled.
     """
     try:
-        fields, left = _fields_of(request, len(asking.places.leaders(topic)))
+        fields, left = _fields_of(request, len(fanout.partition_leaders.leaders(topic)))
     except (TypeError, GoqError):
-        return await asking.here(request)  # which says what is wrong with it
+        return await fanout.answer_here(request)  # which says what is wrong with it
     loop = asyncio.get_running_loop()
     until = loop.time() + limits.RELAY_PATIENCE_S
     done, failed = 0, list[Document]()
     while left:
-        groups = _by_leader(asking, topic, left)
+        groups = _by_leader(fanout, topic, left)
         answers = await asyncio.gather(
-            *(_ask(asking, url, request, fields, some) for url, some in groups)
+            *(_ask(fanout, url, request, fields, some) for url, some in groups)
         )
         for (_, some), answer in zip(groups, answers, strict=True):
             if isinstance(answer, Response):
@@ -70,13 +70,13 @@ def _fields_of(request: Request, partitions: int) -> tuple[dict[str, Any], _ByPa
 
 
 def _by_leader(
-    asking: Asking, topic: str, receipts: _ByPartition
+    fanout: Fanout, topic: str, receipts: _ByPartition
 ) -> list[tuple[str | None, _ByPartition]]:
     """Return receipts by who leads their partitions; what nobody leads is left out."""
     found: dict[str | None, _ByPartition] = {}
     for number, texts in receipts.items():
         try:
-            url = asking.places.leader_url(topic, number)
+            url = fanout.partition_leaders.leader_url(topic, number)
         except NotLeader:
             continue
         found.setdefault(url, {})[number] = texts
@@ -84,7 +84,7 @@ def _by_leader(
 
 
 async def _ask(
-    asking: Asking,
+    fanout: Fanout,
     url: str | None,
     request: Request,
     fields: Mapping[str, Any],
@@ -94,7 +94,7 @@ async def _ask(
     texts = [text for some in receipts.values() for text in some]
     body = msgspec.json.encode({**fields, "receipts": texts})
     try:
-        answer = await asking.ask(url, changed(request, body=body))
+        answer = await fanout.ask(url, copy_request(request, body=body))
     except NotLeader:
         return None
     except Unavailable as error:
@@ -104,8 +104,8 @@ async def _ask(
     if answer.status in _MISTAKES:
         return answer
     if answer.status >= 300:
-        return {"done": 0, "failed": _failed(texts, code_of(answer))}
-    return document_of(answer)
+        return {"done": 0, "failed": _failed(texts, error_code(answer))}
+    return decode_document(answer)
 
 
 def _failed(receipts: Sequence[str], code: str) -> list[Document]:

@@ -16,10 +16,10 @@ from typing import Any
 import msgspec
 
 from goq import limits
-from goq.api.codec.leased import GiveBack, read_frames, receipt_of
+from goq.api.codec.leased import ReleaseLeases, read_frames, receipt_of
 from goq.api.codec.messages import json_response
 from goq.api.codec.request import json_body, wants_frames
-from goq.api.gateway.fanout import Asking, changed, document_of
+from goq.api.gateway.fanout import Fanout, copy_request, decode_document
 from goq.api.router import FRAMES, NDJSON
 from goq.api.routing_policy import STREAM_ID
 from goq.api.schemas.groups import Receive, StreamGrant, StreamOut
@@ -31,13 +31,13 @@ _RETRY_S = 1.0
 _SIZE_BYTES = 4
 
 
-class StreamsEverywhere:
+class StreamGateway:
     """The streams of one node's clients that other nodes have parts of."""
 
-    def __init__(self, asking: Asking, give_back: GiveBack) -> None:
-        self.asking = asking
-        self.give_back = give_back
-        self.streams: dict[str, _Merged] = {}
+    def __init__(self, fanout: Fanout, release: ReleaseLeases) -> None:
+        self.fanout = fanout
+        self.release = release
+        self.streams: dict[str, _MergedStream] = {}
 
     async def open(self, request: Request, values: Sequence[str], asked: Receive) -> Response:
         """Return the answer that a stream is, or the one that says why it cannot be."""
@@ -47,7 +47,7 @@ class StreamsEverywhere:
                 "a stream of frames of several nodes has no limit; end it when there is enough",
                 field="limit",
             )
-        merged = _Merged(self, request, values, asked, frames=frames)
+        merged = _MergedStream(self, request, values, asked, frames=frames)
         refusal = await merged.open()
         if refusal is not None:
             return refusal
@@ -58,13 +58,13 @@ class StreamsEverywhere:
         """Grant a stream more, or end it."""
         merged = self.streams.get(values[2])
         if merged is None or merged.values != tuple(values[:2]):
-            return await self.asking.here(request)
+            return await self.fanout.answer_here(request)
         if request.method == "DELETE":
             merged.end()
             return Response(204)
         asked = json_body(request, StreamGrant)
         if not 1 <= asked.more <= limits.RECEIVE_MESSAGES_MAX:
-            return await self.asking.here(request)  # which says what is wrong with it
+            return await self.fanout.answer_here(request)  # which says what is wrong with it
         return await merged.grant(asked.more)
 
     def end_all(self) -> None:
@@ -73,12 +73,12 @@ class StreamsEverywhere:
             merged.end()
 
 
-class _Merged:
+class _MergedStream:
     """One stream, and those that it is made of, by their nodes."""
 
     def __init__(
         self,
-        everywhere: StreamsEverywhere,
+        gateway: StreamGateway,
         request: Request,
         values: Sequence[str],
         asked: Receive,
@@ -88,8 +88,8 @@ class _Merged:
         self.id = secrets.token_hex(8)
         self.values = values[0], values[1]
         self.heartbeat = b"\n"
-        self._everywhere = everywhere
-        self._asking = everywhere.asking
+        self._gateway = gateway
+        self._fanout = gateway.fanout
         self._request = request
         self._asked = asked
         self._frames = frames
@@ -103,7 +103,7 @@ class _Merged:
 
     async def open(self) -> Response | None:
         """Open a stream at this node and at each leader; return why one refuses it, if so."""
-        urls = self._asking.places.leader_urls(self.values[0])
+        urls = self._fanout.partition_leaders.leader_urls(self.values[0])
         shares = _shares(self._asked.max, len(urls))
         results = await asyncio.gather(
             *(self._open(url, share) for url, share in zip(urls, shares, strict=True)),
@@ -120,7 +120,7 @@ class _Merged:
             if refusals:
                 return refusals[0]
             raise errors[0]
-        self._everywhere.streams[self.id] = self
+        self._gateway.streams[self.id] = self
         return None
 
     async def _open(self, url: str | None, share: int) -> Response | None:
@@ -132,8 +132,8 @@ class _Merged:
             "visibility": self._asked.visibility,
             "consumer": self._asked.consumer,
         }
-        answer = await self._asking.ask(
-            url, changed(self._request, body=msgspec.json.encode(fields))
+        answer = await self._fanout.ask(
+            url, copy_request(self._request, body=msgspec.json.encode(fields))
         )
         body = answer.body
         if answer.status != 200 or not isinstance(body, AsyncIterator):
@@ -172,25 +172,25 @@ class _Merged:
                     if self._left <= 0:
                         receipts = [receipt_of(record)]
                         topic, group = self.values
-                        await self._everywhere.give_back(topic, group, receipts)
+                        await self._gateway.release(topic, group, receipts)
                         continue
                     self._left -= 1
                     if self._left == 0:
                         self.end()
                 yield record
         finally:
-            self._everywhere.streams.pop(self.id, None)
+            self._gateway.streams.pop(self.id, None)
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
             await self._close()
 
     async def _follow(self) -> None:
         """Open streams at nodes that lead a partition and have none."""
-        places = self._asking.places
+        leaders = self._fanout.partition_leaders
         while not self._ended:
-            change = places.next_change()
+            change = leaders.next_change()
             self._lost = asyncio.get_running_loop().create_future()
-            urls = places.leader_urls(self.values[0])
+            urls = leaders.leader_urls(self.values[0])
             for url in [url for url in urls if url not in self._readers]:
                 share = _shares(self._asked.max, len(urls))[-1]
                 with suppress(GoqError):
@@ -210,9 +210,9 @@ class _Merged:
         for (url, stream_id), share in zip(parts, shares, strict=False):
             body = msgspec.json.encode({"more": share})
             with suppress(GoqError):
-                answer = await self._asking.ask(url, self._about(stream_id, "PATCH", body))
+                answer = await self._fanout.ask(url, self._about(stream_id, "PATCH", body))
                 if answer.status == 200:
-                    found.append(document_of(answer))
+                    found.append(decode_document(answer))
         credit = sum(each["max"] for each in found)
         return json_response(StreamOut(self.id, credit, sum(each["in_flight"] for each in found)))
 
@@ -225,14 +225,14 @@ class _Merged:
     async def _end(self) -> None:
         for url, stream_id in list(self._ids.items()):
             with suppress(GoqError):
-                await self._asking.ask(url, self._about(stream_id, "DELETE", b""))
+                await self._fanout.ask(url, self._about(stream_id, "DELETE", b""))
         await self._queue.put(None)
 
     def _about(self, stream_id: str, method: str, body: bytes) -> Request:
         topic, group = self.values
         path = f"/v1/topics/{topic}/groups/{group}/streams/{stream_id}"
         headers = {"content-type": "application/json", "accept": "application/json"}
-        return changed(
+        return copy_request(
             self._request, method=method, path=path, query="", body=body, headers=headers
         )
 

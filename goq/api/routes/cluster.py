@@ -14,11 +14,11 @@ from goq.api.schemas.cluster import (
     ClusterSettingsOut,
     Election,
     ElectionOut,
-    NewMove,
     NewNode,
-    PlannedMoveOut,
-    Rebalance,
-    RebalanceOut,
+    NewReassignment,
+    PlannedReassignmentOut,
+    RebalancePlanOut,
+    RebalanceRequest,
     ReplicaEndOut,
 )
 from goq.api.views.cluster import Reports, cluster_out
@@ -104,11 +104,11 @@ class ClusterRoutes:
                 "rebalance",
                 self.rebalance,
                 "Make the nodes' shares even",
-                Rebalance,
+                RebalanceRequest,
                 alone,
-                RebalanceOut,
+                RebalancePlanOut,
             ),
-            _changing("POST", "moves", self.move, "Move a partition", NewMove, missing),
+            _changing("POST", "moves", self.move, "Move a partition", NewReassignment, missing),
             Route(
                 "DELETE",
                 f"{_CLUSTER}/moves/{{topic}}/{{partition}}",
@@ -173,19 +173,19 @@ class ClusterRoutes:
 
     async def rebalance(self, request: Request) -> Response:
         """Plan moves, and begin them."""
-        dry_run = json_body(request, Rebalance).dry_run
+        dry_run = json_body(request, RebalanceRequest).dry_run
         moves = await self._administering.rebalance(dry_run=dry_run)
         planned = [
-            PlannedMoveOut(
+            PlannedReassignmentOut(
                 m.topic, m.partition, list(m.replicas), list(m.target), m.refusal or None
             )
             for m in moves
         ]
-        return json_response(RebalanceOut(dry_run, planned))
+        return json_response(RebalancePlanOut(dry_run, planned))
 
     async def move(self, request: Request) -> Response:
         """Plan a move."""
-        new = json_body(request, NewMove)
+        new = json_body(request, NewReassignment)
         await self._administering.move(new.topic, new.partition, tuple(new.replicas))
         return Response(204)
 

@@ -13,7 +13,7 @@ from goq import limits
 from goq.api.codec.messages import JsonMessages, json_response, put_delivery, put_message
 from goq.api.codec.request import json_body, query_int, time_us
 from goq.api.router import Parameter, Route
-from goq.api.routing_policy import AtLeaders, InTurn, dead_letters_topic
+from goq.api.routing_policy import Sequential, ToAllLeaders, dead_letter_topic_of_path
 from goq.api.schemas.dead_letters import (
     DeadLetterOut,
     DeadLettersOut,
@@ -21,7 +21,7 @@ from goq.api.schemas.dead_letters import (
     Redrive,
     RedriveOut,
 )
-from goq.api.views.merge_pages import PAGE_MESSAGES, by_offset
+from goq.api.views.merge_pages import PAGE_MESSAGES, merge_by_offset
 from goq.broker.broker import Broker
 from goq.broker.dlq.redrive import Taking, purge, redrive
 from goq.broker.dlq.search import DeadLetterSearch, Found, Wanted
@@ -46,7 +46,7 @@ _FILTERS = (
 )
 _MISSING = ("topic_not_found",)
 _REDRIVEN = ("matched", "redriven", "looped", "lost")
-_merge = by_offset(PAGE_MESSAGES)
+_merge = merge_by_offset(PAGE_MESSAGES)
 _IDS_MAX = 1_000
 _TRUE = {"true": True, "1": True, "false": False, "0": False}
 
@@ -80,7 +80,7 @@ class DeadLetterRoutes:
                     Parameter("limit", "at most so many messages", "integer"),
                 ),
                 errors=_MISSING,
-                spread=AtLeaders(_merge, dead_letters_topic),
+                routing=ToAllLeaders(_merge, dead_letter_topic_of_path),
             ),
             Route(
                 "DELETE",
@@ -94,7 +94,7 @@ class DeadLetterRoutes:
                     Parameter("dry_run", "only count", "boolean"),
                 ),
                 errors=_MISSING,
-                spread=InTurn(("matched", "purged"), "purged", limits.REDRIVE_MESSAGES_MAX),
+                routing=Sequential(("matched", "purged"), "purged", limits.REDRIVE_MESSAGES_MAX),
             ),
             Route(
                 "POST",
@@ -104,7 +104,7 @@ class DeadLetterRoutes:
                 body=Redrive,
                 answer=RedriveOut,
                 errors=(*_MISSING, "partition_offline", "too_many_requests"),
-                spread=InTurn(_REDRIVEN, "redriven", Redrive().max),
+                routing=Sequential(_REDRIVEN, "redriven", Redrive().max),
             ),
         ]
 

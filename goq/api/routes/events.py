@@ -12,7 +12,7 @@ from goq import limits
 from goq.api.codec.messages import frames_response, json_response
 from goq.api.codec.request import query_flag, query_int, wants_frames
 from goq.api.router import Parameter, Route
-from goq.api.routing_policy import AtPartition, by_query
+from goq.api.routing_policy import ToPartitionLeader, partition_of_query
 from goq.broker.broker import Broker
 from goq.broker.retention.tiered_log import whole_logs
 from goq.delivery.events.frame_codec import StoredEvent, decode_event_frame
@@ -59,7 +59,7 @@ class EventRoutes:
                 ),
                 errors=("topic_not_found", "partition_not_found", "too_many_requests"),
                 gives_frames=True,
-                spread=AtPartition(by_query),
+                routing=ToPartitionLeader(partition_of_query),
             )
         ]
 

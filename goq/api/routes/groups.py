@@ -18,17 +18,24 @@ from goq.api.codec.messages import (
 from goq.api.codec.receive_request import check_stream, receive_options, visibility_ms
 from goq.api.codec.request import (
     CLIENT_ID,
-    client_id_of,
     duration_ms,
     json_body,
+    parse_client_id,
+    parse_receipts,
     query_int,
-    receipts_of,
     wants_frames,
     wants_lines,
 )
 from goq.api.router import Handler, Parameter, Route
 from goq.api.routes.stream import StreamRoutes
-from goq.api.routing_policy import BYTES_MAX, READY, AtLeaders, HereThenShown, Special, is_local
+from goq.api.routing_policy import (
+    BYTES_MAX,
+    READY,
+    CustomRouting,
+    LocalThenMerged,
+    ToAllLeaders,
+    is_local,
+)
 from goq.api.schemas.groups import (
     Extend,
     FailedOut,
@@ -46,10 +53,10 @@ from goq.api.schemas.groups import (
     SettledOut,
 )
 from goq.api.schemas.messages import MessagesOut
-from goq.api.views.group import GroupViews, reset_target
-from goq.api.views.group_at_time import PastViews
+from goq.api.views.group import GroupView, reset_target
+from goq.api.views.group_at_time import GroupAtTimeView
 from goq.api.views.merge import merge_group, merge_groups, merge_partitions
-from goq.api.views.merge_pages import by_offset
+from goq.api.views.merge_pages import merge_by_offset
 from goq.api.views.peek import Peek, state_of
 from goq.broker.broker import Broker
 from goq.broker.partition.partition import LeasedBatch, Partition
@@ -64,7 +71,7 @@ from goq.model import Receipt, check_name
 
 _GROUP = "/v1/topics/{topic}/groups/{group}"
 _PEEKED = 10
-_merge_peeked = by_offset(_PEEKED)
+_merge_peeked = merge_by_offset(_PEEKED)
 _MISSING = ("topic_not_found", "group_not_found")
 
 
@@ -73,8 +80,8 @@ class GroupRoutes:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._views = GroupViews(broker.clock)
-        self._past = PastViews(broker.clock, broker.archive)
+        self._views = GroupView(broker.clock)
+        self._past = GroupAtTimeView(broker.clock, broker.archive)
         self._peek = Peek(broker)
         self._streams = StreamRoutes(broker)
 
@@ -93,7 +100,7 @@ class GroupRoutes:
                 gives_frames=True,
                 gives_lines=True,
                 waits=True,
-                spread=Special.RECEIVE,
+                routing=CustomRouting.RECEIVE,
             ),
             Route(
                 "GET",
@@ -121,7 +128,7 @@ class GroupRoutes:
                 "List the groups of a topic",
                 answer=GroupsOut,
                 errors=("topic_not_found",),
-                spread=AtLeaders(merge_groups),
+                routing=ToAllLeaders(merge_groups),
             ),
             Route(
                 "GET",
@@ -131,7 +138,7 @@ class GroupRoutes:
                 answer=GroupOut,
                 parameters=(Parameter("at", "as it was at this time"),),
                 errors=(*_MISSING, "history_not_retained"),
-                spread=AtLeaders(merge_group),
+                routing=ToAllLeaders(merge_group),
             ),
             Route(
                 "PUT",
@@ -141,7 +148,7 @@ class GroupRoutes:
                 body=GroupSettings,
                 answer=GroupOut,
                 errors=("topic_not_found",),
-                spread=HereThenShown(merge_group),
+                routing=LocalThenMerged(merge_group),
             ),
             Route(
                 "DELETE",
@@ -150,7 +157,7 @@ class GroupRoutes:
                 "Delete a group",
                 status=204,
                 errors=_MISSING,
-                spread=Special.DELETE_GROUP,
+                routing=CustomRouting.DELETE_GROUP,
             ),
             Route(
                 "POST",
@@ -160,7 +167,7 @@ class GroupRoutes:
                 body=GroupReset,
                 answer=ResetOut,
                 errors=_MISSING,
-                spread=AtLeaders(merge_partitions, needs_all=True, partition_of=_partition_of),
+                routing=ToAllLeaders(merge_partitions, needs_all=True, partition_of=_partition_of),
             ),
             Route(
                 "GET",
@@ -174,14 +181,14 @@ class GroupRoutes:
                     Parameter("after", "go on behind this message id"),
                 ),
                 errors=_MISSING,
-                spread=AtLeaders(_merge_peeked),
+                routing=ToAllLeaders(_merge_peeked),
             ),
         ]
 
     async def receive(self, request: Request, name: str, group: str) -> Response:
         """Lease messages, waiting for them as long as asked."""
         asked = json_body(request, Receive)
-        asked.consumer = asked.consumer or client_id_of(request) or ""
+        asked.consumer = asked.consumer or parse_client_id(request) or ""
         topic = self._broker.topic(name)
         if asked.stream or wants_lines(request):
             return await self._stream(request, topic, group, asked)
@@ -243,7 +250,9 @@ class GroupRoutes:
 
     async def ack(self, request: Request, name: str, group: str) -> Response:
         """Mark leased messages as done."""
-        receipts = receipts_of(json_body(request, Settle).receipts, limits.RECEIPTS_PER_REQUEST_MAX)
+        receipts = parse_receipts(
+            json_body(request, Settle).receipts, limits.RECEIPTS_PER_REQUEST_MAX
+        )
         topic = self._broker.topic(name)
         answer = await _settle(
             topic, group, receipts, lambda p, some: acknowledge(p.state, group, some)
@@ -255,7 +264,7 @@ class GroupRoutes:
     async def nack(self, request: Request, name: str, group: str) -> Response:
         """Give leased messages back, to be tried again after a delay."""
         asked = json_body(request, Nack)
-        receipts = receipts_of(asked.receipts, limits.RECEIPTS_PER_REQUEST_MAX)
+        receipts = parse_receipts(asked.receipts, limits.RECEIPTS_PER_REQUEST_MAX)
         reason = _reason(asked.reason)
         delay_ms = None
         if asked.delay is not None:
@@ -274,7 +283,7 @@ class GroupRoutes:
     async def reject(self, request: Request, name: str, group: str) -> Response:
         """Give leased messages up: they become dead letters at once."""
         asked = json_body(request, Reject)
-        receipts = receipts_of(asked.receipts, limits.RECEIPTS_PER_REQUEST_MAX)
+        receipts = parse_receipts(asked.receipts, limits.RECEIPTS_PER_REQUEST_MAX)
         reason = _reason(asked.reason)
 
         def decide(partition: Partition, some: list[Receipt]) -> Settled:
@@ -287,7 +296,7 @@ class GroupRoutes:
     async def extend(self, request: Request, name: str, group: str) -> Response:
         """Give leased messages a new deadline."""
         asked = json_body(request, Extend)
-        receipts = receipts_of(asked.receipts, limits.RECEIPTS_PER_REQUEST_MAX)
+        receipts = parse_receipts(asked.receipts, limits.RECEIPTS_PER_REQUEST_MAX)
         topic = self._broker.topic(name)
         new_ms = visibility_ms(asked.visibility) or topic.settings_of(group).visibility_timeout_ms
         deadline_ms = self._broker.clock.wall_ms() + new_ms
@@ -366,7 +375,7 @@ class GroupRoutes:
 
 def _settling(name: str, handler: Handler, summary: str, body: type[Any]) -> Route:
     path = f"{_GROUP}/{name}"
-    return Route("POST", path, handler, summary, body, SettledOut, spread=Special.SETTLE)
+    return Route("POST", path, handler, summary, body, SettledOut, routing=CustomRouting.SETTLE)
 
 
 def _partition_of(request: Request) -> int | None:

@@ -8,16 +8,16 @@ from goq import limits
 from goq.api.codec.messages import json_response
 from goq.api.codec.request import duration_ms, json_body
 from goq.api.router import Route
-from goq.api.routing_policy import AtLeaders, Special
+from goq.api.routing_policy import CustomRouting, ToAllLeaders
 from goq.api.schemas.members import (
+    AssignmentMoveOut,
     GroupMemberOut,
-    Join,
+    GroupRebalanceOut,
+    JoinRequest,
+    MemberAssignmentOut,
     MembersOut,
-    MoveOut,
-    RebalanceOut,
-    StandingOut,
 )
-from goq.api.views.merge import merge_members, merge_standings
+from goq.api.views.merge import merge_assignments, merge_members
 from goq.broker.broker import Broker
 from goq.broker.group.coordinator import Coordinator, MemberAssignment
 from goq.broker.group.membership import GroupMembers
@@ -33,7 +33,7 @@ _NOT_ONE = ("topic_not_found", "member_not_found", "conflict")
 
 
 class MemberRoutes:
-    """Join, heartbeat, leave, look."""
+    """JoinRequest, heartbeat, leave, look."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -48,26 +48,26 @@ class MemberRoutes:
                 "Show the members of a group and how its partitions were shared out",
                 answer=MembersOut,
                 errors=("topic_not_found", "group_not_found"),
-                spread=AtLeaders(merge_members),
+                routing=ToAllLeaders(merge_members),
             ),
             Route(
                 "POST",
                 _MEMBERS,
                 self.join,
                 "Let a consumer take part in a group",
-                body=Join,
-                answer=StandingOut,
+                body=JoinRequest,
+                answer=MemberAssignmentOut,
                 errors=("topic_not_found", "conflict", "too_many_requests"),
-                spread=AtLeaders(merge_standings),
+                routing=ToAllLeaders(merge_assignments),
             ),
             Route(
                 "POST",
                 f"{_MEMBER}/heartbeat",
                 self.heartbeat,
                 "Say that a member is alive",
-                answer=StandingOut,
+                answer=MemberAssignmentOut,
                 errors=_NOT_ONE,
-                spread=Special.HEARTBEAT,
+                routing=CustomRouting.HEARTBEAT,
             ),
             Route(
                 "DELETE",
@@ -76,7 +76,7 @@ class MemberRoutes:
                 "Let a member leave its group",
                 status=204,
                 errors=_NOT_ONE,
-                spread=Special.LEAVE,
+                routing=CustomRouting.LEAVE,
             ),
         ]
 
@@ -92,7 +92,7 @@ class MemberRoutes:
 
     async def join(self, request: Request, name: str, group: str) -> Response:
         """Let a consumer take part; for a member it counts as a heartbeat."""
-        asked = json_body(request, Join)
+        asked = json_body(request, JoinRequest)
         topic, coordinator = self._of(name)
         coordinator.check(group, asked.consumer)
         timeout_ms = None
@@ -127,7 +127,7 @@ def _standing(standing: MemberAssignment, topic: Topic) -> Response:
     here = _here(topic)
     partitions = [number for number in standing.partitions if number in here]
     revoking = [number for number in standing.revoking if number in here]
-    return json_response(StandingOut(standing.generation, partitions, revoking))
+    return json_response(MemberAssignmentOut(standing.generation, partitions, revoking))
 
 
 def _shown(members: GroupMembers, here: set[int]) -> MembersOut:
@@ -136,7 +136,7 @@ def _shown(members: GroupMembers, here: set[int]) -> MembersOut:
     def of(numbers: Iterable[int]) -> list[int]:
         return [number for number in numbers if number in here]
 
-    def moved(moves: Iterable[Move]) -> list[MoveOut]:
+    def moved(moves: Iterable[Move]) -> list[AssignmentMoveOut]:
         return [_move(move) for move in moves if move.partition in here]
 
     return MembersOut(
@@ -154,7 +154,7 @@ def _shown(members: GroupMembers, here: set[int]) -> MembersOut:
         ],
         moving=moved(membership.moving()),
         history=[
-            RebalanceOut(
+            GroupRebalanceOut(
                 time=format_time_us(time_us),
                 generation=rebalance.generation,
                 reason=rebalance.reason,
@@ -166,5 +166,5 @@ def _shown(members: GroupMembers, here: set[int]) -> MembersOut:
     )
 
 
-def _move(move: Move) -> MoveOut:
-    return MoveOut(move.partition, move.source, move.target, move.paused_ms)
+def _move(move: Move) -> AssignmentMoveOut:
+    return AssignmentMoveOut(move.partition, move.source, move.target, move.paused_ms)

@@ -6,10 +6,10 @@ import asyncio
 from typing import Any
 
 from goq import limits
-from goq.api.codec.messages import is_gone, json_response, messages_json, put_lane_in_force
+from goq.api.codec.messages import is_compacted_away, json_response, messages_json, put_current_lane
 from goq.api.codec.request import json_body, time_us
 from goq.api.router import Parameter, Route
-from goq.api.routing_policy import AtPartition, by_message
+from goq.api.routing_policy import ToPartitionLeader, partition_of_message
 from goq.api.schemas.messages import GroupStateOut, MessageChange, MessageOut, StatusOut
 from goq.api.views.log_read import read_log
 from goq.broker.broker import Broker
@@ -37,7 +37,7 @@ _AVAILABLE = "available"
 _GROUPS_AT_ONCE = 100
 
 
-class SingleRoutes:
+class SingleMessageRoutes:
     """Show, change, cancel one message."""
 
     def __init__(self, broker: Broker) -> None:
@@ -52,7 +52,7 @@ class SingleRoutes:
                 self.show,
                 "Show one message and what it is for each group",
                 answer=StatusOut,
-                spread=AtPartition(by_message),
+                routing=ToPartitionLeader(partition_of_message),
                 errors=("message_not_found", "message_compacted", "corrupt_data"),
             ),
             Route(
@@ -62,7 +62,7 @@ class SingleRoutes:
                 "Change the priority of a message that waits, or when it is delivered",
                 body=MessageChange,
                 answer=StatusOut,
-                spread=AtPartition(by_message),
+                routing=ToPartitionLeader(partition_of_message),
                 errors=("message_not_found", "message_compacted", "conflict", "too_many_requests"),
             ),
             Route(
@@ -71,7 +71,7 @@ class SingleRoutes:
                 self.cancel,
                 "Cancel a message: no group gets it that has not got it yet",
                 answer=StatusOut,
-                spread=AtPartition(by_message),
+                routing=ToPartitionLeader(partition_of_message),
                 parameters=(Parameter("reason", "why, for whoever looks later"),),
                 errors=("message_not_found", "message_compacted", "conflict", "too_many_requests"),
             ),
@@ -148,7 +148,7 @@ class SingleRoutes:
             v for v in reading.frames if v.header.base_offset <= offset < v.header.end_offset
         )
         expires_ms = _expires_ms(view, offset)
-        put_lane_in_force(out, topic, partition)
+        put_current_lane(out, topic, partition)
         if standing.due_ms:
             out.deliver_at = format_time_us(standing.due_ms * 1000)
         out.state = _AVAILABLE
@@ -164,7 +164,7 @@ class SingleRoutes:
 
 
 def _check_not_gone(text: str, reading: Reading, offset: int) -> None:
-    if is_gone(reading.frames, offset):
+    if is_compacted_away(reading.frames, offset):
         raise MessageCompacted(
             f"{text} was compacted away: of each key the newest message is kept, and nothing of"
             " one that was deleted; read the topic for what there is",

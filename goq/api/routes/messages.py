@@ -12,22 +12,22 @@ from goq.api.codec.messages import (
     lanes_of,
     messages_json,
 )
-from goq.api.codec.publish_request import frames_of, messages_of
+from goq.api.codec.publish_request import decode_frames, decode_messages
 from goq.api.codec.request import (
     CLIENT_ID,
-    acks_of,
-    client_id_of,
     duration_ms,
     media_type,
+    parse_acks,
+    parse_client_id,
     query_flag,
     query_int,
     time_us,
     wants_frames,
 )
 from goq.api.router import FRAMES, Parameter, Route
-from goq.api.routing_policy import AtPartition, by_query
+from goq.api.routing_policy import ToPartitionLeader, partition_of_query
 from goq.api.schemas.messages import MessagesOut, Publish, PublishedOut, PublishOut
-from goq.api.views.log_read import RangeAsked, RangeReading, damaged_json, read_kept
+from goq.api.views.log_read import RangeRead, RangeReader, damaged_json, read_skipping_compacted
 from goq.broker.broker import Broker
 from goq.broker.retention.tiered_log import Past
 from goq.broker.topic.publisher import PublishedFrame, PublishedMessage
@@ -60,7 +60,7 @@ class MessageRoutes:
         """``nodes_with`` returns how many nodes of a cluster have what is safe in a topic."""
         self._broker = broker
         self._nodes_with = nodes_with
-        self._ranges = RangeReading(broker.background)
+        self._ranges = RangeReader(broker.background)
 
     def routes(self) -> list[Route]:
         """Return the declarations."""
@@ -94,7 +94,7 @@ class MessageRoutes:
                 errors=("topic_not_found", "partition_not_found", "too_many_requests"),
                 gives_frames=True,
                 waits=True,
-                spread=AtPartition(by_query),
+                routing=ToPartitionLeader(partition_of_query),
             ),
         ]
 
@@ -102,18 +102,18 @@ class MessageRoutes:
         """Publish messages, given as JSON or as frames."""
         settings = self._broker.settings_for_publish(name)
         now_us = self._broker.clock.wall_us()
-        client_id = client_id_of(request)
+        client_id = parse_client_id(request)
         if media_type(request) == FRAMES:
-            acks = acks_of(request)
-            frames = frames_of(request.body, settings, now_us // 1000)
+            acks = parse_acks(request)
+            frames = decode_frames(request.body, settings, now_us // 1000)
             topic = await self._topic(name)
             stored_frames = await topic.publishing.publish_frames(
                 frames, client_id, on_leader=acks is Acks.LEADER
             )
             results = [_frame_result(stored) for stored in stored_frames]
         else:
-            placed, asked_acks = messages_of(request, settings, now_us)
-            acks = acks_of(request, asked_acks)
+            placed, asked_acks = decode_messages(request, settings, now_us)
+            acks = parse_acks(request, asked_acks)
             topic = await self._topic(name)
             stored_messages = await topic.publishing.publish_messages(
                 placed, client_id, on_leader=acks is Acks.LEADER
@@ -152,7 +152,7 @@ class MessageRoutes:
             if "to_time" in request.query or "from_snapshot" in request.query:
                 wait_ms = 0
             times = times or TimeRange()
-            asked = RangeAsked(
+            asked = RangeRead(
                 topic, number, start, times, limit, wait_ms, as_frames, background, past, bytes_max
             )
             return await self._ranges.answer(asked)
@@ -161,7 +161,7 @@ class MessageRoutes:
             await topic.wait_for_append(number, start, wait_ms)
             partition = topic.partition(number)
         end = partition.state.end_offset
-        start, reading = await read_kept(partition, start, end, limit)
+        start, reading = await read_skipping_compacted(partition, start, end, limit)
         stop = max(start, min(reading.next_offset, end, start + limit))
         if as_frames:
             parts = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from goq.api.codec.messages import json_response
 from goq.api.router import Route
-from goq.api.routing_policy import AtLeaders
+from goq.api.routing_policy import ToAllLeaders
 from goq.api.schemas.messages import ProducerOut, ProducerPartitionOut
 from goq.api.views.merge import merge_partitions
 from goq.broker.broker import Broker
@@ -32,7 +32,7 @@ class ProducerRoutes:
                 "Show how far a producer got in each partition",
                 answer=ProducerOut,
                 errors=("topic_not_found", "partition_offline"),
-                spread=AtLeaders(merge_partitions, needs_all=True),
+                routing=ToAllLeaders(merge_partitions, needs_all=True),
             )
         ]
 

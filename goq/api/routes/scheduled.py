@@ -7,13 +7,13 @@ from functools import partial
 from typing import NamedTuple
 
 from goq import limits
-from goq.api.codec.messages import JsonMessages, json_response, messages_json, put_lane_in_force
+from goq.api.codec.messages import JsonMessages, json_response, messages_json, put_current_lane
 from goq.api.codec.request import query_int, time_us
 from goq.api.router import Parameter, Route
-from goq.api.routing_policy import AtLeaders
+from goq.api.routing_policy import ToAllLeaders
 from goq.api.schemas.messages import MessageOut, ScheduledOut
 from goq.api.views.log_read import read_log
-from goq.api.views.merge_pages import PAGE_MESSAGES, by_due
+from goq.api.views.merge_pages import PAGE_MESSAGES, merge_by_due_time
 from goq.broker.broker import Broker
 from goq.broker.partition.delayed import DelayedMessage, DelayedReader
 from goq.broker.topic.topic import Topic
@@ -27,7 +27,7 @@ _FOREVER_MS = 2**63 - 1
 _DIGITS_MAX = 19
 
 
-class Due(NamedTuple):
+class ScheduledCursor(NamedTuple):
     """A message that waits: first by when it is due, then by partition and offset."""
 
     due_ms: int
@@ -35,7 +35,7 @@ class Due(NamedTuple):
     offset: int
 
     @classmethod
-    def parse(cls, text: str) -> Due:
+    def parse(cls, text: str) -> ScheduledCursor:
         """Return what :meth:`__str__` wrote; raise ``InvalidInput`` for anything else."""
         parts = text.split(".")
         if len(parts) != len(cls._fields) or not all(map(_is_number, parts)):
@@ -81,7 +81,7 @@ class ScheduledRoutes:
                     Parameter("until", "no message that is due at or after this time"),
                 ),
                 errors=("topic_not_found",),
-                spread=AtLeaders(by_due),
+                routing=ToAllLeaders(merge_by_due_time),
             )
         ]
 
@@ -91,7 +91,9 @@ class ScheduledRoutes:
         limit = query_int(
             request, "limit", PAGE_MESSAGES, minimum=1, maximum=limits.SCHEDULED_MESSAGES_MAX
         )
-        after = Due.parse(query["after"]) if "after" in query else Due(0, 0, -1)
+        after = (
+            ScheduledCursor.parse(query["after"]) if "after" in query else ScheduledCursor(0, 0, -1)
+        )
         until_ms = _FOREVER_MS
         if "until" in query:
             until_ms = -(-time_us(query["until"], "until", self._broker.clock.wall_us()) // 1000)
@@ -104,7 +106,9 @@ class ScheduledRoutes:
             last = due
         return json_response(ScheduledOut(page.messages, str(last) if found[limit:] else None))
 
-    async def _due(self, topic: Topic, after: Due, until_ms: int, count: int) -> list[Due]:
+    async def _due(
+        self, topic: Topic, after: ScheduledCursor, until_ms: int, count: int
+    ) -> list[ScheduledCursor]:
         """Return what is due next in all partitions."""
         asked = [(p.identity.number, p) for p in topic.partitions if p.dispatch.schedule.count]
         pending = await asyncio.gather(
@@ -121,7 +125,7 @@ class ScheduledRoutes:
             )
         )
         found = [
-            Due(due_ms, number, offset)
+            ScheduledCursor(due_ms, number, offset)
             for (number, _), some in zip(asked, pending, strict=True)
             for due_ms, offset in some
         ]
@@ -136,7 +140,7 @@ class _Reader:
         self._partition: int | None = None
         self._views: list[FrameView] = []
 
-    async def message(self, due: Due) -> MessageOut | None:
+    async def message(self, due: ScheduledCursor) -> MessageOut | None:
         """Return a message; None for one that cannot be read, or is gone since."""
         topic, partition = self._topic, self._topic.partitions[due.partition]
         if due.partition != self._partition or not any(_holds(v, due.offset) for v in self._views):
@@ -148,7 +152,7 @@ class _Reader:
                 out = next(found, None)
                 if out is None:  # compacted away
                     return None
-                put_lane_in_force(out, topic, partition)
+                put_current_lane(out, topic, partition)
                 out.deliver_at = format_time_us(due.due_ms * 1000)
                 out.state = str(State.SCHEDULED)
                 return out

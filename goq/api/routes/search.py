@@ -12,9 +12,9 @@ from goq import limits
 from goq.api.codec.messages import json_response
 from goq.api.codec.request import query_int, time_us
 from goq.api.router import Parameter, Route
-from goq.api.routing_policy import Asked, AtLeaders, Document, is_local
+from goq.api.routing_policy import Document, MergeContext, ToAllLeaders, is_local
 from goq.api.schemas.trace import TraceOut
-from goq.api.views.merge_pages import newest_first
+from goq.api.views.merge_pages import merge_newest_first
 from goq.broker.broker import Broker
 from goq.broker.search.finder import FoundPage
 from goq.broker.search.partition_search import TIME_US_MAX, TIME_US_MIN, Wanted
@@ -48,7 +48,7 @@ Tracer = Callable[[MessageId], Awaitable[TraceOut]]
 """Returns a message's trace; raises ``MessageNotFound`` if it is gone."""
 
 
-class FindingRoutes:
+class SearchRoutes:
     """Find by key, dedup id or header."""
 
     def __init__(self, broker: Broker, tracer: Tracer) -> None:
@@ -76,7 +76,7 @@ class FindingRoutes:
                 ),
                 errors=("topic_not_found", "message_not_found", "partition_offline"),
                 waits=True,
-                spread=AtLeaders(self._merged, needs_all=True),
+                routing=ToAllLeaders(self._merged, needs_all=True),
             )
         ]
 
@@ -101,8 +101,8 @@ class FindingRoutes:
             return json_response(PartOut(traces, page.next, *counts))
         return json_response(TracesOut(traces, page.next))
 
-    def _merged(self, documents: Sequence[Document], asked: Asked) -> Document:
-        merged = newest_first(documents, int(asked.query.get("limit", _LIMIT)))
+    def _merged(self, documents: Sequence[Document], asked: MergeContext) -> Document:
+        merged = merge_newest_first(documents, int(asked.query.get("limit", _LIMIT)))
         if not merged["traces"] and merged["next"] is None and "cursor" not in asked.query:
             counts = [sum(d[name] for d in documents) for name in _COUNTS]
             page, wanted = FoundPage([], None, *counts), self._wanted(asked.query)

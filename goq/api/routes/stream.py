@@ -10,7 +10,7 @@ from goq import limits
 from goq.api.codec.messages import deliveries_parts, delivery_json, encode_json, json_response
 from goq.api.codec.request import json_body
 from goq.api.router import FRAMES, NDJSON, Route
-from goq.api.routing_policy import STREAM_ID, Special
+from goq.api.routing_policy import STREAM_ID, CustomRouting
 from goq.api.schemas.groups import StreamGrant, StreamOut
 from goq.broker.broker import Broker
 from goq.broker.partition.partition import LeasedBatch
@@ -41,7 +41,7 @@ class StreamRoutes:
                 StreamGrant,
                 StreamOut,
                 errors=errors,
-                spread=Special.STREAM,
+                routing=CustomRouting.STREAM,
             ),
             Route(
                 "DELETE",
@@ -50,7 +50,7 @@ class StreamRoutes:
                 "End a stream and keep what it handed over",
                 status=204,
                 errors=errors,
-                spread=Special.STREAM,
+                routing=CustomRouting.STREAM,
             ),
         ]
 

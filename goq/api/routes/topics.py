@@ -7,9 +7,9 @@ from functools import partial
 
 from goq import limits
 from goq.api.codec.messages import json_response
-from goq.api.codec.request import json_body, query_int, settings_of
+from goq.api.codec.request import flatten_settings, json_body, query_int
 from goq.api.router import Parameter, Route
-from goq.api.routing_policy import AtLeaders, Document, HereThenShown
+from goq.api.routing_policy import Document, LocalThenMerged, ToAllLeaders
 from goq.api.schemas.topics import (
     ArchivedOut,
     DayOut,
@@ -17,12 +17,12 @@ from goq.api.schemas.topics import (
     NewTopic,
     PartitionOut,
     RatesOut,
+    ScheduledSummaryOut,
     TopicChange,
     TopicOut,
     TopicsOut,
-    WaitingOut,
 )
-from goq.api.views.merge import is_whole, merge_history, merge_topic, merge_topics
+from goq.api.views.merge import is_shown_by_all, merge_history, merge_topic, merge_topics
 from goq.broker.broker import Broker
 from goq.broker.partition.delayed import DelayedMessage, DelayedReader
 from goq.broker.partition.partition import Partition
@@ -62,7 +62,7 @@ class TopicRoutes:
                 answer=TopicOut,
                 status=201,
                 errors=("topic_exists",),
-                spread=HereThenShown(merge_topic, _path, is_whole),
+                routing=LocalThenMerged(merge_topic, _path, is_shown_by_all),
             ),
             Route(
                 "GET",
@@ -70,7 +70,7 @@ class TopicRoutes:
                 self.list,
                 "List topics",
                 answer=TopicsOut,
-                spread=AtLeaders(merge_topics),
+                routing=ToAllLeaders(merge_topics),
             ),
             Route(
                 "GET",
@@ -79,7 +79,7 @@ class TopicRoutes:
                 "Show a topic",
                 answer=TopicOut,
                 errors=missing,
-                spread=AtLeaders(merge_topic),
+                routing=ToAllLeaders(merge_topic),
             ),
             Route(
                 "PUT",
@@ -88,7 +88,7 @@ class TopicRoutes:
                 "Show a topic, created first if there is none and the node is set to do so",
                 answer=TopicOut,
                 errors=missing,
-                spread=HereThenShown(merge_topic, _path, is_whole),
+                routing=LocalThenMerged(merge_topic, _path, is_shown_by_all),
             ),
             Route(
                 "PATCH",
@@ -98,7 +98,7 @@ class TopicRoutes:
                 body=TopicChange,
                 answer=TopicOut,
                 errors=missing,
-                spread=HereThenShown(merge_topic, _path, is_whole),
+                routing=LocalThenMerged(merge_topic, _path, is_shown_by_all),
             ),
             Route(
                 "DELETE",
@@ -113,7 +113,9 @@ class TopicRoutes:
     async def create(self, request: Request) -> Response:
         """Create a topic."""
         new = json_body(request, NewTopic)
-        topic = await self._broker.create_topic(new.name, new.partitions, settings_of(new.settings))
+        topic = await self._broker.create_topic(
+            new.name, new.partitions, flatten_settings(new.settings)
+        )
         return json_response(self._topic(topic), 201)
 
     async def list(self, _request: Request) -> Response:
@@ -135,7 +137,7 @@ class TopicRoutes:
         """Change settings, or add partitions."""
         change = json_body(request, TopicChange)
         topic = await self._broker.alter_topic(
-            name, settings_of(change.settings), change.partitions
+            name, flatten_settings(change.settings), change.partitions
         )
         return json_response(self._topic(topic))
 
@@ -210,7 +212,7 @@ class HistoryRoutes:
                     ),
                 ),
                 errors=("topic_not_found",),
-                spread=AtLeaders(merge_history),
+                routing=ToAllLeaders(merge_history),
             )
         ]
 
@@ -224,7 +226,7 @@ class HistoryRoutes:
             out = await self._history(topic, days, scheduled)
         return json_response(out)
 
-    async def _history(self, topic: Topic, days: int, scheduled: WaitingOut) -> HistoryOut:
+    async def _history(self, topic: Topic, days: int, scheduled: ScheduledSummaryOut) -> HistoryOut:
         partitions = topic.partitions.here()
         bounds = []
         for partition in partitions:
@@ -255,13 +257,13 @@ class HistoryRoutes:
         )
 
 
-async def _scheduled(topic: Topic) -> WaitingOut:
+async def _scheduled(topic: Topic) -> ScheduledSummaryOut:
     """Return how many messages wait for their time, and when the next is due."""
     waits = [p for p in topic.partitions if p.dispatch.schedule.count]
     earliest = partial(DelayedReader.earliest, after=_FIRST, until_ms=_FOREVER_MS, count=1)
     due = [found for p in waits for found in await p.look(earliest)]
     next_ms = min((each.due_ms for each in due), default=None)
-    return WaitingOut(
+    return ScheduledSummaryOut(
         sum(p.dispatch.schedule.count for p in waits),
         None if next_ms is None else format_time_us(next_ms * 1000),
     )

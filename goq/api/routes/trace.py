@@ -8,9 +8,9 @@ from goq import limits
 from goq.api.codec.messages import json_response, put_message
 from goq.api.codec.request import duration_ms, query_int
 from goq.api.router import Parameter, Route
-from goq.api.routing_policy import AtPartition, by_message
+from goq.api.routing_policy import ToPartitionLeader, partition_of_message
 from goq.api.schemas.messages import MessageOut
-from goq.api.schemas.trace import IncompleteOut, StepOut, TracedMessageOut, TraceOut
+from goq.api.schemas.trace import StepOut, TracedMessageOut, TraceGapOut, TraceOut
 from goq.broker.broker import Broker
 from goq.broker.trace.trace import Trace, Traced, TracedStep
 from goq.broker.trace.tracer import LIVE, Tracing
@@ -51,7 +51,7 @@ class TraceRoutes:
                     "too_many_requests",
                 ),
                 waits=True,
-                spread=AtPartition(by_message),
+                routing=ToPartitionLeader(partition_of_message),
             ),
         ]
 
@@ -145,8 +145,8 @@ def _step_out(told: TracedStep, broker: Broker, node_id: str | None) -> StepOut:
     return out
 
 
-def _incomplete_out(gap: Incomplete) -> IncompleteOut:
-    out = IncompleteOut(reason=gap.reason)
+def _incomplete_out(gap: Incomplete) -> TraceGapOut:
+    out = TraceGapOut(reason=gap.reason)
     if gap.from_us is not None:
         out.from_ = format_time_us(gap.from_us)
     if gap.to_us is not None:

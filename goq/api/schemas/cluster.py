@@ -60,7 +60,7 @@ class ClusterTopicOut(Output):
     partitions: list[ClusterPartitionOut]
 
 
-class MoveOut(Output):
+class ReassignmentOut(Output):
     """A move of a partition; ``state`` is waiting or copying, ``progress`` from 0 to 1."""
 
     topic: str
@@ -95,7 +95,7 @@ class ClusterOut(Output):
     topics: list[ClusterTopicOut]
     under_replicated: list[str]
     offline: list[str]
-    moves: list[MoveOut]
+    moves: list[ReassignmentOut]
 
 
 class NewNode(Input):
@@ -105,13 +105,13 @@ class NewNode(Input):
     address: str
 
 
-class Rebalance(Input):
+class RebalanceRequest(Input):
     """Whether to say only what would be moved."""
 
     dry_run: bool = False
 
 
-class PlannedMoveOut(Output):
+class PlannedReassignmentOut(Output):
     """A move of a rebalance, and why it was refused, if it was."""
 
     topic: str
@@ -121,14 +121,14 @@ class PlannedMoveOut(Output):
     refusal: str | None = None
 
 
-class RebalanceOut(Output):
+class RebalancePlanOut(Output):
     """The plan; begun unless it was a dry run."""
 
     dry_run: bool
-    moves: list[PlannedMoveOut]
+    moves: list[PlannedReassignmentOut]
 
 
-class NewMove(Input):
+class NewReassignment(Input):
     """The nodes that are to have a partition, the preferred leader first."""
 
     topic: str

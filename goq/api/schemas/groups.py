@@ -129,14 +129,14 @@ class GroupPartitionOut(Output):
     end: int | UnsetType = UNSET
 
 
-class MemberOut(Output):
+class LeaseHolderOut(Output):
     """A consumer that holds leases."""
 
     consumer: str
     leased: int
 
 
-class IncompleteOut(Output):
+class GroupGapOut(Output):
     """Why what is told of a partition's past may lack something, and between which times."""
 
     partition: int
@@ -164,11 +164,11 @@ class GroupOut(Output):
     scheduled: int
     dead: int
     oldest_ready_age_ms: int | None
-    members: list[MemberOut]
+    members: list[LeaseHolderOut]
     partitions: list[GroupPartitionOut]
     settings: dict[str, str] | UnsetType = UNSET
     at: str | UnsetType = UNSET
-    incomplete: list[IncompleteOut] | UnsetType = UNSET
+    incomplete: list[GroupGapOut] | UnsetType = UNSET
     known: bool | UnsetType = UNSET
     """Of a part, for another node: whether the group was there by then."""
 

@@ -7,14 +7,14 @@ import msgspec
 from goq.api.schemas.base import Input
 
 
-class Join(Input):
+class JoinRequest(Input):
     """A consumer that takes part, and how long it may be silent: ``30s``, or seconds."""
 
     consumer: str
     session_timeout: str | float | None = None
 
 
-class StandingOut(msgspec.Struct):
+class MemberAssignmentOut(msgspec.Struct):
     """What a member has: partitions it takes from, and those it is to finish and give up."""
 
     generation: int
@@ -33,7 +33,7 @@ class GroupMemberOut(msgspec.Struct):
     open: bool
 
 
-class MoveOut(msgspec.Struct):
+class AssignmentMoveOut(msgspec.Struct):
     """A partition on its way; ``paused_ms`` is null until it is handed over."""
 
     partition: int
@@ -42,14 +42,14 @@ class MoveOut(msgspec.Struct):
     paused_ms: int | None
 
 
-class RebalanceOut(msgspec.Struct):
+class GroupRebalanceOut(msgspec.Struct):
     """A change of the members, and what it moved; ``reason`` says what ``consumers`` did."""
 
     time: str
     generation: int
     reason: str
     consumers: list[str]
-    moves: list[MoveOut]
+    moves: list[AssignmentMoveOut]
 
 
 class MembersOut(msgspec.Struct):
@@ -57,5 +57,5 @@ class MembersOut(msgspec.Struct):
 
     generation: int
     members: list[GroupMemberOut]
-    moving: list[MoveOut]
-    history: list[RebalanceOut]
+    moving: list[AssignmentMoveOut]
+    history: list[GroupRebalanceOut]

@@ -84,7 +84,7 @@ class RatesOut(msgspec.Struct):
     window_s: float
 
 
-class WaitingOut(msgspec.Struct):
+class ScheduledSummaryOut(msgspec.Struct):
     """How many messages wait for their time, and when the next is due."""
 
     count: int
@@ -98,4 +98,4 @@ class HistoryOut(msgspec.Struct):
     last_time: str | None
     days: list[DayOut]
     rates: RatesOut
-    scheduled: WaitingOut
+    scheduled: ScheduledSummaryOut

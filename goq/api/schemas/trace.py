@@ -60,7 +60,7 @@ class StepOut(Output, kw_only=True):
     from_: str | UnsetType = msgspec.field(name="from", default=UNSET)
 
 
-class IncompleteOut(Output, kw_only=True):
+class TraceGapOut(Output, kw_only=True):
     """Between which times steps may be missing, as far as that is known, and why."""
 
     from_: str | UnsetType = msgspec.field(name="from", default=UNSET)
@@ -75,4 +75,4 @@ class TraceOut(msgspec.Struct):
     events: list[StepOut]
     attempts: int
     publish_to_ack_ms: float | None
-    incomplete: list[IncompleteOut]
+    incomplete: list[TraceGapOut]

@@ -11,8 +11,8 @@ from goq.api.schemas.cluster import (
     ClusterSettingsOut,
     ClusterTopicOut,
     FollowerOut,
-    MoveOut,
     NodeOut,
+    ReassignmentOut,
 )
 from goq.cluster.metadata.state import Node, Partition, State, places
 
@@ -126,8 +126,10 @@ def _partition(
     return out
 
 
-def _move(topic: str, number: int, partition: Partition, report: ReplicaReport | None) -> MoveOut:
-    return MoveOut(
+def _move(
+    topic: str, number: int, partition: Partition, report: ReplicaReport | None
+) -> ReassignmentOut:
+    return ReassignmentOut(
         topic,
         number,
         list(partition.replicas),

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from msgspec import UNSET, UnsetType
 
 from goq.api.codec.request import time_us
-from goq.api.schemas.groups import GroupOut, GroupPartitionOut, MemberOut, ResetPartitionOut
+from goq.api.schemas.groups import GroupOut, GroupPartitionOut, LeaseHolderOut, ResetPartitionOut
 from goq.api.views.log_read import read_log
 from goq.broker.group.lag import exact_counts
 from goq.broker.group.messages_by_state import runs_of
@@ -18,7 +18,7 @@ from goq.delivery.events.transitions import State
 from goq.errors import InvalidInput
 
 
-class GroupViews:
+class GroupView:
     """Read-only views over a group in all partitions of a topic."""
 
     def __init__(self, clock: Clock) -> None:
@@ -53,7 +53,7 @@ class GroupViews:
             scheduled=sum(p.scheduled for p in partitions),
             dead=sum(p.dead for p in partitions),
             oldest_ready_age_ms=await self._oldest_age_ms(topic, name, now_ms),
-            members=[MemberOut(consumer, held) for consumer, held in sorted(holders.items())],
+            members=[LeaseHolderOut(consumer, held) for consumer, held in sorted(holders.items())],
             partitions=partitions,
             settings=topic.settings_of(name).written_for_group(),
         )

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from goq.api.codec.request import time_us
-from goq.api.schemas.groups import GroupOut, GroupPartitionOut, IncompleteOut, MemberOut
+from goq.api.schemas.groups import GroupGapOut, GroupOut, GroupPartitionOut, LeaseHolderOut
 from goq.api.views.group import or_unset
-from goq.api.views.merge import unknown_then
+from goq.api.views.merge import group_unknown_at
 from goq.broker.group.state_at_time import GroupAtTime, earliest_us, group_at, not_kept
 from goq.broker.partition.partition import Partition
 from goq.broker.retention.archiver import Archive
@@ -21,7 +21,7 @@ from goq.storage.log.reader import LogReader
 from goq.units import format_time_us
 
 
-class PastViews:
+class GroupAtTimeView:
     """Groups as they were; one at a time is rebuilt, so that others have the threads."""
 
     def __init__(self, clock: Clock, archive: Archive) -> None:
@@ -48,7 +48,7 @@ class PastViews:
             found = await self._found(partitions, name, at_us)
         is_known = any(past.is_known for past in found)
         if not is_known and not is_part:
-            raise unknown_then(topic.name, name, format_time_us(at_us))
+            raise group_unknown_at(topic.name, name, format_time_us(at_us))
         numbers = [partition.identity.number for partition in partitions]
         out = _out(name, at_us, dict(zip(numbers, found, strict=True)))
         if is_part:
@@ -104,11 +104,11 @@ def _out(name: str, at_us: int, by_number: Mapping[int, GroupAtTime]) -> GroupOu
         oldest_ready_age_ms=(
             None if oldest_us is None else max(0, at_us // 1000 - oldest_us // 1000)
         ),
-        members=[MemberOut(consumer, count) for consumer, count in sorted(held.items())],
+        members=[LeaseHolderOut(consumer, count) for consumer, count in sorted(held.items())],
         partitions=partitions,
         at=format_time_us(at_us),
         incomplete=[
-            IncompleteOut(number, each.reason, *map(_time, each[1:]))
+            GroupGapOut(number, each.reason, *map(_time, each[1:]))
             for number, past in by_number.items()
             for each in past.incomplete
         ],

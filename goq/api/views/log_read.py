@@ -30,7 +30,9 @@ from goq.storage.log.time_range_reader import FOREGROUND, ReadBounds, TimeRange,
 _EMPTY_READINGS_MAX = 64  # for one answer; then it says where to go on
 
 
-async def read_kept(partition: Partition, start: int, end: int, limit: int) -> tuple[int, Reading]:
+async def read_skipping_compacted(
+    partition: Partition, start: int, end: int, limit: int
+) -> tuple[int, Reading]:
     """Read up to ``limit`` offsets of which some were not compacted away, if that is not far.
 
     Return from where on, and what was read.
@@ -76,7 +78,7 @@ _BACKGROUND = ReadBounds(
 
 
 @dataclass(frozen=True, slots=True)
-class RangeAsked:
+class RangeRead:
     """What of a partition was asked for, and in which form."""
 
     topic: Topic
@@ -104,7 +106,7 @@ class _Part(NamedTuple):
 class _Piece:
     """One reading up to the partition's end as it is now; made in a thread, ready to be sent."""
 
-    def __init__(self, asked: RangeAsked, partition: Partition, end: int) -> None:
+    def __init__(self, asked: RangeRead, partition: Partition, end: int) -> None:
         bounds = _BACKGROUND if asked.background else FOREGROUND
         limit = asked.limit
         if asked.background and not asked.as_frames:
@@ -157,13 +159,13 @@ class _Piece:
             yield from messages_json(topic, number, [view], start, end)
 
 
-class RangeReading:
+class RangeReader:
     """Answers to what reads by time or in the background."""
 
     def __init__(self, background: BackgroundReads) -> None:
         self._background = background
 
-    async def answer(self, asked: RangeAsked) -> Response:
+    async def answer(self, asked: RangeRead) -> Response:
         """Return the first messages of what was asked for; wait for one if there is none yet."""
         piece = await self._first(asked)
         if piece.is_empty and asked.wait_ms:
@@ -172,7 +174,7 @@ class RangeReading:
             piece = await self._first(replace(asked, offset=next_offset))
         return piece.response
 
-    async def _first(self, asked: RangeAsked) -> _Piece:
+    async def _first(self, asked: RangeRead) -> _Piece:
         """Read on until there is something, or no more."""
         while True:
             partition = asked.topic.partition(asked.partition)

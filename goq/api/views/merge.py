@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from goq.api.routing_policy import Asked, Document
+from goq.api.routing_policy import Document, MergeContext
 from goq.errors import GroupNotFound
 
 _GROUP_SUMS = ("lag", "ready", "leased", "retry", "blocked", "scheduled", "dead")
@@ -17,7 +17,7 @@ _RATES = ("published_per_s", "published_bytes_per_s", "delivered_per_s", "acked_
 _ARCHIVED_SUMS = ("segments", "messages", "bytes")
 
 
-def merge_topic(documents: Sequence[Document], asked: Asked) -> Document:
+def merge_topic(documents: Sequence[Document], asked: MergeContext) -> Document:
     """Merge what leaders show of a topic; a partition that none of them has is offline."""
     merged = dict(documents[0])
     leaders = asked.leaders(merged["name"])
@@ -44,7 +44,7 @@ def merge_topic(documents: Sequence[Document], asked: Asked) -> Document:
     return merged
 
 
-def is_whole(topic: Document) -> bool:
+def is_shown_by_all(topic: Document) -> bool:
     """Whether all that lead a partition of a merged topic show it.
 
     Without partitions it is not: this node has not heard yet how many there are.
@@ -55,12 +55,12 @@ def is_whole(topic: Document) -> bool:
     )
 
 
-def merge_topics(documents: Sequence[Document], asked: Asked) -> Document:
+def merge_topics(documents: Sequence[Document], asked: MergeContext) -> Document:
     """Merge lists of topics."""
     return {"topics": [merge_topic(some, asked) for some in _by_name(documents, "topics", "name")]}
 
 
-def merge_history(documents: Sequence[Document], _asked: Asked) -> Document:
+def merge_history(documents: Sequence[Document], _asked: MergeContext) -> Document:
     """Merge what leaders hold by day: the amounts of a day add up, and so do the rates."""
     days: dict[str, Document] = {}
     for day in _of_all(documents, "days"):
@@ -84,7 +84,7 @@ def merge_history(documents: Sequence[Document], _asked: Asked) -> Document:
     }
 
 
-def merge_group(documents: Sequence[Document], asked: Asked) -> Document:
+def merge_group(documents: Sequence[Document], asked: MergeContext) -> Document:
     """Merge a group's progress; what was not known to any leader was not there."""
     merged = dict(documents[0])
     found: dict[int, Document] = {}
@@ -108,11 +108,11 @@ def merge_group(documents: Sequence[Document], asked: Asked) -> Document:
     if "known" in merged:
         del merged["known"]
         if not any(each["known"] for each in documents):
-            raise unknown_then(asked.path[0], merged["group"], merged["at"])
+            raise group_unknown_at(asked.path[0], merged["group"], merged["at"])
     return merged
 
 
-def unknown_then(topic: str, group: str, time: str) -> GroupNotFound:
+def group_unknown_at(topic: str, group: str, time: str) -> GroupNotFound:
     """Return the error for a group of which nothing tells at a time."""
     return GroupNotFound(
         f"nothing tells of a group {group[:200]!r} of topic {topic} at {time}; a group begins with"
@@ -121,13 +121,13 @@ def unknown_then(topic: str, group: str, time: str) -> GroupNotFound:
     )
 
 
-def merge_groups(documents: Sequence[Document], asked: Asked) -> Document:
+def merge_groups(documents: Sequence[Document], asked: MergeContext) -> Document:
     """Merge lists of groups."""
     by_name = _by_name(documents, "groups", "group")
     return {"groups": [merge_group(some, asked) for some in by_name]}
 
 
-def merge_partitions(documents: Sequence[Document], _asked: Asked) -> Document:
+def merge_partitions(documents: Sequence[Document], _asked: MergeContext) -> Document:
     """Merge answers that differ in the partitions alone that they tell of."""
     found: dict[int, Document] = {}
     for partition in _of_all(documents, "partitions"):
@@ -135,12 +135,12 @@ def merge_partitions(documents: Sequence[Document], _asked: Asked) -> Document:
     return {**documents[0], "partitions": _by_partition(found)}
 
 
-def merge_standings(documents: Sequence[Document], _asked: Asked) -> Document:
+def merge_assignments(documents: Sequence[Document], _asked: MergeContext) -> Document:
     """Merge what a member has at each leader."""
-    return merge_standing(documents)
+    return merge_assignment(documents)
 
 
-def merge_standing(documents: Sequence[Document]) -> Document:
+def merge_assignment(documents: Sequence[Document]) -> Document:
     """Merge what a member has at each leader; the highest generation is that of all."""
     return {
         "generation": max(each["generation"] for each in documents),
@@ -151,7 +151,7 @@ def merge_standing(documents: Sequence[Document]) -> Document:
     }
 
 
-def merge_members(documents: Sequence[Document], _asked: Asked) -> Document:
+def merge_members(documents: Sequence[Document], _asked: MergeContext) -> Document:
     """Merge the members that leaders know, each with what it has of all."""
     members: dict[str, Document] = {}
     for each in _of_all(documents, "members"):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from goq.api.routing_policy import Asked, Document
+from goq.api.routing_policy import Document, MergeContext
 from goq.broker.search.cursor import read_cursor, write_cursor
 from goq.model import MessageId
 from goq.units import parse_time_us
@@ -19,10 +19,10 @@ PAGE_MESSAGES: Final = 100
 _Place = tuple[int, ...]
 
 
-def by_offset(default_limit: int) -> Callable[[Sequence[Document], Asked], Document]:
+def merge_by_offset(default_limit: int) -> Callable[[Sequence[Document], MergeContext], Document]:
     """Return what merges pages in the order of partition and offset; ``next`` is a message's id."""
 
-    def merge(documents: Sequence[Document], asked: Asked) -> Document:
+    def merge(documents: Sequence[Document], asked: MergeContext) -> Document:
         limit = int(asked.query.get("limit", default_limit))
         messages, is_cut = _merged(documents, limit, _offset_of_message, _offset_of_id)
         behind = min((t for d in documents if (t := d["next"])), key=_offset_of_id, default=None)
@@ -35,7 +35,7 @@ def by_offset(default_limit: int) -> Callable[[Sequence[Document], Asked], Docum
     return merge
 
 
-def by_due(documents: Sequence[Document], asked: Asked) -> Document:
+def merge_by_due_time(documents: Sequence[Document], asked: MergeContext) -> Document:
     """Merge pages in the order of due time; ``next`` is due time, partition and offset."""
     limit = int(asked.query.get("limit", PAGE_MESSAGES))
     messages, is_cut = _merged(documents, limit, _due_of_message, _due_of_text)
@@ -44,7 +44,7 @@ def by_due(documents: Sequence[Document], asked: Asked) -> Document:
     return {"messages": messages, "next": last}
 
 
-def newest_first(documents: Sequence[Document], limit: int) -> Document:
+def merge_newest_first(documents: Sequence[Document], limit: int) -> Document:
     """Merge traces that were found; ``next`` says where to go on in each partition."""
     found = [trace for document in documents for trace in document["traces"]]
     found.sort(key=_time_of_trace, reverse=True)

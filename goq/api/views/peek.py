@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from goq import limits
-from goq.api.codec.messages import JsonMessages, messages_json, put_lane_in_force
+from goq.api.codec.messages import JsonMessages, messages_json, put_current_lane
 from goq.api.schemas.messages import MessagesOut
 from goq.api.views.log_read import read_log
 from goq.broker.broker import Broker
@@ -109,7 +109,7 @@ class Peek:
                     page.passed(topic, number, out.offset)
                     continue
                 out.state, out.attempt = str(state), run.attempt
-                put_lane_in_force(out, topic, partition)
+                put_current_lane(out, topic, partition)
                 if state in _TIMES:
                     setattr(out, _TIMES[state], format_time_us(run.time_ms * 1000))
                 if not page.found.add(out):
