@@ -28,7 +28,7 @@ test-long: $(VENV)/installed-dev   ## every test, the long variants too
 	$(BIN)/python -m pytest
 
 chaos: $(VENV)/installed-dev      ## half an hour of faults on a cluster under load
-	$(BIN)/python -m tests.chaos --minutes 30
+	$(BIN)/python -m tests.process.chaos --minutes 30
 
 sim: $(VENV)/installed-dev        ## whole clusters under faults in simulated time, until Ctrl-C
 	$(BIN)/python -m tests.sim

@@ -1,4 +1,4 @@
-"""Makes the helpers in ``tests/support`` importable, room for many topics, and groups of tests.
+"""Room for many topics, no terminal of the caller's, and groups of tests for several processes.
 
 Tests run in several processes. Those of a group run one after the other in one of them: the tests
 of a file, and all that use Spark.
@@ -8,12 +8,8 @@ from __future__ import annotations
 
 import os
 import resource
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 # The process that tests run in may be told of a terminal, and theirs have other sizes.
 for _size in ("COLUMNS", "LINES"):
@@ -29,5 +25,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put each test into its group: a session of Spark takes long to start, and much memory."""
     with_spark = {item.path for item in items if "spark" in getattr(item, "fixturenames", ())}
     for item in items:
-        group = "spark" if item.path in with_spark else item.path.stem
+        group = "spark" if item.path in with_spark else str(item.path)
         item.add_marker(pytest.mark.xdist_group(group))

@@ -45,9 +45,9 @@ class RequestParser:
     Input is parsed in slices, as a single read may hold thousands of small requests: at
     ``pipeline_requests_max`` waiting requests the rest is kept unparsed until ``resume``.
 
-    llhttp refuses most of what makes a message ambiguous (``tests/http`` has the list). What it
-    lets pass is refused here: versions other than 1.0 and 1.1, a missing or second Host, transfer
-    codings other than a single ``chunked``, and any of them in HTTP/1.0.
+    llhttp refuses most of what makes a message ambiguous (``tests/integration/http`` has the
+    list). What it lets pass is refused here: versions other than 1.0 and 1.1, a missing or second
+    Host, transfer codings other than a single ``chunked``, and any of them in HTTP/1.0.
     """
 
     __slots__ = (

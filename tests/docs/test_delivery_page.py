@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 from goq import limits
 from goq.broker.partition.failure_policy import retry_policy
@@ -13,14 +12,14 @@ from goq.config.topic import TopicSettings
 from goq.delivery.delay.timer_wheel import TimerWheel
 from goq.delivery.events.transitions import TRANSITIONS, State
 from goq.delivery.queues.weighted_sharing import LaneShares
+from tests.support.paths import REPOSITORY
 
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "delivery.md").read_text()
+PAGE = (REPOSITORY / "docs" / "delivery.md").read_text()
 
 
 def test_the_diagram_is_the_one_of_the_table() -> None:
-    command = [sys.executable, str(ROOT / "tools" / "delivery_doc.py"), "--check"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    command = [sys.executable, str(REPOSITORY / "tools" / "delivery_doc.py"), "--check"]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import terminal
 
-README = Path(__file__).parents[2] / "README.md"
+from tests.support.cli import terminal
+from tests.support.paths import REPOSITORY
+
+README = REPOSITORY / "README.md"
 
 
 @pytest.fixture

@@ -7,9 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support import terminal
+from tests.support.cli import terminal
+from tests.support.paths import DOCS
 
-PAGE = Path(__file__).parents[2] / "docs" / "replay.md"
+PAGE = DOCS / "replay.md"
 
 
 def test_the_session_and_the_python_of_the_page_do_what_it_says(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.terminal import Step, pattern, session
+
+from tests.support.cli.terminal import Step, pattern, session
 
 
 @pytest.mark.parametrize(

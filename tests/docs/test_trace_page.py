@@ -7,11 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support import terminal
-
 from goq.delivery.trace.timeline import Name
+from tests.support.cli import terminal
+from tests.support.paths import DOCS
 
-PAGE = Path(__file__).parents[2] / "docs" / "trace.md"
+PAGE = DOCS / "trace.md"
 
 
 def test_the_session_and_the_program_of_the_page_run_as_written(tmp_path: Path) -> None:

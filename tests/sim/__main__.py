@@ -12,16 +12,13 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import nullcontext
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1]))  # where ``support`` is
 
 _EVERY_S = 20.0
 
 
 def main() -> int:
-    from sim.mutations import MUTATIONS
-    from sim.run import run
+    from tests.sim.mutations import MUTATIONS
+    from tests.sim.run import run
 
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
     parser.add_argument("--seeds", default="1-", help="A-B, A- for all from A on, or A")

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from support.delivery_twin import canonical
-
 from goq.broker.log.frame_cache import FrameCache
 from goq.broker.partition.loader import open_partition
 from goq.broker.partition_context import PartitionContext
@@ -20,6 +18,7 @@ from goq.cluster.replication.protocol import PartitionKey
 from goq.errors import GoqError
 from goq.frame.header import parse_header
 from goq.storage.log.log import Log
+from tests.support.delivery.model import canonical
 
 from .books import Books
 from .cluster import GROUP, NAMES, PARTITIONS, SETTINGS, TOPIC, Cluster

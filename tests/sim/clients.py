@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from support.broker_harness import leased
-
 from goq.broker.log.group_commit import Appended
 from goq.broker.partition.partition import LeasedBatch
 from goq.broker.topic.topic import ReceiveRequest
@@ -17,6 +15,7 @@ from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.hashing import partition_of
 from goq.frame.view import FrameView
 from goq.model import Receipt
+from tests.support.broker.harness import leased
 
 from .books import Books
 from .checks import Checks

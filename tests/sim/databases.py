@@ -13,8 +13,8 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from support.disk import SimulatedDisk
-from support.sim.loop import HOME
+from tests.support.replication.loop import HOME
+from tests.support.storage.disk import SimulatedDisk
 
 _KEPT_MAX = 30
 _PAGE_BYTES = 4096

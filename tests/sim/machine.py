@@ -12,10 +12,9 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from support.disk import SimulatedDisk
-from support.sim.node import LoopClock
-
 from goq.storage import node_db as nodedb
+from tests.support.replication.node import LoopClock
+from tests.support.storage.disk import SimulatedDisk
 
 from .databases import Stored
 from .world import World

@@ -7,8 +7,6 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from support.disk import _SimulatedFile
-
 from goq.cluster.liveness.heartbeat import HeartbeatSender
 from goq.cluster.raft.log.journal import FILE_NAME
 from goq.cluster.replication.fetch_server import FetchServer
@@ -16,6 +14,7 @@ from goq.cluster.replication.follower import FollowerReplica
 from goq.cluster.replication.leader import LeaderReplica
 from goq.cluster.replication.progress import LogOffsets, ReplicaProgress
 from goq.cluster.replication.protocol import PartitionUpdate, Position
+from tests.support.storage.disk import _SimulatedFile
 
 Mutation = Callable[[], AbstractContextManager[Any]]
 

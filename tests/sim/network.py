@@ -14,7 +14,8 @@ from collections.abc import Awaitable, Mapping
 from typing import Any, Protocol
 
 import httpx
-from support.sim.loop import HOME
+
+from tests.support.replication.loop import HOME
 
 from .loop import Home
 from .world import World

@@ -15,7 +15,6 @@ from unittest.mock import patch
 
 import pysyncobj.node
 import pysyncobj.syncobj
-from support.sim.loop import HOME, SimExecutor
 
 from goq import limits
 from goq.broker import broker
@@ -34,6 +33,7 @@ from goq.cluster.rpc import client as calling
 from goq.config.topic import TopicSettings
 from goq.errors import ShuttingDown
 from goq.storage.log.log import LogConfig
+from tests.support.replication.loop import HOME, SimExecutor
 
 from .databases import SIMULATED
 from .network import Network, Transports

@@ -7,8 +7,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from random import Random
 from typing import TypeVar
 
-from support.sim.loop import SimExecutor
-
 from goq.broker.broker import Broker
 from goq.broker.partition.partition import Partition
 from goq.cluster.bootstrap import ClusterBootstrap
@@ -16,6 +14,7 @@ from goq.cluster.cluster_node import ClusterNode
 from goq.cluster.raft.node import RaftNode
 from goq.config.node import Config
 from goq.errors import GoqError, Unavailable
+from tests.support.replication.loop import SimExecutor
 
 from .loop import Home
 from .machine import Machine

@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 
 import pysyncobj.syncobj
 import pytest
@@ -17,10 +16,10 @@ import pytest
 from goq import limits
 from goq.broker import broker
 from goq.cluster import bootstrap as membership
-from sim.mutations import MUTATIONS
-from sim.run import run
+from tests.sim.mutations import MUTATIONS
+from tests.sim.run import run
+from tests.support.paths import REPOSITORY
 
-REPOSITORY = Path(__file__).parents[2]
 SEEDS = 200
 AT_ONCE = 25
 _MUTATION_SEEDS = 60
@@ -77,9 +76,8 @@ def test_a_seed_gives_the_same_history_each_time() -> None:
 
 @pytest.mark.parametrize("hash_seed", ["1", "2"])
 def test_a_seed_gives_the_same_history_in_another_process(hash_seed: str) -> None:
-    code = "from sim.run import run; print(run(8).history)"
-    paths = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests")])
-    environment = {**os.environ, "PYTHONPATH": paths, "PYTHONHASHSEED": hash_seed}
+    code = "from tests.sim.run import run; print(run(8).history)"
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONHASHSEED": hash_seed}
     command = [sys.executable, "-c", code]
     output = subprocess.run(command, env=environment, capture_output=True, check=True, timeout=120)
     assert output.stdout.decode().strip() == run(8).history

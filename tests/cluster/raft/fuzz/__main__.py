@@ -7,9 +7,6 @@ import sys
 import time
 from collections import Counter
 from contextlib import nullcontext
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[3]))  # where ``support`` is
 
 
 def main() -> int:

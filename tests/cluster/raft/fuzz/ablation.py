@@ -132,7 +132,7 @@ def stumbles_over_poison() -> AbstractContextManager[Any]:
 
 def syncs_nothing() -> AbstractContextManager[Any]:
     """Write, and never wait for the disk."""
-    return patch("support.disk._SimulatedFile.sync", lambda _file: None)
+    return patch("tests.support.storage.disk._SimulatedFile.sync", lambda _file: None)
 
 
 def checks_nothing() -> AbstractContextManager[Any]:

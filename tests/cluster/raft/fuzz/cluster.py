@@ -7,7 +7,8 @@ from functools import partial
 from random import Random
 
 from pysyncobj import SyncObj
-from support.disk import SimulatedCrash, SimulatedDisk
+
+from tests.support.storage.disk import SimulatedCrash, SimulatedDisk
 
 from .library import Callback, Library, Message, Place, Sizes, inside
 from .machine import Machine, Reached

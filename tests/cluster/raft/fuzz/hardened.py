@@ -9,13 +9,13 @@ from pathlib import Path
 from unittest.mock import patch
 
 from pysyncobj import SyncObj
-from support.disk import SimulatedDisk
 
 from goq import limits
 from goq.cluster.raft import codec
 from goq.cluster.raft.pysyncobj.raft import HardenedSyncObj
 from goq.cluster.raft.state_machine.state_machine import MachineFailed, Request
 from goq.errors import CorruptData, StorageFailed, StorageFull
+from tests.support.storage.disk import SimulatedDisk
 
 from .library import Callback, Message, Place, Sizes
 from .machine import Machine

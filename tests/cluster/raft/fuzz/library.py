@@ -9,7 +9,8 @@ from random import Random
 from typing import Any, Protocol
 
 from pysyncobj import SyncObj, SyncObjConf
-from support.disk import SimulatedDisk
+
+from tests.support.storage.disk import SimulatedDisk
 
 from .machine import Machine
 

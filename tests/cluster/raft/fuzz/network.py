@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 from pysyncobj.node import Node
 from pysyncobj.transport import Transport
-from support.disk import SimulatedCrash
+
+from tests.support.storage.disk import SimulatedCrash
 
 from .library import Message
 from .world import World

@@ -15,7 +15,8 @@ import pysyncobj.syncobj
 from pysyncobj import SyncObj, SyncObjConsumer, replicated
 from pysyncobj.node import Node
 from pysyncobj.serializer import Serializer
-from support.disk import SimulatedDisk
+
+from tests.support.storage.disk import SimulatedDisk
 
 from .library import Callback, Message, Place, Sizes, inside
 from .machine import Machine

@@ -1,3 +1,0 @@
-from support.cli import environment, goq, node, topic
-
-__all__ = ["environment", "goq", "node", "topic"]

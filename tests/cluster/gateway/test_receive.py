@@ -1,0 +1,290 @@
+"""Receiving and settling through any node takes from all of them, each message once."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from goq.api.codec.leased import read_frames
+from goq.api.router import FRAMES
+from tests.support.cluster.running_cluster import RunningCluster, running_cluster
+from tests.support.eventually import eventually
+from tests.support.node.running_node import Answer, RunningNode
+
+
+def test_one_receive_takes_from_all_nodes(cluster: RunningCluster, topic: str) -> None:
+    _publish(cluster, topic, range(6))
+    for number, node in enumerate(cluster.nodes):
+        messages = _receive(node, topic, group=f"g{number}")
+        assert sorted(m["partition"] for m in messages) == list(range(6))
+        assert _settle(node, topic, messages, group=f"g{number}") == {"done": 6, "failed": []}
+
+
+def test_no_more_is_taken_than_was_asked_for(cluster: RunningCluster, topic: str) -> None:
+    _publish(cluster, topic, [n % 6 for n in range(30)])
+    for asked in (1, 7, 12):
+        assert len(_receive(cluster.nodes[1], topic, max=asked)) == asked
+    assert _group(cluster.nodes[0], topic)["leased"] == 20
+
+
+def test_nodes_take_turns(cluster: RunningCluster, topic: str) -> None:
+    _publish(cluster, topic, [n % 6 for n in range(30)])
+    leaders = cluster.leaders(topic)
+    taken = [_receive(cluster.nodes[0], topic, max=1)[0]["partition"] for _ in range(6)]
+    assert sorted(str(leaders[number]) for number in taken) == ["n1", "n1", "n2", "n2", "n3", "n3"]
+
+
+def test_an_answer_has_no_more_bytes_than_a_nodes_own(cluster: RunningCluster, topic: str) -> None:
+    value = "x" * 2_000_000
+    for number in range(6):
+        _publish(cluster, topic, [number], value=value)
+    first = _receive(cluster.nodes[0], topic)
+    assert 1 <= len(first) <= 5
+    assert _group(cluster.nodes[0], topic)["leased"] == len(first)
+    rest = _receive(cluster.nodes[0], topic)
+    assert len(first) + len(rest) == 6
+
+
+def test_frames_of_all_nodes_come_in_one_answer(cluster: RunningCluster, topic: str) -> None:
+    _publish(cluster, topic, [n % 6 for n in range(18)])
+    found = _receive_frames(cluster.nodes[2], topic)
+    assert found.message_count == 18
+    assert found.preface is not None
+    assert sorted(d["partition"] for d in found.preface["deliveries"]) == list(range(6))
+    receipts = [str(receipt) for receipt in found.receipts()]
+    body = {"receipts": receipts}
+    answer = cluster.nodes[0].call("POST", _path(topic, "ack"), body)
+    assert answer == {"done": 18, "failed": []}
+    assert _receive_frames(cluster.nodes[2], topic).message_count == 0
+
+
+def test_who_waits_at_one_node_gets_what_another_node_stores(
+    cluster: RunningCluster, topic: str
+) -> None:
+    for waits, (number, leader) in zip(
+        [*cluster.nodes, *cluster.nodes], enumerate(cluster.leaders(topic)), strict=True
+    ):
+        with ThreadPoolExecutor(1) as thread:
+            asked = thread.submit(_receive, waits, topic, wait="20s")
+            eventually(lambda leader=leader: _waiters(cluster.by_name[str(leader)], topic))
+            _publish(cluster, topic, [number])
+            (message,) = asked.result()
+        assert message["partition"] == number
+        assert _settle(waits, topic, [message])["done"] == 1
+
+
+def test_a_wait_ends_with_nothing(cluster: RunningCluster, topic: str) -> None:
+    for node in cluster.nodes:
+        assert _receive(node, topic, wait="100ms") == []
+
+
+def test_many_consumers_at_all_nodes_get_each_message_once(
+    cluster: RunningCluster, topic: str
+) -> None:
+    done: list[str] = []
+    lock = threading.Lock()
+
+    def consume(node: RunningNode) -> None:
+        while len(done) < 300:
+            messages = _receive(node, topic, max=7, wait="500ms")
+            if messages:
+                assert _settle(node, topic, messages)["failed"] == []
+            with lock:
+                done.extend(message["id"] for message in messages)
+
+    with ThreadPoolExecutor(6) as threads:
+        running = [threads.submit(consume, node) for node in cluster.nodes * 2]
+        for _ in range(10):
+            _publish(cluster, topic, [n % 6 for n in range(30)])
+        for each in running:
+            each.result()
+    assert len(done) == len(set(done)) == 300
+    assert _group(cluster.nodes[0], topic)["lag"] == 0
+
+
+def test_what_a_client_that_is_gone_was_given_is_ready_again(
+    cluster: RunningCluster, topic: str
+) -> None:
+    for node in cluster.nodes:
+        for _ in range(5):
+            with _sent(node, topic, max=100, wait="30s"):
+                eventually(lambda: all(_waiters(each, topic) for each in cluster.nodes))
+            _publish(cluster, topic, range(6))
+            eventually(lambda: _group(cluster.nodes[0], topic)["ready"] == 6)
+            messages = _receive(cluster.nodes[0], topic)
+            assert [message["attempt"] for message in messages] == [1] * 6
+            assert _settle(cluster.nodes[0], topic, messages)["done"] == 6
+
+
+def test_receipts_are_settled_by_who_leads_their_partitions(
+    cluster: RunningCluster, topic: str
+) -> None:
+    _publish(cluster, topic, [n % 6 for n in range(24)])
+    messages = _receive(cluster.nodes[0], topic)
+    assert len(messages) == 24
+    for number, verb in enumerate(("extend", "nack", "reject", "ack")):
+        some = messages[number::4]
+        node = cluster.nodes[number % 3]
+        assert _settle(node, topic, some, verb=verb) == {"done": 6, "failed": []}
+    lost = [messages[0]["receipt"], "5:99:0", messages[3]["receipt"], "77:1:0", "0:99:3"]
+    for node in cluster.nodes:
+        answer = node.call("POST", _path(topic, "ack"), {"receipts": lost[1:]})
+        assert answer["done"] == 0
+        assert [failed["receipt"] for failed in answer["failed"]] == lost[1:]
+        assert {failed["code"] for failed in answer["failed"]} == {"lease_lost"}
+
+
+@pytest.mark.parametrize(
+    ("verb", "body"),
+    [
+        ("ack", b"{"),
+        ("ack", b"[]"),
+        ("ack", b'{"receipts": ["\xff"]}'),
+        ("receive", b'{"consumer": "\xff"}'),
+        ("receive", b"[" * 100_000),
+        ("ack", {"receipts": ["no receipt"]}),
+        ("ack", {"receipts": ["0:1:2"], "unknown": 1}),
+        ("nack", {"receipts": ["0:1:2", "1:1:2"], "delay": "soon"}),
+        ("receive", {"max": 0}),
+        ("receive", {"max": 1, "wait": "long"}),
+        ("receive", {"visibility": 0}),
+        ("receive", {"limit": 3}),
+        ("receive", {"consumer": "c" * 1000}),
+    ],
+)
+def test_a_mistake_is_refused_as_on_a_node_of_its_own(
+    cluster: RunningCluster, topic: str, verb: str, body: object
+) -> None:
+    headers = {"Content-Type": "application/json"}
+    local = {**headers, "Goq-Local": "true"}
+    expected = cluster.nodes[0].request("POST", _path(topic, verb), body, local)
+    assert 400 <= expected.status < 500
+    for node in cluster.nodes:
+        answer = node.request("POST", _path(topic, verb), body, headers)
+        assert (answer.status, answer.json) == (expected.status, expected.json)
+
+
+def test_a_group_is_reset_on_all_nodes(cluster: RunningCluster, topic: str) -> None:
+    _publish(cluster, topic, [n % 6 for n in range(12)])
+    messages = _receive(cluster.nodes[0], topic)
+    assert _settle(cluster.nodes[0], topic, messages)["done"] == 12
+    path = _path(topic, "reset")
+    plan = cluster.nodes[1].call("POST", path, {"to": "earliest", "dry_run": True})
+    assert [p["redelivers"] for p in plan["partitions"]] == [2] * 6
+    assert _group(cluster.nodes[2], topic)["lag"] == 0
+    one = cluster.nodes[1].call("POST", path, {"to": "earliest", "partition": 3})
+    assert [p["partition"] for p in one["partitions"]] == [3]
+    assert _group(cluster.nodes[2], topic)["lag"] == 2
+    cluster.nodes[2].call("POST", path, {"to": "earliest"})
+    assert _group(cluster.nodes[0], topic)["lag"] == 12
+
+
+def test_a_deleted_group_begins_anew_on_all_nodes(cluster: RunningCluster, topic: str) -> None:
+    _publish(cluster, topic, [n % 6 for n in range(12)])
+    for node in cluster.nodes:
+        assert len(_receive(node, topic)) == 12
+        assert node.request("DELETE", _path(topic)).status == 204
+        eventually(lambda: all(_is_missing(each, topic) for each in cluster.nodes))
+
+
+def test_settings_of_a_group_hold_on_all_nodes(cluster: RunningCluster, topic: str) -> None:
+    body = {"settings": {"visibility_timeout": "17s"}}
+    shown = cluster.nodes[1].call("PUT", _path(topic), body)
+    assert shown["settings"]["visibility_timeout"] == "17s"
+    _receive(cluster.nodes[2], topic)
+    for node in cluster.nodes:
+        eventually(lambda node=node: _group(node, topic)["settings"]["visibility_timeout"] == "17s")
+
+
+def test_while_a_leader_is_gone_consumers_get_answers_and_its_messages_come_later() -> None:
+    with running_cluster() as cluster:
+        cluster.create("t")
+        _publish(cluster, "t", range(6))
+        node = cluster.by_name["n1"]
+        messages = _receive(node, "t")
+        assert len(messages) == 6
+        assert _settle(node, "t", messages[:3])["done"] == 3
+        with ThreadPoolExecutor(3) as threads:
+            asked: list[Future[Answer]] = [
+                threads.submit(
+                    node.request, "POST", _path("t", "receive", group=group), {"wait": "8s"}
+                )
+                for group in ("g", "g", "other")
+            ]
+            eventually(lambda: _waiters(cluster.by_name["n3"], "t"))
+            cluster.stop("n3")
+            _, _, other = [each.result() for each in asked]
+        assert [each.result().status for each in asked] == [200, 200, 200]
+        assert len(other.json["messages"]) == 1
+        answer = _settle(node, "t", messages[3:])
+        assert answer == {"done": 3, "failed": []}
+        assert None not in cluster.leaders("t")
+        assert "n3" not in cluster.leaders("t")
+        _publish(cluster, "t", range(6), through=node)
+        assert len(_receive(cluster.by_name["n2"], "t", wait="5s")) > 0
+
+
+def _publish(
+    cluster: RunningCluster,
+    topic: str,
+    partitions: Any,
+    *,
+    value: str = "v",
+    through: RunningNode | None = None,
+) -> None:
+    messages = [{"value": value, "partition": number} for number in partitions]
+    node = through or cluster.nodes[0]
+    node.call("POST", f"/v1/topics/{topic}/messages", {"messages": messages})
+
+
+def _receive(node: RunningNode, topic: str, group: str = "g", **asked: Any) -> list[Any]:
+    path = _path(topic, "receive", group=group)
+    messages: list[Any] = node.call("POST", path, {"max": 100, **asked})["messages"]
+    return messages
+
+
+def _receive_frames(node: RunningNode, topic: str) -> Any:
+    answer = node.request("POST", _path(topic, "receive"), {"max": 100}, {"Accept": FRAMES})
+    assert answer.status == 200
+    assert answer.headers["content-type"] == FRAMES
+    return read_frames(answer.body)
+
+
+def _settle(
+    node: RunningNode, topic: str, messages: list[Any], *, verb: str = "ack", group: str = "g"
+) -> Any:
+    receipts = [message["receipt"] for message in messages]
+    return node.call("POST", _path(topic, verb, group=group), {"receipts": receipts})
+
+
+def _group(node: RunningNode, topic: str) -> Any:
+    return node.call("GET", _path(topic))
+
+
+def _is_missing(node: RunningNode, topic: str) -> bool:
+    return node.request("GET", _path(topic)).status == 404
+
+
+def _path(topic: str, verb: str = "", *, group: str = "g") -> str:
+    return f"/v1/topics/{topic}/groups/{group}" + (f"/{verb}" if verb else "")
+
+
+def _waiters(node: RunningNode, topic: str) -> int:
+    broker = node.node.broker
+    assert broker is not None
+    return node.on_loop(lambda: broker.topic(topic).waiters.count("g"))
+
+
+def _sent(node: RunningNode, topic: str, **asked: Any) -> socket.socket:
+    """Send a receive, and return its connection."""
+    body = json.dumps(asked).encode()
+    connection = socket.create_connection(node.address)
+    head = f"POST {_path(topic, 'receive')} HTTP/1.1\r\nHost: x\r\n"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    connection.sendall(head.encode() + body)
+    return connection

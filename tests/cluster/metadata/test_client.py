@@ -1,0 +1,68 @@
+"""What was proposed is applied, or refused with an error of goq that says why."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goq.cluster.metadata.client import Proposing
+from goq.cluster.metadata.commands import (
+    AlterInSync,
+    FenceNode,
+    LeaveNode,
+    RegisterNode,
+    RemoveNode,
+)
+from goq.cluster.metadata.state_machine import MetadataMachine
+from goq.cluster.raft.node import RaftNode
+from goq.errors import Conflict, GoqError, NodeNotFound, TopicNotFound
+from tests.support.metadata.local_raft import proposing
+from tests.support.raft.group import PATIENT, member_specs, settings_of
+
+
+def test_what_is_accepted_is_known_on_return() -> None:
+    cluster = proposing()
+    accepted = asyncio.run(cluster.propose(RegisterNode("n1", 1, "http://n1", "n1:1")))
+    assert accepted.done == "node n1 joined"
+    assert list(cluster.state.nodes) == ["n1"]
+
+
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        (LeaveNode("n9"), NodeNotFound),
+        (RemoveNode("n1"), Conflict),
+        (AlterInSync("t", 1, 0, 1, "n1", 1, {"n1": 1}), TopicNotFound),
+    ],
+)
+def test_what_is_refused_raises_why(command: Any, error: type[GoqError]) -> None:
+    cluster = proposing()
+    asyncio.run(cluster.propose(RegisterNode("n1", 1, "http://n1", "n1:1")))
+    with pytest.raises(error):
+        asyncio.run(cluster.propose(command))
+    assert asyncio.run(cluster.propose_surely(command)) is None
+
+
+def test_what_is_refused_is_known_not_to_be_done_by_a_real_group_too(tmp_path: Path) -> None:
+    async def life() -> None:
+        [spec] = specs = member_specs(1)
+        name = spec.partition("=")[0]
+        (tmp_path / name).mkdir()
+        machine = MetadataMachine(tmp_path / name)
+        raft = RaftNode(settings_of(spec, specs, tmp_path, PATIENT), machine)
+        await raft.start()
+        try:
+            cluster = Proposing(raft, machine)
+            await cluster.propose(RegisterNode("n1", 2, "http://h:1", "h:2", None), 60.0)
+            with pytest.raises(Conflict):
+                await cluster.propose(FenceNode("n1", 1), 60.0)
+            assert await cluster.propose_surely(FenceNode("n1", 1)) is None
+            assert cluster.state.nodes["n1"].is_up
+        finally:
+            await raft.stop()
+            machine.close()
+
+    asyncio.run(life())

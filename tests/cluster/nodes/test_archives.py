@@ -1,0 +1,64 @@
+"""Archives and manifests of whole nodes: whoever leads next has what another leader deleted."""
+
+from __future__ import annotations
+
+from goq.broker.partition_context import PartitionId
+from goq.client import Client
+from goq.storage.disk import RealDisk
+from goq.storage.verify import verify_data_dir
+from tests.support.cluster.running_cluster import RunningCluster, running_cluster
+from tests.support.eventually import eventually
+from tests.support.node.archive import publish_segments, retire, value_of
+from tests.support.node.running_node import RunningNode
+
+MESSAGES = 6
+IDENTITY = PartitionId("t", 0)
+
+
+def archived_to(node: RunningNode) -> int:
+    """Return up to which message a node has everything in its archive."""
+
+    def read() -> int:
+        assert node.node.broker is not None
+        end = 0
+        for row in node.node.broker.archive.rows(IDENTITY, "messages"):
+            end = row.end_offset if row.base_offset == end else end
+        return end
+
+    return node.on_loop(read)
+
+
+def led_by(cluster: RunningCluster, *, other_than: str = "") -> str:
+    """Return who leads the partition, once somebody else does."""
+    found: list[str | None] = []
+
+    def leads() -> bool:
+        found[:] = [name for name in cluster.leaders("t") if name not in (None, other_than)]
+        return bool(found)
+
+    eventually(leads)
+    assert found[0] is not None
+    return found[0]
+
+
+def test_the_next_leader_reads_what_another_has_archived_and_every_folder_is_sound() -> None:
+    with running_cluster() as cluster:
+        cluster.create("t", 1, archive=True)
+        first = led_by(cluster)
+        publish_segments(cluster.by_name[first], "t", range(MESSAGES))
+        retire(cluster.by_name[first], "t", archive=True)
+        least = archived_to(cluster.by_name[first])
+        assert least > 1
+        eventually(lambda: all(archived_to(node) == least for node in cluster.nodes))
+        for node in cluster.nodes:
+            report = verify_data_dir(RealDisk(), node.data_dir)
+            assert report.is_sound, (node.data_dir, report)
+            assert sum(log.report.messages for log in report.logs if log.log == "messages") < least
+        cluster.stop(first)
+        second = led_by(cluster, other_than=first)
+        with Client(cluster.by_name[second].url) as client:
+            found = client.read("t", partition=0, offset=0, include_deleted=True).messages
+            assert [m.value for m in found] == [value_of(number) for number in range(MESSAGES)]
+            trace = client.trace("t:0:0")
+            assert trace["events"]
+            assert not trace["incomplete"]

@@ -1,0 +1,161 @@
+"""``goq cluster`` on a real cluster that grows and shrinks, and how trouble is shown."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goq_cli.output.cluster import is_degraded, print_cluster, summary
+from tests.support.cli.command import Run
+from tests.support.cluster.members import Members, members
+from tests.support.eventually import eventually
+
+WELL: dict[str, Any] = {
+    "version": 9,
+    "node": "n1",
+    "cluster": True,
+    "controller": "n1",
+    "nodes": [
+        {"id": "n1", "url": "http://n1", "status": "up", "incarnation": 1},
+        {"id": "n2", "url": "http://n2", "status": "leaving", "incarnation": 1},
+    ],
+    "topics": [
+        {
+            "name": "t",
+            "partitions": [
+                {
+                    "partition": 0,
+                    "leader": "n1",
+                    "replicas": ["n1", "n2"],
+                    "in_sync": ["n1", "n2"],
+                    "offline": False,
+                    "wanted": 2,
+                    "followers": [{"node": "n2", "lag_messages": 7, "lag_s": 1.5}],
+                }
+            ],
+        }
+    ],
+    "under_replicated": [],
+    "offline": [],
+    "moves": [
+        {
+            "topic": "t",
+            "partition": 0,
+            "replicas": ["n1", "n2"],
+            "target": ["n1", "n3"],
+            "state": "copying",
+            "progress": 0.25,
+        }
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Members]:
+    with members(Path(tmp_path_factory.mktemp("cluster"))) as some:
+        some.start("n1")
+        eventually(lambda: some.statuses("n1") == {"n1": "up"})
+        some.start("n2", via="n1")
+        eventually(lambda: some.statuses("n1") == {"n1": "up", "n2": "up"})
+        yield some
+
+
+@pytest.fixture
+def run(goq: Run, cluster: Members) -> Run:
+    """Run ``goq`` on the cluster's first node."""
+
+    def on_first(*arguments: str, **more: Any) -> Any:
+        return goq(*arguments, GOQ_SERVER=cluster.running["n1"].url, **more)
+
+    return on_first
+
+
+def test_a_cluster_is_shown_grown_moved_and_shrunk(run: Run, cluster: Members, topic: str) -> None:
+    run("cluster", "set", "replication_factor=2")
+    run("topic", "create", topic, "--partitions", "2")
+    eventually(lambda: json.loads(run("cluster", "status", "--json").stdout)["topics"])
+    shown = run("cluster", "status", "--partitions").stdout.decode()
+    assert shown.startswith("ok: 2 nodes, controller n1, 2 partitions\n")
+    assert f"{topic}:1" in shown
+    assert run("cluster", "nodes").stdout.decode().count("\tup\t") == 2
+
+    assert f"--join {cluster.running['n1'].url}" in run("cluster", "join").stdout.decode()
+    cluster.start("n3", via="n1")
+    eventually(lambda: cluster.statuses("n1").get("n3") == "up")
+    planned = json.loads(run("cluster", "rebalance", "--dry-run", "--json").stdout)
+    assert planned["dry_run"]
+    assert planned["moves"]
+    run("cluster", "move", topic, "0", "--to", "n3,n1")
+    eventually(lambda: _partition(run, 0)["replicas"] == ["n3", "n1"])
+    run("cluster", "elect", topic, "1", "--leader", _partition(run, 1)["replicas"][1])
+
+    left = run("cluster", "leave", "n3", "--json")
+    assert json.loads(left.stdout) == {"left": "n3"}
+    assert set(cluster.statuses("n2")) == {"n1", "n2"}
+
+
+def _partition(run: Run, number: int) -> dict[str, Any]:
+    state = json.loads(run("cluster", "status", "--json").stdout)
+    found: dict[str, Any] = state["topics"][0]["partitions"][number]
+    return found
+
+
+def test_what_is_refused_ends_with_its_code(run: Run) -> None:
+    assert b"no node 'n9'" in run("cluster", "leave", "n9", code=3).stderr
+    assert b"1 to 7" in run("cluster", "set", "min_insync=8", code=7).stderr
+    assert b"no setting" in run("cluster", "set", "min_in_sync=1", code=2).stderr
+    assert b"--to" in run("cluster", "move", "t", "0", code=2).stderr
+    run("cluster", "elect", "none", "0", code=3)
+
+
+def test_settings_take_sizes(run: Run) -> None:
+    shown = json.loads(run("cluster", "set", "move_bytes_per_s=50MB", "--json").stdout)
+    assert shown["move_bytes_per_s"] == 50_000_000
+    run("cluster", "set", "move_bytes_per_s=0")
+
+
+def test_a_node_of_its_own_says_so(goq: Run) -> None:
+    assert b"is on its own" in goq("cluster", "status").stdout
+    assert b"on its own" in goq("cluster", "rebalance", code=6).stderr
+
+
+def test_a_move_and_a_leaving_node_are_no_trouble(capsys: pytest.CaptureFixture[str]) -> None:
+    assert not is_degraded(WELL)
+    print_cluster(WELL, all_partitions=True)
+    shown = capsys.readouterr().out
+    assert "ok: 2 nodes, controller n1, 1 partitions, 1 moving" in shown
+    assert "t:0\tn1\tn1,n2\tn1,n2\tn2:7\tn2:1.5 s\t" in shown
+    assert "t:0\tn1,n2\tn1,n3\tcopying 25%" in shown
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"controller": None}, "NO CONTROLLER"),
+        ({"offline": ["t:0"]}, "1 offline"),
+        ({"under_replicated": ["t:0"]}, "1 under-replicated"),
+        ({"nodes": [{"id": "n1", "url": "", "status": "fenced"}]}, "1 nodes"),
+        ({"nodes": [{"id": "n1", "url": "", "status": "unfit", "reason": "full"}]}, "1 nodes"),
+    ],
+)
+def test_trouble_is_said_in_the_first_line(change: dict[str, Any], said: str) -> None:
+    degraded = copy.deepcopy(WELL) | change
+    assert is_degraded(degraded)
+    assert summary(degraded).startswith("degraded: ")
+    assert said in summary(degraded)
+
+
+def test_a_damaged_or_offline_partition_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    degraded = copy.deepcopy(WELL)
+    partition = degraded["topics"][0]["partitions"][0]
+    partition |= {"leader": None, "offline": True, "damaged": ["n2"], "in_sync": ["n1"]}
+    print_cluster(degraded, all_partitions=False)
+    shown = capsys.readouterr().out
+    assert is_degraded(degraded)
+    assert "t:0\tnone\tn1,n2\tn1\t" in shown
+    assert "offline, under-replicated (1 of 2), damaged on n2" in shown

@@ -1,0 +1,103 @@
+"""A disk that is full while terms change: what a node is in is what it has written."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from goq.cluster.raft.log.journal import Journal
+from goq.cluster.raft.state_machine.state_machine import Request
+from goq.errors import StorageFull
+from tests.cluster.raft.fuzz.cluster import Cluster
+from tests.cluster.raft.fuzz.hardened import Hardened
+from tests.cluster.raft.fuzz.library import inside
+from tests.cluster.raft.fuzz.network import Network
+from tests.cluster.raft.fuzz.patches import library_in
+from tests.cluster.raft.fuzz.profile import any_sizes
+from tests.cluster.raft.fuzz.watch import Watch
+from tests.cluster.raft.fuzz.world import World
+from tests.support.raft.node import Words, elect, hardened, manual_time
+from tests.support.storage.disk import SimulatedDisk
+
+
+def full(operation: str, _path: Path) -> int | None:
+    return errno.ENOSPC if operation == "append" else None
+
+
+def test_a_term_that_does_not_fit_on_the_disk_is_not_taken() -> None:
+    disk = SimulatedDisk(Random(1))
+    journal = Journal.open(disk, Path("/raft"), ["n1"])
+    journal.set_term(3, "n1")
+    disk.fault = full
+    with pytest.raises(StorageFull):
+        journal.set_term(4, "n2")
+    assert (journal.getCurrentTerm(), journal.getVotedForNodeId()) == (3, "n1")
+    disk.fault = lambda _operation, _path: None
+    journal.sync()
+    disk.crash(power=True)
+    opened = Journal.open(disk, Path("/raft"), ["n1"])
+    assert (opened.getCurrentTerm(), opened.getVotedForNodeId()) == (3, "n1")
+
+
+def test_a_leader_on_a_full_disk_does_not_lead_in_the_term_of_another() -> None:
+    world = World(1)
+    with library_in(world):
+        watch = Watch(world)
+        network = Network(world, latency_s=0.005, crossing=False)
+        cluster = Cluster(world, watch, network, Hardened(), any_sizes(Random(1)))
+        ids = ["n1", "n2", "n3"]
+        for node_id in ids:
+            cluster.start(cluster.add(node_id, [other for other in ids if other != node_id]))
+        world.run_until(20, lambda: cluster.leader() is not None)
+        leader = cluster.leader()
+        assert leader is not None
+        raft, term = leader.raft, leader.raft.raftCurrentTerm
+        candidate = next(node_id for node_id in ids if node_id != leader.id)
+        message = {"type": "request_vote", "term": term + 1}
+        message |= {"last_log_index": 100, "last_log_term": term}
+        leader.disk.fault = full
+        endpoint = inside(raft, "transport")
+        cluster.run(leader, raft, lambda: endpoint.received(candidate, message))
+        assert raft._isLeader()
+        assert raft.raftCurrentTerm == term
+        leader.disk.fault = lambda _operation, _path: None
+        cluster.run(leader, raft, lambda: endpoint.received(candidate, message))
+        assert not raft._isLeader()
+        assert raft.raftCurrentTerm == term + 1
+        assert watch.broken == []
+
+
+class FullWords(Words):
+    """A machine whose database is full for a while."""
+
+    is_full = False
+
+    def apply(self, request: Request, index: int) -> int:
+        if self.is_full:
+            raise StorageFull("no room on the disk for the database")
+        return super().apply(request, index)
+
+
+def test_a_command_that_the_machine_has_no_room_for_is_applied_when_there_is_some() -> None:
+    disk = SimulatedDisk(Random(1))
+    machine = FullWords(disk)
+    told: list[Any] = []
+    with manual_time() as time:
+        node = hardened("n1", [], disk, machine=machine)
+        elect(node, time)
+        machine.is_full = True
+        node.apply("first", lambda result, _reason: told.append(result))
+        node.apply("second", lambda result, _reason: told.append(result))
+        time.tick(node)  # they come into the log
+        for _ in range(3):
+            with pytest.raises(StorageFull):
+                time.tick(node)
+        assert (machine.words, told, node.failure) == ([], [], None)
+        machine.is_full = False
+        time.tick(node, 3)
+    assert machine.words == ["first", "second"]
+    assert told == [1, 2]

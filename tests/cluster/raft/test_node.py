@@ -1,0 +1,396 @@
+"""Whole members on the loopback interface: they agree, remember, let in, part and hand over."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from goq import limits
+from goq.cluster.raft.member import Member
+from goq.cluster.raft.state_machine.watched import Applied
+from goq.cluster.raft.timing import Timing
+from goq.errors import (
+    Conflict,
+    CorruptData,
+    GoqError,
+    InvalidInput,
+    ShuttingDown,
+    TimedOut,
+    TooLarge,
+    TooManyRequests,
+    Unavailable,
+)
+from tests.support.raft.group import PATIENT, Running, member_specs
+
+WAIT_S = 60.0
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def run(test: Awaitable[None]) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(2 * WAIT_S):
+            await test
+
+    asyncio.run(main())
+
+
+@asynccontextmanager
+async def group(folder: Path, count: int, timing: Timing = PATIENT) -> AsyncIterator[list[Running]]:
+    specs = member_specs(count)
+    members = [Running(spec, specs, folder, timing) for spec in specs]
+    try:
+        await asyncio.gather(*(member.start() for member in members))
+        yield members
+    finally:
+        await asyncio.gather(*(member.stop() for member in members))
+
+
+async def leader_of(members: list[Running]) -> Running:
+    await until(lambda: any(member.node.is_leader for member in members))
+    return next(member for member in members if member.node.is_leader)
+
+
+def test_one_node_agrees_with_itself_and_remembers(tmp_path: Path) -> None:
+    async def test() -> None:
+        specs = member_specs(1)
+        for life in range(3):
+            member = await Running(specs[0], specs, tmp_path).start()
+            assert await member.set(f"key {life}", "value") == {"set": f"key {life}"}
+            await member.stop()
+        member = await Running(specs[0], specs, tmp_path).start()
+        await member.node.barrier(WAIT_S)
+        assert member.rows() == {f"key {life}": ("value", 1) for life in range(3)}
+        await member.stop()
+
+    run(test())
+
+
+def test_three_nodes_agree_whoever_is_asked(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with group(tmp_path, 3) as members:
+            sets = [
+                member.set(f"{member.id} {number}", "x")
+                for member in members
+                for number in range(40)
+            ]
+            await asyncio.gather(*sets)
+            for member in members:
+                await member.node.barrier(WAIT_S)
+            assert len(members[0].rows()) == 120
+            assert members[0].rows() == members[1].rows() == members[2].rows()
+            assert len({member.node.leader for member in members}) == 1
+
+    run(test())
+
+
+def test_what_the_machine_refuses_is_raised_where_it_was_proposed(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with group(tmp_path, 3) as members:
+            for member in members:
+                with pytest.raises(Conflict, match="key is not to be set"):
+                    await member.node.propose(["refuse", "key", "x"], WAIT_S)
+                with pytest.raises(GoqError, match="ValueError"):
+                    await member.node.propose(["fail", "key", "x"], WAIT_S)
+            await members[0].set("other", "x")
+            assert members[0].rows() == {"other": ("x", 1)}
+
+    run(test())
+
+
+def test_what_cannot_be_proposed_is_refused_at_once(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with group(tmp_path, 1) as (member,):
+            with pytest.raises(InvalidInput):
+                await member.node.propose(object())
+            room = limits.RAFT_COMMAND_BYTES_MAX - 100
+            await member.set("fits", "x" * room)
+            with pytest.raises(TooLarge):
+                await member.set("too large", "x" * (room + 100))
+
+    run(test())
+
+
+def test_a_request_that_is_proposed_twice_is_applied_once(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with group(tmp_path, 3) as members:
+            request = members[0].node.new_request()
+            results = [await member.set("key", "x", request=request) for member in members]
+            assert results == [{"set": "key"}] * 3
+            assert members[0].rows() == {"key": ("x", 1)}
+
+    run(test())
+
+
+def test_without_a_majority_nothing_is_applied_and_that_is_told(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with group(tmp_path, 3) as members:
+            leader = await leader_of(members)
+            await leader.set("before", "x")
+            others = [member for member in members if member is not leader]
+            for member in others:
+                await member.node.stop()
+            with pytest.raises(TimedOut):
+                await leader.node.propose(["set", "key", "x"], 0.5)
+            await until(lambda: not leader.node.is_leader)
+            with pytest.raises(Unavailable):
+                await leader.node.propose(["set", "key", "x"], 0.5)
+            assert leader.rows() == {"before": ("x", 1)}
+
+    run(test())
+
+
+def test_a_follower_that_was_away_gets_what_it_missed_as_a_snapshot(tmp_path: Path) -> None:
+    async def test() -> None:
+        timing = Timing(0.05, 0.6, 1.2, 1.8, log_entries=20, piece_bytes=1000)
+        specs = member_specs(3)
+        members = [await Running(spec, specs, tmp_path, timing).start() for spec in specs]
+        leader = await leader_of(members)
+        away = next(member for member in members if member is not leader)
+        await leader.set("before", "x")
+        await away.stop()
+        await asyncio.gather(*(leader.set(f"key {n}", "x" * 100) for n in range(200)))
+        applied: list[Applied] = []
+        back = Running(away.spec, [], tmp_path, timing, on_applied=applied.extend)
+        assert len(back.rows()) < 10
+        await back.start()
+        await back.node.barrier(WAIT_S)
+        assert len(back.rows()) == 201
+        assert back.rows() == leader.rows()
+        assert [news.index for news in applied if news.request is None]
+        members[members.index(away)] = back
+        await asyncio.gather(*(member.stop() for member in members))
+
+    run(test())
+
+
+def test_a_cluster_grows_from_one_node_and_shrinks_again(tmp_path: Path) -> None:
+    async def test() -> None:
+        specs = member_specs(3)
+        first = await Running(specs[0], specs[:1], tmp_path).start()
+        await first.set("alone", "x")
+        members = [first]
+        for count in (2, 3):
+            newcomer = await Running(specs[count - 1], specs[: count - 1], tmp_path).start()
+            await first.node.add_member(specs[count - 1], WAIT_S)
+            members.append(newcomer)
+            await newcomer.node.barrier(WAIT_S)
+            assert newcomer.rows()["alone"] == ("x", 1)
+        assert [sorted(member.node.view.members) for member in members] == [sorted(specs)] * 3
+        await first.node.add_member(specs[2], WAIT_S)  # it is one already
+        leader = await leader_of(members)
+        gone = next(member for member in members if member is not leader)
+        await leader.node.remove_member(gone.id, WAIT_S)
+        await gone.stop()
+        members.remove(gone)
+        await leader.set("without", "x")
+        with pytest.raises(Conflict, match="hand the leadership over first"):
+            await leader.node.remove_member(leader.id, WAIT_S)
+        await asyncio.gather(*(member.stop() for member in members))
+
+    run(test())
+
+
+def test_a_removed_id_comes_again_with_another_disk_and_not_with_the_old_one(
+    tmp_path: Path,
+) -> None:
+    async def test() -> None:
+        async with group(tmp_path, 3) as members:
+            leader = await leader_of(members)
+            await leader.set("before", "x")
+            gone, other = (member for member in members if member is not leader)
+            await gone.stop()
+            new = f"{gone.spec}/d2"
+            with pytest.raises(Conflict, match="is a member already"):
+                await leader.node.add_member(new, WAIT_S)
+            await leader.node.remove_member(gone.id, WAIT_S)
+            specs = [leader.spec, other.spec]
+            again = await Running(new, specs, tmp_path / "again").start()
+            await leader.node.add_member(new, WAIT_S)
+            await again.node.barrier(WAIT_S)
+            assert again.rows() == leader.rows()
+            assert new in other.node.view.members
+            await again.stop()
+            for disk in ("", "/d1"):
+                old = await Running(f"{gone.spec}{disk}", specs, tmp_path).start()
+                await until(lambda old=old: old.node.view.refused_by)
+                await until(lambda: gone.id in leader.node.view.refused)
+                assert old.node.view.leader is None
+                await old.stop()
+            again = members[members.index(gone)] = Running(new, [], tmp_path / "again")
+            await again.start()
+            await again.node.barrier(WAIT_S)
+
+    run(test())
+
+
+def test_a_node_that_is_no_member_is_not_heard(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with group(tmp_path, 2) as members:
+            leader = await leader_of(members)
+            await leader.set("key", "x")
+            term = leader.node.view.term
+            specs = [member.spec for member in members]
+            stranger = Running(member_specs(3)[2], specs, tmp_path)
+            await stranger.start()
+            with pytest.raises(Unavailable):
+                await stranger.node.propose(["set", "key", "y"], 2.0)
+            assert stranger.node.view.term == 0  # it did not even stand for election
+            assert leader.node.view.term == term
+            await stranger.stop()
+
+    run(test())
+
+
+def test_the_leader_hands_over_to_whom_it_is_told(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with group(tmp_path, 3) as members:
+            leader = await leader_of(members)
+            await leader.set("key", "x")
+            follower = next(member for member in members if member is not leader)
+            with pytest.raises(Conflict, match="does not lead"):
+                await follower.node.transfer_leadership()
+            await leader.node.transfer_leadership(follower.id, WAIT_S)
+            assert not leader.node.is_leader
+            assert await leader.set("key", "y")
+            assert follower.rows()["key"][0] == "y"
+
+    run(test())
+
+
+def test_members_are_those_in_the_log_whatever_a_node_is_started_with(tmp_path: Path) -> None:
+    async def test() -> None:
+        specs = member_specs(3)
+        members = [await Running(spec, specs, tmp_path).start() for spec in specs]
+        await members[0].set("key", "x")
+        await asyncio.gather(*(member.stop() for member in members))
+        alone = await Running(specs[0], [], tmp_path).start()
+        with pytest.raises(Unavailable):
+            await alone.node.propose(["set", "key", "y"], 2.0)
+        assert sorted(alone.node.view.members) == sorted(specs)
+        await alone.stop()
+
+    run(test())
+
+
+def test_news_come_in_order_on_the_event_loop(tmp_path: Path) -> None:
+    async def test() -> None:
+        applied: list[Applied] = []
+        leaders: list[str | None] = []
+        specs = member_specs(1)
+        member = Running(
+            specs[0],
+            specs,
+            tmp_path,
+            on_applied=applied.extend,
+            on_view=lambda view: leaders.append(view.leader),
+        )
+        await member.start()
+        await asyncio.gather(*(member.set(f"key {n}", "x") for n in range(50)))
+        await until(lambda: len(applied) == 50)
+        assert [news.index for news in applied] == sorted(news.index for news in applied)
+        keys = [news.request.command[1] for news in applied if news.request]
+        assert sorted(keys) == sorted(f"key {n}" for n in range(50))
+        assert leaders[-1] == "n1"
+        await member.stop()
+
+    run(test())
+
+
+def test_who_waits_when_the_node_stops_is_told(tmp_path: Path) -> None:
+    async def test() -> None:
+        specs = member_specs(2)
+        member = await Running(specs[0], specs, tmp_path).start()
+        waiting = asyncio.create_task(member.set("key", "x"))
+        await asyncio.sleep(0)
+        await member.stop()
+        with pytest.raises((ShuttingDown, Unavailable)):
+            await waiting
+
+    run(test())
+
+
+def test_more_commands_than_may_wait_are_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "RAFT_COMMANDS_WAITING_MAX", 5)
+
+    async def test() -> None:
+        specs = member_specs(2)
+        member = await Running(specs[0], specs, tmp_path).start()
+        waiting = [asyncio.create_task(member.set(f"key {n}", "x")) for n in range(5)]
+        await asyncio.sleep(0)
+        with pytest.raises(TooManyRequests):
+            await member.set("one more", "x")
+        other = await Running(specs[1], specs, tmp_path).start()
+        await asyncio.gather(*waiting)
+        assert await member.set("now", "x")
+        await asyncio.gather(member.stop(), other.stop())
+
+    run(test())
+
+
+def test_a_cluster_has_no_more_members_than_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        async with group(tmp_path, 2) as members:
+            monkeypatch.setattr(limits, "RAFT_MEMBERS_MAX", 2)
+            with pytest.raises(Conflict, match="the most"):
+                await members[0].node.add_member("n3=127.0.0.1:1", WAIT_S)
+            assert len(members[0].node.view.members) == 2
+
+    run(test())
+
+
+def test_a_machine_that_fails_stops_the_member_and_that_is_told(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with group(tmp_path, 1) as (member,):
+            await member.set("key", "x")
+            other = sqlite3.connect(tmp_path / "n1" / "state.db")
+            other.execute("DROP TABLE kv")
+            other.commit()
+            other.close()
+            with pytest.raises(Unavailable, match="has stopped"):
+                await member.set("key", "y")
+            assert "no such table" in (member.node.view.failure or "")
+            with pytest.raises(Unavailable):
+                await member.node.barrier()
+
+    run(test())
+
+
+def test_a_member_whose_log_is_gone_does_not_start(tmp_path: Path) -> None:
+    async def test() -> None:
+        specs = member_specs(1)
+        member = await Running(specs[0], specs, tmp_path).start()
+        await member.set("key", "x")
+        await member.stop()
+        for file in (tmp_path / "n1" / "raft").iterdir():
+            file.unlink()
+        again = Running(specs[0], specs, tmp_path)
+        with pytest.raises(CorruptData, match="join again with an empty"):
+            await again.start()
+        await again.stop()
+
+    run(test())
+
+
+def test_an_address_that_cannot_be_had_is_told_at_the_start(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with group(tmp_path, 1) as (member,):
+            second = Running(f"n9={Member(member.spec).address}", [], tmp_path)
+            with pytest.raises(OSError, match="address already in use"):
+                await second.start()
+            await second.stop()
+
+    run(test())

@@ -1,0 +1,119 @@
+"""Each rule of replication is needed: without it, the simulation finds a fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from goq import limits
+from goq.broker.log.admission import Admission
+from goq.broker.partition import partition
+from goq.cluster.replication.follower import FollowerReplica
+from goq.cluster.replication.leader import LeaderReplica
+from goq.cluster.replication.progress import LogOffsets, ReplicaProgress
+from goq.cluster.replication.protocol import PartitionUpdate
+from tests.support.replication.world import World
+from tests.support.storage.disk import _SimulatedFile
+
+SEEDS = 150
+Patch = pytest.MonkeyPatch
+
+
+def _shows_what_the_leader_alone_has(patch: Patch) -> None:
+    def advance(self: ReplicaProgress) -> None:
+        self.high_watermark = self.ends
+
+    patch.setattr(ReplicaProgress, "_advance", advance)
+
+
+def _lets_anybody_into_the_in_sync_set(patch: Patch) -> None:
+    def wanted(self: ReplicaProgress, _now_ms: int, _lag_ms_max: int) -> frozenset[str] | None:
+        everybody = frozenset({self.node, *self._followers})
+        return everybody if everybody != self.in_sync and self._wanted is None else None
+
+    def counts(self: ReplicaProgress, _in_sync: object) -> None:
+        self._wanted = self.in_sync
+
+    patch.setattr(ReplicaProgress, "wanted_in_sync", wanted)
+    patch.setattr(ReplicaProgress, "propose", counts)
+
+
+def _opens_before_all_in_sync_have_it(patch: Patch) -> None:
+    patch.setattr(LeaderReplica, "is_caught_up", property(lambda _self: True))
+
+
+def _never_looks_where_logs_part(patch: Patch) -> None:
+    original = LeaderReplica.news
+
+    def news(self: LeaderReplica, position: object, *, is_checked: bool, bytes_max: int) -> object:
+        return original(self, position, is_checked=True, bytes_max=bytes_max)  # type: ignore[arg-type]
+
+    patch.setattr(LeaderReplica, "news", news)
+
+
+def _follows_whatever_the_epoch(patch: Patch) -> None:
+    original = FollowerReplica.take
+
+    def take(self: FollowerReplica, news: PartitionUpdate, frames: memoryview) -> None:
+        self.leader_epoch = max(self.leader_epoch, news.leader_epoch)
+        original(self, news, frames)
+
+    def fetched(self: LeaderReplica, node: str, ends: LogOffsets, now_ms: int) -> None:
+        self.progress.fetched(node, LogOffsets(*map(max, ends, self.progress.ends)), now_ms)
+        self._tell()
+
+    patch.setattr(FollowerReplica, "take", take)
+    patch.setattr(LeaderReplica, "fetched", fetched)
+
+
+def _does_not_sync(patch: Patch) -> None:
+    patch.setattr(_SimulatedFile, "sync", lambda self: self._begin("sync") and None)
+
+
+def _forgets_numbers_that_are_not_safe_yet(patch: Patch) -> None:
+    class Forgetful(Admission):
+        def __init__(self, *args: object, is_ahead: bool) -> None:
+            super().__init__(*args, is_ahead=False)  # type: ignore[arg-type]
+
+    patch.setattr(partition, "Admission", Forgetful)
+
+
+def _refuses_though_it_may_be_deposed(patch: Patch) -> None:
+    patch.setattr(LeaderReplica, "confirm", lambda _self, then: then())
+
+
+def _long(mutate: Callable[[Patch], None]) -> object:
+    return pytest.param(mutate, marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize(
+    "mutate",
+    [
+        _shows_what_the_leader_alone_has,
+        _long(_lets_anybody_into_the_in_sync_set),
+        _long(_opens_before_all_in_sync_have_it),
+        _never_looks_where_logs_part,
+        _long(_follows_whatever_the_epoch),
+        _long(_does_not_sync),
+        _forgets_numbers_that_are_not_safe_yet,
+        _long(_refuses_though_it_may_be_deposed),
+    ],
+    ids=lambda mutate: mutate.__name__.strip("_"),
+)
+def test_without_this_rule_a_fault_is_found(
+    mutate: Callable[[Patch], None], monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(limits, "EVENT_SEGMENT_BYTES", 2000)
+    monkeypatch.setattr(limits, "SNAPSHOT_EVENTS_MIN", 10)
+    monkeypatch.setattr(limits, "REPLICA_LAG_MS_MAX", 300)
+    mutate(monkeypatch)
+    for seed in range(SEEDS):
+        world = World(seed)
+        try:
+            world.run(world.live(10))
+        except (AssertionError, TimeoutError):
+            return
+        if world.loop.unexpected:
+            return
+    raise AssertionError(f"{SEEDS} simulated histories went well")

@@ -1,0 +1,261 @@
+"""Calls between nodes: whoever lacks the secret, or says again what was said, gets nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import pytest
+
+from goq.cluster.rpc.auth import CallId, CallSigner, ReplayWindow
+from goq.cluster.rpc.client import RpcClient
+from goq.cluster.rpc.server import BOOT_HEADER, NUMBER_HEADER, PROOF_HEADER, RpcResponse, RpcServer
+from goq.errors import NotAllowed, NotLeader, Unavailable
+from goq.http.message import Request, Response
+from goq.http.server import HttpServer
+from tests.support.broker.harness import run
+
+SECRET = b"a secret of more than sixteen bytes"
+MARK = CallId("n1", "boot", "session", 1)
+
+
+class _Node:
+    """A node that answers calls over HTTP, and what it has heard."""
+
+    def __init__(self, secret: bytes = SECRET) -> None:
+        self.heard: list[tuple[str, bytes]] = []
+        self.requests: list[tuple[str, Mapping[str, str], bytes]] = []
+        self.answering = RpcServer(secret, {"/cluster/echo": self._echo, "/cluster/no": self._no})
+        self.alter: Callable[[RpcResponse], RpcResponse] = lambda answered: answered
+
+    async def _echo(self, node: str, body: bytes) -> list[bytes | memoryview]:
+        self.heard.append((node, body))
+        return [b"<", memoryview(body), b">"]
+
+    async def _no(self, _node: str, _body: bytes) -> list[bytes | memoryview]:
+        raise NotLeader("another does")
+
+    async def handle(self, request: Request) -> Response:
+        self.requests.append((request.path, dict(request.headers), request.body))
+        answered = await self.answering.answer(request.path, request.headers, request.body)
+        answered = self.alter(answered)
+        return Response(answered.status, list(answered.body), None, answered.headers)
+
+
+def _with_node(test: Callable[[_Node, str], Awaitable[None]], secret: bytes = SECRET) -> None:
+    async def main() -> None:
+        node = _Node(secret)
+        server = HttpServer(node.handle, lambda error: Response(error.http_status))
+        await server.start("127.0.0.1", 0)
+        try:
+            await test(node, f"http://127.0.0.1:{server.addresses[0][1]}")
+        finally:
+            await server.drain(1000)
+
+    run(main())
+
+
+def test_a_call_is_answered_and_so_is_every_further_one() -> None:
+    async def test(node: _Node, url: str) -> None:
+        calling = RpcClient("n1", SECRET)
+        for number in range(3):
+            body = b"%d" % number
+            assert await calling.call(url, "/cluster/echo", body, 5) == b"<" + body + b">"
+        assert node.heard == [("n1", b"0"), ("n1", b"1"), ("n1", b"2")]
+        await calling.close()
+
+    _with_node(test)
+
+
+def test_many_calls_at_once_are_each_answered() -> None:
+    async def test(_node: _Node, url: str) -> None:
+        calling = RpcClient("n1", SECRET)
+        calls = [calling.call(url, "/cluster/echo", b"%d" % n, 5) for n in range(50)]
+        assert await asyncio.gather(*calls) == [b"<%d>" % n for n in range(50)]
+        await calling.close()
+
+    _with_node(test)
+
+
+def test_an_error_keeps_its_kind() -> None:
+    async def test(_node: _Node, url: str) -> None:
+        calling = RpcClient("n1", SECRET)
+        with pytest.raises(NotLeader, match="another does"):
+            await calling.call(url, "/cluster/no", b"", 5)
+        await calling.close()
+
+    _with_node(test)
+
+
+def test_a_node_with_another_secret_is_refused_and_does_nothing() -> None:
+    async def test(node: _Node, url: str) -> None:
+        calling = RpcClient("n1", b"some other secret of the same kind")
+        with pytest.raises(NotAllowed):
+            await calling.call(url, "/cluster/echo", b"x", 5)
+        assert not node.heard
+        await calling.close()
+
+    _with_node(test)
+
+
+def test_nobody_there_is_unavailable() -> None:
+    async def main() -> None:
+        calling = RpcClient("n1", SECRET)
+        with pytest.raises(Unavailable):
+            await calling.call("http://127.0.0.1:1", "/cluster/echo", b"x", 5)
+        await calling.close()
+
+    run(main())
+
+
+def test_a_node_that_is_stopping_is_unavailable_and_not_taken_for_a_stranger() -> None:
+    async def test(node: _Node, url: str) -> None:
+        node.alter = lambda _answered: RpcResponse(503, [b"draining"], {})
+        calling = RpcClient("n1", SECRET)
+        with pytest.raises(Unavailable, match="503"):
+            await calling.call(url, "/cluster/echo", b"x", 5)
+        await calling.close()
+
+    _with_node(test)
+
+
+def test_a_node_that_starts_anew_between_two_attempts_is_unavailable() -> None:
+    async def test(node: _Node, url: str) -> None:
+        def started_anew(answered: RpcResponse) -> RpcResponse:
+            node.answering = RpcServer(SECRET, {})
+            return answered
+
+        node.alter = started_anew
+        calling = RpcClient("n1", SECRET)
+        with pytest.raises(Unavailable, match="ask again"):
+            await calling.call(url, "/cluster/echo", b"x", 5)
+        assert not node.heard
+        await calling.close()
+
+    _with_node(test)
+
+
+@pytest.mark.parametrize("alter", ["body", "status", "proof"])
+def test_an_answer_that_was_changed_on_the_way_is_not_believed(alter: str) -> None:
+    def changed(answered: RpcResponse) -> RpcResponse:
+        if PROOF_HEADER not in answered.headers:
+            return answered
+        if alter == "body":
+            return answered._replace(body=[b"<y>"])
+        if alter == "status":
+            return answered._replace(status=503)
+        return answered._replace(headers={PROOF_HEADER: "0" * 64})
+
+    async def test(node: _Node, url: str) -> None:
+        node.alter = changed
+        calling = RpcClient("n1", SECRET)
+        with pytest.raises(NotAllowed):
+            await calling.call(url, "/cluster/echo", b"x", 5)
+        await calling.close()
+
+    _with_node(test)
+
+
+def test_a_call_heard_on_the_way_cannot_be_made_again() -> None:
+    async def test(node: _Node, url: str) -> None:
+        calling = RpcClient("n1", SECRET)
+        await calling.call(url, "/cluster/echo", b"x", 5)
+        await calling.close()
+        for path, headers, body in list(node.requests):
+            again = await node.answering.answer(path, headers, body)
+            assert again.status == NotAllowed.http_status
+        other = _Node()  # as after a new start
+        for path, headers, body in node.requests:
+            again = await other.answering.answer(path, headers, body)
+            assert again.status == NotAllowed.http_status
+        assert len(node.heard) == 1
+        assert not other.heard
+
+    _with_node(test)
+
+
+@pytest.mark.parametrize("part", ["path", "body", *CallId._fields])
+def test_every_part_of_a_call_is_proven(part: str) -> None:
+    prover = CallSigner(SECRET)
+    parts: dict[str, Any] = {"mark": MARK, "path": "/p", "body": b"b"}
+    proof = prover.of_call(**parts)
+    if part in CallId._fields:
+        value: Any = 2 if part == "number" else "other"
+        parts["mark"] = MARK._replace(**{part: value})
+    else:
+        parts[part] = type(parts[part])() + parts[part] * 2
+    with pytest.raises(NotAllowed):
+        prover.check(prover.of_call(**parts), proof)
+
+
+def test_a_proof_of_a_call_is_none_of_an_answer() -> None:
+    prover = CallSigner(SECRET)
+    assert prover.of_call(MARK, "200", b"") != prover.of_answer(MARK, 200, [b""])
+
+
+def test_parts_cannot_be_shifted_into_each_other() -> None:
+    prover = CallSigner(SECRET)
+    one = prover.of_call(MARK._replace(node="ab", boot="c"), "/p", b"")
+    assert one != prover.of_call(MARK._replace(node="a", boot="bc"), "/p", b"")
+
+
+def test_numbers_may_come_in_any_order_but_each_once_and_none_too_late() -> None:
+    heard = ReplayWindow()
+    for number in (5, 3, 4, 9000):
+        heard.take(number)
+    for number in (5, 3, 9000, 9000 - 4096):
+        with pytest.raises(NotAllowed):
+            heard.take(number)
+    heard.take(9000 - 4095)
+    for number in range(10_000, 40_000):
+        heard.take(number)
+    assert len(heard._recent) <= 2 * 4096 + 1
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {NUMBER_HEADER: "x"},
+        {NUMBER_HEADER: "-1"},
+        {NUMBER_HEADER: "1" * 30},
+        {NUMBER_HEADER: "1", PROOF_HEADER: "\udcff"},
+        {NUMBER_HEADER: "1"},
+    ],
+)
+def test_garbage_learns_the_boot_alone(headers: dict[str, str]) -> None:
+    async def main() -> None:
+        node = _Node()
+        answered = await node.answering.answer("/cluster/echo", headers, b"\0" * 100)
+        assert answered.status in (400, 403)
+        assert answered.headers == {BOOT_HEADER: node.answering.boot}
+        assert not node.heard
+
+    run(main())
+
+
+def test_a_node_with_another_disk_is_not_listened_to_but_where_anybody_is() -> None:
+    async def test(node: _Node, url: str) -> None:
+        node.answering = RpcServer(
+            SECRET,
+            {"/cluster/echo": node._echo, "/cluster/members": node._echo},
+            anyone=frozenset({"/cluster/members"}),
+            is_known=lambda name, disk: (name, disk) == ("n1", "d1"),
+        )
+        wiped, known = RpcClient("n1", SECRET, "d2"), RpcClient("n1", SECRET, "d1")
+        with pytest.raises(NotAllowed, match="another disk"):
+            await wiped.call(url, "/cluster/echo", b"x", 5.0)
+        assert node.heard == []
+        assert await wiped.call(url, "/cluster/members", b"x", 5.0) == b"<x>"
+        assert await known.call(url, "/cluster/echo", b"x", 5.0) == b"<x>"
+        await wiped.close()
+        await known.close()
+
+    _with_node(test)
+
+
+def test_the_disk_of_a_caller_is_proven() -> None:
+    prover = CallSigner(SECRET)
+    mark = CallId("n1", "boot", "session", 1, "d1")
+    assert prover.of_call(mark, "/x", b"") != prover.of_call(mark._replace(disk="d2"), "/x", b"")

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from goq.clock import SystemClock
+from goq.config.topic import TopicSettings
+from goq.units import parse_time_us
+from tests.support.api.calls import publish
+from tests.support.node.running_node import RunningNode, running_node
+
+
+def test_a_topic_is_created_with_what_is_asked_and_shown_as_it_is(node: RunningNode) -> None:
+    asked = {
+        "name": "shown",
+        "partitions": 2,
+        "settings": {"retention": {"age": "12h"}, "segment.bytes": 65536, "fsync": "interval"},
+    }
+    created = node.request("POST", "/v1/topics", asked)
+    assert created.status == 201
+    topic = created.json
+    assert topic["name"] == "shown"
+    assert topic["settings"] == TopicSettings().written() | {
+        "retention.age": "12h",
+        "retention.bytes": "10GiB",
+        "segment.bytes": "64KiB",
+        "segment.age": "1d",
+        "fsync": "interval",
+        "delivery.backoff.initial": "0s",
+    }
+    assert topic["partitions"] == [
+        {
+            "partition": number,
+            "leader": "node-1",
+            "start_offset": 0,
+            "end_offset": 0,
+            "high_watermark": 0,
+            "bytes": 0,
+        }
+        for number in range(2)
+    ]
+    shown = node.call("GET", "/v1/topics/shown")
+    now_us = parse_time_us(shown.pop("time"), now_us=0)
+    assert abs(now_us - SystemClock().wall_us()) < 60_000_000
+    assert shown == topic
+    assert topic in node.call("GET", "/v1/topics")["topics"]
+
+
+def test_topics_are_listed_by_name(node: RunningNode) -> None:
+    for name in ("b-list", "a-list", "c-list"):
+        node.call("POST", "/v1/topics", {"name": name, "partitions": 1})
+    names = [topic["name"] for topic in node.call("GET", "/v1/topics")["topics"]]
+    assert names == sorted(names)
+    assert {"a-list", "b-list", "c-list"} <= set(names)
+
+
+def test_a_topic_without_wishes_gets_the_defaults(node: RunningNode) -> None:
+    topic = node.call("POST", "/v1/topics", {"name": "defaults"})
+    assert len(topic["partitions"]) == 6
+    assert topic["settings"]["fsync"] == "always"
+
+
+def test_altering_changes_what_is_said_and_nothing_else(node: RunningNode, topic: str) -> None:
+    publish(node, topic, "stays")
+    before = node.call("GET", f"/v1/topics/{topic}")
+    change = {"settings": {"delivery": {"visibility_timeout": "1m"}}, "partitions": 4}
+    after = node.call("PATCH", f"/v1/topics/{topic}", change)
+    assert after["settings"] == {**before["settings"], "delivery.visibility_timeout": "1m"}
+    assert after["partitions"][:3] == before["partitions"]
+    assert len(after["partitions"]) == 4
+    assert node.call("PATCH", f"/v1/topics/{topic}", {}) == after
+
+
+def test_a_setting_that_is_none_is_unlimited(node: RunningNode, topic: str) -> None:
+    change = {"settings": {"retention.age": None, "retention.bytes": "none"}}
+    settings = node.call("PATCH", f"/v1/topics/{topic}", change)["settings"]
+    assert (settings["retention.age"], settings["retention.bytes"]) == ("none", "none")
+
+
+def test_a_deleted_topic_is_gone_and_its_name_is_free(node: RunningNode, topic: str) -> None:
+    publish(node, topic, "gone")
+    deleted = node.request("DELETE", f"/v1/topics/{topic}")
+    assert (deleted.status, deleted.body) == (204, b"")
+    assert node.request("GET", f"/v1/topics/{topic}").status == 404
+    again = node.call("POST", "/v1/topics", {"name": topic, "partitions": 1})
+    assert again["partitions"][0]["end_offset"] == 0
+
+
+def test_using_a_topic_creates_it_once(node: RunningNode) -> None:
+    first = node.call("PUT", "/v1/topics/used")
+    again = node.call("PUT", "/v1/topics/used")
+    assert again.pop("time") > first.pop("time")
+    assert again == first
+    assert len(first["partitions"]) == 6
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("PUT", "/v1/topics/absent", None),
+        ("POST", "/v1/topics/absent/messages", {"messages": [{"value": "x"}]}),
+    ],
+)
+def test_a_node_that_may_not_create_topics_does_not(
+    tmp_path: Path, method: str, path: str, body: object
+) -> None:
+    with running_node(tmp_path, broker={"auto_create_topics": False}) as node:
+        answer = node.request(method, path, body)
+        assert (answer.status, answer.json["code"]) == (404, "topic_not_found")
+        assert node.call("GET", "/v1/topics") == {"topics": []}

@@ -1,0 +1,347 @@
+"""Group commit: one write for a crowd, the truth for everyone."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from goq import limits
+from goq.broker.log.admission import Admission
+from goq.broker.log.group_commit import Appended, GroupCommit
+from goq.broker.runtime.metrics import Histogram, TopicStats
+from goq.clock import ManualClock
+from goq.config.topic import Fsync
+from goq.delivery.dedup.dedup_window import DedupWindow
+from goq.delivery.dedup.producer_state import ProducerTable
+from goq.errors import (
+    GoqError,
+    OutOfOrderSequence,
+    ShuttingDown,
+    StorageFailed,
+    StorageFull,
+    TooManyRequests,
+)
+from goq.frame.encoder import ProducerMark
+from goq.storage.log.log import Log, LogConfig
+from tests.support.broker.harness import BrokenDisk, frame, run, until
+
+NO_WINDOW = DedupWindow(None, time_of=lambda _offset: None, factors=(1, 1))
+
+
+class _Setup:
+    def __init__(self, path: Path, config: LogConfig | None = None) -> None:
+        self.disk = BrokenDisk()
+        self.log = Log.open(path / "log", self.disk, config)
+        self.executor = ThreadPoolExecutor(4)
+        self.producers = ProducerTable()
+        self.committed: list[int] = []
+        self.commits = 0
+        self.failures: list[GoqError] = []
+        self.sealed: list[int] = []
+        self.commit = GroupCommit(
+            self.log,
+            self.executor,
+            ManualClock(),
+            7,
+            on_commit=self._on_commit,
+            on_seal=lambda segment: self.sealed.append(segment.base_offset),
+            on_failure=self.failures.append,
+            admission=Admission(self.producers, NO_WINDOW, lambda _offset: None, TopicStats()),
+            write_seconds=Histogram(),
+        )
+
+    def _on_commit(self, committed: object) -> None:
+        self.commits += 1
+        for view, appended in committed:  # type: ignore[attr-defined]
+            self.producers.add(view.header, appended.offset, appended.time_us)
+            self.committed.append(appended.offset)
+
+    async def held(self) -> asyncio.Future[Appended]:
+        """Append a frame whose sync then waits for ``release``."""
+        self.disk.hold("log")
+        first = self.commit.append(frame(b"first"))
+        await until(self.disk.holding.is_set)
+        return first
+
+    def values(self) -> list[bytes | None]:
+        reading = self.log.reader.read(0, self.log.end_offset)
+        return [v for f in reading.frames for v in f.values(0, f.header.message_count)]
+
+
+def _run(path: Path, test: Callable[[_Setup], object], config: LogConfig | None = None) -> None:
+    async def main() -> None:
+        setup = _Setup(path, config)
+        try:
+            await test(setup)  # type: ignore[misc]
+        finally:
+            setup.disk.release()
+            setup.disk.heal()
+            try:
+                await setup.commit.close()
+            except StorageFailed:
+                pass
+            setup.executor.shutdown()
+
+    run(main())
+
+
+def test_a_crowd_shares_one_write_and_each_gets_its_own_offset(tmp_path: Path) -> None:
+    async def test(setup: _Setup) -> None:
+        first = await setup.held()
+        crowd = [setup.commit.append(frame(b"%d" % n, b"x")) for n in range(500)]
+        setup.disk.release()
+        assert (await first).offset == 0
+        appended = await asyncio.gather(*crowd)
+        assert [a.offset for a in appended] == list(range(1, 1001, 2))
+        assert setup.commits == 2
+        assert setup.disk.count("append", ".log") == 2
+        assert setup.values()[1::2] == [b"%d" % n for n in range(500)]
+
+    _run(tmp_path, test)
+
+
+def test_frames_of_one_turn_of_the_loop_are_one_write(tmp_path: Path) -> None:
+    async def test(setup: _Setup) -> None:
+        await asyncio.gather(*[setup.commit.append(frame(b"%d" % n)) for n in range(50)])
+        assert setup.disk.count("append", ".log") == 1
+
+    _run(tmp_path, test)
+
+
+def test_a_batch_sent_again_while_the_first_is_in_flight_lies_in_the_log_once(
+    tmp_path: Path,
+) -> None:
+    async def test(setup: _Setup) -> None:
+        view = frame(b"a", b"b", mark=ProducerMark(5, 1, 0))
+        setup.disk.hold("log")
+        first = setup.commit.append(view)
+        await until(setup.disk.holding.is_set)
+        again = [setup.commit.append(view) for _ in range(3)]
+        setup.disk.release()
+        assert await first == Appended(0, 1_700_000_000_000_000)
+        assert {await each for each in again} == {
+            Appended(0, 1_700_000_000_000_000, duplicate=True)
+        }
+        assert setup.values() == [b"a", b"b"]
+
+    _run(tmp_path, test)
+
+
+def test_two_batches_of_one_producer_are_never_in_one_commit(tmp_path: Path) -> None:
+    async def test(setup: _Setup) -> None:
+        sizes: list[int] = []
+        write = setup.log.write
+        setup.log.write = lambda batch: (  # type: ignore[method-assign]
+            sizes.append(len(batch.entries)),
+            write(batch),
+        )[1]
+        views = [frame(b"%d" % n, mark=ProducerMark(5, 1, n)) for n in range(4)]
+        appended = await asyncio.gather(*[setup.commit.append(v) for v in views])
+        assert [a.offset for a in appended] == [0, 1, 2, 3]
+        assert sizes == [1, 1, 1, 1]
+
+    _run(tmp_path, test)
+
+
+def test_a_gap_is_refused_and_what_comes_with_it_is_stored(tmp_path: Path) -> None:
+    async def test(setup: _Setup) -> None:
+        await setup.commit.append(frame(b"a", mark=ProducerMark(5, 1, 0)))
+        gap = setup.commit.append(frame(b"c", mark=ProducerMark(5, 1, 7)))
+        other = setup.commit.append(frame(b"d"))
+        with pytest.raises(OutOfOrderSequence):
+            await gap
+        assert (await other).offset == 1
+        assert setup.values() == [b"a", b"d"]
+
+    _run(tmp_path, test)
+
+
+def test_a_failed_sync_fails_everyone_who_waits_and_ends_the_log(tmp_path: Path) -> None:
+    async def test(setup: _Setup) -> None:
+        first = await setup.held()
+        crowd = [setup.commit.append(frame(b"%d" % n)) for n in range(20)]
+        alone = asyncio.ensure_future(setup.commit.run_alone(lambda: None))
+        await asyncio.sleep(0)
+        setup.disk.fail("sync", "", errno.EIO)
+        setup.log._file.sync = lambda: (_ for _ in ()).throw(OSError(errno.EIO, "EIO"))  # type: ignore[method-assign]
+        setup.disk.release()
+        await first  # its sync was under way before the disk broke
+        for each in [*crowd, alone]:
+            with pytest.raises(StorageFailed):
+                await each
+        assert len(setup.failures) == 1
+        with pytest.raises(StorageFailed):
+            setup.commit.append(frame(b"late"))
+        with pytest.raises(StorageFailed):
+            await setup.commit.run_alone(lambda: None)
+        assert setup.values() == [b"first"]
+
+    _run(tmp_path, test)
+
+
+def test_a_full_disk_refuses_what_waits_and_takes_more_when_there_is_room(
+    tmp_path: Path,
+) -> None:
+    async def test(setup: _Setup) -> None:
+        first = await setup.held()
+        crowd = [setup.commit.append(frame(b"%d" % n)) for n in range(20)]
+        setup.disk.fail("append", ".log")
+        setup.disk.release()
+        await first
+        for each in crowd:
+            with pytest.raises(StorageFull):
+                await each
+        setup.disk.heal()
+        assert (await setup.commit.append(frame(b"later"))).offset == 1
+        assert setup.values() == [b"first", b"later"]
+
+    _run(tmp_path, test)
+
+
+def test_a_disk_that_fails_before_the_write_does_not_hang_the_log(tmp_path: Path) -> None:
+    async def test(setup: _Setup) -> None:
+        await setup.commit.append(frame(b"a"))
+
+        def broken(*_: object, **__: object) -> None:
+            raise OSError(errno.EIO, "EIO")
+
+        begin, setup.log.begin = setup.log.begin, broken  # type: ignore[method-assign,assignment]
+        with pytest.raises(StorageFailed):
+            await setup.commit.append(frame(b"b"))
+        setup.log.begin = begin  # type: ignore[method-assign]
+        assert (await setup.commit.append(frame(b"c"))).offset == 1
+
+    _run(tmp_path, test)
+
+
+def test_work_alone_comes_between_what_was_queued_before_and_after_it(tmp_path: Path) -> None:
+    async def test(setup: _Setup) -> None:
+        first = await setup.held()
+        before = setup.commit.append(frame(b"before"))
+        seen: list[list[int]] = []
+        alone = asyncio.ensure_future(
+            setup.commit.run_alone(lambda: seen.append(list(setup.committed)))
+        )
+        await asyncio.sleep(0)
+        after = setup.commit.append(frame(b"after"))
+        setup.disk.release()
+        await asyncio.gather(first, before, after, alone)
+        assert seen == [[0, 1]]
+        assert setup.values() == [b"first", b"before", b"after"]
+
+    _run(tmp_path, test)
+
+
+def test_work_alone_gets_its_turn_while_others_never_stop_writing(tmp_path: Path) -> None:
+    async def test(setup: _Setup) -> None:
+        stop = False
+
+        async def writer() -> None:
+            while not stop:
+                await setup.commit.append(frame(b"x"))
+
+        writers = [asyncio.ensure_future(writer()) for _ in range(4)]
+        for _ in range(5):
+            await setup.commit.run_alone(lambda: None)
+        stop = True
+        await asyncio.gather(*writers)
+
+    _run(tmp_path, test)
+
+
+def test_work_alone_that_fails_says_so_and_the_log_goes_on(tmp_path: Path) -> None:
+    async def test(setup: _Setup) -> None:
+        def broken() -> None:
+            raise OSError(errno.ENOENT, "gone")
+
+        with pytest.raises(FileNotFoundError):
+            await setup.commit.run_alone(broken)
+        assert (await setup.commit.append(frame(b"a"))).offset == 0
+        assert not setup.failures
+
+    _run(tmp_path, test)
+
+
+def test_closing_makes_what_is_queued_durable_and_takes_nothing_more(tmp_path: Path) -> None:
+    async def test(setup: _Setup) -> None:
+        first = await setup.held()
+        queued = setup.commit.append(frame(b"queued"))
+        closing = asyncio.ensure_future(setup.commit.close())
+        await asyncio.sleep(0)
+        with pytest.raises(ShuttingDown):
+            setup.commit.append(frame(b"late"))
+        setup.disk.release()
+        await closing
+        assert ((await first).offset, (await queued).offset) == (0, 1)
+        await setup.commit.close()  # again is fine
+        log = Log.open(tmp_path / "log", BrokenDisk())
+        assert log.end_offset == 2
+        log.close()
+
+    _run(tmp_path, test)
+
+
+def test_too_much_waiting_is_refused_before_anything_is_queued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "COMMIT_QUEUE_BYTES_MAX", 1000)
+
+    async def test(setup: _Setup) -> None:
+        first = await setup.held()
+        setup.commit.check_room(10**9)  # a lone one may be as large as it likes
+        queued = setup.commit.append(frame(b"x" * 900))
+        with pytest.raises(TooManyRequests):
+            setup.commit.check_room(900)
+        setup.disk.release()
+        await asyncio.gather(first, queued)
+        setup.commit.check_room(900)
+
+    _run(tmp_path, test)
+
+
+def test_frames_that_nobody_waits_for_any_more_are_stored_all_the_same(tmp_path: Path) -> None:
+    async def test(setup: _Setup) -> None:
+        first = await setup.held()
+        gone = setup.commit.append(frame(b"gone"))
+        gone.cancel()
+        setup.disk.release()
+        await first
+        assert (await setup.commit.append(frame(b"last"))).offset == 2
+        assert setup.values() == [b"first", b"gone", b"last"]
+
+    _run(tmp_path, test)
+
+
+def test_an_interval_log_is_synced_soon_after_and_fails_when_that_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "FSYNC_INTERVAL_MS", 1)
+
+    async def test(setup: _Setup) -> None:
+        syncs = setup.disk.count("sync", ".log")
+        await setup.commit.append(frame(b"a"))
+        await until(lambda: setup.disk.count("sync", ".log") > syncs)
+        setup.disk.fail("sync", ".log", errno.EIO)
+        await setup.commit.append(frame(b"b"))
+        await until(lambda: bool(setup.failures))
+        with pytest.raises(StorageFailed):
+            setup.commit.append(frame(b"c"))
+
+    _run(tmp_path, test, LogConfig(fsync=Fsync.INTERVAL))
+
+
+def test_segments_roll_between_commits_and_are_reported_once_sealed(tmp_path: Path) -> None:
+    async def test(setup: _Setup) -> None:
+        for number in range(4):
+            await setup.commit.append(frame(b"%d" % number * 600))
+        await setup.commit.append(frame(b"head"), begins_segment=True)
+        assert setup.sealed == [0, 2, 4][: len(setup.sealed)]
+        assert len(setup.log.segments) == len(setup.sealed) + 1
+        assert len(setup.values()) == 5
+
+    _run(tmp_path, test, LogConfig(segment_bytes=1000))

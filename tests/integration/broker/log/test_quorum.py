@@ -1,0 +1,342 @@
+"""What is on one node's disk alone is acknowledged to nobody and shown to nobody."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from goq import limits
+from goq.broker.log.admission import Admission
+from goq.broker.log.group_commit import GroupCommit
+from goq.broker.partition.loader import open_logs
+from goq.broker.partition_context import Quorums
+from goq.broker.runtime.metrics import Histogram, TopicStats
+from goq.broker.topic.topic import Leadership, Topic
+from goq.clock import ManualClock
+from goq.delivery.dedup.dedup_window import DedupWindow
+from goq.delivery.dedup.producer_state import ProducerTable
+from goq.errors import NotLeader, OutOfOrderSequence, ShuttingDown, TooManyRequests, Unavailable
+from goq.frame.encoder import ProducerMark
+from goq.storage.disk import RealDisk
+from goq.storage.log.log import Log
+from tests.support.broker.harness import broker_on as broker_in
+from tests.support.broker.harness import frame, leased, options, publish, receipts, run, until
+from tests.support.broker.held_quorum import HeldQuorum
+
+NO_WINDOW = DedupWindow(None, time_of=lambda _offset: None, factors=(1, 1))
+LOST = NotLeader("another node leads")
+
+
+class _Setup:
+    def __init__(self, path: Path) -> None:
+        self.log = Log.open(path / "log", RealDisk())
+        self.executor = ThreadPoolExecutor(1)
+        self.producers = ProducerTable()
+        self.quorum = HeldQuorum()
+        self.shown: list[int] = []
+        self.commit = GroupCommit(
+            self.log,
+            self.executor,
+            ManualClock(),
+            7,
+            on_commit=self._on_commit,
+            on_seal=lambda _segment: None,
+            admission=Admission(
+                self.producers, NO_WINDOW, lambda _offset: None, TopicStats(), is_ahead=True
+            ),
+            quorum=self.quorum,
+            write_seconds=Histogram(),
+        )
+
+    def _on_commit(self, committed: object) -> None:
+        for view, appended in committed:  # type: ignore[attr-defined]
+            self.producers.add(view.header, appended.offset, appended.time_us)
+            self.shown.append(appended.offset)
+
+    async def stored(self, end_offset: int) -> None:
+        """Wait until the leader has so much on its disk."""
+        await until(lambda: self.quorum.appended_to == end_offset)
+
+
+def _run(path: Path, test: Callable[[_Setup], Awaitable[None]]) -> None:
+    async def main() -> None:
+        setup = _Setup(path)
+        try:
+            await test(setup)
+        finally:
+            await setup.commit.close()
+            setup.executor.shutdown()
+
+    run(main())
+
+
+def test_an_append_is_acknowledged_and_shown_when_the_high_watermark_passes_it(
+    tmp_path: Path,
+) -> None:
+    async def test(setup: _Setup) -> None:
+        first = setup.commit.append(frame(b"a", b"b"))
+        await setup.stored(2)
+        second = setup.commit.append(frame(b"c"))
+        await setup.stored(3)
+        setup.quorum.reach(1)
+        assert not first.done()
+        setup.quorum.reach(2)
+        assert (await first).offset == 0
+        assert setup.shown == [0]
+        assert not second.done()
+        setup.quorum.reach(3)
+        assert (await second).offset == 2
+        assert setup.shown == [0, 2]
+
+    _run(tmp_path, test)
+
+
+def test_a_writer_is_quiet_when_all_that_it_took_is_safe(tmp_path: Path) -> None:
+    async def test(setup: _Setup) -> None:
+        assert setup.commit.is_quiet
+        done = setup.commit.append(frame(b"a"))
+        assert not setup.commit.is_quiet
+        await setup.stored(1)
+        assert not setup.commit.is_quiet
+        setup.quorum.reach_end()
+        await done
+        await until(lambda: setup.commit.is_quiet)
+
+    _run(tmp_path, test)
+
+
+def test_who_asks_for_the_leader_alone_is_answered_before_anybody_sees_the_message(
+    tmp_path: Path,
+) -> None:
+    async def test(setup: _Setup) -> None:
+        done = setup.commit.append(frame(b"a"), on_leader=True)
+        assert (await done).offset == 0
+        assert setup.shown == []
+        setup.quorum.reach_end()
+        assert setup.shown == [0]
+
+    _run(tmp_path, test)
+
+
+def test_a_batch_that_comes_again_meanwhile_is_stored_once_and_waits_for_the_first(
+    tmp_path: Path,
+) -> None:
+    async def test(setup: _Setup) -> None:
+        view = frame(b"a", mark=ProducerMark(5, 1, 0))
+        first = setup.commit.append(view)
+        await setup.stored(1)
+        again = setup.commit.append(view)
+        await setup.commit.run_alone(lambda: None)
+        assert setup.log.end_offset == 1
+        assert not again.done()
+        setup.quorum.reach_end()
+        assert (await again).duplicate
+        assert (await again).offset == (await first).offset
+
+    _run(tmp_path, test)
+
+
+def test_the_next_batch_of_a_producer_need_not_wait_for_the_one_before(tmp_path: Path) -> None:
+    async def test(setup: _Setup) -> None:
+        setup.commit.append(frame(b"a", mark=ProducerMark(5, 1, 0)))
+        await setup.stored(1)
+        setup.commit.append(frame(b"b", mark=ProducerMark(5, 1, 1)))
+        await setup.stored(2)
+        assert setup.producers.reached(5) is None
+        setup.quorum.reach(1)
+        assert setup.producers.reached(5) == (1, 1)
+        setup.quorum.reach(2)
+        assert setup.producers.reached(5) == (1, 2)
+
+    _run(tmp_path, test)
+
+
+def test_nothing_is_taken_while_the_quorum_refuses(tmp_path: Path) -> None:
+    async def test(setup: _Setup) -> None:
+        setup.quorum.refusal = Unavailable("too few nodes")
+        with pytest.raises(Unavailable, match="too few nodes"):
+            setup.commit.check_room(1)
+        setup.quorum.refusal = None
+        setup.commit.check_room(1)
+
+    _run(tmp_path, test)
+
+
+def test_what_waits_for_other_nodes_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(setup: _Setup) -> None:
+        setup.commit.append(frame(b"a" * 1000))
+        await setup.stored(1)
+        waiting = setup.log.size_bytes
+        monkeypatch.setattr(limits, "COMMIT_QUEUE_BYTES_MAX", waiting + 100)
+        setup.commit.check_room(100)
+        with pytest.raises(TooManyRequests, match="other nodes"):
+            setup.commit.check_room(101)
+        setup.quorum.reach_end()
+        setup.commit.check_room(101)
+
+    _run(tmp_path, test)
+
+
+def test_who_waits_when_the_leadership_ends_hears_of_it(tmp_path: Path) -> None:
+    async def test(setup: _Setup) -> None:
+        view = frame(b"a", mark=ProducerMark(5, 1, 0))
+        stored = setup.commit.append(view)
+        await setup.stored(1)
+        again = setup.commit.append(view)
+        await setup.commit.run_alone(lambda: None)
+        queued = setup.commit.append(frame(b"b"))
+        setup.commit.give_up(LOST)
+        for done in (stored, again, queued):
+            with pytest.raises(NotLeader):
+                await done
+        with pytest.raises(NotLeader):
+            setup.commit.append(frame(b"c"))
+        setup.quorum.reach(9)
+        assert setup.shown == []
+
+    _run(tmp_path, test)
+
+
+def test_a_refusal_is_told_when_it_is_sure_that_nobody_else_leads(tmp_path: Path) -> None:
+    async def test(setup: _Setup) -> None:
+        first = setup.commit.append(frame(b"a", mark=ProducerMark(5, 1, 0)))
+        await setup.stored(1)
+        setup.quorum.reach_end()
+        await first
+        setup.quorum.is_sure = False
+        refused = setup.commit.append(frame(b"c", mark=ProducerMark(5, 1, 2)))
+        await setup.commit.run_alone(lambda: None)
+        assert not refused.done()
+        setup.quorum.be_sure()
+        with pytest.raises(OutOfOrderSequence):
+            await refused
+
+    _run(tmp_path, test)
+
+
+def test_a_deposed_leader_refuses_nothing_for_good(tmp_path: Path) -> None:
+    async def test(setup: _Setup) -> None:
+        first = setup.commit.append(frame(b"a", mark=ProducerMark(5, 1, 0)))
+        await setup.stored(1)
+        setup.quorum.reach_end()
+        await first
+        setup.quorum.is_sure = False
+        follows_what_is_elsewhere = setup.commit.append(frame(b"c", mark=ProducerMark(5, 1, 2)))
+        await setup.commit.run_alone(lambda: None)
+        setup.commit.give_up(LOST)
+        setup.quorum.be_sure()
+        with pytest.raises(NotLeader):
+            await follows_what_is_elsewhere
+
+    _run(tmp_path, test)
+
+
+def test_closing_does_not_wait_for_other_nodes(tmp_path: Path) -> None:
+    async def test(setup: _Setup) -> None:
+        done = setup.commit.append(frame(b"a"))
+        await setup.commit.close()
+        with pytest.raises(ShuttingDown):
+            await done
+
+    _run(tmp_path, test)
+
+
+class _Led:
+    """A topic of one partition that this node leads, with quorums that the test gives."""
+
+    def __init__(self, topic: Topic) -> None:
+        self.topic = topic
+
+    async def lead(self, epoch: int) -> None:
+        self.messages, self.events = HeldQuorum(), HeldQuorum()
+        logs = open_logs(self.topic.directory / "0", RealDisk(), self.topic.settings)
+        quorums = Quorums(self.messages, self.events)
+        leadership = Leadership(
+            epoch, quorums, lambda: None, lambda _error: None, lambda _damage: False
+        )
+        await self.topic.lead(0, logs, leadership)
+
+
+def _run_led(path: Path, test: Callable[[_Led], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with broker_in(path) as broker:
+            topic = await broker.create_topic("t", 1)
+            await topic.resign(0, LOST)
+            led = _Led(topic)
+            await led.lead(100)
+            await test(led)
+
+    run(main())
+
+
+def test_a_message_is_read_and_delivered_when_it_is_safe_and_so_is_its_lease(
+    tmp_path: Path,
+) -> None:
+    async def test(led: _Led) -> None:
+        publishing = asyncio.ensure_future(publish(led.topic, b"a"))
+        await until(lambda: led.messages.appended_to == 1)
+        assert led.topic.partitions[0].read(0, messages_max=1).frames == []
+        assert await led.topic.receive("g", options()) == []
+        led.messages.reach_end()
+        await publishing
+        assert len(led.topic.partitions[0].read(0, messages_max=1).frames) == 1
+        receiving = asyncio.ensure_future(led.topic.receive("g", options()))
+        await until(lambda: led.events.appended_to > 0)
+        assert not receiving.done()
+        led.events.reach_end()
+        assert leased(await receiving) == [(0, 1, b"a")]
+
+    _run_led(tmp_path, test)
+
+
+def test_what_was_not_safe_when_the_leadership_ended_can_be_sent_to_the_next_leader(
+    tmp_path: Path,
+) -> None:
+    async def test(led: _Led) -> None:
+        view = frame(b"a", mark=ProducerMark(5, 1, 0))
+        partition = led.topic.partitions[0]
+        partition.publish(view)
+        await until(lambda: led.messages.appended_to == 1)
+        partition._recorder.record_snapshot()
+        await partition._recorder.commit.run_alone(lambda: None)
+        await led.topic.resign(0, LOST)
+        logs = open_logs(led.topic.directory / "0", RealDisk(), led.topic.settings)
+        logs.messages.truncate(0)  # as a follower of a leader that never had it
+        logs.messages.close()
+        logs.events.close()
+        await led.lead(101)
+        done = led.topic.partitions[0].publish(view)
+        await until(lambda: led.messages.appended_to == 1)
+        led.messages.reach_end()
+        assert not (await done).duplicate
+
+    _run_led(tmp_path, test)
+
+
+def test_a_partition_that_is_led_elsewhere_says_so(tmp_path: Path) -> None:
+    async def test(led: _Led) -> None:
+        receiving = asyncio.ensure_future(led.topic.receive("g", options(wait_ms=60_000)))
+        await asyncio.sleep(0)
+        await led.topic.resign(0, LOST)
+        with pytest.raises(NotLeader):
+            led.topic.partition(0)
+        with pytest.raises(NotLeader):
+            await publish(led.topic, b"a")
+        await led.lead(102)
+        publishing = asyncio.ensure_future(publish(led.topic, b"b"))
+        await until(lambda: led.messages.appended_to == 1)
+        led.messages.reach_end()
+        await until(lambda: led.events.appended_to > 0)
+        led.events.reach_end()
+        deliveries = await receiving
+        assert leased(deliveries) == [(0, 1, b"b")]
+        assert receipts(deliveries)[0].token > 0
+        await publishing
+
+    _run_led(tmp_path, test)

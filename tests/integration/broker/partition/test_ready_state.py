@@ -1,0 +1,220 @@
+"""Groups that begin before what the ready queues hold."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from goq.broker.group.message_changes import MessageChanges
+from goq.broker.topic.topic import Topic
+from goq.clock import ManualClock
+from goq.frame.encoder import Columns, encode_frame
+from goq.frame.view import FrameView
+from tests.support.broker.harness import (
+    BrokenDisk,
+    MemoryMetadata,
+    ack,
+    broker_on,
+    leased,
+    options,
+    publish,
+    quiet,
+    reopened,
+    run,
+    trim,
+    until,
+)
+
+HIGH, NORMAL, LOW = 0, 1, 2
+
+
+async def put(topic: Topic, *values: bytes, **columns: list[int] | list[str | None]) -> None:
+    frame = encode_frame(Columns(list(values), **columns))  # type: ignore[arg-type]
+    await topic.publishing.publish_frames([(0, FrameView.parse(frame))])
+
+
+async def drain(topic: Topic, group: str, count: int = 1000) -> list[bytes]:
+    """Receive and ack everything."""
+    values = []
+    while found := await topic.receive(group, options(count)):
+        values += [value for _, _, value in leased(found)]
+        await ack(topic, group, found)
+    return values
+
+
+def test_a_group_that_begins_after_a_restart_gets_everything(tmp_path: Path) -> None:
+    async def main() -> None:
+        metadata, clock = MemoryMetadata(), ManualClock()
+        async with broker_on(tmp_path, metadata=metadata, clock=clock) as broker:
+            topic = await broker.create_topic("t", 1)
+            await publish(topic, b"a")
+            await put(topic, b"b", b"c", lanes=[LOW, HIGH])
+            await put(topic, b"later", deliver_at_ms=[clock.wall_ms() + 60_000])
+            await publish(topic, b"d")
+            await MessageChanges(topic.partitions[0], 4, ()).move(HIGH)
+            assert sorted(await drain(topic, "early")) == [b"a", b"b", b"c", b"d"]
+        async with broker_on(tmp_path, metadata=metadata, clock=clock) as broker:
+            topic = broker.topic("t")
+            assert await drain(topic, "early") == []
+            await publish(topic, b"e")
+            assert await drain(topic, "new") == [b"c", b"d", b"a", b"e", b"b"]
+            assert await drain(topic, "early") == [b"e"]
+            clock.advance_ms(60_000)
+            await until(lambda: topic.partitions[0].dispatch.schedule.count == 0)
+            assert await drain(topic, "new") == await drain(topic, "early") == [b"later"]
+
+    run(main())
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_group_that_goes_back_gets_everything_again(tmp_path: Path, restarted: bool) -> None:
+    async def main() -> None:
+        metadata = MemoryMetadata()
+        async with broker_on(tmp_path, metadata=metadata) as broker:
+            topic = await broker.create_topic("t", 1)
+            for number in range(50):
+                await put(topic, b"%d" % number, lanes=[number % 3], tenants=[f"t{number % 5}"])
+            before = await drain(topic, "g")
+            if not restarted:
+                topic.partitions[0].dispatch.release()
+                await topic.partitions[0].reset("g", 0)
+                assert sorted(await drain(topic, "g")) == sorted(before)
+                return
+        async with broker_on(tmp_path, metadata=metadata) as broker:
+            topic = broker.topic("t")
+            await topic.partitions[0].reset("g", 0)
+            assert sorted(await drain(topic, "g")) == sorted(before)
+
+    run(main())
+
+
+def test_what_is_published_moved_or_due_meanwhile_is_not_missed(tmp_path: Path) -> None:
+    async def main() -> None:
+        metadata, disk, clock = MemoryMetadata(), BrokenDisk(), ManualClock()
+        async with broker_on(tmp_path, metadata=metadata, clock=clock) as broker:
+            topic = await broker.create_topic("t", 1)
+            await put(topic, b"a", b"b", lanes=[NORMAL, NORMAL])
+            await put(topic, b"later", deliver_at_ms=[clock.wall_ms() + 1000])
+        async with broker_on(tmp_path, metadata=metadata, disk=disk, clock=clock) as broker:
+            topic = broker.topic("t")
+            (partition,) = topic.partitions
+            disk.hold("messages", operation="read")
+            receiving = asyncio.create_task(topic.receive("g", options(1)))
+            await until(disk.holding.is_set)
+            await publish(topic, b"meanwhile")
+            clock.advance_ms(1000)
+            marking = asyncio.create_task(MessageChanges(partition, 1, ()).move(HIGH))
+            disk.release()
+            found = leased(await receiving)
+            await marking
+            await until(lambda: partition.dispatch.schedule.count == 0)
+            rest = await drain(topic, "g")
+            values = [value for _, _, value in found] + rest
+            assert sorted(values) == [b"a", b"b", b"later", b"meanwhile"]
+
+    run(main())
+
+
+def test_many_groups_that_begin_at_once_share_the_work(tmp_path: Path) -> None:
+    async def main() -> None:
+        metadata = MemoryMetadata()
+        async with broker_on(tmp_path, metadata=metadata) as broker:
+            topic = await broker.create_topic("t", 1)
+            await put(topic, b"a", b"b", lanes=[LOW, HIGH])
+        async with broker_on(tmp_path, metadata=metadata) as broker:
+            topic = broker.topic("t")
+            groups = [f"g{number}" for number in range(20)]
+            found = await asyncio.gather(*(drain(topic, group) for group in groups))
+            assert found == [[b"b", b"a"]] * len(groups)
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_groups_get_each_message_once_however_often_queues_are_made_anew(
+    tmp_path: Path, seed: int
+) -> None:
+    async def main() -> None:
+        rng, metadata, clock = random.Random(seed), MemoryMetadata(), ManualClock()
+        got: dict[str, list[bytes]] = {}
+        published: list[bytes] = []
+        for _ in range(4):
+            async with broker_on(tmp_path, metadata=metadata, clock=clock) as broker:
+                topic = await broker.topic_for_publish("t")
+                for _ in range(30):
+                    kind = rng.random()
+                    if kind < 0.4:
+                        values = [b"%d" % (len(published) + n) for n in range(rng.randrange(1, 4))]
+                        published += values
+                        count = len(values)
+                        await put(
+                            topic,
+                            *values,
+                            lanes=[rng.randrange(3) for _ in range(count)],
+                            tenants=[rng.choice(["x", "y", None]) for _ in range(count)],
+                        )
+                    elif kind < 0.5 and published:
+                        moved = topic.partitions[0]
+                        moved.move(rng.randrange(len(published)), rng.randrange(3), 0)
+                        await quiet(moved)
+                    elif kind < 0.6:
+                        topic.partitions[0].dispatch.release()
+                    else:
+                        group = f"g{rng.randrange(6)}"
+                        found = await topic.receive(group, options(1))
+                        got.setdefault(group, []).extend(v for _, _, v in leased(found))
+                        await ack(topic, group, found)
+                for group, values in got.items():
+                    values += await drain(topic, group, 1)
+                    assert sorted(values) == sorted(published), group
+
+    run(main())
+
+
+def test_a_maturing_that_a_crash_took_back_happens_again(tmp_path: Path) -> None:
+    clock = ManualClock()
+
+    async def main() -> None:
+        async with broker_on(tmp_path, clock=clock) as broker:
+            topic = await broker.create_topic("t", 1)
+            due_ms = clock.wall_ms() + 1000
+            frame = encode_frame(Columns([b"late"], deliver_at_ms=[due_ms]))
+            await topic.publishing.publish_frames([(0, FrameView.parse(frame))])
+            assert not await topic.receive("g", options())
+            clock.advance_ms(1000)
+            topic.partitions[0]._on_time()
+            copy = tmp_path / "copy"
+            shutil.copytree(tmp_path / "topics/t/0", copy)
+            assert not reopened(copy).state.frontier.pairs
+            assert [v for _, _, v in leased(await topic.receive("g", options()))] == [b"late"]
+            await quiet(topic.partitions[0])
+            shutil.rmtree(copy)
+            shutil.copytree(tmp_path / "topics/t/0", copy)
+            assert reopened(copy).state.frontier.pairs
+
+    run(main())
+
+
+def test_what_retention_deleted_stands_in_no_queue_though_a_group_never_took_it(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with broker_on(tmp_path) as broker:
+            topic = await broker.create_topic("t", 1)
+            (partition,) = topic.partitions
+            await publish(topic, b"first")
+            await topic.receive("g", options(1))
+            for number in range(20):  # each alone in its lane's run
+                await put(topic, b"x", b"y", lanes=[number % 2, 2])
+            await partition.keeping.roll()
+            await put(topic, b"last", lanes=[HIGH])
+            before = partition.dispatch.ready.entry_count
+            await trim(partition, partition.state.end_offset - 1)
+            assert partition.dispatch.ready.entry_count < before - 30
+            assert await drain(topic, "g") == [b"last"]
+
+    run(main())

@@ -1,0 +1,426 @@
+"""What retention deletes is archived before, and read with the live log as one."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from copy import deepcopy
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from goq import limits
+from goq.broker.broker import Broker
+from goq.broker.partition.partition import Partition
+from goq.broker.retention.tiered_log import Past, WholeReader, whole_logs
+from goq.clock import ManualClock
+from goq.errors import GoqError, TopicExists
+from goq.frame.view import FrameView
+from goq.storage.archive.file import check_archive
+from goq.storage.disk import Disk
+from tests.support.broker.harness import (
+    BrokenDisk,
+    MemoryMetadata,
+    ack,
+    broker_on,
+    options,
+    publish,
+    quiet,
+    run,
+    until,
+)
+from tests.support.storage.disk import SimulatedCrash, SimulatedDisk
+
+HOUR_MS = 3_600_000
+SETTINGS = {"retention__age": "1h", "segment__bytes": "64KiB", "archive": "true"}
+
+
+async def fill(broker: Broker, clock: ManualClock, segments: int, name: str = "t") -> list[bytes]:
+    """Publish so many segments of messages, an hour apart; return the values."""
+    values = []
+    for number in range(segments):
+        for part in range(3):
+            value = (b"%d.%d " % (number, part)) * 6000
+            await publish(broker.topic(name), value)
+            values.append(value)
+        await broker.topic(name).partitions[0].keeping.roll()
+        clock.advance_ms(HOUR_MS)
+    return values
+
+
+def values_of(frames: list[FrameView]) -> list[bytes]:
+    return [v or b"" for f in frames for v in f.values(0, f.header.message_count)]
+
+
+def read_all(reader: WholeReader, end: int) -> list[bytes]:
+    values, offset = [], reader.start_offset
+    while offset < end:
+        reading = reader.read(offset, end)
+        assert not reading.damage
+        assert reading.next_offset > offset
+        values += values_of(reading.frames)
+        offset = reading.next_offset
+    return values
+
+
+def test_what_is_deleted_is_read_from_the_archive(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock, metadata = ManualClock(), MemoryMetadata()
+        async with broker_on(tmp_path, clock=clock, metadata=metadata, **SETTINGS) as broker:
+            await broker.create_topic("t", 1)
+            values = await fill(broker, clock, 4)
+            await broker.apply_retention()
+            (partition,) = broker.topic("t").partitions
+            assert partition.messages.start_offset == 9
+            reader = whole_logs(broker.archive, partition).messages
+            assert reader.start_offset == 0
+            assert read_all(reader, partition.state.end_offset) == values
+            assert [row.base_offset for row in metadata.archive.values()] == [0, 3, 6]
+            found = broker.archive.of_topic("t")
+            assert found is not None
+            assert (found.segments, found.messages) == (3, 9)
+            stored = sorted(p.name for p in (tmp_path / "archive/t/0/messages").iterdir())
+            assert f"{0:020}.log.zst" in stored
+            assert f"{0:020}.index" in stored
+            assert f"{0:020}.columns" in stored
+        async with broker_on(tmp_path, clock=clock, metadata=metadata, **SETTINGS) as broker:
+            (partition,) = broker.topic("t").partitions
+            reader = whole_logs(broker.archive, partition).messages
+            assert read_all(reader, partition.state.end_offset) == values
+            assert reader.find_time(ManualClock().wall_us() + HOUR_MS * 1000, 12) == 3
+            rows = [r.offsets.tolist() for r in reader.rows(0, 12)]
+            assert rows == []
+
+    run(main())
+
+
+async def check_whole(broker: Broker, values: list[bytes], directory: Path, disk: Disk) -> None:
+    """Everything is there, live or archived; the files are those of the manifest, and whole."""
+    (partition,) = broker.topic("t").partitions
+    messages, events = whole_logs(broker.archive, partition)
+    assert read_all(messages, partition.state.end_offset) == values
+    assert messages.start_offset == 0
+    assert events.start_offset == 0
+    offset, end = 0, partition.events.end_offset
+    while offset < end:
+        reading = events.read(offset, end)
+        assert not reading.damage
+        assert reading.next_offset > offset
+        offset = reading.next_offset
+    for log in ("messages", "events"):
+        folder = directory / "archive/t/0" / log
+        names = disk.names(folder)
+        assert not [name for name in names if name.endswith(".part")]
+        for row in broker.archive.rows(partition.identity, log):
+            footer = check_archive(disk, folder / f"{row.base_offset:020}.log.zst")
+            assert (footer.crc32c, footer.end_offset) == (row.crc32c, row.end_offset)
+        rows = broker.archive.rows(partition.identity, log)
+        assert len(rows) == len([name for name in names if name.endswith(".log.zst")])
+
+
+def rebuilds_from(partition: Partition) -> int:
+    return partition.keeping._rebuilds_from()
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_wherever_the_process_ends_each_message_is_live_or_archived(
+    power: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "EVENT_SEGMENT_BYTES", 300)
+    monkeypatch.setattr(limits, "SNAPSHOT_EVENTS_MIN", 2)
+    monkeypatch.setattr("goq.broker.topic.topic._REOPEN_DELAY_S", 0.001)
+    base, clock = Path("/simulated"), ManualClock()
+    settings = {"retention__age": "1h", "archive": "true"}
+
+    async def prepare() -> tuple[SimulatedDisk, MemoryMetadata, list[bytes]] | None:
+        disk, metadata, values = SimulatedDisk(Random(1)), MemoryMetadata(), list[bytes]()
+        async with broker_on(base, disk=disk, metadata=metadata, clock=clock, **settings) as broker:
+            topic = await broker.create_topic("t", 1)
+            for number in range(9):
+                values.append(b"%d" % number * 50)
+                await publish(topic, values[-1])
+                await ack(topic, "g", await topic.receive("g", options(1)))
+                await quiet(topic.partitions[0])
+                if number % 3 == 2:
+                    await topic.partitions[0].keeping.roll()
+                    clock.advance_ms(HOUR_MS)
+            partition = topic.partitions[0]
+            assert len(partition.events.segments) > 2
+            # Where the last snapshot lies depends on which events were written together.
+            has_old_events = partition.events.segments[0].end_offset <= rebuilds_from(partition)
+        clock.advance_ms(-3 * HOUR_MS)  # nothing is due when a broker starts
+        return (disk, metadata, values) if has_old_events else None
+
+    async def crash_at(operation: int) -> bool:
+        """Let retention end at an operation of the disk; return whether it came to that."""
+        disk = prepared.copy()
+        disk.random = Random(operation)
+        metadata = deepcopy(written)
+        try:
+            async with broker_on(
+                base, disk=disk, metadata=metadata, clock=clock, **settings
+            ) as broker:
+                disk.crash_at = disk.operations + operation
+                clock.advance_ms(4 * HOUR_MS)
+                await broker.apply_retention()
+                is_through = not disk._crashing
+        except (SimulatedCrash, OSError, GoqError):
+            is_through = False
+        disk.crash(power=power)
+        clock.advance_ms(-4 * HOUR_MS)
+        async with broker_on(base, disk=disk, metadata=metadata, clock=clock, **settings) as broker:
+            await check_whole(broker, values, base, disk)
+            clock.advance_ms(4 * HOUR_MS)
+            await broker.apply_retention()
+            await check_whole(broker, values, base, disk)
+            assert broker.topic("t").partitions[0].messages.start_offset == 9
+            assert broker.archive.rows(broker.topic("t").partitions[0].identity, "events")
+        clock.advance_ms(-4 * HOUR_MS)
+        return not is_through
+
+    found = next(each for _ in range(100) if (each := run(prepare())) is not None)
+    prepared, written, values = found
+    operation = 1
+    while run(crash_at(operation)):
+        operation += 1
+    assert operation > 30
+
+
+async def archived_topic(broker: Broker, clock: ManualClock, name: str = "t") -> list[bytes]:
+    await broker.create_topic(name, 1)
+    values = await fill(broker, clock, 4, name)
+    await broker.apply_retention()
+    assert broker.topic(name).partitions[0].messages.start_offset == 9
+    return values
+
+
+def read_here(broker: Broker, name: str = "t") -> list[bytes]:
+    (partition,) = broker.topic(name).partitions
+    return read_all(whole_logs(broker.archive, partition).messages, partition.state.end_offset)
+
+
+def test_a_manifest_that_lost_its_rows_is_made_anew_from_the_files(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock, metadata = ManualClock(), MemoryMetadata()
+        async with broker_on(tmp_path, clock=clock, metadata=metadata, **SETTINGS) as broker:
+            values = await archived_topic(broker, clock)
+        rows = dict(metadata.archive)
+        folder = tmp_path / "archive/t/0/messages"
+        (folder / f"{99:020}.log.zst.part").write_bytes(b"unfinished")
+        (folder / f"{99:020}.log.zst").write_bytes(b"not an archive")
+        (folder / "notes.log.zst").write_bytes(b"somebody's")
+        (tmp_path / "archive/t/lost+found").mkdir()
+        async with broker_on(
+            tmp_path, clock=clock, metadata=MemoryMetadata(), **SETTINGS
+        ) as broker:
+            assert read_here(broker) == values
+            metadata = broker.metadata
+            assert isinstance(metadata, MemoryMetadata)
+            assert metadata.archive == rows
+            names = [path.name for path in folder.iterdir()]
+            assert not [name for name in names if name.endswith(".part")]
+
+    run(main())
+
+
+def test_a_new_topic_does_not_come_into_the_archive_of_another(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        async with broker_on(tmp_path, clock=clock, **SETTINGS) as broker:
+            await archived_topic(broker, clock)
+        shutil.rmtree(tmp_path / "topics/t")
+        async with broker_on(tmp_path, clock=clock, **SETTINGS) as broker:
+            with pytest.raises(TopicExists, match="move it away"):
+                await broker.create_topic("t", 1)
+            (tmp_path / "archive/t").rename(tmp_path / "elsewhere")
+            assert await archived_topic(broker, clock)
+
+    run(main())
+
+
+def test_a_topic_that_is_deleted_takes_its_archive_with_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock, metadata = ManualClock(), MemoryMetadata()
+        async with broker_on(tmp_path, clock=clock, metadata=metadata, **SETTINGS) as broker:
+            await archived_topic(broker, clock)
+            other = await archived_topic(broker, clock, "other")
+            read_here(broker)
+            await broker.delete_topic("t")
+            assert not (tmp_path / "archive/t").exists()
+            assert {key[0] for key in metadata.archive} == {"other"}
+            assert broker.archive.of_topic("t") is None
+            assert read_here(broker, "other") == other
+            values = await archived_topic(broker, clock)
+            assert read_here(broker) == values
+
+    run(main())
+
+
+def test_what_was_deleted_without_an_archive_is_passed_over(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        async with broker_on(tmp_path, clock=clock, **SETTINGS) as broker:
+            values = await archived_topic(broker, clock)
+            await broker.alter_topic("t", {"archive": "false"})
+            values += await fill(broker, clock, 2)
+            await broker.apply_retention()
+            await broker.alter_topic("t", {"archive": "true"})
+            values += await fill(broker, clock, 2)
+            await broker.apply_retention()
+            (partition,) = broker.topic("t").partitions
+            assert partition.messages.start_offset == 21
+            reader = whole_logs(broker.archive, partition).messages
+            assert read_all(reader, 24) == values[:9] + values[15:]
+            assert reader.first_from(4) == 4
+            assert reader.first_from(9) == reader.first_from(11) == 15
+            assert reader.first_from(50) == 50
+            reading = reader.read(7, 24, messages_max=4)
+            assert [v.header.base_offset for v in reading.frames] == [7, 8, 15, 16]
+            row = broker.archive.find(partition.identity, "messages", 8)
+            assert row is not None
+            assert (row.base_offset, row.end_offset) == (6, 9)
+            assert broker.archive.file_of(row).is_file()
+            assert broker.archive.find(partition.identity, "messages", 9) is None
+            assert broker.archive.find(partition.identity, "messages", 23) is None
+
+    run(main())
+
+
+def test_reading_goes_on_without_gap_or_doubling_while_segments_are_archived(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        async with broker_on(tmp_path, clock=clock, **SETTINGS) as broker:
+            await broker.create_topic("t", 1)
+            (partition,) = broker.topic("t").partitions
+            clock.advance_ms(-100 * HOUR_MS)
+            values = await fill(broker, clock, 12)
+            clock.advance_ms(-11 * HOUR_MS)
+            reader = whole_logs(broker.archive, partition).messages
+            seen, offset = list[bytes](), 0
+            while offset < len(values):
+                reading = reader.read(offset, len(values), messages_max=1)
+                seen += values_of(reading.frames)
+                offset = reading.next_offset
+                if offset % 3 == 2:  # in the middle of a segment
+                    clock.advance_ms(HOUR_MS)
+                    await broker.apply_retention()
+                    assert partition.messages.start_offset > 0 or offset == 2
+            assert seen == values
+
+            async def read_in_threads() -> list[list[bytes]]:
+                work = [
+                    broker.archive.in_thread(lambda: read_all(reader, len(values)))
+                    for _ in range(10)
+                ]
+                return list(await asyncio.gather(*work))
+
+            clock.advance_ms(HOUR_MS)
+            found, _ = await asyncio.gather(read_in_threads(), broker.apply_retention())
+            assert all(each == values for each in found)
+
+    run(main())
+
+
+def test_a_segment_that_was_archived_and_not_deleted_is_not_archived_twice(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock, disk, metadata = ManualClock(), BrokenDisk(), MemoryMetadata()
+        async with broker_on(
+            tmp_path, clock=clock, disk=disk, metadata=metadata, archive="true"
+        ) as broker:
+            await broker.create_topic("t", 1)
+            values = await fill(broker, clock, 2)
+            clock.advance_ms(HOUR_MS)
+            (partition,) = broker.topic("t").partitions
+            first = partition.messages.segments[0]
+            row = await broker.archive.take(partition.identity, "messages", first)
+            clock.advance_ms(HOUR_MS)
+            written = disk.count("append", ".part")
+            again = await broker.archive.take(partition.identity, "messages", first)
+            assert disk.count("append", ".part") == written
+            assert again == row._replace(archived_at_us=clock.now_us)
+            path = tmp_path / f"archive/t/0/messages/{0:020}.log.zst"
+            path.write_bytes(path.read_bytes()[:-1] + b"x")
+            assert await broker.archive.take(partition.identity, "messages", first)
+            assert disk.count("append", ".part") > written
+            assert read_here(broker) == values
+            await broker.alter_topic("t", {"retention.age": "1h"})
+            await broker.apply_retention()
+            assert partition.messages.start_offset == 6
+            assert read_here(broker) == values
+
+    run(main())
+
+
+def test_damage_in_the_archive_is_reported_by_readers_of_the_whole_log(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        async with broker_on(tmp_path, clock=clock, **SETTINGS) as broker:
+            values = await archived_topic(broker, clock)
+            (tmp_path / f"archive/t/0/messages/{3:020}.log.zst").unlink()
+            (partition,) = broker.topic("t").partitions
+            reader = whole_logs(broker.archive, partition).messages
+            reading = reader.read(0, 12)
+            assert values_of(reading.frames) == values[:3] + values[6:]
+            assert [(d.start_offset, d.end_offset) for d in reading.damage] == [(3, 6)]
+            assert not partition.messages.damage
+            assert len(broker.archive.damage(partition.identity, "messages")) == 1
+
+    run(main())
+
+
+def test_a_node_that_stops_breaks_off_what_it_archives(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock, disk = ManualClock(), BrokenDisk()
+        async with broker_on(tmp_path, clock=clock, disk=disk, **SETTINGS) as broker:
+            await broker.create_topic("t", 1)
+            values = await fill(broker, clock, 2)
+            clock.advance_ms(HOUR_MS)
+            disk.hold(".log.zst.part", operation="append")
+            broker.keeper.wake_topic(broker.topic("t"))
+            await until(disk.holding.is_set)
+            broker.archive._closing.set()
+            disk.release()
+        assert not [p for p in (tmp_path / "archive").rglob("*.log.zst*") if p.is_file()]
+        async with broker_on(tmp_path, clock=clock, **SETTINGS) as broker:
+            await broker.apply_retention()
+            assert read_here(broker) == values
+
+    run(main())
+
+
+def test_a_snapshot_has_what_was_kept_at_its_time_and_nothing_later(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        async with broker_on(
+            tmp_path, clock=clock, retention__age="none", archive="true"
+        ) as broker:
+            await broker.create_topic("t", 1)
+            (partition,) = broker.topic("t").partitions
+            kept: list[tuple[int, list[bytes]]] = []
+            values: list[bytes] = []
+            for number in range(8):
+                values.append(b"%d" % number)
+                await publish(broker.topic("t"), values[-1])
+                await partition.keeping.roll()
+                if number in (3, 6):
+                    age = {"retention.age": f"{2 * 3600 + 1}s"}
+                    await broker.alter_topic("t", age)
+                    await broker.apply_retention()
+                    await broker.alter_topic("t", {"retention.age": "none"})
+                clock.advance_ms(HOUR_MS)
+                kept.append((clock.now_us - 1, values[partition.messages.start_offset :]))
+            assert [len(then) for _, then in kept] == [1, 2, 3, 3, 4, 5, 3, 4]
+            for time_us, then in kept:
+                past = Past(broker.archive, time_us)
+                reader, start, end = past.opened(partition, 0, partition.state.end_offset)
+                assert values_of(reader.read(start, end).frames) == then
+                _, start, _ = past.opened(partition, start + 1, end)
+                assert values_of(reader.read(start, end).frames) == then[1:]
+            past = Past(broker.archive, kept[0][0] - 2 * HOUR_MS * 1000)
+            _, start, end = past.opened(partition, 0, partition.state.end_offset)
+            assert start == end == 0
+
+    run(main())

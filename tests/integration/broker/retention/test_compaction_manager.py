@@ -1,0 +1,551 @@
+"""Compacted topics at work: what stays, what groups get, what is said of what is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goq.broker.broker import Broker
+from goq.broker.events.replay import read_events
+from goq.broker.topic.publisher import PublishedMessage, RoutedMessage
+from goq.broker.topic.topic import Topic
+from goq.clock import ManualClock
+from goq.config.topic import Cleanup
+from goq.delivery.events.event import Cause, Compacted, Skipped
+from goq.frame.encoder import Columns, ProducerMark, encode_frame
+from goq.frame.hashing import dedup_hash
+from goq.frame.view import FrameView
+from goq.model import Message
+from goq.storage.compaction.cleaner import Progress, read_progress, write_progress
+from goq.storage.verify import verify_log
+from tests.support.broker.harness import (
+    BrokenDisk,
+    MemoryMetadata,
+    ack,
+    broker_on,
+    leased,
+    nack,
+    options,
+    quiet,
+    run,
+    until,
+)
+
+Pair = tuple[bytes | None, bytes | None]
+COMPACT = {"cleanup": "compact", "segment__bytes": "64KiB", "compaction__tombstone_retention": "1h"}
+
+
+@asynccontextmanager
+async def by_hand(path: Path, **given: Any) -> AsyncIterator[Broker]:
+    """Run a broker that compacts only when it is told to."""
+    async with broker_on(path, **given) as broker:
+        assert broker.compacting._task is not None
+        broker.compacting._task.cancel()
+        yield broker
+
+
+async def put(topic: Topic, *pairs: Pair, deliver_at_ms: int = 0) -> list[int]:
+    """Publish messages, each in a frame of its own; return their offsets."""
+    offsets = []
+    for key, value in pairs:
+        message = Message(value, key, deliver_at_ms=deliver_at_ms)
+        (stored,) = await topic.publishing.publish_messages([RoutedMessage(0, message)])
+        offsets.append(stored.offset)
+    return offsets
+
+
+async def seal(topic: Topic) -> None:
+    await topic.partition(0).keeping.roll()
+
+
+def served(topic: Topic) -> dict[int, Pair]:
+    """Return every message that reading the log gives, by offset."""
+    log, found = topic.partition(0).messages, dict[int, Pair]()
+    offset = log.start_offset
+    while offset < log.end_offset:
+        reading = log.reader.read(offset, log.end_offset)
+        assert not reading.damage
+        assert reading.next_offset > offset
+        for view in reading.frames:
+            found.update(kept_of(view))
+        offset = reading.next_offset
+    return found
+
+
+def kept_of(view: FrameView) -> dict[int, Pair]:
+    count, base = view.header.message_count, view.header.base_offset
+    kept = zip(view.messages(0, count), view.kept(0, count), strict=True)
+    return {base + row: (m.key, m.value) for row, (m, is_kept) in enumerate(kept) if is_kept}
+
+
+async def got(topic: Topic, group: str, count: int = 10) -> list[tuple[int, bytes]]:
+    """Receive, acknowledge, and return offsets and values until there is nothing more."""
+    found: list[tuple[int, bytes]] = []
+    while deliveries := await topic.receive(group, options(count)):
+        found += [(offset, value) for offset, _, value in leased(deliveries)]
+        await ack(topic, group, deliveries)
+    return found
+
+
+async def compacted(broker: Broker) -> int:
+    return await broker.compacting.apply()
+
+
+def test_the_newest_message_of_a_key_stays_at_its_offset(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with by_hand(tmp_path, **COMPACT) as broker:
+            topic = await broker.create_topic("t")
+            await put(topic, (b"a", b"1"), (b"b", b"1"), (None, b"x"), (b"a", b"2"), (b"c", b"1"))
+            await seal(topic)
+            await put(topic, (b"b", b"2"))
+            assert await compacted(broker) == 2
+            expected = {2: (None, b"x"), 3: (b"a", b"2"), 4: (b"c", b"1"), 5: (b"b", b"2")}
+            assert served(topic) == expected
+            assert topic.partition(0).messages.start_offset == 0
+            assert await got(topic, "fresh") == [(2, b"x"), (3, b"2"), (4, b"1"), (5, b"2")]
+
+    run(work())
+
+
+def test_what_is_in_the_active_segment_is_left_alone_and_counts_as_newer(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with by_hand(tmp_path, **COMPACT) as broker:
+            topic = await broker.create_topic("t")
+            await put(topic, (b"a", b"1"))
+            await seal(topic)
+            await put(topic, (b"a", b"2"), (b"a", b"3"))
+            assert await compacted(broker) == 1
+            assert served(topic) == {1: (b"a", b"2"), 2: (b"a", b"3")}
+
+    run(work())
+
+
+def test_a_tombstone_stays_for_its_time_and_goes_at_it(tmp_path: Path) -> None:
+    async def work() -> None:
+        clock = ManualClock()
+        async with by_hand(tmp_path, clock=clock, **COMPACT) as broker:
+            topic = await broker.create_topic("t")
+            await put(topic, (b"a", b"1"), (b"a", None), (b"b", b"1"))
+            await seal(topic)
+            assert await compacted(broker) == 1
+            assert served(topic) == {1: (b"a", None), 2: (b"b", b"1")}
+            clock.advance_ms(3_600_000 - 1)
+            assert await compacted(broker) == 0
+            assert broker.compacting._due_in_s() == pytest.approx(0.001)
+            clock.advance_ms(1)
+            assert await compacted(broker) == 1
+            assert served(topic) == {2: (b"b", b"1")}
+            assert broker.compacting._due_in_s() is None
+
+    run(work())
+
+
+def test_progress_and_the_times_of_tombstones_outlive_a_restart(tmp_path: Path) -> None:
+    async def work() -> None:
+        clock, metadata = ManualClock(), MemoryMetadata()
+        async with by_hand(tmp_path, clock=clock, metadata=metadata, **COMPACT) as broker:
+            topic = await broker.create_topic("t")
+            await put(topic, (b"a", b"1"), (b"a", None), (b"b", b"1"))
+            await seal(topic)
+            assert await compacted(broker) == 1
+        clock.advance_ms(3_600_000 - 1)
+        async with by_hand(tmp_path, clock=clock, metadata=metadata, **COMPACT) as broker:
+            topic = broker.topic("t")
+            assert served(topic) == {1: (b"a", None), 2: (b"b", b"1")}
+            assert await compacted(broker) == 0
+            assert await got(topic, "g") == [(1, b""), (2, b"1")]
+            clock.advance_ms(1)
+            assert await compacted(broker) == 1
+            assert served(topic) == {2: (b"b", b"1")}
+
+    run(work())
+
+
+def test_a_pass_waits_until_half_of_what_is_sealed_is_new(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with by_hand(tmp_path, **COMPACT) as broker:
+            topic = await broker.create_topic("t")
+            await put(topic, *[(b"%d" % n, b"v" * 100) for n in range(40)])
+            await seal(topic)
+            assert await compacted(broker) == 0
+            await put(topic, *[(b"%d" % n, b"w" * 100) for n in range(10)])
+            await seal(topic)
+            assert await compacted(broker) == 0
+            await put(topic, *[(b"%d" % n, b"x" * 100) for n in range(10, 40)])
+            await seal(topic)
+            assert await compacted(broker) == 40
+            assert len(served(topic)) == 40
+
+    run(work())
+
+
+def test_a_topic_that_is_not_to_be_compacted_is_not(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with by_hand(tmp_path, segment__bytes="64KiB") as broker:
+            topic = await broker.create_topic("t")
+            await put(topic, (b"a", b"1"), (b"a", b"2"))
+            await seal(topic)
+            assert await compacted(broker) == 0
+            assert len(served(topic)) == 2
+            await broker.alter_topic("t", {"cleanup": "compact"})
+            await compacted(broker)
+            assert served(topic) == {1: (b"a", b"2")}
+
+    run(work())
+
+
+def test_very_many_gone_messages_are_passed_in_a_few_events(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with by_hand(tmp_path, **COMPACT) as broker:
+            topic = await broker.create_topic("t")
+            columns = Columns([b""] * 50_000, keys=[b"k"] * 50_000)
+            data = encode_frame(columns)
+            for _ in range(10):
+                await topic.partition(0).publish(FrameView.parse(data))
+            await put(topic, (b"k", b"last"))
+            await seal(topic)
+            assert await compacted(broker) == 500_000
+            partition = topic.partition(0)
+            assert partition.messages.size_bytes < 100_000
+            events = partition.events.end_offset
+            assert await got(topic, "g") == [(500_000, b"last")]
+            await quiet(partition)
+            assert partition.events.end_offset - events < 20
+            assert partition.state.group("g").taken.floor == 500_001
+
+    run(work())
+
+
+def test_what_was_leased_may_be_settled_although_it_is_gone(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with by_hand(tmp_path, delivery__ordering="none", **COMPACT) as broker:
+            topic = await broker.create_topic("t")
+            await put(topic, (b"a", b"1"), (b"b", b"1"), (b"c", b"1"))
+            held = await topic.receive("g", options(1))
+            given = await topic.receive("g", options(1))
+            assert [o for o, _, _ in leased([*held, *given])] == [0, 1]
+            await put(topic, (b"a", b"2"), (b"b", b"2"))
+            await seal(topic)
+            assert await compacted(broker) == 2
+            assert await ack(topic, "g", held) == 1
+            assert await nack(topic, "g", given) == 1
+            assert await got(topic, "g") == [(2, b"1"), (3, b"2"), (4, b"2")]
+            assert not len(topic.partition(0).state.group("g").retries)
+            assert topic.partition(0).state.group("g").taken.floor == 5
+
+    run(work())
+
+
+def test_a_delayed_message_that_is_gone_is_neither_delivered_nor_waited_for(
+    tmp_path: Path,
+) -> None:
+    async def work() -> None:
+        clock, metadata = ManualClock(), MemoryMetadata()
+        due_ms = clock.wall_ms() + 10_000
+        async with by_hand(tmp_path, clock=clock, metadata=metadata, **COMPACT) as broker:
+            topic = await broker.create_topic("t")
+            await put(topic, (b"a", b"late"), (b"b", b"late"), deliver_at_ms=due_ms)
+            await put(topic, (b"a", b"now"))
+            await seal(topic)
+            assert await compacted(broker) == 1
+            assert await got(topic, "g") == [(2, b"now")]
+        async with by_hand(tmp_path, clock=clock, metadata=metadata, **COMPACT) as broker:
+            topic = broker.topic("t")
+            assert topic.partition(0).dispatch.schedule.count == 1
+            assert await got(topic, "g") == []
+            clock.advance_ms(10_000)
+            topic.partition(0)._on_time()
+            assert await got(topic, "g") == [(1, b"late")]
+            assert topic.partition(0).state.group("g").taken.floor == 3
+
+    run(work())
+
+
+def test_nothing_is_left_of_old_generations(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with by_hand(tmp_path, **COMPACT) as broker:
+            topic = await broker.create_topic("t")
+            for number in range(3):
+                await put(topic, *[(b"%d" % n, bytes(20 << number)) for n in range(20)])
+                await seal(topic)
+                await compacted(broker)
+            log = topic.partition(0).messages
+            logs = sorted(p.name for p in log.directory.glob("*.log*"))
+            assert logs == [s.path.name for s in log.segments]
+            assert len(served(topic)) == 20
+            report = verify_log(broker._disk, log.directory)
+            assert not report.damage
+            assert report.messages == 60
+
+    run(work())
+
+
+def test_sealing_a_segment_has_it_compacted_by_itself(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with broker_on(tmp_path, **COMPACT) as broker:
+            topic = await broker.create_topic("t")
+            await put(topic, (b"a", b"1"), (b"a", b"2"))
+            await seal(topic)
+            await until(lambda: topic.partition(0).messages.segments[0].generation == 1)
+            assert served(topic) == {1: (b"a", b"2")}
+
+    run(work())
+
+
+def test_a_repeated_batch_is_known_although_all_of_it_is_gone(tmp_path: Path) -> None:
+    async def work() -> None:
+        metadata = MemoryMetadata()
+
+        def batch(sequence: int) -> FrameView:
+            mark = ProducerMark(7, 1, sequence)
+            return FrameView.parse(encode_frame(Columns([b"v"], [b"k"]), producer=mark))
+
+        async with by_hand(tmp_path, metadata=metadata, **COMPACT) as broker:
+            topic = await broker.create_topic("t")
+            for sequence in range(20):
+                await topic.partition(0).publish(batch(sequence))
+            await put(topic, (b"k", b"last"))
+            await seal(topic)
+            assert await compacted(broker) == 20
+            assert (await topic.partition(0).publish(batch(19))).duplicate
+        for path in (tmp_path / "topics" / "t" / "0" / "events").iterdir():
+            path.unlink()  # so that producers are learned from the frames
+        async with by_hand(tmp_path, metadata=metadata, **COMPACT) as broker:
+            partition = broker.topic("t").partition(0)
+            again = await partition.publish(batch(19))
+            assert (again.offset, again.duplicate) == (19, True)
+            assert (await partition.publish(batch(20))).offset == 21
+
+    run(work())
+
+
+def test_a_dedup_id_is_known_for_its_window_although_its_message_is_gone(tmp_path: Path) -> None:
+    async def work() -> None:
+        clock, metadata = ManualClock(), MemoryMetadata()
+        given = {**COMPACT, "dedup__window": "2h"}
+        first = Message(b"1", b"a", dedup_id=dedup_hash("once"))
+
+        async def publish_it(topic: Topic) -> PublishedMessage:
+            (stored,) = await topic.publishing.publish_messages([RoutedMessage(0, first)])
+            return stored
+
+        async with by_hand(tmp_path, clock=clock, metadata=metadata, **given) as broker:
+            topic = await broker.create_topic("t")
+            await publish_it(topic)
+            await put(topic, (b"a", b"2"))
+            await seal(topic)
+            assert await compacted(broker) == 1
+        clock.advance_ms(2 * 3_600_000 - 1)
+        async with by_hand(tmp_path, clock=clock, metadata=metadata, **given) as broker:
+            stored = await publish_it(broker.topic("t"))
+            assert (stored.offset, stored.is_repetition) == (0, True)
+            clock.advance_ms(1)
+            stored = await publish_it(broker.topic("t"))
+            assert (stored.offset, stored.is_repetition) == (2, False)
+
+    run(work())
+
+
+def test_readers_and_consumers_go_on_while_segments_are_exchanged(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with broker_on(tmp_path, delivery__ordering="none", **COMPACT) as broker:
+            topic = await broker.create_topic("t")
+            log = topic.partition(0).messages
+            newest: dict[bytes, int] = {}
+            is_over = False
+
+            async def produce() -> None:
+                nonlocal is_over
+                for number in range(120):
+                    pairs = [(b"%d" % (n % 7), b"%d" % number) for n in range(4)]
+                    offsets = await put(topic, *pairs)
+                    newest.update((pair[0], o) for pair, o in zip(pairs, offsets, strict=True))
+                    if number % 10 == 9:
+                        await seal(topic)
+                is_over = True
+
+            async def consume() -> list[int]:
+                found = []
+                while True:
+                    was_over = is_over
+                    some = [offset for offset, _ in await got(topic, "g", 5)]
+                    found += some
+                    if was_over and not some:
+                        return found
+                    await asyncio.sleep(0)
+
+            async def read() -> int:
+                rounds = 0
+                while not is_over:
+                    offsets = await asyncio.to_thread(lambda: list(served(topic)))
+                    assert offsets == sorted(set(offsets))
+                    rounds += 1
+                return rounds
+
+            _, found, rounds = await asyncio.gather(produce(), consume(), read())
+            assert found == sorted(set(found))
+            assert set(newest.values()) <= set(found)
+            assert rounds > 1
+            await until(lambda: any(s.generation for s in log.segments))
+            assert topic.partition(0).state.group("g").taken.floor == log.end_offset
+
+    run(work())
+
+
+def test_what_is_gone_is_written_as_skipped_with_the_cause_and_the_swap_as_compacted(
+    tmp_path: Path,
+) -> None:
+    async def work() -> None:
+        async with by_hand(tmp_path, **COMPACT) as broker:
+            topic = await broker.create_topic("t")
+            await put(topic, (b"a", b"1"), (b"a", b"2"))
+            await seal(topic)
+            await compacted(broker)
+            await got(topic, "g")
+            partition = topic.partition(0)
+            await quiet(partition)
+            log = partition.events
+            stored = read_events(log.reader, 0, log.end_offset)
+            events = [each.event for each in stored if each is not None]
+            assert Compacted(0, 2) in events
+            assert Skipped("g", [(0, 1)], Cause.COMPACTED) in events
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("code", "said"), [(errno.ENOSPC, "no room"), (errno.EIO, "compaction failed")]
+)
+def test_a_pass_that_fails_leaves_the_topic_as_it_was_and_the_next_one_does_it(
+    code: int, said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        disk = BrokenDisk()
+        async with by_hand(tmp_path, disk=disk, **COMPACT) as broker:
+            topic = await broker.create_topic("t")
+            await put(topic, (b"a", b"1"), (b"a", b"2"))
+            await seal(topic)
+            disk.fail("append", ".1.log", code)
+            assert await compacted(broker) == 0
+            assert len(served(topic)) == 2
+            assert said in caplog.text
+            disk.heal()
+            assert await compacted(broker) == 1
+            assert await put(topic, (b"b", b"1")) == [2]
+
+    run(work())
+
+
+def test_a_topic_may_be_deleted_and_the_node_stopped_in_the_middle_of_a_pass(
+    tmp_path: Path,
+) -> None:
+    async def work() -> None:
+        disk = BrokenDisk()
+        async with by_hand(tmp_path, disk=disk, **COMPACT) as broker:
+            for name in ("first", "second"):
+                topic = await broker.create_topic(name)
+                await put(topic, (b"a", b"1"), (b"a", b"2"))
+                await seal(topic)
+            disk.hold("first/0/messages/00000000000000000000.1.log", operation="append")
+            passing = asyncio.create_task(compacted(broker))
+            await until(disk.holding.is_set)
+            deleting = asyncio.create_task(broker.delete_topic("first"))
+            await asyncio.sleep(0)
+            disk.release()
+            await deleting
+            await passing
+            assert not (tmp_path / "topics" / "first").exists()
+            assert served(broker.topic("second")) == {1: (b"a", b"2")}
+
+    run(work())
+
+
+def test_what_is_given_up_after_it_has_gone_says_so_in_the_dead_letters(tmp_path: Path) -> None:
+    async def work() -> None:
+        given = {**COMPACT, "delivery__max_attempts": 1}
+        async with by_hand(tmp_path, **given) as broker:
+            topic = await broker.create_topic("t")
+            await put(topic, (b"a", b"1"))
+            held = await topic.receive("g", options(1))
+            await put(topic, (b"a", b"2"))
+            await seal(topic)
+            assert await compacted(broker) == 1
+            topic.partition(0)._cached.clear()
+            await nack(topic, "g", held)
+            await until(lambda: "t.dlq" in broker.topics)
+            dead = broker.topic("t.dlq")
+            await until(lambda: dead.partition(0).state.end_offset == 1)
+            (view,) = dead.partition(0).messages.reader.read(0, 1).frames
+            (message,) = view.messages(0, 1)
+            assert (message.key, message.value) == (None, b"")
+            assert b"compacted away" in [value for _, value in message.headers]
+            assert dead.settings.cleanup is Cleanup.DELETE
+
+    run(work())
+
+
+@pytest.mark.parametrize("ordering", ["key", "none", "partition"])
+def test_retries_and_what_is_held_back_are_passed_over_when_they_are_gone(
+    tmp_path: Path, ordering: str
+) -> None:
+    async def work() -> None:
+        clock = ManualClock()
+        given = {**COMPACT, "clock": clock, "delivery__ordering": ordering}
+        async with by_hand(tmp_path, **given) as broker:
+            topic = await broker.create_topic("t")
+            await put(topic, (b"a", b"1"), (b"a", b"2"), (b"b", b"1"), (b"a", b"3"))
+            first = await topic.receive("g", options(1))
+            await topic.receive("other", options(2))
+            await nack(topic, "g", first, delay_ms=1000)
+            if ordering == "key":  # which puts the next of the key behind it
+                assert [o for o, _ in await got(topic, "g")] == [2]
+            await put(topic, (b"b", b"2"), (b"a", b"4"))
+            await seal(topic)
+            assert await compacted(broker) == 4
+            topic.partition(0)._cached.clear()
+            clock.advance_ms(1000)
+            topic.partition(0)._on_time()
+            assert [o for o, _ in await got(topic, "g")] == [4, 5]
+            group = topic.partition(0).state.group("g")
+            assert (group.taken.floor, len(group.retries), group.locks.held_count) == (6, 0, 0)
+
+    run(work())
+
+
+def test_more_keys_than_there_is_memory_for_take_more_passes(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with by_hand(tmp_path, **COMPACT) as broker:
+            broker.compacting._keys_max = 3
+            topic = await broker.create_topic("t")
+            await put(topic, *[(b"%d" % (n % 10), b"%d" % n) for n in range(30)])
+            await seal(topic)
+            while await compacted(broker):
+                pass
+            partition = topic.partition(0)
+            assert partition.compaction.progress is not None
+            assert partition.compaction.progress.compacted_to > 15
+            left = served(topic)
+            assert {left[o][0] for o in range(20, 30)} == {b"%d" % n for n in range(10)}
+            assert len(left) < 30
+
+    run(work())
+
+
+def test_progress_of_another_log_is_not_believed(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with by_hand(tmp_path, **COMPACT) as broker:
+            topic = await broker.create_topic("t")
+            log = topic.partition(0).messages
+            write_progress(broker._disk, log.directory, Progress(1000, 0))
+            await put(topic, (b"a", b"1"), (b"a", b"2"))
+            await seal(topic)
+            assert await compacted(broker) == 1
+            assert read_progress(broker._disk, log.directory) == Progress(2, 0)
+
+    run(work())

@@ -1,0 +1,367 @@
+"""Retention comes when it is due, and leaves what is protected."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from goq.broker.broker import Broker
+from goq.broker.partition.partition import Partition
+from goq.broker.retention.retention_manager import Keeper, first_unread, keep_from
+from goq.broker.topic.topic import Topic
+from goq.clock import ManualClock
+from goq.config.topic import TopicSettings
+from goq.storage.log.segment import Segment
+from tests.support.broker.harness import (
+    BrokenDisk,
+    ack,
+    broker_on,
+    nack,
+    options,
+    publish,
+    run,
+    until,
+)
+
+SECOND_US = 1_000_000
+HOUR_MS = 3_600_000
+
+
+class Pauses:
+    """The keeper's sleep, which ends when the test says so or when the keeper is woken."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.lengths: list[float] = []
+        self.is_over = asyncio.Event()
+
+    async def wait(self, woken: asyncio.Event, timeout_s: float) -> None:
+        self.lengths.append(timeout_s)
+        ended = [asyncio.ensure_future(e.wait()) for e in (woken, self.is_over)]
+        try:
+            await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in ended:
+                task.cancel()
+        self.is_over.clear()
+
+    async def next(self) -> float:
+        """Return how long the keeper sleeps after the pause before."""
+        count = len(self.lengths)
+        await until(lambda: len(self.lengths) > count)
+        return self.lengths[-1]
+
+    async def end(self) -> float:
+        """Let the pause end when it would; return the next one."""
+        self.clock.now_us += int(self.lengths[-1] * SECOND_US) + 1
+        self.is_over.set()
+        return await self.next()
+
+
+async def with_keeper(
+    broker: Broker,
+    clock: ManualClock,
+    work: Callable[[Pauses], Awaitable[None]],
+    kept_for_replicas: Callable[[Partition], int | None] = lambda _partition: None,
+) -> None:
+    """Run a keeper whose sleep the test ends, in the place of the broker's own."""
+    assert broker._keeping is not None
+    assert broker._context is not None
+    broker._keeping.cancel()
+    pauses = Pauses(clock)
+    broker.keeper = keeper = Keeper(
+        broker.topics,
+        broker._context,
+        broker.metadata,
+        broker.archive,
+        kept_for_replicas=kept_for_replicas,
+        wait=pauses.wait,
+    )
+    for topic in broker.topics.values():
+        keeper.wake_topic(topic)
+    task = asyncio.ensure_future(keeper.run())
+    try:
+        await pauses.next()
+        await work(pauses)
+    finally:
+        task.cancel()
+
+
+def test_a_message_of_an_idle_topic_goes_when_it_is_too_old_and_not_before(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        settings = {"retention__age": "1h", "segment__age": "30m"}
+        async with broker_on(tmp_path, clock=clock, **settings) as broker:
+            topic = await broker.create_topic("t", 1)
+            messages = topic.partitions[0].messages
+            published_us = clock.now_us
+            await publish(topic, b"x")
+
+            async def work(pauses: Pauses) -> None:
+                while len(messages.segments) == 1:
+                    assert await pauses.end() <= 60
+                sealed_us = clock.now_us - published_us
+                assert 1800 * SECOND_US <= sealed_us < 1801 * SECOND_US
+                while messages.start_offset == 0:
+                    assert await pauses.end() <= 60
+                deleted_us = clock.now_us - published_us
+                assert 3600 * SECOND_US < deleted_us < 3601 * SECOND_US
+                assert len(pauses.lengths) < 80
+
+            await with_keeper(broker, clock, work)
+
+    run(main())
+
+
+def test_a_clock_that_is_set_forward_is_noticed_within_a_minute(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        async with broker_on(tmp_path, clock=clock, retention__age="7d") as broker:
+            topic = await broker.create_topic("t", 1)
+            await publish(topic, b"x")
+            await topic.partitions[0].keeping.roll()
+
+            async def work(pauses: Pauses) -> None:
+                assert pauses.lengths[-1] == 60
+                clock.advance_ms(8 * 24 * HOUR_MS)
+                await pauses.end()
+                assert topic.partitions[0].messages.start_offset == 1
+
+            await with_keeper(broker, clock, work)
+
+    run(main())
+
+
+def test_nothing_is_looked_at_while_nothing_is_due(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock, disk = ManualClock(), BrokenDisk()
+        async with broker_on(tmp_path, clock=clock, disk=disk) as broker:
+            topic = await broker.create_topic("t", 5)
+            await publish(topic, b"x")
+
+            async def work(pauses: Pauses) -> None:
+                before = len(disk.operations)
+                for _ in range(50):
+                    assert await pauses.end() == 60
+                assert len(disk.operations) == before
+
+            await with_keeper(broker, clock, work)
+
+    run(main())
+
+
+def test_a_sealed_segment_changed_settings_and_new_topics_wake_the_keeper(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        async with broker_on(tmp_path, clock=clock) as broker:
+            topic = await broker.create_topic("t", 1)
+
+            async def work(pauses: Pauses) -> None:
+                (partition,) = topic.partitions
+                await publish(topic, bytes(100_000))
+                await partition.keeping.roll()
+                await pauses.next()
+                await broker.alter_topic("t", {"retention.bytes": "64KiB"})
+                await until(lambda: partition.messages.start_offset == 1)
+                await publish(topic, bytes(100_000))
+                await partition.keeping.roll()  # one more is too much by itself
+                await until(lambda: partition.messages.start_offset == 2)
+                await broker.create_topic("other", 1)
+                await broker.alter_topic("other", {"segment.age": "7s"})
+                await until(lambda: pauses.lengths[-1] == 7)
+
+            await with_keeper(broker, clock, work)
+
+    run(main())
+
+
+def test_what_replicas_need_is_kept(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock, needed = ManualClock(), [1]
+        async with broker_on(tmp_path, clock=clock, retention__age="1h") as broker:
+            topic = await broker.create_topic("t", 1)
+            for _ in range(3):
+                await publish(topic, b"x")
+                await topic.partitions[0].keeping.roll()
+            clock.advance_ms(2 * HOUR_MS)
+
+            async def work(pauses: Pauses) -> None:
+                assert topic.partitions[0].messages.start_offset == 1
+                assert pauses.lengths[-1] == 60
+                needed[0] = 3
+                await pauses.end()
+                assert topic.partitions[0].messages.start_offset == 3
+
+            await with_keeper(broker, clock, work, lambda _partition: needed[0])
+
+    run(main())
+
+
+async def six_segments(topic: Topic) -> Partition:
+    for number in range(6):
+        await publish(topic, b"%d" % number * 40_000)
+        await topic.partitions[0].keeping.roll()
+    return topic.partitions[0]
+
+
+@pytest.mark.parametrize("bound", ["age", "bytes"])
+@pytest.mark.parametrize(("state", "kept_from"), [("ready", 3), ("leased", 1), ("retry", 2)])
+def test_what_a_protected_group_has_not_done_is_kept(
+    bound: str, state: str, kept_from: int, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        async with broker_on(tmp_path, clock=clock) as broker:
+            topic = await broker.create_topic("t", 1)
+            await broker.remember_group(topic, "careless")
+            await broker.configure_group(topic, "g", {"retention.protect_unread": "true"})
+            partition = await six_segments(topic)
+            for offset in range(3):
+                found = await topic.receive("g", options(1, visibility_ms=100 * HOUR_MS))
+                if state == "leased" and offset == 1:
+                    continue
+                if state == "retry" and offset == 2:
+                    await nack(topic, "g", found, 100 * HOUR_MS)
+                else:
+                    await ack(topic, "g", found)
+            if bound == "age":
+                clock.advance_ms(8 * 24 * HOUR_MS // 2)
+                await broker.alter_topic("t", {"retention.age": "1h"})
+            else:
+                await broker.alter_topic("t", {"retention.bytes": "64KiB"})
+            await broker.apply_retention()
+            assert partition.messages.start_offset == kept_from
+            await broker.configure_group(topic, "g", {"retention.protect_unread": "false"})
+            await broker.apply_retention()
+            assert partition.messages.start_offset >= 5
+
+    run(main())
+
+
+def test_protection_is_the_topics_setting_where_a_group_has_none_of_its_own(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        settings = {"retention__age": "1h", "retention__protect_unread": "true"}
+        async with broker_on(tmp_path, clock=clock, **settings) as broker:
+            topic = await broker.create_topic("t", 1)
+            await broker.configure_group(topic, "own", {"retention.protect_unread": "false"})
+            partition = await six_segments(topic)
+            clock.advance_ms(2 * HOUR_MS)
+            await broker.apply_retention()
+            assert partition.messages.start_offset == 6, "nobody is protected"
+            partition = await six_segments(topic)
+            await broker.remember_group(topic, "g")
+            clock.advance_ms(2 * HOUR_MS)
+            await broker.apply_retention()
+            assert partition.messages.start_offset == 6, "the group has not begun"
+            await ack(topic, "g", await topic.receive("g", options(4)))
+            await broker.apply_retention()
+            assert partition.messages.start_offset == 10
+            await broker.delete_group(topic, "g")
+            await broker.apply_retention()
+            assert partition.messages.start_offset == 12
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_the_first_unread_is_what_looking_at_every_message_finds(seed: int, tmp_path: Path) -> None:
+    chance = Random(seed)
+
+    def naive(topic: Topic, partition: Partition) -> int | None:
+        state, found = partition.state, []
+        for name in topic.groups:
+            if not topic.settings_of(name).protect_unread:
+                continue
+            group = state.group(name)
+            held = {o for part in group.outstanding() for o in range(part.start, part.end)}
+            for offset in range(state.start_offset, state.end_offset):
+                damaged = any(r.start <= offset < r.end for r in state.corrupt)
+                if not damaged and (offset in held or offset not in group.taken):
+                    found.append(offset)
+                    break
+        return min(found, default=None)
+
+    async def main() -> None:
+        clock = ManualClock()
+        async with broker_on(tmp_path, clock=clock, fsync="never") as broker:
+            topic = await broker.create_topic("t", 1)
+            (partition,) = topic.partitions
+            for name in ("a", "b", "c"):
+                protect = str(chance.random() < 0.6).lower()
+                await broker.configure_group(topic, name, {"retention.protect_unread": protect})
+            for _ in range(40):
+                group = chance.choice(["a", "b", "c"])
+                kind = chance.random()
+                if kind < 0.3:
+                    await publish(topic, *[b"x"] * chance.randint(1, 5))
+                elif kind < 0.35:
+                    at = chance.randint(0, partition.state.end_offset)
+                    partition._record_corruption(at, at + 2, "test")
+                elif kind < 0.4:
+                    await partition.reset(group, chance.randint(0, partition.state.end_offset))
+                elif found := await topic.receive(group, options(chance.randint(1, 6))):
+                    if kind < 0.8:
+                        await ack(topic, group, found)
+                    elif kind < 0.9:
+                        await nack(topic, group, found, 1000)
+                assert first_unread(topic, partition) == naive(topic, partition)
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_what_is_kept_is_what_deleting_one_by_one_leaves(seed: int) -> None:
+    chance = Random(seed)
+    segments, time_us = list[Segment](), 0
+    for number in range(chance.randint(1, 8)):
+        segment = Segment(Path("/x"), number * 10)
+        segment.end_offset = number * 10 + 10
+        segment.size_bytes = chance.randint(0, 5)
+        time_us += chance.randint(0, 3) * 1000
+        segment.time_us = time_us
+        segments.append(segment)
+    age_ms, size_bytes = chance.choice([None, 1, 3, 6]), chance.choice([None, 0, 4, 10, 20])
+    settings = TopicSettings(retention_age_ms=age_ms, retention_bytes=size_bytes)
+    now_us = time_us + chance.randint(0, 4000)
+    left = list(segments)
+    while len(left) > 1:
+        is_old = age_ms is not None and now_us - left[0].time_us > age_ms * 1000
+        is_much = size_bytes is not None and sum(s.size_bytes for s in left) > size_bytes
+        if not is_old and not is_much:
+            break
+        del left[0]
+    assert keep_from(segments, settings, now_us) == left[0].base_offset
+    compacted = TopicSettings().changed({"cleanup": "compact", "retention.bytes": "64KiB"})
+    assert keep_from(segments, compacted, now_us + 10**15) == 0
+
+
+def test_without_room_for_the_archive_nothing_is_deleted_and_one_warning_given(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        clock, disk = ManualClock(), BrokenDisk()
+        settings = {"retention__bytes": "64KiB", "archive": "true"}
+        async with broker_on(tmp_path, clock=clock, disk=disk, **settings) as broker:
+            topic = await broker.create_topic("t", 1)
+            disk.fail("append", ".log.zst.part", errno.ENOSPC)
+
+            async def work(pauses: Pauses) -> None:
+                partition = await six_segments(topic)
+                await until(lambda: topic.stats.retention_stalls > 0)
+                await pauses.end()
+                assert partition.messages.start_offset == 0
+                assert caplog.text.count("no room on the disk") == 1
+                assert topic.stats.retention_stalls >= 2
+                disk.heal()
+                await pauses.end()
+                await until(lambda: partition.messages.start_offset == 5)
+
+            await with_keeper(broker, clock, work)
+
+    run(main())

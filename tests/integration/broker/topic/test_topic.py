@@ -1,0 +1,325 @@
+"""Topics: creating, changing and deleting them, and what a crash in between leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from pathlib import Path
+
+import pytest
+
+from goq import limits
+from goq.broker.broker import Broker
+from goq.broker.metadata import LocalMetadata
+from goq.broker.topic.publisher import ANY_PARTITION, RoutedMessage
+from goq.clock import ManualClock
+from goq.config.topic import TopicSettings
+from goq.errors import (
+    GoqError,
+    InvalidInput,
+    PartitionNotFound,
+    TooManyRequests,
+    TopicExists,
+    TopicNotFound,
+)
+from goq.frame.encoder import Columns, encode_frame
+from goq.frame.hashing import partition_of
+from goq.frame.view import FrameView
+from goq.model import Message, Receipt
+from goq.storage.disk import RealDisk
+from tests.support.broker.harness import (
+    BrokenDisk,
+    MemoryMetadata,
+    ack,
+    broker_on,
+    leased,
+    options,
+    publish,
+    run,
+    settle_acked,
+    until,
+)
+
+
+def test_topics_groups_and_progress_survive_a_restart(tmp_path: Path) -> None:
+    async def main() -> None:
+        for turn in range(3):
+            broker = Broker(
+                tmp_path / "topics",
+                LocalMetadata(tmp_path),
+                RealDisk(),
+                ManualClock(),
+                defaults=TopicSettings(),
+                partitions=2,
+                auto_create=True,
+            )
+            await broker.start()
+            topic = await broker.topic_for_publish("t")
+            await publish(topic, b"%d" % turn, partition=1)
+            await broker.remember_group(topic, "g")
+            found = await topic.receive("g", options())
+            assert leased(found) == [(turn, 1, b"%d" % turn)]
+            await ack(topic, "g", found)
+            assert topic.groups == {"g": {}}
+            await broker.close()
+
+    run(main())
+
+
+def test_a_topic_can_get_more_partitions_but_not_fewer(tmp_path: Path) -> None:
+    async def main() -> None:
+        metadata = MemoryMetadata()
+        async with broker_on(tmp_path, metadata=metadata) as broker:
+            topic = await broker.create_topic("t", 1)
+            await publish(topic, b"a")
+            await broker.alter_topic("t", {"retention.age": "1h"}, 3)
+            await publish(topic, b"b", partition=2)
+            assert len(leased(await topic.receive("g", options()))) == 2
+            with pytest.raises(InvalidInput):
+                await broker.alter_topic("t", {}, 2)
+            with pytest.raises(PartitionNotFound):
+                topic.partition(3)
+        async with broker_on(tmp_path, metadata=metadata) as broker:
+            assert broker.topic("t").partitions.count == 3
+            assert broker.topic("t").settings.retention_age_ms == 3_600_000
+
+    run(main())
+
+
+def test_a_crash_after_the_row_was_written_leaves_a_topic_that_opens(tmp_path: Path) -> None:
+    async def main() -> None:
+        metadata, disk = MemoryMetadata(), BrokenDisk()
+        async with broker_on(tmp_path, metadata=metadata, disk=disk) as broker:
+            disk.fail("open", "t/1")
+            with pytest.raises((OSError, GoqError)):
+                await broker.create_topic("t", 3)
+            assert "t" not in broker.topics
+            disk.heal()
+            topic = await broker.create_topic("t", 3)  # once more, now with room
+            await publish(topic, b"x", partition=2)
+        async with broker_on(tmp_path, metadata=metadata) as broker:
+            assert broker.topic("t").partitions[2].state.end_offset == 1
+
+    run(main())
+
+
+@pytest.mark.parametrize("step", ["remove_dir", "delete_topic"])
+def test_a_deletion_that_was_cut_short_is_finished_at_the_next_start(
+    tmp_path: Path, step: str
+) -> None:
+    async def main() -> None:
+        metadata, disk = MemoryMetadata(), BrokenDisk()
+
+        def broken(change: str) -> None:
+            if change == step:
+                raise OSError(errno.EIO, "EIO")
+
+        async with broker_on(tmp_path, metadata=metadata, disk=disk) as broker:
+            topic = await broker.create_topic("t")
+            await publish(topic, b"old")
+            metadata.before = broken
+            if step == "remove_dir":
+                disk.fail("remove_dir", "t", errno.EIO)
+            with pytest.raises(OSError, match=r"EIO|Input"):
+                await broker.delete_topic("t")
+            with pytest.raises(TopicNotFound):
+                broker.topic("t")
+        metadata.before = lambda _change: None
+        async with broker_on(tmp_path, metadata=metadata) as broker:
+            assert not broker.topics
+            assert not metadata.rows
+            assert not (tmp_path / "topics" / "t").exists()
+
+    run(main())
+
+
+def test_a_topic_made_anew_after_a_failed_deletion_is_empty(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = BrokenDisk()
+        async with broker_on(tmp_path, disk=disk) as broker:
+            topic = await broker.create_topic("t")
+            await publish(topic, b"old")
+            disk.fail("remove_dir", "t", errno.EIO)
+            with pytest.raises(OSError, match="Input"):
+                await broker.delete_topic("t")
+            with pytest.raises(OSError, match="Input"):
+                await broker.create_topic("t")
+            disk.heal()
+            topic = await broker.create_topic("t")
+            assert await topic.receive("g", options()) == []
+            assert await publish(topic, b"new") == [0]
+
+    run(main())
+
+
+def test_folders_that_the_database_lost_are_taken_up_and_other_names_left_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with broker_on(tmp_path) as broker:
+            topic = await broker.create_topic("orders", 3)
+            await publish(topic, b"x", partition=2)
+        (tmp_path / "topics" / "stray-file").write_text("not a topic")
+        (tmp_path / "topics" / "no-partitions").mkdir()
+        (tmp_path / "topics" / "lost+found").mkdir()
+        async with broker_on(tmp_path, metadata=MemoryMetadata()) as broker:
+            assert list(broker.topics) == ["orders"]
+            assert broker.topics["orders"].partitions.count == 3
+            assert leased(await broker.topics["orders"].receive("g", options())) == [(0, 1, b"x")]
+        assert "orders" in caplog.text
+
+    run(main())
+
+
+def test_deleting_a_topic_in_full_traffic_hangs_nobody(tmp_path: Path) -> None:
+    async def main() -> None:
+        metadata = MemoryMetadata()
+        async with broker_on(tmp_path, metadata=metadata, fsync="never") as broker:
+            topic = await broker.create_topic("t", 3)
+
+            async def produce() -> None:
+                while True:
+                    await topic.publishing.publish_messages([RoutedMessage(None, Message(b"x"))])
+
+            async def consume() -> None:
+                while True:
+                    await ack(topic, "g", await topic.receive("g", options(wait_ms=60_000)))
+
+            tasks = [asyncio.ensure_future(work()) for work in [produce, consume] * 8]
+            await until(lambda: topic.stats.delivered_messages > 200)
+            await broker.delete_topic("t")
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            assert all(isinstance(result, GoqError) for result in results), results
+            assert not (tmp_path / "topics" / "t").exists()
+            assert not metadata.rows
+            topic = await broker.create_topic("t")
+            assert await publish(topic, b"first") == [0]
+
+    run(main())
+
+
+def test_creating_twice_at_once_makes_one_topic(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with broker_on(tmp_path) as broker:
+            made = await asyncio.gather(
+                *[broker.create_topic("t") for _ in range(5)], return_exceptions=True
+            )
+            assert sum(isinstance(m, TopicExists) for m in made) == 4
+            first, second = await asyncio.gather(
+                broker.topic_for_publish("u"), broker.topic_for_publish("u")
+            )
+            assert first is second
+
+    run(main())
+
+
+def test_so_many_topics_and_groups_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "TOPICS_MAX", 1)
+    monkeypatch.setattr(limits, "GROUPS_PER_TOPIC_MAX", 1)
+
+    async def main() -> None:
+        async with broker_on(tmp_path) as broker:
+            topic = await broker.create_topic("t")
+            with pytest.raises(TooManyRequests):
+                await broker.create_topic("u")
+            await broker.remember_group(topic, "g")
+            with pytest.raises(TooManyRequests):
+                await broker.remember_group(topic, "h")
+            with pytest.raises(InvalidInput):
+                await broker.create_topic("v", 0)
+            with pytest.raises(InvalidInput):
+                await broker.create_topic("no/name")
+
+    run(main())
+
+
+def test_a_deleted_group_begins_anew(tmp_path: Path) -> None:
+    async def main() -> None:
+        metadata = MemoryMetadata()
+        async with broker_on(tmp_path, metadata=metadata) as broker:
+            topic = await broker.create_topic("t", 2)
+            await broker.remember_group(topic, "g")
+            for partition in range(2):
+                await publish(topic, b"x", partition=partition)
+            found = await topic.receive("g", options())
+            await broker.delete_group(topic, "g")
+            given = [Receipt(d.partition, d.token, 0, 1) for d in found]
+            done, lost = await settle_acked(topic, "g", given)
+            assert (done, len(lost)) == (0, 2)
+            assert topic.groups == {}
+        async with broker_on(tmp_path, metadata=metadata) as broker:
+            topic = broker.topic("t")
+            assert topic.groups == {}
+            assert [a for _, a, _ in leased(await topic.receive("g", options()))] == [1, 1]
+
+    run(main())
+
+
+def test_keys_stay_together_and_keyless_messages_go_round(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with broker_on(tmp_path, partitions=4) as broker:
+            topic = await broker.create_topic("t")
+            placed = [RoutedMessage(None, Message(b"v", key=b"k%d" % n)) for n in range(50)]
+            for stored, (_, message) in zip(
+                await topic.publishing.publish_messages(placed), placed, strict=True
+            ):
+                assert stored.partition == partition_of(message.key or b"", 4)
+            share = Message(b"v" * (limits.STICKY_BYTES // 2))
+            keyless = [
+                (await topic.publishing.publish_messages([RoutedMessage(None, share)]))[0].partition
+                for _ in range(9)
+            ]
+            assert keyless == [0, 0, 1, 1, 2, 2, 3, 3, 0]
+            keyed = FrameView.parse(encode_frame(Columns([b"v"], keys=[b"k"])))
+            with pytest.raises(InvalidInput):
+                await topic.publishing.publish_frames([(ANY_PARTITION, keyed)])
+
+    run(main())
+
+
+def test_receipts_of_partitions_that_are_not_there_are_lost_not_an_error(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with broker_on(tmp_path) as broker:
+            topic = await broker.create_topic("t")
+            receipt = Receipt(7, 1, 0, 1)
+            answer = await settle_acked(topic, "g", [receipt])
+            assert answer == (0, [receipt])
+
+    run(main())
+
+
+def test_retention_goes_on_with_the_other_topics_when_one_fails(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        clock, disk = ManualClock(), BrokenDisk()
+        async with broker_on(
+            tmp_path, clock=clock, disk=disk, segment__age="1h", retention__age="1h"
+        ) as broker:
+            for name in ("a", "b"):
+                await publish(await broker.create_topic(name), b"x")
+            clock.advance_ms(8_000_000)
+            disk.fail("remove", "a/0/messages", errno.EIO)
+            await broker.apply_retention()
+            disk.heal()
+            assert broker.topic("b").partitions[0].messages.start_offset == 1
+            assert "a" in caplog.text
+
+    run(main())
+
+
+def test_a_partition_with_more_urgent_messages_is_asked_first(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with broker_on(tmp_path) as broker:
+            topic = await broker.create_topic("t", 3)
+            for partition, lane in ((0, 2), (1, 0), (2, 1)):
+                placed = [
+                    RoutedMessage(partition, Message(b"%d" % lane, lane=lane)) for _ in range(2)
+                ]
+                await topic.publishing.publish_messages(placed)
+            got = [leased(await topic.receive("g", options(1)))[0][2] for _ in range(6)]
+            assert got == [b"0", b"0", b"1", b"1", b"2", b"2"]
+
+    run(main())

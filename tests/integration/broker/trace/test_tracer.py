@@ -1,0 +1,302 @@
+"""The trace of a message says what was done to it, in order, whatever was done around it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from goq import limits
+from goq.broker.dlq.redrive import Taking, redrive
+from goq.broker.dlq.search import Wanted
+from goq.broker.partition.partition import Partition
+from goq.broker.topic.publisher import RoutedMessage
+from goq.broker.topic.topic import Topic
+from goq.broker.trace.trace import Trace
+from goq.broker.trace.tracer import Tracing
+from goq.clock import ManualClock
+from goq.delivery.settlement import Settled, reject
+from goq.errors import MessageNotFound, TopicNotFound
+from goq.model import Message, MessageId, Receipt
+from tests.support.broker.harness import (
+    MemoryMetadata,
+    ack,
+    broker_on,
+    options,
+    publish,
+    quiet,
+    receipts,
+    run,
+    until,
+)
+from tests.support.trace.model import TOPIC, TraceTwin, as_told
+
+TURNS, STEPS = 3, 40
+SETTINGS = {
+    "delivery__max_attempts": 3,
+    "delivery__backoff__initial": "1s",
+    "delivery__backoff__jitter": 0,
+    "delivery__ordering": "none",
+}
+
+
+@pytest.fixture
+def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments of events and blocks of their index that a few steps fill."""
+    monkeypatch.setattr(limits, "EVENT_SEGMENT_BYTES", 6_000)
+    monkeypatch.setattr(limits, "SNAPSHOT_EVENTS_MIN", 10)
+    monkeypatch.setattr(limits, "SPANS_BLOCK_BYTES", 600)
+
+
+async def check(twin: TraceTwin) -> None:
+    tracing = Tracing(twin.broker)
+    for message_id, expected in twin.steps.items():
+        trace = await tracing.trace(message_id)
+        own = [each for each in trace.steps if each.id == message_id]
+        assert as_told(own) == expected, message_id
+        assert not trace.incomplete
+        for each in trace.copies:
+            steps = [step for step in trace.steps if step.id == each.id]
+            assert as_told(steps) == twin.steps[each.id], (message_id, each.id)
+        reached = {step["to"] for step in expected if "to" in step}
+        reached |= {step["origin"] for step in expected if "origin" in step}
+        assert reached <= {each.id for each in trace.copies}
+        delivered = [e for each in {step.id for step in trace.steps} for e in twin.steps[each]]
+        assert trace.attempts == sum(
+            {"DELIVERED": 1, "RETURNED": -1}.get(step["event"], 0) for step in delivered
+        )
+
+
+@pytest.mark.usefixtures("small_segments")
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(seed=st.integers(0, 2**32))
+def test_the_trace_of_every_message_is_what_was_done(
+    tmp_path_factory: pytest.TempPathFactory, seed: int
+) -> None:
+    async def main(path: Path) -> None:
+        metadata, clock = MemoryMetadata(), ManualClock()
+        twin = TraceTwin(seed, clock)
+        for turn in range(TURNS):
+            async with broker_on(path, metadata=metadata, clock=clock, **SETTINGS) as broker:
+                twin.bind(broker)
+                if not turn:
+                    await broker.create_topic(TOPIC, 1)
+                for _ in range(STEPS):
+                    await twin.act()
+                await check(twin)
+
+    run(main(tmp_path_factory.mktemp("life")))
+
+
+def names(trace: Trace) -> list[str]:
+    return [str(each.step.name) for each in trace.steps]
+
+
+DAY_MS = 86_400_000
+
+
+async def roll(topic: Topic) -> None:
+    await topic.partitions[0].keeping.roll()
+
+
+def test_a_deleted_message_is_told_of_as_long_as_its_events_are_there(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        async with broker_on(tmp_path, clock=clock, retention__age="7d") as broker:
+            topic = await broker.create_topic(TOPIC)
+            await publish(topic, b"old")
+            await ack(topic, "g", await topic.receive("g", options()))
+            await roll(topic)
+            clock.advance_ms(1000)
+            await publish(topic, b"new")
+            tracing, old = Tracing(broker), MessageId(TOPIC, 0, 0)
+            trace = await tracing.trace(old)
+            assert (
+                trace.message.retained_until_us == clock.wall_us() - 1_000_000 + 7 * DAY_MS * 1000
+            )
+            clock.advance_ms(7 * DAY_MS)
+            await broker.apply_retention()
+            trace = await tracing.trace(old)
+            assert names(trace) == ["DELIVERED", "ACKNOWLEDGED", "DELETED"]
+            assert (trace.message.state, trace.message.message) == ("deleted", None)
+            assert (trace.publish_to_ack_us, trace.attempts) == (None, 1)
+            assert names(await tracing.trace(MessageId(TOPIC, 0, 1))) == ["PUBLISHED"]
+
+    run(main())
+
+
+def test_a_message_deleted_before_its_events_is_not_found_and_that_says_when(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "EVENT_SEGMENT_BYTES", 500)
+    monkeypatch.setattr(limits, "SNAPSHOT_EVENTS_MIN", 2)
+
+    async def main() -> None:
+        clock = ManualClock()
+        async with broker_on(tmp_path, clock=clock, retention__age="7d") as broker:
+            topic = await broker.create_topic(TOPIC)
+            for _ in range(4):
+                for _ in range(5):
+                    await publish(topic, b"x")
+                    await ack(topic, "g", await topic.receive("g", options()))
+                await roll(topic)
+                clock.advance_ms(4 * DAY_MS)
+                await broker.apply_retention()
+            events = topic.partitions[0].events
+            assert events.start_offset > 0
+            with pytest.raises(MessageNotFound, match="retention deleted it before 20") as raised:
+                await Tracing(broker).trace(MessageId(TOPIC, 0, 0))
+            assert f"begins at offset {topic.partitions[0].state.start_offset}" in str(raised.value)
+
+    run(main())
+
+
+def test_the_time_until_which_it_is_kept_is_that_of_its_segment(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        async with broker_on(tmp_path, clock=clock, retention__age="none") as broker:
+            topic = await broker.create_topic(TOPIC)
+            await publish(topic, b"first")
+            began_us = clock.wall_us()
+            clock.advance_ms(5000)
+            await publish(topic, b"second")
+            tracing = Tracing(broker)
+            first = MessageId(TOPIC, 0, 0)
+            assert (await tracing.trace(first)).message.retained_until_us is None
+            await broker.alter_topic(TOPIC, {"retention.age": "1d"})
+            day_us = DAY_MS * 1000
+            found = (await tracing.trace(first)).message.retained_until_us
+            assert found == began_us + day_us
+            await roll(topic)
+            await publish(topic, b"third")
+            found = (await tracing.trace(first)).message.retained_until_us
+            assert found == began_us + 5_000_000 + day_us
+
+    run(main())
+
+
+def test_a_message_that_was_due_when_it_came_was_not_scheduled(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with broker_on(tmp_path) as broker:
+            topic = await broker.create_topic(TOPIC)
+            now_ms = broker.clock.wall_ms()
+            placed = [RoutedMessage(0, Message(b"x", deliver_at_ms=now_ms + n)) for n in (-5, 0, 1)]
+            await topic.publishing.publish_messages(placed)
+            found = [names(await Tracing(broker).trace(MessageId(TOPIC, 0, n))) for n in range(3)]
+            assert found == [["PUBLISHED"], ["PUBLISHED"], ["PUBLISHED", "SCHEDULED"]]
+
+    run(main())
+
+
+def test_a_damaged_message_has_the_steps_that_its_events_tell(tmp_path: Path) -> None:
+    async def main() -> None:
+        metadata = MemoryMetadata()
+        async with broker_on(tmp_path, metadata=metadata) as broker:
+            topic = await broker.create_topic(TOPIC)
+            await publish(topic, b"a" * 50)
+            await publish(topic, b"b" * 50)
+            await ack(topic, "g", await topic.receive("g", options()))
+        (path,) = (tmp_path / "topics" / TOPIC / "0" / "messages").glob("*.log")
+        data = path.read_bytes()
+        path.write_bytes(data.replace(b"a" * 50, b"a" * 49 + b"c"))
+        async with broker_on(tmp_path, metadata=metadata) as broker:
+            trace = await Tracing(broker).trace(MessageId(TOPIC, 0, 0))
+            assert names(trace) == ["DELIVERED", "ACKNOWLEDGED"]
+            assert trace.message.state == "damaged"
+            assert names(await Tracing(broker).trace(MessageId(TOPIC, 0, 1)))[0] == "PUBLISHED"
+
+    run(main())
+
+
+async def reject_all(topic: Topic, group: str, count: int) -> None:
+    def decide(partition: Partition, some: list[Receipt]) -> Settled:
+        return reject(partition.state, group, some, partition.failing(group))
+
+    found = await topic.receive(group, options(count))
+    await topic.settle(group, receipts(found), decide)
+
+
+async def left(topic: Topic) -> None:
+    await until(lambda: not any(p.state.outbox.departures for p in topic.partitions))
+    for partition in topic.partitions:
+        await quiet(partition)
+
+
+def test_copies_are_found_between_those_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "DEPARTURE_FRAME_MESSAGES", 3)
+
+    async def main() -> None:
+        async with broker_on(tmp_path) as broker:
+            topic = await broker.create_topic(TOPIC)
+            for number in range(12):
+                await publish(topic, b"%d" % number)
+            dead = await broker.create_topic(TOPIC + ".dlq")
+            await reject_all(topic, "g", 12)
+            while topic.partitions[0].state.outbox.departures:
+                await publish(dead, b"another")
+            await left(topic)
+            copies = []
+            for offset in range(12):
+                trace = await Tracing(broker).trace(MessageId(TOPIC, 0, offset))
+                (copy,) = trace.copies
+                assert copy.message is not None
+                assert copy.message.value == b"%d" % offset
+                assert trace.steps[-1][2:4] == (None, trace.message.id)
+                copies.append(copy.id.offset)
+            assert copies == sorted(copies)
+            assert copies[-1] - copies[0] > 11, "another's was published between them"
+
+    run(main())
+
+
+def test_a_life_of_many_deaths_is_followed_up_to_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with broker_on(tmp_path) as broker:
+            topic = await broker.create_topic(TOPIC)
+            await publish(topic, b"x")
+            for _ in range(4):
+                await reject_all(topic, "g", 1)
+                await left(topic)
+                dead = broker.topic(TOPIC + ".dlq")
+                await redrive(dead, topic, 0, Taking(Wanted(), (-1, -1), 10))
+                await left(dead)
+            tracing, first, last = Tracing(broker), MessageId(TOPIC, 0, 0), MessageId(TOPIC, 0, 4)
+            trace = await tracing.trace(first)
+            assert len(trace.copies) == 8
+            assert names(trace).count("REDRIVEN") == names(trace).count("DEAD_LETTERED") == 4
+            assert (await tracing.trace(last)).steps == trace.steps
+            monkeypatch.setattr(limits, "TRACE_COPIES_MAX", 9)
+            assert (await tracing.trace(first)).incomplete == []
+            monkeypatch.setattr(limits, "TRACE_COPIES_MAX", 8)
+            cut = await tracing.trace(first)
+            assert len(cut.copies) == 7
+            assert [gap.reason for gap in cut.incomplete] == [
+                "there are more copies than a trace follows"
+            ]
+
+    run(main())
+
+
+def test_where_the_dead_letters_are_gone_the_message_is_still_told_of(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with broker_on(tmp_path) as broker:
+            topic = await broker.create_topic(TOPIC)
+            await publish(topic, b"x")
+            await reject_all(topic, "g", 1)
+            await left(topic)
+            await broker.delete_topic(TOPIC + ".dlq")
+            trace = await Tracing(broker).trace(MessageId(TOPIC, 0, 0))
+            assert names(trace) == ["PUBLISHED", "DELIVERED", "REJECTED", "DEAD_LETTERED"]
+            assert trace.steps[-1].to is None
+            with pytest.raises(TopicNotFound):
+                await Tracing(broker).trace(MessageId(TOPIC + ".dlq", 0, 0))
+
+    run(main())

@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import goq as package
+from goq.broker.group.coordinator import Coordinator
+from tests.support.cli.command import GOQ, Run
+from tests.support.delivery.members_model import FakeHost
+from tests.support.node.node_process import wait_until
+from tests.support.node.running_node import RunningNode
+from tests.support.paths import REPOSITORY
+
+
+def test_topics_are_created_shown_altered_listed_and_deleted(goq: Run, topic: str) -> None:
+    goq("topic", "create", topic, "--partitions", "2", "--set", "retention.age=1d")
+    goq("topic", "alter", topic, "--set", "fsync=interval", "--partitions", "3")
+    shown = json.loads(goq("topic", "show", topic, "--json").stdout)
+    assert len(shown["partitions"]) == 3
+    assert shown["settings"]["retention.age"] == "1d"
+    assert shown["settings"]["fsync"] == "interval"
+    assert topic in goq("topic", "list").stdout.decode()
+    goq("topic", "delete", topic, "--yes")
+    assert b"topic create" in goq("topic", "show", topic, code=3).stderr
+
+
+def test_what_cannot_be_undone_is_not_done_unasked(goq: Run, topic: str) -> None:
+    goq("topic", "create", topic)
+    assert b"--yes" in goq("topic", "delete", topic, code=2).stderr
+    goq("topic", "show", topic)
+
+
+def test_exit_codes_tell_what_was_wrong(goq: Run, topic: str) -> None:
+    goq("topic", "create", topic)
+    goq("topic", "create", topic, code=6)
+    goq("topic", "create", "..", code=7)
+    goq("topic", "create", f"{topic}-b", "--set", "nope=1", code=7)
+    goq("topic", "create", code=2)
+    goq("nonsense", code=2)
+    goq("group", "show", "g", "--topic", topic, code=3)
+
+
+def test_errors_are_json_too(goq: Run) -> None:
+    done = goq("--json", "topic", "show", "missing", code=3)
+    problem = json.loads(done.stderr)
+    assert (problem["code"], problem["exit_code"]) == ("topic_not_found", 3)
+    assert done.stdout == b""
+    assert json.loads(goq("topic", "--json", "nope", code=2).stderr)["code"] == "usage"
+
+
+def test_a_group_is_shown_reset_and_deleted(goq: Run, topic: str) -> None:
+    goq("produce", topic, stdin=b"a\nb\nc\n")
+    goq("consume", topic, "--group", "g", "--until-empty")
+    reset = ("group", "reset", "g", "--topic", topic, "--to", "earliest")
+    planned = json.loads(
+        goq(
+            "group", "reset", "g", "--topic", topic, "--to", "earliest", "--dry-run", "--json"
+        ).stdout
+    )
+    assert sum(p["redelivers"] for p in planned["partitions"]) == 3
+    shown = json.loads(goq("group", "show", "g", "--topic", topic, "--json").stdout)
+    assert shown["lag"] == 0
+    goq(*reset)
+    assert len(goq("consume", topic, "--group", "g", "--until-empty").stdout.splitlines()) == 3
+    assert b"\tg\t" in goq("group", "list").stdout
+    goq("group", "delete", "g", "--topic", topic, "--yes")
+    goq("group", "show", "g", "--topic", topic, code=3)
+
+
+def test_peek_shows_each_state_without_touching_it(goq: Run, topic: str) -> None:
+    goq("produce", topic, stdin=b"a\nb\n")
+    goq("consume", topic, "--group", "g", "--max", "1", "--no-ack", "--batch", "1")
+
+    def peek(*arguments: str) -> list[str]:
+        found = json.loads(goq("peek", topic, *arguments, "--json").stdout)
+        return [message["value"] for message in found["messages"]]
+
+    for _ in range(2):
+        assert peek() == ["a", "b"]
+        assert peek("--group", "g") == ["b"]
+        assert peek("--group", "g", "--state", "leased") == ["a"]
+        assert peek("--group", "g", "--state", "retry") == []
+    assert b"leased" in goq("peek", topic, "--group", "g", "--state", "x", code=7).stderr
+    goq("peek", topic, "--state", "ready", code=2)
+
+
+def test_empty_results_are_json_too(goq: Run, topic: str) -> None:
+    goq("topic", "create", topic)
+    assert json.loads(goq("peek", topic, "--json").stdout) == {"messages": []}
+    assert json.loads(goq("group", "list", "--topic", topic, "--json").stdout) == {"groups": []}
+    assert goq("consume", topic, "--json").stdout == b""
+
+
+def test_contexts_choose_the_server(goq: Run, node: RunningNode, tmp_path: Path) -> None:
+    unset = {"GOQ_SERVER": ""}
+    goq("context", "set", "here", "--server", node.url, "--token", "secret", **unset)
+    goq("context", "set", "nowhere", "--server", "http://127.0.0.1:1", **unset)
+    goq("topic", "list", code=5, **unset)
+    goq("context", "use", "here", **unset)
+    goq("topic", "list", **unset)
+    shown = json.loads(goq("context", "list", "--json", **unset).stdout)
+    assert shown["current"] == "here"
+    assert "secret" not in goq("context", "list", "--json").stdout.decode()
+    assert (tmp_path / "goq" / "contexts.json").stat().st_mode & 0o077 == 0
+    goq("context", "use", "unknown", code=3, **unset)
+    goq("context", "delete", "here", **unset)
+    goq("context", "set", "none", code=2, **unset)
+    (tmp_path / "goq" / "contexts.json").write_text("{broken")
+    assert b"contexts.json" in goq("topic", "list", code=2, **unset).stderr
+
+
+def test_the_version_is_the_package_s(goq: Run) -> None:
+    assert goq("version").stdout.decode() == f"goq {package.__version__}\n"
+    assert json.loads(goq("version", "--json").stdout) == {"version": package.__version__}
+
+
+def test_the_doctor_finds_a_healthy_node_well(goq: Run) -> None:
+    assert json.loads(goq("doctor", "--json").stdout)["status"] == "ok"
+
+
+def test_bench_measures_and_leaves_nothing_behind(goq: Run) -> None:
+    before = goq("topic", "list").stdout
+    done = goq("bench", "--messages", "2000", "--size", "100B", "--singles", "5", "--json")
+    results = json.loads(done.stdout)["results"]
+    assert [row["messages"] for row in results] == [5, 2000, 2005]
+    assert all(row["messages_per_second"] > 0 for row in results)
+    assert goq("topic", "list").stdout == before
+
+
+@pytest.mark.parametrize("flag", ["--listen", "--set"])
+def test_serve_explains_bad_settings(goq: Run, flag: str, tmp_path: Path) -> None:
+    value = "nonsense" if flag == "--listen" else "broker.nope=1"
+    done = goq("serve", "--data-dir", str(tmp_path / "d"), flag, value, code=2)
+    assert value.partition("=")[0] in done.stderr.decode()
+
+
+def test_serve_says_which_process_holds_the_folder(goq: Run, node: RunningNode) -> None:
+    done = goq("serve", "--data-dir", str(node.data_dir), "--listen", "127.0.0.1:0", code=6)
+    assert b"in use by process" in done.stderr
+
+
+HEAVY = {"numpy", "pydantic", "rich.console", "yaml", "asyncio", "uvloop", "sqlite_utils"}
+
+
+@pytest.mark.parametrize("arguments", [["version"], ["produce", "TOPIC"]])
+def test_short_commands_import_little(
+    environment: dict[str, str], topic: str, arguments: list[str]
+) -> None:
+    arguments = [topic if word == "TOPIC" else word for word in arguments]
+    code = (
+        "import sys\n"
+        "from goq_cli.main import main\n"
+        f"try: main({arguments!r})\n"
+        "except SystemExit as stop: assert stop.code == 0\n"
+        "sys.stderr.write('\\n'.join(m for m in sys.modules if sys.modules[m] is not None))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, input=b"x\n", capture_output=True, check=True
+    )
+    modules = set(done.stderr.decode().split())
+    assert modules & HEAVY == set()
+    assert len(modules) < (480 if arguments[0] == "produce" else 300), len(modules)
+
+
+def test_every_command_and_option_has_help() -> None:
+    from goq_cli.main import COMMANDS
+
+    for name in COMMANDS:
+        done = subprocess.run([*GOQ, name, "--help"], capture_output=True, check=True)
+        assert len(done.stdout) > 100, name
+
+
+def test_the_reference_of_the_command_line_is_up_to_date() -> None:
+    tool = REPOSITORY / "tools" / "cli_docs.py"
+    subprocess.run([sys.executable, str(tool), "--check"], check=True)
+
+
+def test_a_group_that_shares_partitions_is_shown_with_its_members(
+    goq: Run, node: RunningNode, topic: str
+) -> None:
+    goq("topic", "create", topic, "--partitions", "2")
+    goq("consume", topic, "--group", "g", "--until-empty")
+    plain = goq("group", "show", "g", "--topic", topic).stdout.decode()
+    assert "session_timeout" not in plain
+    goq("group", "set", "g", "--topic", topic, "ordering=partition")
+    node.on_loop(lambda: _let_join(node, topic, "ann", "bob"))
+    shown = goq("group", "show", "g", "--topic", topic).stdout.decode().splitlines()
+    assert any(line.startswith("ann\t0\t\t20") and line.endswith("\t30s") for line in shown)
+    assert any("2\tjoined\tbob\t1:ann>bob" in line for line in shown)
+    membership = json.loads(goq("group", "show", "g", "--topic", topic, "--json").stdout)[
+        "membership"
+    ]
+    assert [m["consumer"] for m in membership["members"]] == ["ann", "bob"]
+    node.on_loop(lambda: _let_join(node, topic, *(f"more-{n}" for n in range(60))))
+    long = goq("group", "show", "g", "--topic", topic).stdout.decode()
+    assert long.count("\tjoined\t") == 50
+
+
+def _let_join(node: RunningNode, name: str, *consumers: str) -> None:
+    assert node.node.broker is not None
+    topic = node.node.broker.topic(name)
+    if topic.coordinator is None:
+        topic.coordinator = Coordinator(FakeHost(2), node.node.broker.clock)
+    for consumer in consumers:
+        topic.coordinator.join("g", consumer)
+
+
+def test_a_topic_shows_what_is_archived_of_it(goq: Run, topic: str, node: RunningNode) -> None:
+    settings = ("archive=true", "segment.bytes=64KiB", "retention.bytes=64KiB")
+    options = [word for setting in settings for word in ("--set", setting)]
+    goq("topic", "create", topic, "--partitions", "1", *options)
+    assert "archived" not in goq("topic", "show", topic).stdout.decode()
+    lines = b"".join(b"%d" % number * 30_000 + b"\n" for number in range(9))
+    goq("produce", topic, "--batch", "1", stdin=lines)
+    wait_until(lambda: "archived" in node.call("GET", f"/v1/topics/{topic}"), "it is archived")
+    assert "archived segments" in goq("topic", "show", topic).stdout.decode()
+    archived = json.loads(goq("topic", "show", topic, "--json").stdout)["archived"]
+    assert archived["messages"] >= 3

@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goq.client import Client
+from goq.units import format_time_us
+from tests.support.cli.command import GOQ, Run
+from tests.support.node.running_node import RunningNode
+
+
+def publish(goq: Run, topic: str, count: int) -> list[str]:
+    lines = [f"line {n}" for n in range(count)]
+    goq("produce", topic, stdin="".join(f"{line}\n" for line in lines).encode())
+    return lines
+
+
+def group_of(environment: dict[str, str], topic: str, group: str) -> dict[str, int]:
+    with Client(environment["GOQ_SERVER"]) as client:
+        return client.group(topic, group)
+
+
+def test_a_group_prints_every_message_once_and_acknowledges_it(
+    goq: Run, topic: str, environment: dict[str, str]
+) -> None:
+    lines = publish(goq, topic, 2500)
+    first = goq("consume", topic, "--group", "g", "--max", "700").stdout.decode().splitlines()
+    rest = goq("consume", topic, "--group", "g", "--until-empty").stdout.decode().splitlines()
+    assert len(first) == 700
+    assert sorted(first + rest) == sorted(lines)
+    found = group_of(environment, topic, "g")
+    assert (found["lag"], found["leased"]) == (0, 0)
+
+
+def test_groups_of_several_topics_are_consumed_together(goq: Run, topic: str) -> None:
+    publish(goq, topic, 3)
+    publish(goq, f"{topic}-b", 3)
+    done = goq(
+        "consume", topic, f"{topic}-b", "--group", "g", "--until-empty", "--format", r"%t %v\n"
+    )
+    assert len(set(done.stdout.splitlines())) == 6
+
+
+def test_without_acks_messages_come_again_when_their_lease_ends(goq: Run, topic: str) -> None:
+    publish(goq, topic, 3)
+    options = ("--group", "g", "--visibility", "50ms", "--max", "3", "--format", r"%v %a\n")
+    assert b"line 0 1" in goq("consume", topic, *options, "--no-ack").stdout.splitlines()
+    assert b"line 0 2" in goq("consume", topic, *options).stdout.splitlines()
+
+
+def test_without_acks_more_is_printed_than_may_be_in_flight_at_first(goq: Run, topic: str) -> None:
+    lines = publish(goq, topic, 50)
+    options = ("--group", "g", "--batch", "7", "--no-ack", "--timeout", "3s")
+    done = goq("consume", topic, *options)
+    assert sorted(done.stdout.decode().splitlines()) == sorted(lines)
+
+
+def test_max_takes_no_more_than_it_prints(
+    goq: Run, topic: str, environment: dict[str, str]
+) -> None:
+    publish(goq, topic, 30)
+    goq("consume", topic, "--group", "g", "--batch", "8", "--max", "20")
+    found = group_of(environment, topic, "g")
+    assert (found["leased"], found["ready"], found["lag"], found["retry"]) == (0, 10, 10, 0)
+    done = goq("consume", topic, "--group", "g", "--until-empty", "--format", r"%a\n")
+    assert done.stdout.split() == [b"1"] * 10
+
+
+def test_a_timeout_ends_a_wait_for_messages(goq: Run, topic: str) -> None:
+    publish(goq, topic, 1)
+    done = goq("consume", topic, "--group", "g", "--timeout", "200ms")
+    assert done.stdout == b"line 0\n"
+
+
+def test_the_log_is_read_without_touching_groups(goq: Run, topic: str) -> None:
+    lines = publish(goq, topic, 50)
+    for _ in range(2):
+        assert goq("consume", topic).stdout.decode().splitlines() == lines
+    done = goq("group", "list", "--topic", topic, "--json")
+    assert json.loads(done.stdout) == {"groups": []}
+
+
+def test_the_log_is_read_from_an_offset_of_a_partition(goq: Run, topic: str) -> None:
+    goq("topic", "create", topic, "--partitions", "2")
+    goq("produce", topic, "--partition", "1", stdin=b"a\nb\nc\n")
+    done = goq("consume", topic, "--partition", "1", "--from-offset", "1", "--format", r"%o%v ")
+    assert done.stdout == b"1b 2c "
+
+
+def test_the_log_is_read_between_times(goq: Run, topic: str) -> None:
+    goq("topic", "create", topic, "--partitions", "1")
+    for value in (b"a\n", b"b\n", b"c\n"):
+        goq("produce", topic, stdin=value)
+    times = goq("consume", topic, "--format", r"%T\n").stdout.decode().split()
+    done = goq("consume", topic, "--from-time", times[1], "--to-time", times[2])
+    assert done.stdout == b"b\n"
+
+
+def test_a_range_of_times_is_exact_where_the_clock_was_set_back(
+    goq: Run, topic: str, node: RunningNode
+) -> None:
+    goq("topic", "create", topic, "--partitions", "1")
+    start_us = 1_700_000_000_000_000
+    clock: Any = node.node.broker.clock  # type: ignore[union-attr]
+    for value, step_us in ((b"a", 1), (b"b", 5), (b"c", 2), (b"d", 4), (b"e", 3)):
+        clock.wall_us = lambda now_us=start_us + step_us: now_us
+        goq("produce", topic, stdin=value)
+    del clock.wall_us
+    times = [format_time_us(start_us + step_us) for step_us in range(7)]
+    for first, last, expected in ((2, 5, "cde"), (4, 6, "bd"), (3, 3, ""), (6, 6, ""), (0, 1, "")):
+        given = ["--from-time", times[first], "--to-time", times[last]]
+        for more in ([], ["--background"]):
+            done = goq("consume", topic, *given, *more, "--format", "%v")
+            assert done.stdout.decode() == expected
+    refused = goq("consume", topic, "--from-time", times[2], "--to-time", times[1], code=7)
+    assert b"to_time is before from_time" in refused.stderr
+    goq("consume", topic, "--group", "g", "--background", code=2)
+
+
+def test_following_prints_what_comes_and_ends_at_max(
+    environment: dict[str, str], topic: str, goq: Run
+) -> None:
+    publish(goq, topic, 2)
+    arguments = ["consume", topic, "--from-beginning", "--follow", "--max", "3"]
+    follower = subprocess.Popen(
+        [*GOQ, *arguments], stdout=subprocess.PIPE, env=environment, bufsize=0
+    )
+    assert follower.stdout is not None
+    assert [follower.stdout.readline(), follower.stdout.readline()] == [b"line 0\n", b"line 1\n"]
+    goq("produce", topic, stdin=b"new\n")
+    assert follower.communicate(timeout=20)[0] == b"new\n"
+    assert follower.returncode == 0
+
+
+def test_a_command_a_message_acknowledges_by_its_exit_code(
+    goq: Run, topic: str, environment: dict[str, str], tmp_path: Path
+) -> None:
+    publish(goq, topic, 12)
+    command = (
+        'read -r line; echo "$line $GOQ_TOPIC $GOQ_ATTEMPT" >> out;'
+        ' if [ "$line" = "line 5" ] && [ "$GOQ_ATTEMPT" = 1 ]; then echo broken >&2; exit 3; fi'
+    )
+    options = ("--group", "g", "--exec", command, "--jobs", "3", "--retry-delay", "10ms")
+    done = goq("consume", topic, *options, "--max", "13")
+    assert b"broken" in done.stderr
+    written = sorted((tmp_path / "out").read_text().splitlines())
+    expected = [f"line {n} {topic} 1" for n in range(12)] + [f"line 5 {topic} 2"]
+    assert written == sorted(expected)
+    found = group_of(environment, topic, "g")
+    assert (found["lag"], found["leased"], found["retry"]) == (0, 0, 0)
+
+
+def test_a_command_has_the_trace_context_of_its_message_and_no_other(goq: Run, topic: str) -> None:
+    def found(*headers: str) -> str:
+        goq("produce", topic, *(f"--header={h}" for h in headers), stdin=b"v\n")
+        show = "echo ${TRACEPARENT-none} ${TRACESTATE-none}"
+        ours = {"TRACEPARENT": "of the consumer", "TRACESTATE": "too"}
+        done = goq("consume", topic, "--group", "g", "--until-empty", "--exec", show, **ours)
+        return done.stdout.decode().strip()
+
+    parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    assert found(f"traceparent={parent}", "tracestate=a=1") == f"{parent} a=1"
+    assert found("TraceParent=nonsense") == "nonsense none"
+    assert found() == "none none"
+
+
+def test_a_command_that_reads_nothing_and_a_message_larger_than_a_pipe(
+    goq: Run, topic: str
+) -> None:
+    goq("produce", topic, stdin=b"x" * 1_000_000 + b"\n")
+    done = goq("consume", topic, "--group", "g", "--until-empty", "--exec", "echo done")
+    assert done.stdout == b"done\n"
+
+
+@pytest.mark.parametrize(("name", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_consumer_leaves_nothing_half_acknowledged(
+    environment: dict[str, str], topic: str, goq: Run, name: signal.Signals, code: int
+) -> None:
+    lines = publish(goq, topic, 3000)
+    arguments = ["consume", topic, "--group", "g", "--batch", "100", "--visibility", "10m"]
+    consumer = subprocess.Popen(
+        [*GOQ, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+        bufsize=0,  # communicate() does not see what readline() read ahead
+    )
+    assert consumer.stdout is not None
+    early = [consumer.stdout.readline().decode().strip() for _ in range(150)]
+    consumer.send_signal(name)
+    out, err = consumer.communicate(timeout=20)
+    assert (consumer.returncode, err) == (code, b"")
+    printed = early + out.decode().splitlines()
+    found = group_of(environment, topic, "g")
+    assert found["leased"] == 0
+    assert found["lag"] == len(lines) - len(printed)
+    rest = goq("consume", topic, "--group", "g", "--until-empty").stdout.decode().splitlines()
+    assert sorted(printed + rest) == sorted(lines)
+
+
+def test_a_closed_pipe_ends_quietly_and_loses_nothing(
+    environment: dict[str, str], topic: str, goq: Run
+) -> None:
+    lines = publish(goq, topic, 50_000)
+    line = f"{sys.executable} -P -m goq_cli consume {topic} --group g --visibility 10m | head -n 1"
+    done = subprocess.run(
+        ["bash", "-c", f"{line}; echo ${{PIPESTATUS[0]}}"],
+        env=environment,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.split(b"\n")[1] == b"0"
+    assert done.stderr == b""
+    found = group_of(environment, topic, "g")
+    assert found["leased"] == 0
+    assert found["lag"] > 0
+    assert found["lag"] <= len(lines)
+
+
+@pytest.mark.parametrize(
+    ("form", "printed"),
+    [(r"%t %p %o %i %k=%v %h%%\n", "{topic} 0 0 {topic}:0:0 k=v a=1%\n"), (r"%v\t\0\\", "v\t\0\\")],
+)
+def test_formats_print_every_field(goq: Run, topic: str, form: str, printed: str) -> None:
+    goq("topic", "create", topic, "--partitions", "1")
+    goq("produce", topic, "--key", "k", "--header", "a=1", stdin=b"v\n")
+    done = goq("consume", topic, "--format", form)
+    assert done.stdout.decode() == printed.format(topic=topic)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--format", "%z"), "%z"),
+        (("--format", "x%"), "%"),
+        (("--until-empty",), "--group"),
+        (("--exec", "true"), "--group"),
+        (("--group", "g", "--follow"), "without --group"),
+        (("--group", "g", "--from-beginning"), "without --group"),
+        (("--max", "0"), "--max"),
+    ],
+)
+def test_options_that_do_not_go_together_are_explained(
+    goq: Run, topic: str, arguments: tuple[str, ...], told: str
+) -> None:
+    publish(goq, topic, 1)
+    assert told in goq("consume", topic, *arguments, code=2).stderr.decode()
+
+
+def test_json_is_an_object_a_line_with_the_attempt(goq: Run, topic: str) -> None:
+    goq("produce", topic, stdin=b"a\n\xff\n")
+    lines = goq("consume", topic, "--group", "g", "--until-empty", "--json").stdout.splitlines()
+    first, second = map(json.loads, lines)
+    assert (first["value"], first["attempt"]) == ("a", 1)
+    assert second["value_base64"] == "/w=="

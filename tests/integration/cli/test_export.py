@@ -1,0 +1,196 @@
+"""``goq export`` and ``goq report``: what is written, and what is said when it cannot be."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli.command import GOQ, Run
+from tests.support.eventually import eventually
+from tests.support.node.running_node import RunningNode
+
+pq = pytest.importorskip("pyarrow.parquet")
+
+
+def rows(folder: Path, table: str) -> list[dict[str, object]]:
+    paths = sorted(folder.glob(f"{table}/topic=*/date=*/*.parquet"))
+    return [row for path in paths for row in pq.ParquetFile(path).read().to_pylist()]
+
+
+def test_a_topic_is_exported_with_what_happened_and_then_only_what_is_new(
+    goq: Run, topic: str, tmp_path: Path
+) -> None:
+    to = str(tmp_path / "out")
+    goq("produce", topic, stdin=b"a\nb\nc\n")
+    goq("consume", topic, "--group", "g", "--max", "2")
+    first = json.loads(goq("export", topic, "--to", to, "--json").stdout)
+    assert {e["table"]: e["rows"] for e in first["exports"]} == {"messages": 3, "events": 4}
+    assert sorted(bytes(r["value"]) for r in rows(tmp_path / "out", "messages")) == [
+        b"a",
+        b"b",
+        b"c",
+    ]
+    assert sum(int(str(r["lag"])) for r in rows(tmp_path / "out", "groups")) == 1
+    goq("produce", topic, stdin=b"d\n")
+    second = json.loads(goq("export", topic, "--to", to, "--json").stdout)
+    assert {e["table"]: e["rows"] for e in second["exports"]} == {"messages": 1, "events": 0}
+    assert len(rows(tmp_path / "out", "messages")) == 4
+
+
+def test_json_values_become_columns_that_the_folder_remembers(
+    goq: Run, topic: str, tmp_path: Path
+) -> None:
+    to = str(tmp_path / "out")
+    goq("produce", topic, stdin=b'{"id": 1, "total": 2.5}\nnot json\n')
+    goq("export", topic, "--to", to, "--decode", "json")
+    found = {(r["id"], r["total"], r["_corrupt"]) for r in rows(tmp_path / "out", "messages")}
+    assert found == {(1, 2.5, None), (None, None, "not json")}
+    goq("produce", topic, stdin=b'{"id": 2, "new": 1}\n')
+    goq("export", topic, "--to", to, "--decode", "json")
+    assert {r["id"] for r in rows(tmp_path / "out", "messages")} == {1, 2, None}
+    other = goq("export", topic, "--to", to, "--decode", "json", "--schema", "id string", code=6)
+    assert b"id bigint, total double" in other.stderr
+
+
+def test_bounds_in_time_are_kept_by_the_folder(goq: Run, topic: str, tmp_path: Path) -> None:
+    to = str(tmp_path / "out")
+    goq("produce", topic, stdin=b"a\n")
+    goq("export", topic, "--to", to, "--from-time", "2020-01-01")
+    done = goq("export", topic, "--to", to, code=6)
+    assert b"other bounds" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (("nope", "--to", "{}/out"), 3, b"there is no topic 'nope'"),
+        (("{topic}", "--to", "{}/full"), 6, b"no export of goq"),
+        (("{topic}", "--to", "what://ever"), 7, b"cannot be written to"),
+        (("{topic}", "--to", "{}/out", "--engine", "abacus"), 2, b"there is no engine"),
+        (("{topic}", "--to", "{}/out", "--from-time", "soon"), 7, b"soon"),
+        (("{topic}", "nope", "--to", "{}/out"), 3, b"there is no topic 'nope'"),
+        (("{topic}", "--to", "{}/full/letters.txt"), 6, b"a file has a folder's place"),
+        (("{topic}", "--to", "{}/out", "--schema", "id bigint"), 2, b"--schema goes with"),
+        (("{topic}", "--to", "{}/out", "--decode", "json", "--schema", "id"), 7, b"NAME TYPE"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(
+    goq: Run, topic: str, tmp_path: Path, options: tuple[str, ...], code: int, said: bytes
+) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "letters.txt").write_text("mine")
+    words = [w.replace("{topic}", topic).replace("{}", str(tmp_path)) for w in options]
+    goq("produce", topic, stdin=b"a\n")
+    done = goq("export", *words, code=code)
+    assert said in done.stderr
+    assert done.stderr.count(b"\n") == 1
+    assert sorted(os.listdir(tmp_path / "full")) == ["letters.txt"]
+    assert not rows(tmp_path / "out", "groups") + rows(tmp_path / "out", "messages")
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [
+        (None, b"there is none in JAVA_HOME"),
+        ('openjdk version "11.0.22" 2024-01-16', b"version 11: install a newer one"),
+        ('java version "1.8.0_402"', b"version 8: install a newer one"),
+        ("not found", b"is no Java"),
+    ],
+)
+def test_spark_without_its_java_says_what_to_install(
+    goq: Run, topic: str, tmp_path: Path, version: str | None, said: bytes
+) -> None:
+    pytest.importorskip("pyspark")
+    java = tmp_path / "java" / "bin" / "java"
+    if version is not None:
+        java.parent.mkdir(parents=True)
+        java.write_text(f"#!/bin/sh\necho '{version}' >&2\n")
+        java.chmod(0o755)
+    goq("produce", topic, stdin=b"a\n")
+    words = ("export", topic, "--to", str(tmp_path / "out"), "--engine", "spark")
+    done = goq(*words, code=2, JAVA_HOME=str(tmp_path / "java"))
+    assert said in done.stderr
+    assert done.stderr.count(b"\n") == 1
+    goq("export", topic, "--to", str(tmp_path / "out"))
+    assert len(rows(tmp_path / "out", "messages")) == 1
+
+
+def test_without_any_java_it_is_said_what_to_install(goq: Run, topic: str, tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    goq("produce", topic, stdin=b"a\n")
+    words = ("export", topic, "--to", str(tmp_path / "out"), "--engine", "spark")
+    done = goq(*words, code=2, JAVA_HOME="", PATH=str(tmp_path))
+    assert b"install it (for instance openjdk-17-jre-headless)" in done.stderr
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder with room for 200 KB, where the tests may mount one."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(folder)],
+        capture_output=True,
+        check=False,
+    )
+    if mounted.returncode:
+        pytest.skip("only root may mount")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_is_said_and_with_more_room_the_export_goes_on(
+    goq: Run, topic: str, small_disk: Path
+) -> None:
+    sent = [os.urandom(1500).hex().encode() for _ in range(400)]
+    goq("produce", topic, stdin=b"\n".join(sent) + b"\n")
+    done = goq("export", topic, "--to", str(small_disk / "out"), code=5)
+    assert b"no room for" in done.stderr
+    assert done.stderr.count(b"\n") == 1
+    seen = [bytes(r["value"]) for r in rows(small_disk / "out", "messages")]
+    assert len(seen) == len(set(seen) & set(sent)) < len(sent)
+    subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
+    goq("export", topic, "--to", str(small_disk / "out"))
+    assert sorted(bytes(r["value"]) for r in rows(small_disk / "out", "messages")) == sorted(sent)
+
+
+def test_a_folder_that_may_not_be_written_is_said(goq: Run, topic: str, small_disk: Path) -> None:
+    goq("produce", topic, stdin=b"a\n")
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    done = goq("export", topic, "--to", str(small_disk / "out"), code=4)
+    assert b"check its owner and mode" in done.stderr
+    assert done.stderr.count(b"\n") == 1
+    subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
+    goq("export", topic, "--to", str(small_disk / "out"))
+    assert len(rows(small_disk / "out", "messages")) == 1
+
+
+def test_times_that_are_told_from_now_hold_for_all_of_a_following_export(
+    node: RunningNode, environment: dict[str, str], goq: Run, topic: str, tmp_path: Path
+) -> None:
+    goq("produce", topic, stdin=b"a\n")
+    words = ("export", topic, "--to", str(tmp_path / "out"), "--from-time", "-1h")
+    process = subprocess.Popen(
+        [*GOQ, *words, "--follow", "--every", "1ms"], env=environment, stdout=subprocess.DEVNULL
+    )
+    try:
+        eventually(lambda: len(rows(tmp_path / "out", "messages")) == 1)
+        goq("produce", topic, stdin=b"b\n")
+        eventually(lambda: len(rows(tmp_path / "out", "messages")) == 2)
+    finally:
+        process.terminate()
+        process.wait()
+    done = goq(*words, code=6)
+    assert b"other bounds in time (--from-time 20" in done.stderr
+
+
+def test_a_report_needs_an_export(goq: Run, tmp_path: Path) -> None:
+    goq("report", "audit", code=2)
+    goq("report", "nope", "--from", str(tmp_path), code=2)

@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from goq import limits
+from goq.client import Client
+from tests.support.cli.command import GOQ, Run
+
+AWKWARD = b"plain\r\n\n\ttabbed 'quoted' \"twice\"\n\xff\xfe not text\n" + b"x" * 5000 + b"\nlast\n"
+
+
+@pytest.mark.parametrize("tail", [b"", b"no newline at the end"])
+def test_lines_come_back_byte_for_byte(goq: Run, topic: str, tail: bytes) -> None:
+    goq("produce", topic, stdin=AWKWARD + tail)
+    assert goq("consume", topic, "--from-beginning", "--raw").stdout == AWKWARD + tail
+
+
+def test_several_files_are_published_in_their_order(goq: Run, topic: str, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"1\n2\n")
+    (tmp_path / "b").write_bytes(b"3\n")
+    goq("produce", topic, "a", "-", "b", stdin=b"in between\n")
+    read = goq("consume", topic, "--from-beginning").stdout
+    assert read == b"1\n2\nin between\n3\n"
+
+
+def test_nothing_on_stdin_publishes_nothing(goq: Run, topic: str) -> None:
+    goq("topic", "create", topic)
+    assert goq("produce", topic, "--json").stdout == b'{"published":0}\n'
+
+
+def test_a_key_of_all_messages_and_a_header_are_set(goq: Run, topic: str) -> None:
+    goq("produce", topic, "--key", "k", "--header", "a=b=c", stdin=b"v\n")
+    read = goq("consume", topic, "--from-beginning", "--format", r"%k|%v|%h\n").stdout
+    assert read == b"k|v|a=b=c\n"
+
+
+def test_what_stands_before_the_separator_is_the_key(goq: Run, topic: str) -> None:
+    goq("produce", topic, "--key-sep", r"\t", stdin=b"k1\tv\t1\nk2\t\n")
+    read = goq("consume", topic, "--from-beginning", "--format", r"%k=%v\n").stdout
+    assert read == b"k1=v\t1\nk2=\n"
+
+
+def test_a_line_without_the_separator_is_named_and_those_before_it_are_stored(
+    goq: Run, topic: str
+) -> None:
+    done = goq("produce", topic, "--key-sep", ":", stdin=b"a:1\nb:2\nnone\nc:3\n", code=7)
+    assert b"stdin, line 3" in done.stderr
+
+
+def test_json_lines_carry_key_headers_and_base64(goq: Run, topic: str) -> None:
+    lines = [
+        {"value": "text", "key": "k", "headers": {"h": "1"}},
+        {"value_base64": "/wA=", "key_base64": "/w=="},
+        {"value": None, "key": "gone"},
+    ]
+    goq("produce", topic, "--jsonl", stdin="\n".join(map(json.dumps, lines)).encode())
+    out = goq("consume", topic, "--from-beginning", "--json").stdout
+    read = [json.loads(line) for line in out.splitlines()]
+    shown = {(m.get("value"), m.get("value_base64"), m.get("key")) for m in read}
+    assert shown == {("text", None, "k"), (None, "/wA=", None), (None, None, "gone")}
+    assert [m["headers"] for m in read if m.get("key") == "k"] == [[{"name": "h", "value": "1"}]]
+
+
+@pytest.mark.parametrize(
+    "line", [b"{", b'{"valu":"x"}', b'{"value":1}', b'{"value_base64":"!"}', b"{}", b'"x"', b"\xff"]
+)
+def test_a_bad_json_line_is_named(goq: Run, topic: str, line: bytes) -> None:
+    done = goq("produce", topic, "--jsonl", stdin=b'{"value":"ok"}\n' + line + b"\n", code=7)
+    assert b"stdin, line 2" in done.stderr
+
+
+def test_a_whole_file_is_one_message(goq: Run, topic: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(AWKWARD)
+    goq("produce", topic, "--whole", "file")
+    assert goq("consume", topic, "--from-beginning", "--raw").stdout == AWKWARD + b"\n"
+
+
+def test_delimiters_of_any_length_cut_messages(goq: Run, topic: str) -> None:
+    goq("produce", topic, "--delimiter", r"--\x41", stdin=b"a--Ab--A-c")
+    assert goq("consume", topic, "--from-beginning").stdout == b"a\nb\n-c\n"
+
+
+def test_null_delimited_input_and_output_match(goq: Run, topic: str) -> None:
+    goq("produce", topic, "-0", stdin=b"a\nb\0c\0")
+    assert goq("consume", topic, "--from-beginning", "--raw", "-0").stdout == b"a\nb\0c\0"
+
+
+def test_ids_are_printed_in_the_order_of_the_input(goq: Run, topic: str) -> None:
+    goq("topic", "create", topic, "--partitions", "3")
+    values = [b"%d" % n for n in range(500)]
+    done = goq("produce", topic, "--print-ids", "--batch", "7", stdin=b"\n".join(values) + b"\n")
+    ids = done.stdout.decode().split()
+    read = goq("consume", topic, "--from-beginning", "--format", r"%i %v\n").stdout.splitlines()
+    by_id = dict(line.split() for line in read)
+    assert [by_id[i.encode()] for i in ids] == values
+
+
+def test_a_partition_can_be_chosen(goq: Run, topic: str) -> None:
+    goq("topic", "create", topic, "--partitions", "3")
+    done = goq("produce", topic, "--partition", "2", "--print-ids", stdin=b"a\nb\n")
+    assert done.stdout.decode().split() == [f"{topic}:2:0", f"{topic}:2:1"]
+    assert b"not 3" in goq("produce", topic, "--partition", "3", stdin=b"a\n", code=3).stderr
+
+
+def test_compressed_batches_come_back_as_they_were(goq: Run, topic: str) -> None:
+    lines = b"".join(b"the same words again %d\n" % n for n in range(3000))
+    goq("produce", topic, "--compress", "zstd", stdin=lines)
+    assert goq("consume", topic, "--from-beginning", "--raw").stdout == lines
+
+
+def test_a_value_at_the_limit_is_stored_and_one_byte_more_is_refused(goq: Run, topic: str) -> None:
+    most = b"x" * limits.VALUE_BYTES_MAX
+    goq("produce", topic, stdin=b"before\n" + most + b"\n")
+    assert goq("consume", topic, "--from-beginning").stdout == b"before\n" + most + b"\n"
+    done = goq("produce", topic, stdin=b"ok\n" + most + b"x\n", code=7)
+    assert b"limit of a value" in done.stderr
+    done = goq("produce", topic, "--whole", stdin=most + b"x", code=7)
+    assert b"limit of a value" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (("--jsonl", "--whole"), 2, "exclude"),
+        (("--compress", "gzip"), 2, "zstd"),
+        (("--acks", "all"), 2, "quorum or leader"),
+        (("--key", "a", "--key-sep", ":"), 2, "not both"),
+        (("--delimiter", ""), 2, "empty"),
+        (("--header", "novalue"), 2, "key=value"),
+        (("--batch", "0"), 7, "batch"),
+        (("--linger", "soon"), 7, "duration"),
+        (("--prority", "high"), 2, "No such option"),
+        (("nosuchfile",), 3, "nosuchfile"),
+        ((".",), 2, "folder"),
+    ],
+)
+def test_bad_options_are_explained(
+    goq: Run, topic: str, arguments: tuple[str, ...], code: int, told: str
+) -> None:
+    assert told in goq("produce", topic, *arguments, stdin=b"x\n", code=code).stderr.decode()
+
+
+def test_a_bad_topic_name_is_explained(goq: Run) -> None:
+    assert b"A-Z a-z" in goq("produce", "no/such", stdin=b"x\n", code=7).stderr
+
+
+def test_a_slow_pipe_is_not_held_back(
+    environment: dict[str, str], topic: str, tmp_path: Path
+) -> None:
+    """A line is there for consumers although the pipe that it came by stays open."""
+    producer = subprocess.Popen([*GOQ, "produce", topic], stdin=subprocess.PIPE, env=environment)
+    assert producer.stdin is not None
+    try:
+        with Client(environment["GOQ_SERVER"]) as client:
+            client.create_topic(topic, 1)
+            os.write(producer.stdin.fileno(), b"first\nand the beg")
+            [message] = client.read(topic, partition=0, offset=0, wait="20s").messages
+            assert message.value == b"first"
+            os.write(producer.stdin.fileno(), b"inning\n")
+            [message] = client.read(topic, partition=0, offset=1, wait="20s").messages
+            assert message.value == b"and the beginning"
+    finally:
+        producer.stdin.close()
+        assert producer.wait(20) == 0
+
+
+def test_no_node_at_all_is_said_with_what_to_do(goq: Run, topic: str) -> None:
+    done = goq("topic", "list", "--server", "http://127.0.0.1:1", code=5)
+    assert b"127.0.0.1:1" in done.stderr
+    assert b"goq serve" in done.stderr
+
+
+def read_json(goq: Run, topic: str) -> list[dict[str, object]]:
+    lines = goq("consume", topic, "--from-beginning", "--json").stdout.splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_options_say_how_every_message_is_delivered(goq: Run, topic: str) -> None:
+    goq("topic", "create", topic, "--partitions", "1", "--set", "delay.max=36500d")
+    options = ("--priority", "high", "--delay", "1h", "--ttl", "1h", "--tenant", "acme")
+    goq("produce", topic, *options, stdin=b"a\nb")
+    goq("produce", topic, "--at", "2099-01-01", "--whole", stdin=b"c\n")
+    first, second, third = read_json(goq, topic)
+    for found in (first, second):
+        assert (found["priority"], found["tenant"]) == ("high", "acme")
+        assert str(found["timestamp"]) < str(found["deliver_at"]) < str(found["expires_at"])
+    assert (third["priority"], third["deliver_at"]) == ("normal", "2099-01-01T00:00:00.000000Z")
+    assert "tenant" not in third
+    assert "expires_at" not in third
+
+
+def test_json_lines_say_how_each_is_delivered_and_options_go_before(goq: Run, topic: str) -> None:
+    goq("topic", "create", topic, "--partitions", "1", "--set", "delay.max=36500d")
+    lines = [
+        {"value": "a", "priority": "high", "delay": "1h", "tenant": "t"},
+        {"value": "b", "priority": 2, "dedup_id": "d"},
+        {"value": "c", "dedup_id": "d"},
+    ]
+    stdin = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    ids = goq("produce", topic, "--jsonl", "--print-ids", stdin=stdin).stdout.split()
+    assert ids == [f"{topic}:0:{n}".encode() for n in (0, 1, 1)]
+    goq("produce", topic, "--jsonl", "--at", "2099-01-01", "--tenant", "u", stdin=stdin)
+    found = read_json(goq, topic)
+    assert [m["priority"] for m in found] == ["high", "low", "high"]
+    assert [m.get("tenant") for m in found] == ["t", None, "u"]
+    assert found[2]["deliver_at"] == "2099-01-01T00:00:00.000000Z"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("--priority", "urgent"), 7, "no lane"),
+        (("--delay", "400d"), 7, "delay.max"),
+        (("--at", "someday"), 7, "time"),
+        (("--ttl", "0"), 7, "live"),
+        (("--tenant", ""), 7, "tenant"),
+        (("--delay", "1s", "--at", "now"), 2, "not both"),
+    ],
+)
+def test_what_cannot_be_delivered_so_is_explained(
+    goq: Run, topic: str, arguments: tuple[str, ...], code: int, said: str
+) -> None:
+    done = goq("produce", topic, *arguments, stdin=b"x\n", code=code)
+    assert said in done.stderr.decode()
+
+
+@pytest.mark.parametrize("acks", ["quorum", "leader"])
+def test_a_node_of_its_own_takes_what_is_said_of_acks(goq: Run, topic: str, acks: str) -> None:
+    goq("produce", topic, "--acks", acks, stdin=b"v\n")
+    assert goq("consume", topic, "--from-beginning").stdout == b"v\n"

@@ -1,0 +1,58 @@
+"""The client gives messages up, and looks at, puts back and purges what died."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from goq.client import AsyncClient, Client
+from goq.errors import InvalidInput, LeaseLost, TopicNotFound
+from tests.support.eventually import eventually
+from tests.support.node.running_node import running_node
+
+PATIENCE_S = 15.0
+
+
+def dead(client: Client, count: int, **wanted: str) -> list[str]:
+    eventually(lambda: len(client.dead_letters("t", **wanted)["messages"]) >= count)
+    found = client.dead_letters("t", **wanted)["messages"]
+    return [letter["value"] for letter in found]
+
+
+def test_a_rejected_message_dies_and_comes_back_and_is_purged() -> None:
+    with running_node() as node, Client(node.url) as client:
+        client.publish_many("t", [b"a", b"b", b"c"])
+        first, *others = client.receive("t", "g", wait="5s")
+        first.reject("no such article")
+        with pytest.raises(LeaseLost):
+            first.reject()
+        client.reject("t", "g", [m.receipt for m in others], reason="too old")
+        assert sorted(dead(client, 3)) == ["a", "b", "c"]
+        assert dead(client, 1, reason="article") == [(first.value or b"").decode()]
+        assert client.redrive("t", reason="article", dry_run=True)["redriven"] == 1
+        assert client.redrive("t", reason="article")["redriven"] == 1
+        [again] = client.receive("t", "g", wait="5s")
+        assert again.value == first.value
+        assert dict(again.headers)["goq-redrive-group"] == b"g"
+        assert client.purge_dead_letters("t", group="g")["purged"] == 2
+        assert client.dead_letters("t.dlq")["messages"] == []
+        with pytest.raises(TopicNotFound):
+            client.redrive("none")
+        with pytest.raises(InvalidInput):
+            client.dead_letters("t", cause="bad")
+
+
+def test_the_asynchronous_client_does_the_same() -> None:
+    async def main(url: str) -> None:
+        async with AsyncClient(url) as client:
+            await client.publish("t", b"a")
+            [message] = await client.receive("t", "g", wait="5s")
+            await message.reject("bad")
+            async with asyncio.timeout(PATIENCE_S):
+                while not (await client.dead_letters("t", ids=[str(message.id)]))["messages"]:
+                    await asyncio.sleep(0.005)
+            assert (await client.redrive("t", ids=[str(message.id)]))["redriven"] == 1
+
+    with running_node() as node:
+        asyncio.run(main(node.url))

@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from goq import __version__
+from goq.client import AsyncClient, Client
+from goq.client.protocol import routes
+from goq.errors import (
+    BY_CODE,
+    GoqError,
+    InvalidInput,
+    NotAllowed,
+    StorageFull,
+    TimedOut,
+    Unavailable,
+)
+from tests.support.client.fake_node import FakeNode, Refused
+from tests.support.client.scripted_server import ScriptedServer, ok
+
+
+def problem(status: int, **fields: object) -> bytes:
+    body = json.dumps(fields).encode()
+    return b"HTTP/1.1 %d Oops\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body)
+
+
+def test_every_code_comes_back_as_its_error() -> None:
+    codes = [code for code, kind in BY_CODE.items() if not kind.retryable]
+    with ScriptedServer([[problem(418, code=code, detail="why")] for code in codes]) as server:
+        client = Client(server.url)
+        for code in codes:
+            with pytest.raises(BY_CODE[code]) as raised:
+                client.version()
+            assert type(raised.value) is BY_CODE[code]
+            assert str(raised.value) == "why"
+        client.close()
+
+
+def test_an_answer_without_a_problem_is_judged_by_its_status() -> None:
+    plain = b"HTTP/1.1 403 No\r\nContent-Length: 6\r\n\r\n<html>"
+    with ScriptedServer([[plain], [ok(b"<html>")]]) as server, Client(server.url) as client:
+        with pytest.raises(NotAllowed, match="status 403: <html>"):
+            client.version()
+        with pytest.raises(GoqError, match="is it a goq node"):
+            client.version()
+
+
+def test_a_missing_node_is_named_with_what_to_do() -> None:
+    with ScriptedServer() as server:
+        url = server.url
+    advice = rf"{url}.*start one with: goq serve"
+    with Client(url, retries="10ms") as client, pytest.raises(Unavailable, match=advice):
+        client.topics()
+
+
+def test_a_silent_node_is_a_time_out() -> None:
+    with (
+        ScriptedServer([[]]) as server,
+        Client(server.url, timeout="30ms", retries=0) as client,
+        pytest.raises(TimedOut, match="may still have been done"),
+    ):
+        client.topics()
+
+
+def test_retryable_answers_are_tried_again_and_others_are_not() -> None:
+    busy = problem(503, code="partition_offline", detail="not now")
+    full = problem(507, code="storage_full", detail="no room")
+    script = [[busy], [full], [ok(b'{"a":1}')]]
+    with ScriptedServer(script) as server, Client(server.url) as client:
+        assert client.create_topic("orders") == {"a": 1}
+    with ScriptedServer([[problem(409, code="topic_exists")]]) as server:
+        with Client(server.url) as client, pytest.raises(BY_CODE["topic_exists"]):
+            client.create_topic("orders")
+        assert len(server.requests) == 1
+
+
+def test_what_may_have_been_done_is_not_done_twice() -> None:
+    late = problem(504, code="timed_out")
+    with ScriptedServer([[late]], [[ok()]]) as server, Client(server.url) as client:
+        with pytest.raises(TimedOut):
+            client.create_topic("orders")
+        assert len(server.requests) == 1
+    with ScriptedServer([[None]], [[ok()]]) as server, Client(server.url) as client:
+        with pytest.raises(Unavailable):
+            client.delete_topic("orders")
+        assert len(server.requests) == 1
+
+
+def test_the_last_error_is_raised_when_the_time_is_over() -> None:
+    full = problem(507, code="storage_full", detail="no room", retry_after_ms=60_000)
+    with ScriptedServer([[full]]) as server, Client(server.url, retries="1s") as client:
+        with pytest.raises(StorageFull) as raised:
+            client.topics()
+        assert raised.value.retry_after_ms == 60_000
+        assert len(server.requests) == 1
+
+
+def test_retry_after_counts_where_the_problem_says_nothing() -> None:
+    busy = b"HTTP/1.1 429 Busy\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n"
+    with ScriptedServer([[busy]]) as server, Client(server.url, retries="1s") as client:
+        with pytest.raises(Unavailable) as raised:
+            client.topics()
+        assert raised.value.retry_after_ms == 7000
+
+
+def test_servers_are_taken_in_turn(node: FakeNode) -> None:
+    with ScriptedServer() as gone:
+        url = gone.url
+    node.create("orders")
+    with Client([url, node.url + "/"]) as client:
+        assert client.publish("orders", b"").id.offset == 0
+        assert client.publish("orders", b"").id.offset == 1
+
+    async def scenario() -> None:
+        async with AsyncClient([url, node.url]) as q:
+            assert (await q.publish("orders", b"")).id.offset == 2
+
+    asyncio.run(scenario())
+
+
+def test_requests_say_who_asks(node: FakeNode) -> None:
+    with Client(node.url, token="secret") as client:
+        client.topics()
+    assert node.headers[0]["authorization"] == "Bearer secret"
+    assert node.headers[0]["user-agent"] == f"goq/{__version__}"
+    assert node.headers[0]["host"] in node.url
+    with pytest.raises(InvalidInput, match="token"):
+        Client(node.url, token="a\r\nb")
+
+
+def test_a_path_before_the_api_is_kept(node: FakeNode) -> None:
+    with Client(node.url + "/goq/") as client:
+        assert client.version() == {"path": "/goq/version"}
+
+
+@pytest.mark.parametrize(
+    "servers", ["localhost", "ftp://x", "http://", "http://x:99999", "http://x:y", []]
+)
+def test_what_is_no_url_is_refused(servers: str | list[str]) -> None:
+    with pytest.raises(InvalidInput):
+        Client(servers)
+
+
+def test_names_cannot_leave_their_place_in_the_path(node: FakeNode, client: Client) -> None:
+    for call in (
+        lambda: client.topic("a/b"),
+        lambda: client.topic("../x"),
+        lambda: client.group("orders", "a?b"),
+        lambda: client.message("orders:1"),
+        lambda: client.publish("a b", b""),
+    ):
+        with pytest.raises(InvalidInput):
+            call()
+    assert node.requests == []
+
+
+def test_administrative_calls_go_to_their_routes(node: FakeNode, client: Client) -> None:
+    node.create("orders", 2)
+    assert [topic["name"] for topic in client.topics()] == ["orders"]
+    assert len(client.topic("orders")["partitions"]) == 2
+    client.message("orders:1:5")
+    client.health()
+    assert [path for _, path in node.requests][-2:] == ["/v1/messages/orders:1:5", "/healthz"]
+    with ScriptedServer([[ok()]] * 13) as server:
+        with Client(server.url) as q:
+            q.create_topic("t", 3, {"fsync": "never"})
+            q.alter_topic("t", settings={"fsync": "always"})
+            q.groups("t")
+            q.group("t", "g")
+            q.reset_group("t", "g", to="earliest", dry_run=True)
+            q.peek("t", "g", state="dead", limit=5)
+            q.configure_group("t", "g", {"max_attempts": 7})
+            q.scheduled("t", limit=5, after="1.0.2", until="+1h")
+            q.cancel("t:0:1", reason="no & more")
+            q.change_priority("t:0:1", "high")
+            q.reschedule("t:0:1", "+1h")
+            q.delete_group("t", "g")
+            q.delete_topic("t")
+        lines = [request.split(b" HTTP")[0].decode() for request in server.requests]
+        assert lines == [
+            "POST /v1/topics",
+            "PATCH /v1/topics/t",
+            "GET /v1/topics/t/groups",
+            "GET /v1/topics/t/groups/g",
+            "POST /v1/topics/t/groups/g/reset",
+            "GET /v1/topics/t/groups/g/peek?state=dead&limit=5",
+            "PUT /v1/topics/t/groups/g",
+            "GET /v1/topics/t/scheduled?limit=5&after=1.0.2&until=%2B1h",
+            "DELETE /v1/messages/t:0:1?reason=no+%26+more",
+            "PATCH /v1/messages/t:0:1",
+            "PATCH /v1/messages/t:0:1",
+            "DELETE /v1/topics/t/groups/g",
+            "DELETE /v1/topics/t",
+        ]
+        sent = [json.loads(r.partition(b"\r\n\r\n")[2] or b"null") for r in server.requests]
+        assert sent[0] == {"name": "t", "partitions": 3, "settings": {"fsync": "never"}}
+        assert sent[1] == {"settings": {"fsync": "always"}}
+        assert sent[4] == {"to": "earliest", "dry_run": True}
+        assert sent[6] == {"settings": {"max_attempts": 7}}
+        assert sent[9:11] == [{"priority": "high"}, {"deliver_at": "+1h"}]
+
+
+CHUNKS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"
+
+
+def test_a_stream_gives_its_pieces_as_they_come() -> None:
+    with ScriptedServer([[CHUNKS, b"2\r\nde\r\n0\r\n\r\n"]]) as server, Client(server.url) as q:
+        stream = q._http.stream("/v1/push", b"{}", accept=routes.FRAMES, wait_ms=0)
+        assert b"".join(stream.pieces()) == b"abcde"
+
+
+def test_a_stream_that_breaks_or_is_refused_raises() -> None:
+    refused = problem(404, code="topic_not_found")
+    with ScriptedServer([[CHUNKS, None]], [[refused]]) as server:
+
+        async def scenario() -> None:
+            async with AsyncClient(server.url) as q:
+                stream = await q._http.stream("/v1/push", b"", accept=routes.FRAMES, wait_ms=0)
+                pieces = stream.pieces()
+                assert await anext(pieces) == b"abc"
+                with pytest.raises(Unavailable):
+                    await anext(pieces)
+                with pytest.raises(BY_CODE["topic_not_found"]):
+                    await q._http.stream("/v1/push", b"", accept=routes.FRAMES, wait_ms=0)
+
+        asyncio.run(scenario())
+
+
+def test_a_closed_client_says_so(node: FakeNode) -> None:
+    client = Client(node.url)
+    client.close()
+    with pytest.raises(Unavailable, match="closed"):
+        client.topics()
+
+
+def test_a_refused_publish_is_tried_until_the_node_takes_it(node: FakeNode, client: Client) -> None:
+    [partition] = node.create("orders")
+    node.refusals.extend([Refused(503, "unavailable"), Refused(429, "too_many_requests")])
+    client.publish("orders", b"once")
+    assert partition.values() == [b"once"]

@@ -1,0 +1,324 @@
+"""Both transports against a server that plays a script: each test runs sync and async."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+
+from goq.http.client.socket_transport import SocketTransport
+from goq.http.client.transport import ProtocolTransport
+from tests.support.client.scripted_server import ScriptedServer, ok
+from tests.support.eventually import eventually
+
+TIMEOUTS = {"connect": 5.0, "read": 5.0, "write": 5.0, "pool": 5.0}
+
+
+class Session:
+    """Sends requests one after the other through either transport."""
+
+    def __init__(self, asynchronous: bool, connections_max: int) -> None:
+        self._runner = asyncio.Runner() if asynchronous else None
+        if self._runner is not None:
+            self._async = self._runner.run(self._make(connections_max))
+        else:
+            self._sync = SocketTransport(connections_max)
+
+    async def _make(self, connections_max: int) -> ProtocolTransport:
+        return ProtocolTransport(connections_max)
+
+    def ask(
+        self, url: str, method: str = "GET", body: bytes = b"", **timeouts: float
+    ) -> tuple[int, httpx.Headers, bytes]:
+        request = httpx.Request(
+            method,
+            url,
+            headers=[(b"Host", b"x")],
+            stream=httpx.ByteStream(body),
+            extensions={"timeout": {**TIMEOUTS, **timeouts}},
+        )
+        if self._runner is not None:
+            return self._runner.run(self._ask(request))
+        response = self._sync.handle_request(request)
+        assert isinstance(response.stream, httpx.SyncByteStream)
+        return response.status_code, response.headers, b"".join(response.stream)
+
+    async def _ask(self, request: httpx.Request) -> tuple[int, httpx.Headers, bytes]:
+        response = await self._async.handle_async_request(request)
+        assert isinstance(response.stream, httpx.AsyncByteStream)
+        return response.status_code, response.headers, b"".join([c async for c in response.stream])
+
+    def close(self) -> None:
+        """Close the transport; the event loop lives on, to see what is asked after."""
+        if self._runner is None:
+            self._sync.close()
+        else:
+            self._runner.run(self._async.aclose())
+
+    def end(self) -> None:
+        self.close()
+        if self._runner is not None:
+            self._runner.close()
+
+
+@pytest.fixture(params=["sync", "async"])
+def session(request: pytest.FixtureRequest) -> Iterator[Session]:
+    made = Session(request.param == "async", 4)
+    yield made
+    made.end()
+
+
+def test_a_connection_is_used_again(session: Session) -> None:
+    with ScriptedServer([[ok(b"one")], [ok(b"two")], [ok(b"three")]]) as server:
+        assert session.ask(server.url + "/a?b=c")[2] == b"one"
+        assert session.ask(server.url, "POST", b"body")[2] == b"two"
+        assert session.ask(server.url)[2] == b"three"
+        assert server.connections == 1
+        assert server.requests[0].startswith(b"GET /a?b=c HTTP/1.1\r\nHost: x\r\n")
+        assert server.requests[1].endswith(b"Content-Length: 4\r\n\r\nbody")
+        session.close()
+
+
+@pytest.mark.parametrize(
+    ("steps", "body"),
+    [
+        ([b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n01234", b"56789"], b"0123456789"),
+        ([b"HTTP/1.1 200 OK\r\nContent-", b"Length: 2\r\n\r\n", b"ok"], b"ok"),
+        (
+            [
+                b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n",
+                b"2\r\nde\r\n0\r\n\r\n",
+            ],
+            b"abcde",
+        ),
+        ([b"HTTP/1.1 200 OK\r\n\r\nuntil the end", None], b"until the end"),
+        ([b"HTTP/1.0 200 OK\r\n\r\n", b"until ", b"the end", None], b"until the end"),
+        ([b"HTTP/1.1 100 Continue\r\n\r\n", ok(b"then this")], b"then this"),
+        ([b"HTTP/1.1 204 No Content\r\n\r\n"], b""),
+    ],
+)
+def test_every_framing_of_a_body_is_read(
+    session: Session, steps: list[bytes | None], body: bytes
+) -> None:
+    with ScriptedServer([steps, [ok(b"again")]], [[ok(b"again")]]) as server:
+        assert session.ask(server.url)[2] == body
+        assert session.ask(server.url)[2] == b"again"
+        session.close()
+
+
+def test_a_large_body_passes_both_ways(session: Session) -> None:
+    large = bytes(range(256)) * 40_000
+    with ScriptedServer([[ok(large)]]) as server:
+        assert session.ask(server.url, "POST", large)[2] == large
+        assert server.requests[0].endswith(large)
+        session.close()
+
+
+def test_a_long_body_may_come_in_any_pieces_and_the_connection_goes_on(session: Session) -> None:
+    large = bytes(range(256)) * 4_000
+    whole = ok(large)
+    cuts = [0, 10, len(whole) - len(large), len(whole) - len(large) + 7, 500_000, len(whole)]
+    steps = [whole[start:end] for start, end in itertools.pairwise(cuts)]
+    with ScriptedServer([steps, [ok(b"again")], [ok(large)]]) as server:
+        assert session.ask(server.url)[2] == large
+        assert session.ask(server.url)[2] == b"again"
+        assert session.ask(server.url)[2] == large
+        assert server.connections == 1
+        session.close()
+
+
+def test_what_comes_unasked_behind_a_long_body_is_never_taken_for_an_answer() -> None:
+    large = b"a" * 800_000
+    session = Session(asynchronous=False, connections_max=1)
+    with ScriptedServer([[ok(large) + ok(b"unasked")]], [[ok(b"fine")]]) as server:
+        assert session.ask(server.url)[2] == large
+        [idle] = session._sync._idle
+        eventually(lambda: not idle.is_usable())
+        assert session.ask(server.url)[2] == b"fine"
+        session.end()
+
+
+def test_a_length_that_no_answer_has_takes_no_memory(session: Session) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000000000\r\n\r\n"
+    with ScriptedServer([[head + b"x" * 600_000, None]]) as server:
+        with pytest.raises((httpx.RemoteProtocolError, httpx.ReadError)):
+            session.ask(server.url)
+        session.close()
+
+
+def test_a_connection_that_ended_while_idle_is_replaced(session: Session) -> None:
+    with ScriptedServer([[ok(b"one"), None]], [[ok(b"two")]]) as server:
+        assert session.ask(server.url)[2] == b"one"
+        assert session.ask(server.url)[2] == b"two"
+        session.close()
+
+
+def test_a_get_on_a_connection_that_breaks_is_asked_again_once(session: Session) -> None:
+    with ScriptedServer([[ok(b"one")], [None]], [[ok(b"two")]]) as server:
+        assert session.ask(server.url)[2] == b"one"
+        assert session.ask(server.url)[2] == b"two"
+        session.close()
+
+
+def test_a_post_on_a_connection_that_breaks_is_left_to_the_caller(session: Session) -> None:
+    with ScriptedServer([[ok(b"one")], [None]], [[ok(b"two")]]) as server:
+        session.ask(server.url)
+        with pytest.raises((httpx.RemoteProtocolError, httpx.ReadError)):
+            session.ask(server.url, "POST", b"once")
+        assert session.ask(server.url)[2] == b"two"
+        session.close()
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [None],
+        [b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n0123", None],
+        [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nab", None],
+        [b"HTTP/1.1 200 OK\r\nContent-Length: 900000\r\n\r\n" + b"y" * 800_000, None],
+        [b"HTTP/1.1 200", None],
+        [b"this is not HTTP\r\n\r\n"],
+        [b"HTTP/1.1 200 OK\r\nX: " + b"y" * 100_000 + b"\r\n\r\n"],
+        [ok(b"two answers") + ok(b"to one request")],
+    ],
+)
+def test_a_broken_answer_is_an_error_and_its_connection_is_not_used_again(
+    session: Session, steps: list[bytes | None]
+) -> None:
+    with ScriptedServer([steps], [[ok(b"fine")]]) as server:
+        with pytest.raises((httpx.RemoteProtocolError, httpx.ReadError)):
+            session.ask(server.url)
+        assert session.ask(server.url)[2] == b"fine"
+        session.close()
+
+
+def test_timeouts_are_kept(session: Session) -> None:
+    slow = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n0123"
+    with ScriptedServer([[]], [[slow]], [[ok(b"fine")]]) as server:
+        with pytest.raises(httpx.ReadTimeout):
+            session.ask(server.url, read=0.02)
+        with pytest.raises(httpx.ReadTimeout):
+            session.ask(server.url, read=0.02)
+        assert session.ask(server.url)[2] == b"fine"
+        session.close()
+
+
+def test_a_refused_connection_is_a_connect_error(session: Session) -> None:
+    with ScriptedServer() as server:
+        url = server.url
+    with pytest.raises(httpx.ConnectError):
+        session.ask(url)
+
+
+def test_a_closed_transport_connects_no_more(session: Session) -> None:
+    with ScriptedServer([[ok()]]) as server:
+        session.close()
+        with pytest.raises(httpx.ConnectError, match="closed"):
+            session.ask(server.url)
+
+
+def test_connections_are_bounded_in_number() -> None:
+    with ScriptedServer([[]]) as server:
+
+        async def scenario() -> None:
+            transport = ProtocolTransport(1)
+            request = httpx.Request("GET", server.url, extensions={"timeout": {"pool": 0.01}})
+            first = asyncio.create_task(transport.handle_async_request(request))
+            await asyncio.to_thread(_until, lambda: len(server.requests) == 1)
+            with pytest.raises(httpx.PoolTimeout):
+                await transport.handle_async_request(request)
+            await transport.aclose()
+            with pytest.raises(httpx.TransportError):
+                await first
+
+        asyncio.run(scenario())
+    with ScriptedServer([[]]) as server:
+        transport = SocketTransport(1)
+        request = httpx.Request("GET", server.url, extensions={"timeout": {"pool": 0.01}})
+        failures: list[Exception] = []
+
+        def ask() -> None:
+            try:
+                transport.handle_request(request)
+            except httpx.TransportError as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        _until(lambda: len(server.requests) == 1)
+        with pytest.raises(httpx.PoolTimeout):
+            transport.handle_request(request)
+        transport.close()
+        thread.join()
+        assert failures, "closing did not break the request under way"
+
+
+def test_a_cancelled_request_does_not_leave_its_connection_to_the_next() -> None:
+    with ScriptedServer([[]], [[ok(b"fine")]]) as server:
+
+        async def scenario() -> bytes:
+            transport = ProtocolTransport(1)
+            request = httpx.Request("GET", server.url)
+            first = asyncio.create_task(transport.handle_async_request(request))
+            await asyncio.to_thread(_until, lambda: len(server.requests) == 1)
+            first.cancel()
+            await asyncio.wait([first])
+            response = await transport.handle_async_request(request)
+            body = b"".join([chunk async for chunk in response.stream])  # type: ignore[union-attr]
+            await transport.aclose()
+            return body
+
+        assert asyncio.run(scenario()) == b"fine"
+
+
+def test_a_stream_that_is_not_read_to_its_end_gives_its_place_back(session: Session) -> None:
+    endless = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"
+    with ScriptedServer(*[[[endless]]] * 6) as server:
+        for _ in range(6):
+            if session._runner is not None:
+                session._runner.run(_first_chunk(session._async, server.url))
+            else:
+                response = session._sync.handle_request(httpx.Request("GET", server.url))
+                assert isinstance(response.stream, httpx.SyncByteStream)
+                assert next(iter(response.stream)) == b"abc"
+                response.stream.close()
+        session.close()
+
+
+def test_a_fast_sender_is_held_back_by_a_slow_reader() -> None:
+    large = bytes(16 * 1024 * 1024)
+    with ScriptedServer([[ok(large)]]) as server:
+
+        async def scenario() -> None:
+            transport = ProtocolTransport(1)
+            response = await transport.handle_async_request(httpx.Request("GET", server.url))
+            [connection] = transport._busy
+            await asyncio.to_thread(_until, lambda: not connection._reading)
+            assert connection.reader.buffered_bytes < 2 * 1024 * 1024
+            chunks = [c async for c in response.stream]  # type: ignore[union-attr]
+            assert b"".join(chunks) == large
+            await transport.aclose()
+
+        asyncio.run(scenario())
+
+
+async def _first_chunk(transport: ProtocolTransport, url: str) -> None:
+    response = await transport.handle_async_request(httpx.Request("GET", url))
+    assert isinstance(response.stream, httpx.AsyncByteStream)
+    async for chunk in response.stream:
+        assert chunk == b"abc"
+        break
+    await response.stream.aclose()
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    waiting = threading.Event()
+    for _ in range(10_000):
+        if condition():
+            return
+        waiting.wait(0.001)
+    raise AssertionError("it did not happen in 10 s")

@@ -1,0 +1,71 @@
+"""Where groups stand: a file for each export, and manifests that name all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyarrow")
+
+from goq.client import Client
+from goq.pipeline.export.destination import LocalTarget
+from goq.pipeline.export.groups_table import export_groups
+from goq.pipeline.export.ledger import Ledger
+from tests.support.node.running_node import RunningNode
+
+
+class Stopped(BaseException):
+    """The process ended here."""
+
+
+class StoppingTarget(LocalTarget):
+    """Ends the process after its n-th change."""
+
+    def __init__(self, root: Path, changes: int) -> None:
+        super().__init__(root)
+        self.left = changes
+
+    def _change(self, do: Callable[[], None]) -> None:
+        do()
+        self.left -= 1
+        if self.left < 0:
+            raise Stopped
+
+    def write(self, path: str, data: bytes) -> None:
+        self._change(lambda: LocalTarget.write(self, path, data))
+
+    def publish(self, made: str, path: str) -> None:
+        self._change(lambda: LocalTarget.publish(self, made, path))
+
+    def remove(self, path: str) -> None:
+        self._change(lambda: LocalTarget.remove(self, path))
+
+
+def test_stopped_at_any_change_every_file_is_in_one_manifest_after_the_next_run(
+    node: RunningNode, topic: str, tmp_path: Path
+) -> None:
+    changes = 0
+    with Client(node.url) as client:
+        client.publish(topic, "v")
+        client.receive_batch(topic, "g", max=1, wait="5s").ack()
+        while True:
+            root = tmp_path / str(changes)
+            export_groups(client, LocalTarget(root), topic, 1_000_000)
+            try:
+                export_groups(client, StoppingTarget(root, changes), topic, 86_400_000_000)
+            except Stopped:
+                pass
+            else:
+                break
+            export_groups(client, LocalTarget(root), topic, 200_000_000_000)
+            named = [
+                e for m in Ledger(LocalTarget(root), "groups", topic).manifests() for e in m.files
+            ]
+            assert sorted(e.path for e in named) == sorted(
+                str(p.relative_to(root)) for p in root.glob("groups/*/*/*")
+            )
+            assert {e.rows for e in named} == {3}
+            changes += 1
+    assert changes > 3

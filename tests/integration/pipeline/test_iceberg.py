@@ -1,0 +1,225 @@
+"""Files of an export in Iceberg tables: each once, as they lie, whenever it was stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyiceberg")
+pytest.importorskip("sqlalchemy")
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
+
+from goq.client import Client
+from goq.errors import Conflict, NotFound, Unavailable
+from goq.pipeline.arrow.json_columns import Columns
+from goq.pipeline.arrow.node_source import NodeSource
+from goq.pipeline.arrow.tables import MESSAGES_TABLE, TABLES
+from goq.pipeline.export.destination import LocalTarget
+from goq.pipeline.export.export import Export
+from goq.pipeline.export.groups_table import export_groups
+from goq.pipeline.export.iceberg import IcebergCatalog
+from tests.support.node.running_node import RunningNode
+
+
+class Stopped(BaseException):
+    """The process ended here."""
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> SqlCatalog:
+    (tmp_path / "warehouse").mkdir()
+    places = {
+        "uri": f"sqlite:///{tmp_path}/catalog.db",
+        "warehouse": f"file://{tmp_path}/warehouse",
+    }
+    return SqlCatalog("lake", **places)
+
+
+def export(
+    node: RunningNode, topic: str, root: Path, now_us: int, decoded: Columns | None = None
+) -> None:
+    with Client(node.url) as client:
+        export_groups(client, LocalTarget(root), topic, now_us)
+        for table in TABLES.values():
+            columns = decoded if table is MESSAGES_TABLE else None
+            Export(
+                NodeSource(client),
+                LocalTarget(root),
+                table,
+                topic,
+                decoded=columns,
+                messages_max=40,
+            ).run()
+
+
+def publish(node: RunningNode, topic: str, values: list[str]) -> None:
+    with Client(node.url) as client:
+        with client.producer(topic, batch=7) as producer:
+            for number, value in enumerate(values):
+                producer.send(value, key=f"k{number % 5}", headers={"n": str(number)})
+        client.receive_batch(topic, "g", max=20, wait="5s").ack()
+
+
+def in_files(root: Path, table: str, names: list[str]) -> list[dict[str, Any]]:
+    found = ds.dataset(root / table, format="parquet").to_table(columns=names)
+    return sorted(found.to_pylist(), key=repr)
+
+
+def in_iceberg(catalog: Catalog, table: str, topic: str | None = None) -> list[dict[str, Any]]:
+    found = catalog.load_table(("goq", table)).scan().to_arrow()
+    rows = found.to_pylist()
+    return sorted((r for r in rows if topic in (None, r["topic"])), key=repr)
+
+
+def check_same(catalog: Catalog, root: Path) -> None:
+    for table in ("messages", "events", "groups"):
+        names = catalog.load_table(("goq", table)).schema().as_arrow().names
+        rows = in_iceberg(catalog, table)
+        assert rows == in_files(root, table, names)
+        assert rows
+
+
+def test_all_three_tables_read_back_as_they_were_exported(
+    node: RunningNode, topic: str, tmp_path: Path, catalog: SqlCatalog
+) -> None:
+    root = tmp_path / "my lake"
+    tables = IcebergCatalog(catalog, "goq")
+    publish(node, topic, [f"v{n}" for n in range(100)])
+    export(node, topic, root, 1_000_000)
+    before = {path: path.stat().st_mtime_ns for path in root.rglob("*.parquet")}
+    assert sum(files for _, files in tables.register(LocalTarget(root), topic)) == len(before)
+    check_same(catalog, root)
+    publish(node, topic, [f"v{n}" for n in range(10)])
+    export(node, topic, root, 90_000_000_000)
+    assert all(files for _, files in tables.register(LocalTarget(root), topic))
+    check_same(catalog, root)
+    assert not any(files for _, files in tables.register(LocalTarget(root), topic))
+    assert all(path.stat().st_mtime_ns == at for path, at in before.items())
+
+
+def test_two_topics_are_partitions_of_one_table(
+    node: RunningNode, topic: str, tmp_path: Path, catalog: SqlCatalog
+) -> None:
+    other = "a-" * 99 + topic[-2:]
+    node.call("POST", "/v1/topics", {"name": other, "partitions": 1})
+    tables = IcebergCatalog(catalog, "goq")
+    for name in (topic, other):
+        publish(node, name, ["1", "2", "3"])
+        export(node, name, tmp_path / "out", 1_000_000)
+        tables.register(LocalTarget(tmp_path / "out"), name)
+    check_same(catalog, tmp_path / "out")
+    table = catalog.load_table(("goq", "messages"))
+    of_other = table.scan(row_filter=f"topic = '{other}'")
+    assert len(list(of_other.plan_files())) == 1
+    assert of_other.to_arrow().num_rows == 3
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_stopped_while_registering_the_next_run_has_each_file_once(
+    node: RunningNode,
+    topic: str,
+    tmp_path: Path,
+    catalog: SqlCatalog,
+    monkeypatch: pytest.MonkeyPatch,
+    is_committed: bool,
+) -> None:
+    publish(node, topic, [f"v{n}" for n in range(50)])
+    export(node, topic, tmp_path / "out", 1_000_000)
+    commit: Callable[..., Any] = catalog.commit_table
+    tables = IcebergCatalog(catalog, "goq")
+    for stops_at in range(20):
+        left = [stops_at]
+
+        def stopping(*arguments: Any, left: list[int] = left) -> Any:
+            left[0] -= 1
+            if left[0] < 0:
+                if is_committed:
+                    commit(*arguments)
+                raise Stopped
+            return commit(*arguments)
+
+        monkeypatch.setattr(catalog, "commit_table", stopping)
+        try:
+            tables.register(LocalTarget(tmp_path / "out"), topic)
+        except Stopped:
+            continue
+        break
+    assert stops_at > 1
+    check_same(catalog, tmp_path / "out")
+
+
+def test_columns_of_decoded_values_are_added_when_they_come(
+    node: RunningNode, topic: str, tmp_path: Path, catalog: SqlCatalog
+) -> None:
+    other = f"{topic}-json"
+    node.call("POST", "/v1/topics", {"name": other, "partitions": 2})
+    tables = IcebergCatalog(catalog, "goq")
+    publish(node, topic, ["plain"])
+    publish(node, other, ['{"id": 7, "total": 1.5}', "not json"])
+    export(node, topic, tmp_path / "out", 1_000_000)
+    tables.register(LocalTarget(tmp_path / "out"), topic)
+    export(node, other, tmp_path / "out", 1_000_000, {"id": "bigint", "total": "double"})
+    tables.register(LocalTarget(tmp_path / "out"), other)
+    rows = in_iceberg(catalog, "messages")
+    assert sorted((r["id"] or 0, r["_corrupt"] or "") for r in rows) == [
+        (0, ""),
+        (0, "not json"),
+        (7, ""),
+    ]
+    third = f"{topic}-other"
+    node.call("POST", "/v1/topics", {"name": third, "partitions": 1})
+    publish(node, third, ['{"id": "seven"}'])
+    export(node, third, tmp_path / "out", 1_000_000, {"id": "string"})
+    with pytest.raises(Conflict, match="not registered"):
+        tables.register(LocalTarget(tmp_path / "out"), third)
+    assert in_iceberg(catalog, "messages") == rows
+
+
+def test_another_export_of_a_topic_is_not_added_to_the_same_table(
+    node: RunningNode, topic: str, tmp_path: Path, catalog: SqlCatalog
+) -> None:
+    publish(node, topic, ["1"])
+    for name in ("one", "two"):
+        export(node, topic, tmp_path / name, 1_000_000)
+    IcebergCatalog(catalog, "goq").register(LocalTarget(tmp_path / "one"), topic)
+    with pytest.raises(Conflict, match="another folder"):
+        IcebergCatalog(catalog, "goq").register(LocalTarget(tmp_path / "two"), topic)
+    IcebergCatalog(catalog, "second").register(LocalTarget(tmp_path / "two"), topic)
+    check_same(catalog, tmp_path / "one")
+
+
+def test_a_table_of_somebody_else_is_left_alone(
+    node: RunningNode, topic: str, tmp_path: Path, catalog: SqlCatalog
+) -> None:
+    publish(node, topic, ["1"])
+    export(node, topic, tmp_path / "out", 1_000_000)
+    catalog.create_namespace("goq")
+    catalog.create_table(("goq", "messages"), pa.schema([pa.field("mine", pa.int64())]))
+    with pytest.raises(Conflict, match="not made by goq export"):
+        IcebergCatalog(catalog, "goq").register(LocalTarget(tmp_path / "out"), topic)
+
+
+def test_a_catalog_that_fails_and_a_file_that_is_gone_are_told_in_a_line(
+    node: RunningNode, topic: str, tmp_path: Path, catalog: SqlCatalog
+) -> None:
+    publish(node, topic, ["1"])
+    export(node, topic, tmp_path / "out", 1_000_000)
+    gone = next((tmp_path / "out" / "messages").rglob("*.parquet"))
+    kept = gone.read_bytes()
+    gone.unlink()
+    tables = IcebergCatalog(catalog, "goq")
+    with pytest.raises(NotFound, match="exported file is gone"):
+        tables.register(LocalTarget(tmp_path / "out"), topic)
+    gone.write_bytes(kept)
+    tables.register(LocalTarget(tmp_path / "out"), topic)
+    check_same(catalog, tmp_path / "out")
+    catalog.destroy_tables()
+    with pytest.raises(Unavailable, match="next run registers"):
+        tables.register(LocalTarget(tmp_path / "out"), topic)

@@ -1,0 +1,148 @@
+"""What is done to a cluster: each fault strikes, lasts for a while, and is mended again."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from goq import limits
+from tests.process.chaos.cluster import NAMES, Cluster
+
+Strike = Callable[[Cluster, random.Random], None]
+"""Does something to a cluster, and mends it before it returns."""
+
+_SESSION_S = limits.NODE_SESSION_TIMEOUT_MS / 1000
+
+
+class Fault(NamedTuple):
+    """A kind of fault.
+
+    ``keeps_majority``: two nodes can go on all the time. ``needs_disk``: a node has to have a disk
+    of its own, which only some users may mount.
+    """
+
+    name: str
+    strike: Strike
+    keeps_majority: bool = True
+    needs_disk: bool = False
+
+
+def _last(chance: random.Random, least_s: float = 0.0, most_s: float = 3.0) -> None:
+    """Let what was done last."""
+    time.sleep(chance.uniform(least_s, most_s))
+
+
+def killed(cluster: Cluster, chance: random.Random) -> None:
+    """End a node as a power switch would end its process, and start it again."""
+    node = cluster.nodes[chance.choice(NAMES)]
+    node.kill()
+    _last(chance)
+    node.start()
+
+
+def two_killed(cluster: Cluster, chance: random.Random) -> None:
+    """End a majority."""
+    nodes = [cluster.nodes[name] for name in chance.sample(NAMES, 2)]
+    for node in nodes:
+        node.kill()
+    _last(chance)
+    for node in nodes:
+        node.start()
+
+
+def all_killed(cluster: Cluster, chance: random.Random) -> None:
+    """End all nodes within a moment; they come back in any order."""
+    nodes = [cluster.nodes[name] for name in chance.sample(NAMES, 3)]
+    for node in nodes:
+        node.kill()
+    for node in chance.sample(nodes, 3):
+        node.launch()
+    for node in nodes:
+        node.wait_ready()
+
+
+def restarted(cluster: Cluster, chance: random.Random) -> None:
+    """Stop a node as an operator does, and start it again."""
+    node = cluster.nodes[chance.choice(NAMES)]
+    assert node.stop(seconds=60) == 0
+    _last(chance)
+    node.start()
+
+
+def stood_still(cluster: Cluster, chance: random.Random) -> None:
+    """Stop a node's clock until others lead what it led; then it wakes and thinks that it leads."""
+    node = cluster.nodes[chance.choice(NAMES)]
+    node.pause()
+    _last(chance, 1.5 * _SESSION_S, 4 * _SESSION_S)
+    node.resume()
+
+
+def blinked(cluster: Cluster, chance: random.Random) -> None:
+    """Stop a node's clock for about as long as it takes to be missed."""
+    node = cluster.nodes[chance.choice(NAMES)]
+    node.pause()
+    _last(chance, 0.5 * _SESSION_S, 1.3 * _SESSION_S)
+    node.resume()
+
+
+def _cut(cluster: Cluster, chance: random.Random, links: list[tuple[str, str]]) -> None:
+    for link in links:
+        cluster.links.cut(*link)
+    _last(chance, _SESSION_S, 4 * _SESSION_S)
+    cluster.links.mend()
+
+
+def cut_off(cluster: Cluster, chance: random.Random) -> None:
+    """Cut a node off from both others; clients still reach it."""
+    one, *others = chance.sample(NAMES, 3)
+    _cut(cluster, chance, [link for o in others for link in ((one, o), (o, one))])
+
+
+def deaf(cluster: Cluster, chance: random.Random) -> None:
+    """Let a node be heard but hear nothing."""
+    one, *others = chance.sample(NAMES, 3)
+    _cut(cluster, chance, [(other, one) for other in others])
+
+
+def mute(cluster: Cluster, chance: random.Random) -> None:
+    """Let a node hear but not be heard."""
+    one, *others = chance.sample(NAMES, 3)
+    _cut(cluster, chance, [(one, other) for other in others])
+
+
+def two_apart(cluster: Cluster, chance: random.Random) -> None:
+    """Cut the link of two nodes, whom the third still hears."""
+    one, other, _ = chance.sample(NAMES, 3)
+    _cut(cluster, chance, [(one, other), (other, one)])
+
+
+def one_way(cluster: Cluster, chance: random.Random) -> None:
+    """Cut one direction of one link."""
+    one, other, _ = chance.sample(NAMES, 3)
+    _cut(cluster, chance, [(one, other)])
+
+
+def filled(cluster: Cluster, chance: random.Random) -> None:
+    """Take the room on a node's disk until others lead what it led; then give it back."""
+    assert cluster.disk is not None
+    cluster.disk.fill(chance.choice((0, 4096, 100_000)))
+    _last(chance, 0.0, 3 * _SESSION_S)
+    cluster.disk.give_back()
+
+
+FAULTS = (
+    Fault("killed", killed),
+    Fault("stood still", stood_still),
+    Fault("cut off", cut_off),
+    Fault("restarted", restarted),
+    Fault("deaf", deaf),
+    Fault("mute", mute),
+    Fault("two apart", two_apart),
+    Fault("one way", one_way),
+    Fault("blinked", blinked),
+    Fault("disk full", filled, needs_disk=True),
+    Fault("two killed", two_killed, keeps_majority=False),
+    Fault("all killed", all_killed, keeps_majority=False),
+)

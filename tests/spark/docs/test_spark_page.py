@@ -1,0 +1,83 @@
+"""docs/spark.md, run as it is written, and its tables against the code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.paths import DOCS
+
+pytest.importorskip("pyspark", minversion="4.2")
+
+from goq.client import Client
+from goq.pipeline.arrow import events as event_rows
+from goq.pipeline.arrow.schema import EVENTS, GROUPS, MESSAGES, ddl_of
+from goq.pipeline.spark import session, sink_options
+from goq.pipeline.spark import source_options as spark_options
+from goq_cli.commands.report import REPORTS
+from tests.support.cli import terminal
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PAGE = DOCS / "spark.md"
+TEXT = PAGE.read_text()
+
+
+def rows(heading: str) -> list[list[str]]:
+    """Return the first table behind a heading, without its head."""
+    behind = TEXT.split(f"\n{heading}\n", 1)[1]
+    table = re.search(r"(?:^\|.*\n)+", behind, re.MULTILINE)
+    assert table
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table[0].splitlines()[2:]]
+
+
+def names(heading: str) -> set[str]:
+    return {name.lower() for row in rows(heading) for name in re.findall(r"`(\w+)`", row[0])}
+
+
+def test_the_session_and_the_python_of_the_page_do_what_they_say(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "spark_session", lambda: spark)
+    said: dict[str, Any] = {}
+    with terminal.shell(tmp_path) as shell:
+        assert terminal.run_session(PAGE, shell, tmp_path) == 5
+        for code in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL):
+            code = code.replace("http://127.0.0.1:8080", shell["GOQ_SERVER"])
+            exec(code.replace("/home/me", str(tmp_path)), said)
+        with Client(shell["GOQ_SERVER"]) as client:
+            shouted = sorted(m.value or b"" for m in client.log("shouted"))
+            [total] = client.log("totals")
+        assert said["orders"].count() == said["lake"].count() == 3
+    assert shouted == [b"PLACED 1", b"PLACED 2", b"PLACED 3"]
+    assert (total.value, total.key, total.priority, total.tenant) == (b"42", b"eu", "high", "acme")
+
+
+def test_the_tables_of_columns_are_the_schemas() -> None:
+    for name, schema in (("messages", MESSAGES), ("events", EVENTS), ("groups", GROUPS)):
+        told = re.findall(r"`(\w+)` (\w+)", re.sub(r"<[^`]*>", "", ddl_of(schema)))
+        assert [(c.strip("`"), t) for c, t, _ in rows(f"### {name}")] == [
+            (column, kind.lower()) for column, kind in told
+        ]
+
+
+def test_the_table_of_events_is_complete() -> None:
+    made = set(re.findall(r'"([A-Z_]+)"', Path(event_rows.__file__).read_text()))
+    told = re.findall(r"^\| `([A-Z_]+)` \|", TEXT, re.MULTILINE)
+    assert sorted(told) == sorted(made)
+
+
+def test_the_tables_of_options_are_complete() -> None:
+    assert names("## Reading") == set(spark_options._KNOWN)
+    behind_columns = TEXT.split("\nOther columns are refused", 1)[1]
+    options = set(re.findall(r"^\| `(\w+)`", behind_columns, re.MULTILINE)) | {"token"}
+    assert {name.lower() for name in options} >= set(sink_options._KNOWN)
+    assert names("## Writing") == set(sink_options.COLUMNS)
+
+
+def test_every_report_is_in_the_table() -> None:
+    assert names("## Reports") == set(REPORTS)

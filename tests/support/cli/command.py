@@ -1,0 +1,53 @@
+"""A node, and ``goq`` as a process of its own, as a user runs it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.node.running_node import RunningNode
+
+GOQ = (sys.executable, "-P", "-m", "goq_cli")
+Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
+
+
+@pytest.fixture
+def environment(node: RunningNode, tmp_path: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GOQ_")}
+    return kept | {"GOQ_SERVER": node.url, "XDG_CONFIG_HOME": str(tmp_path), "NO_COLOR": "1"}
+
+
+@pytest.fixture
+def goq(environment: dict[str, str], tmp_path: Path) -> Run:
+    """Run ``goq`` with arguments; ``stdin`` are bytes, ``code`` the exit code to expect."""
+
+    def run(
+        *arguments: str, stdin: bytes = b"", code: int = 0, **more: str
+    ) -> subprocess.CompletedProcess[bytes]:
+        done = subprocess.run(
+            [*GOQ, *arguments],
+            input=stdin,
+            capture_output=True,
+            env=environment | more,
+            cwd=tmp_path,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == code, (arguments, done.returncode, done.stderr.decode())
+        return done
+
+    return run
+
+
+_numbers = iter(range(1_000_000))
+
+
+@pytest.fixture
+def topic() -> str:
+    """A name that no other test uses."""
+    return f"topic-{next(_numbers)}"

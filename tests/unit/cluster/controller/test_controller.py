@@ -1,0 +1,275 @@
+"""What the controller decides from the state and from what it heard."""
+
+from __future__ import annotations
+
+import pytest
+
+from goq import limits
+from goq.cluster.controller.controller import decide
+from goq.cluster.controller.node_liveness import Heartbeat, Watch
+from goq.cluster.metadata.apply import apply
+from goq.cluster.metadata.commands import (
+    AlterInSync,
+    AnyCommand,
+    CancelMove,
+    ChangeSettings,
+    DeleteTopic,
+    ElectLeader,
+    FenceNode,
+    FinishMove,
+    ForgetTopic,
+    LeaveNode,
+    MarkDamaged,
+    MarkRepaired,
+    MoveReplicas,
+    RegisterNode,
+    RemoveNode,
+    SetFitness,
+    StartMove,
+    UnfenceNode,
+)
+from goq.cluster.metadata.results import Accepted
+from goq.cluster.metadata.state import State
+from tests.support.metadata.states import after, at, nodes, partition, with_topic
+from tests.support.metadata.world import World
+
+TIMEOUT_MS = 1000
+DELAY_MS = 5000
+
+
+def watching(state: State, until_ms: int, silent: tuple[str, ...] = (), **said: Heartbeat) -> Watch:
+    """Return the watch of a controller that has heard all nodes but some every 100 ms from 0 on."""
+    watch = Watch.begin(0)
+    for now_ms in range(0, until_ms + 1, 100):
+        for name, node in state.nodes.items():
+            if name not in silent:
+                heartbeat = said.get(name, Heartbeat(node.incarnation))
+                watch = watch.hear(name, heartbeat, now_ms, TIMEOUT_MS)
+        watch = watch.look(now_ms, TIMEOUT_MS)
+    return watch
+
+
+def decided(state: State, watch: Watch) -> list[AnyCommand]:
+    """Return what is decided; each of it is accepted, in order."""
+    commands = decide(state, watch, timeout_ms=TIMEOUT_MS, preferred_delay_ms=DELAY_MS)
+    for command in commands:
+        state, result = apply(state, command, state.version + 1)
+        assert isinstance(result, Accepted), result
+    return commands
+
+
+def test_nothing_is_decided_when_all_is_well() -> None:
+    state = with_topic(nodes(3), partitions=6, factor=3)
+    assert decided(state, watching(state, 60_000)) == []
+
+
+def test_a_silent_node_is_fenced_after_the_timeout_and_not_before() -> None:
+    state = nodes(2)
+    assert decided(state, watching(state, TIMEOUT_MS, silent=("n2",))) == []
+    assert decided(state, watching(state, TIMEOUT_MS + 100, silent=("n2",))) == [FenceNode("n2", 1)]
+
+
+def test_a_controller_that_takes_over_waits_a_timeout_for_everybody() -> None:
+    state = nodes(3)
+    watch = Watch.begin(900_000).look(900_000 + TIMEOUT_MS // 2, TIMEOUT_MS)
+    assert decided(state, watch) == []
+
+
+def test_a_controller_that_stood_still_fences_nobody_for_it() -> None:
+    state = nodes(3)
+    watch = watching(state, 2000).look(60_000, TIMEOUT_MS)
+    assert decided(state, watch) == []
+    watch = watch.look(60_400, TIMEOUT_MS).look(60_800, TIMEOUT_MS).look(61_100, TIMEOUT_MS)
+    assert len(decided(state, watch)) == 3
+
+
+def test_a_node_that_is_heard_again_is_taken_back() -> None:
+    state = after(nodes(2), FenceNode("n2", 1))
+    assert decided(state, watching(state, 300)) == [UnfenceNode("n2", 1)]
+    assert decided(state, watching(state, 300, silent=("n2",))) == []
+
+
+def test_heartbeats_of_another_start_say_nothing_of_this_one() -> None:
+    state = nodes(2)
+    watch = watching(state, TIMEOUT_MS + 100, n2=Heartbeat(2))
+    assert decided(state, watch) == [FenceNode("n2", 1)]
+    newer = watch.hear("n2", Heartbeat(1), 1200, TIMEOUT_MS)
+    assert newer.of("n2", 1) is None
+    assert newer.of("n2", 2) is not None
+
+
+def test_a_node_that_came_back_with_another_disk_counts_its_starts_anew_and_is_heard() -> None:
+    watch = Watch.begin(0).hear("n2", Heartbeat(7, disk="lost"), 100, TIMEOUT_MS)
+    watch = watch.hear("n2", Heartbeat(1, disk="new"), 200, TIMEOUT_MS)
+    assert watch.of("n2", 1) is not None
+    assert watch.of("n2", 7) is None
+    assert watch.heard["n2"].since_ms == 200
+
+
+def test_a_node_that_says_it_cannot_lead_is_believed_both_ways() -> None:
+    state = nodes(2)
+    watch = watching(state, 300, n1=Heartbeat(1, "disk full"))
+    assert decided(state, watch) == [SetFitness("n1", 1, "disk full")]
+    state = after(state, SetFitness("n1", 1, "disk full"))
+    assert decided(state, watch) == []
+    assert decided(state, watching(state, 300)) == [SetFitness("n1", 1, "")]
+
+
+def test_damage_is_marked_when_told_and_unmarked_only_when_told() -> None:
+    state = with_topic(nodes(2), factor=2)
+    topic_id = state.topics["orders"].topic_id
+    this = frozenset({(topic_id, 0)})
+    marked = MarkDamaged("orders", topic_id, 0, "n2", 1)
+    assert decided(state, watching(state, 300, n2=Heartbeat(1, damaged=this))) == [marked]
+    state = after(state, marked)
+    assert decided(state, watching(state, 300, n2=Heartbeat(1, damaged=this))) == []
+    assert decided(state, watching(state, 300)) == []
+    repaired = watching(state, 300, n2=Heartbeat(1, repaired=this))
+    assert decided(state, repaired) == [MarkRepaired("orders", topic_id, 0, "n2", 1)]
+
+
+def test_leaderships_come_back_when_a_node_has_been_up_for_a_while() -> None:
+    state = with_topic(nodes(2), factor=2)
+    first, second = partition(state).replicas
+    state = after(state, FenceNode(first, 1), UnfenceNode(first, 1))
+    found = partition(state)
+    assert found.leader == second
+    both = {first: 1, second: 1}
+    state = after(state, AlterInSync(*at(state), second, found.leader_epoch, both))
+    assert decided(state, watching(state, DELAY_MS - 100)) == []
+    back = ElectLeader(*at(state), first)
+    assert decided(state, watching(state, DELAY_MS)) == [back]
+
+
+def test_only_so_many_moves_are_begun_at_once() -> None:
+    state = with_topic(nodes(3), partitions=9, factor=1)
+    state = after(state, ChangeSettings(1, moves_at_once=2))
+    for number in range(9):
+        old = partition(state, number=number).replicas[0]
+        target = "n1" if old != "n1" else "n2"
+        state = after(state, MoveReplicas(*at(state, number=number), (target,)))
+    watch = watching(state, 300)
+    begun = decided(state, watch)
+    assert [type(command) for command in begun] == [StartMove, StartMove]
+    state = after(state, *begun)
+    assert decided(state, watch) == []
+    found = partition(state)
+    members = dict.fromkeys(found.holders, 1)
+    state = after(state, AlterInSync(*at(state), str(found.leader), found.leader_epoch, members))
+    more = decided(state, watch)
+    assert [type(command) for command in more] == [FinishMove]
+    assert [type(c) for c in decided(after(state, *more), watch)] == [StartMove]
+
+
+def test_a_leaving_node_hands_over_first_then_moves_then_is_removed() -> None:
+    state = with_topic(nodes(3), factor=2)
+    leaver = partition(state).replicas[0]
+    state = after(state, LeaveNode(leaver))
+    seen = []
+    for _ in range(6):
+        commands = decided(state, watching(state, 300))
+        seen += [type(command) for command in commands]
+        state = after(state, *commands)
+        found = partition(state)
+        if found.adding:
+            members = dict.fromkeys(found.holders, 1)
+            state = after(
+                state, AlterInSync(*at(state), str(found.leader), found.leader_epoch, members)
+            )
+    assert seen == [ElectLeader, MoveReplicas, StartMove, FinishMove, RemoveNode]
+    assert leaver not in state.nodes
+    assert leaver not in partition(state).replicas
+
+
+def test_a_move_onto_a_node_that_leaves_now_is_given_up() -> None:
+    state = with_topic(nodes(3), factor=1)
+    old = partition(state).replicas[0]
+    new = next(name for name in state.nodes if name != old)
+    state = after(state, MoveReplicas(*at(state), (new,)), LeaveNode(new))
+    given_up = [CancelMove(*at(state)), RemoveNode(new)]
+    assert decided(state, watching(state, 300)) == given_up
+
+
+def test_a_leaving_node_stays_when_nobody_can_take_what_it_has() -> None:
+    state = with_topic(nodes(3), factor=2)
+    first, second = partition(state).replicas
+    third = next(name for name in state.nodes if name not in (first, second))
+    state = after(state, LeaveNode(second), FenceNode(third, 1))
+    assert decided(state, watching(state, 300, silent=(third,))) == []
+
+
+def test_a_topic_is_forgotten_when_every_node_has_deleted_its_files() -> None:
+    state = with_topic(nodes(3), partitions=3, factor=2)
+    topic_id = state.topics["orders"].topic_id
+    state = after(state, DeleteTopic("orders", topic_id))
+    gone = Heartbeat(1, deleted=frozenset({topic_id}))
+    assert decided(state, watching(state, 300, n1=gone, n2=gone)) == []
+    assert decided(state, watching(state, 300, n1=gone, n2=gone, n3=gone)) == [
+        ForgetTopic("orders", topic_id)
+    ]
+
+
+def test_a_node_that_is_gone_for_good_keeps_no_topic_from_being_forgotten() -> None:
+    state = with_topic(nodes(3), partitions=3, factor=2)
+    topic_id = state.topics["orders"].topic_id
+    state = after(state, DeleteTopic("orders", topic_id), LeaveNode("n3"))
+    gone = Heartbeat(1, deleted=frozenset({topic_id}))
+    watch = watching(state, 300, n1=gone, n2=gone, silent=("n3",))
+    assert decided(state, watch) == [RemoveNode("n3")]
+    assert decided(after(state, RemoveNode("n3")), watch) == [ForgetTopic("orders", topic_id)]
+
+
+def test_a_node_that_joins_gets_nothing_by_itself() -> None:
+    state = after(with_topic(nodes(2), partitions=4, factor=2), RegisterNode("n3", 1, "", ""))
+    assert decided(state, watching(state, 60_000)) == []
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_all_that_is_decided_is_accepted_when_nothing_comes_in_between(seed: int) -> None:
+    world = World(f"accepted {seed}", 5, "ab")
+    count = 0
+    for _ in range(100):
+        if world.random.random() < 0.5:
+            world.disturb()
+        watch = world.watch.look(world.now_ms)
+        count += len(decided(world.state, watch))
+        world.step(faults=True)
+    assert count > 10
+
+
+def test_a_node_whose_machine_refuses_connections_is_fenced_before_it_is_late() -> None:
+    state = with_topic(nodes(3))
+    watch = watching(state, 300).miss("n2", state.nodes["n2"].incarnation, 350)
+    watch = watch.look(360, TIMEOUT_MS)
+    assert FenceNode("n2", state.nodes["n2"].incarnation) in decided(state, watch)
+
+
+def test_a_refused_connection_says_nothing_of_who_speaks_after_it_or_was_started_anew() -> None:
+    state = with_topic(nodes(3))
+    incarnation = state.nodes["n2"].incarnation
+    watch = watching(state, 300).miss("n2", incarnation, 350)
+    spoken = watch.hear("n2", Heartbeat(incarnation), 360, TIMEOUT_MS).look(370, TIMEOUT_MS)
+    assert decided(state, spoken) == []
+    earlier = watching(state, 300).miss("n2", incarnation - 1, 350).look(360, TIMEOUT_MS)
+    assert decided(state, earlier) == []
+
+
+def test_a_node_is_late_when_a_heartbeat_and_half_of_the_next_did_not_come() -> None:
+    state = with_topic(nodes(3))
+    incarnation = state.nodes["n2"].incarnation
+    watch = watching(state, 300)
+    late_ms = 300 + 3 * limits.NODE_HEARTBEAT_MS // 2
+    assert not watch.is_late("n2", incarnation, late_ms)
+    assert watch.is_late("n2", incarnation, late_ms + 1)
+    assert Watch.begin(0).is_late("n2", incarnation, 0)
+
+
+def test_a_node_that_stops_counts_as_away_at_once_and_until_it_is_started_anew() -> None:
+    state = with_topic(nodes(3))
+    watch = watching(state, 300, n2=Heartbeat(1, stopping=True))
+    assert decided(state, watch) == [FenceNode("n2", 1)]
+    state = after(state, FenceNode("n2", 1))
+    assert "n2" not in partition(state).in_sync
+    assert decided(state, watch.hear("n2", Heartbeat(1, stopping=True), 310).look(310)) == []
+    state = after(state, RegisterNode("n2", 2, "", ""))
+    assert decided(state, watch.hear("n2", Heartbeat(2), 320).look(320)) == []

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from goq.cluster.liveness.readiness import pending_conditions
+from goq.cluster.metadata.commands import AlterInSync, FenceNode, RegisterNode
+from goq.cluster.metadata.state import State
+from tests.support.metadata.states import after, at, nodes, with_topic
+
+NOT_KNOWN = ["the cluster to know that this node is up"]
+
+
+def behind(partitions: int = 1, fenced: tuple[str, ...] = ()) -> State:
+    """Return a cluster of which n3 has started anew and is in sync nowhere."""
+    state = with_topic(nodes(3), partitions=partitions, factor=3)
+    for number in range(partitions):
+        part = state.topics["orders"].partitions[number]
+        if part.leader in ("n1", "n2"):
+            others = dict.fromkeys(("n1", "n2"), 1)
+            place = at(state, number=number)
+            state = after(state, AlterInSync(*place, part.leader, part.leader_epoch, others))
+    for node in fenced:
+        state = after(state, FenceNode(node, state.nodes[node].incarnation))
+    return state
+
+
+def test_a_node_that_the_cluster_does_not_know_is_not_ready() -> None:
+    assert pending_conditions(nodes(2), "n3", 1) == NOT_KNOWN
+
+
+def test_a_node_is_not_ready_by_what_was_known_of_its_life_before() -> None:
+    state = nodes(3)
+    assert pending_conditions(state, "n3", 2) == NOT_KNOWN
+    again = after(state, RegisterNode("n3", 2, "http://n3", "n3:9", None))
+    assert pending_conditions(again, "n3", 2) == []
+
+
+def test_a_fenced_node_is_not_ready() -> None:
+    assert pending_conditions(after(nodes(3), FenceNode("n3", 1)), "n3", 1) == NOT_KNOWN
+
+
+def test_a_node_is_not_ready_until_it_is_in_sync_where_somebody_leads() -> None:
+    state = behind()
+    assert pending_conditions(state, "n3", 1) == ["being in sync in orders:0"]
+    assert pending_conditions(state, "n1", 1) == []
+    part = state.topics["orders"].partitions[0]
+    everybody = dict.fromkeys(("n1", "n2", "n3"), 1)
+    state = after(state, AlterInSync(*at(state), "n1", part.leader_epoch, everybody))
+    assert pending_conditions(state, "n3", 1) == []
+
+
+def test_what_nobody_leads_is_not_waited_for() -> None:
+    assert pending_conditions(behind(fenced=("n2", "n1")), "n3", 1) == []
+
+
+def test_a_node_waits_for_none_of_the_partitions_that_are_not_its_own() -> None:
+    state = with_topic(nodes(3), factor=1)
+    assert [pending_conditions(state, node, 1) for node in ("n1", "n2", "n3")] == [[], [], []]
+
+
+def test_no_more_than_ten_partitions_are_named() -> None:
+    found = pending_conditions(behind(partitions=40), "n3", 1)
+    assert len(found) == 11
+    assert found[-1].startswith("being in sync in ")
+    assert found[-1].endswith(" more")

@@ -1,0 +1,228 @@
+"""The metadata on disk: equal to the state in memory after every command, kill and cut."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goq.cluster.metadata import tables
+from goq.cluster.metadata.commands import CreateTopic, FenceNode, RegisterNode
+from goq.cluster.metadata.results import Accepted, Refused
+from goq.cluster.metadata.state import State, encode_state
+from goq.cluster.metadata.state_machine import FILE_NAME, MetadataMachine, result_of
+from goq.cluster.raft.state_machine.state_machine import Request
+from goq.errors import CorruptData, StorageFull
+from tests.support.metadata import process
+from tests.support.metadata.machines import history, request
+from tests.support.paths import REPOSITORY
+
+NODE = RegisterNode("n1", 1, "http://n1", "n1:9")
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[MetadataMachine]:
+    machine = MetadataMachine(tmp_path)
+    yield machine
+    machine.close()
+
+
+def stored(folder: Path) -> State:
+    """Return what a start with these files would find."""
+    machine = MetadataMachine(folder)
+    try:
+        return machine.state
+    finally:
+        machine.close()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_stored_is_the_state_after_every_command(
+    tmp_path: Path, machine: MetadataMachine, seed: int
+) -> None:
+    commands, states = history(f"stored {seed}", 250)
+    reader = sqlite3.connect(tmp_path / FILE_NAME)
+    for index, command in enumerate(commands, 1):
+        machine.apply(request(command, index), index)
+        assert encode_state(machine.state) == encode_state(states[index])
+        assert tables.load(reader, machine.applied_index) == machine.state
+    reader.close()
+
+
+def test_a_request_that_comes_twice_gets_its_first_answer_and_changes_nothing(
+    machine: MetadataMachine,
+) -> None:
+    machine.apply(request(NODE, 1), 1)
+    first = machine.apply(request(CreateTopic("orders", 3, {}, 1), 2), 2)
+    before = machine.state
+    again = machine.apply(request(CreateTopic("orders", 3, {}, 1), 2), 3)
+    assert result_of(first) == result_of(again) == Accepted(2, "topic orders created", 2)
+    assert machine.state.topics == before.topics
+    assert machine.applied_index == machine.state.version == 3
+    other = machine.apply(request(CreateTopic("orders", 3, {}, 1), 3), 4)
+    assert result_of(other) == Refused("topic_exists", "topic 'orders' exists already")
+    assert machine.apply(request(CreateTopic("orders", 3, {}, 1), 3), 5) == other
+
+
+def test_a_snapshot_carries_the_memory_of_requests(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    one, two = MetadataMachine(tmp_path / "one"), MetadataMachine(tmp_path / "two")
+    one.apply(request(NODE, 1), 1)
+    answer = one.apply(request(CreateTopic("orders", 3, {}, 1), 2), 2)
+    two.apply(request(RegisterNode("n9", 1, "", ""), 1, proposer=9), 1)
+    heard: list[State] = []
+    two.listen(heard.append)
+    one.snapshot(tmp_path / "snapshot")
+    two.restore(tmp_path / "snapshot")
+    assert heard == [one.state]
+    assert two.state == one.state == stored(tmp_path / "two")
+    assert two.apply(request(CreateTopic("orders", 3, {}, 1), 2), 3) == answer
+    one.close()
+    two.close()
+
+
+@pytest.mark.parametrize("command", [b"", b"\xc1", b"junk", {"type": "fence_node/1"}, None, 7])
+def test_what_is_no_command_is_refused_and_takes_its_place(
+    machine: MetadataMachine, command: Any
+) -> None:
+    machine.apply(request(NODE, 1), 1)
+    result = result_of(machine.apply(Request(1, 1, 2, command), 2))
+    assert isinstance(result, Refused)
+    assert machine.state.version == machine.applied_index == 2
+    assert set(machine.state.nodes) == {"n1"}
+
+
+def test_a_request_of_another_version_is_refused(machine: MetadataMachine) -> None:
+    result = result_of(machine.apply(Request(2, 1, 1, request(NODE, 1).command), 1))
+    assert isinstance(result, Refused)
+    assert result.code == "unknown_command"
+    assert not machine.state.nodes
+
+
+def test_an_index_that_was_applied_changes_nothing(machine: MetadataMachine) -> None:
+    machine.apply(request(NODE, 1), 5)
+    before = machine.state
+    machine.apply(request(FenceNode("n1", 1), 2), 5)
+    assert machine.state == before
+
+
+def test_listeners_hear_of_every_command_and_their_failures_harm_nobody(
+    machine: MetadataMachine,
+) -> None:
+    heard: list[int] = []
+
+    def fails(state: State) -> None:
+        raise RuntimeError("broken")
+
+    machine.listen(fails)
+    machine.listen(lambda state: heard.append(state.version))
+    machine.apply(request(NODE, 1), 1)
+    machine.apply(request(NODE, 2), 2)
+    assert heard == [1, 2]
+
+
+def test_a_disk_that_takes_no_change_leaves_everything_as_it_was(
+    tmp_path: Path, machine: MetadataMachine
+) -> None:
+    machine.apply(request(NODE, 1), 1)
+    before = machine.state
+    other = sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)
+    pages = other.execute("PRAGMA page_count").fetchone()[0]
+    other.close()
+    machine._machine.connection.execute(f"PRAGMA max_page_count = {pages}")
+    settings = {f"k{number}": "x" * 900 for number in range(100)}
+    with pytest.raises(StorageFull):
+        machine.apply(request(CreateTopic("orders", 1000, settings, 1), 2), 2)
+    assert machine.state is before
+    assert machine.applied_index == 1
+    machine._machine.connection.execute("PRAGMA max_page_count = 100000")
+    answer = machine.apply(request(CreateTopic("orders", 1000, settings, 1), 2), 2)
+    assert isinstance(result_of(answer), Accepted)
+    assert tables.load(machine._machine.connection, 2) == machine.state
+
+
+@pytest.mark.parametrize("data", [b"garbage" * 1000, b"SQLite format 3\0" + bytes(5000)])
+def test_a_file_that_is_no_database_is_reported_with_what_to_do(
+    tmp_path: Path, data: bytes
+) -> None:
+    (tmp_path / FILE_NAME).write_bytes(data)
+    with pytest.raises(CorruptData, match="join again"):
+        MetadataMachine(tmp_path)
+    assert (tmp_path / FILE_NAME).read_bytes() == data
+
+
+def test_rows_that_hold_no_state_are_reported(tmp_path: Path) -> None:
+    machine = MetadataMachine(tmp_path)
+    machine.apply(request(NODE, 1), 1)
+    machine.close()
+    other = sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)
+    other.execute("UPDATE nodes SET status = 'somewhere'")
+    other.close()
+    with pytest.raises(CorruptData):
+        MetadataMachine(tmp_path)
+
+
+def test_files_copied_at_any_moment_hold_rows_and_index_of_one_command(tmp_path: Path) -> None:
+    folder = tmp_path / "live"
+    folder.mkdir()
+    commands, states = history("cut", 120)
+    machine = MetadataMachine(folder)
+    chance = random.Random(5)
+    reached = set()
+    for index, command in enumerate(commands, 1):
+        machine.apply(request(command, index), index)
+        for cut in range(2):
+            copy = tmp_path / f"copy-{index}-{cut}"
+            shutil.copytree(folder, copy)
+            (copy / f"{FILE_NAME}-shm").unlink(missing_ok=True)
+            wal = copy / f"{FILE_NAME}-wal"
+            if cut and wal.exists():
+                with open(wal, "r+b") as file:
+                    file.truncate(chance.randrange(wal.stat().st_size + 1))
+            if (copy / FILE_NAME).stat().st_size == 0:
+                continue
+            found = stored(copy)
+            assert found == states[found.version]
+            assert cut or found.version == index
+            reached.add(index - found.version)
+            shutil.rmtree(copy)
+    assert len(reached) > 10, "the cuts took nothing away"
+    machine.close()
+
+
+def test_a_killed_process_leaves_rows_and_index_of_one_command(tmp_path: Path) -> None:
+    count = 1500
+    _, states = history("kill", count)
+    chance = random.Random(11)
+    seen = 0
+    for _ in range(8):
+        killed = subprocess.Popen(
+            [sys.executable, "-m", process.__name__, str(tmp_path), "kill", str(count)],
+            stdout=subprocess.PIPE,
+            cwd=REPOSITORY,
+        )
+        assert killed.stdout is not None
+        told = 0
+        for _ in range(chance.randrange(1, 150)):
+            line = killed.stdout.readline()
+            if not line:
+                break
+            told = int(line)
+        killed.send_signal(signal.SIGKILL)
+        killed.wait(60)
+        killed.stdout.close()
+        found = stored(tmp_path)
+        assert found.version >= told, "what was applied was lost with the process"
+        assert found == states[found.version]
+        assert found.version >= seen
+        seen = found.version
+    assert seen > 100

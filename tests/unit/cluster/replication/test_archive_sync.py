@@ -1,0 +1,197 @@
+"""What nodes tell each other of their archives, and how much at once."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import cast
+
+import msgspec
+import pytest
+
+from goq import limits
+from goq.broker.metadata import MetadataStore
+from goq.broker.partition.loader import PartitionLogs, open_logs
+from goq.broker.partition_context import PartitionId
+from goq.broker.retention.archiver import Archive
+from goq.clock import ManualClock
+from goq.cluster.replication.archive_sync import (
+    ArchiveRequest,
+    ArchiveSync,
+    decode_archive_request,
+    decode_rows,
+    is_covered,
+)
+from goq.cluster.replication.progress import LogOffsets
+from goq.cluster.replication.protocol import PartitionKey
+from goq.cluster.replication.repair.protocol import ReplicaLogs
+from goq.cluster.replication.replica import Replica
+from goq.config.topic import TopicSettings
+from goq.errors import CorruptData, InvalidFrame, TopicNotFound, Unavailable
+from goq.storage.node_db import ArchiveRow
+from tests.support.replication.manifest import SimManifest
+from tests.support.storage.disk import SimulatedDisk
+from tests.support.storage.logs import append, frame_of
+
+KEY = PartitionKey("t", 1, 0)
+IDENTITY = PartitionId("t", 0)
+
+
+class Node:
+    """A node with a log of some segments, or with none of it left but the end."""
+
+    def __init__(self) -> None:
+        self.disk = SimulatedDisk()
+        self.settings = TopicSettings(archive=True)
+        self.manifest = SimManifest()
+        store = cast(MetadataStore, self.manifest)
+        self.archive = Archive(Path("/data/archive"), self.disk, store, ManualClock())
+        self.logs: PartitionLogs = open_logs(Path("/data/topics/t/0"), self.disk, self.settings)
+
+    def publish(self, segments: int) -> None:
+        for number in range(segments):
+            append(self.logs.messages, [frame_of([b"%d" % number * 100] * 5)])
+            self.logs.messages.roll()
+
+    async def retire(self, keep: int) -> None:
+        """Archive and delete all but some segments."""
+        messages = self.logs.messages
+        for segment in messages.segments[:-keep]:
+            await self.archive.take(IDENTITY, "messages", segment)
+            messages.remove(messages.detach_before(segment.end_offset))
+
+    def follows(self, others: dict[str, ArchiveSync], broken: bytes | None = None) -> ArchiveSync:
+        """Return what completes this node's archive from others'; ``broken`` comes instead."""
+        replica = Replica.__new__(Replica)
+        replica.key, replica.leading, replica.following = KEY, None, None
+        replica.idle = self.logs
+        assert replica.standing == ReplicaLogs(self.logs, LogOffsets(0, 0))
+
+        async def ask(node: str, request: ArchiveRequest) -> bytes:
+            if node not in others:
+                raise Unavailable("it does not answer")
+            if request.is_file and broken is not None:
+                return broken
+            return await others[node].answer(
+                decode_archive_request(msgspec.msgpack.encode(request))
+            )
+
+        names = [*others, "dead"]
+        return ArchiveSync(self.archive, [replica], lambda _: self.settings, lambda _: names, ask)
+
+
+def rows(node: Node) -> list[ArchiveRow]:
+    return [row._replace(archived_at_us=0) for row in node.archive.rows(IDENTITY, "messages")]
+
+
+async def completed(lacking: Node, full: Node, broken: bytes | None = None) -> None:
+    """Let one node look once for what it lacks."""
+    archives = lacking.follows({"full": full.follows({})}, broken)
+    for replica in archives._replicas:
+        await archives._look_after(replica)
+
+
+async def two_nodes() -> tuple[Node, Node]:
+    """Return a node that archived five of six segments, and one that began with the last."""
+    full, lacking = Node(), Node()
+    for node in (full, lacking):
+        node.publish(6)
+    await full.retire(2)
+    messages = lacking.logs.messages
+    messages.remove(messages.detach_before(messages.segments[-2].base_offset))
+    return full, lacking
+
+
+def test_who_lacks_an_archive_copies_it_though_another_node_is_dead() -> None:
+    async def run() -> None:
+        full, lacking = await two_nodes()
+        await completed(lacking, full)
+        assert rows(lacking) == rows(full)
+        assert len(rows(full)) == 5
+        for row in rows(full):
+            path = full.archive.file_of(row)
+            assert lacking.disk.read_all(path) == full.disk.read_all(path)
+
+    asyncio.run(run())
+
+
+def test_more_than_is_told_at_once_comes_with_the_next_question(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "ARCHIVE_ROWS_MAX", 2)
+    monkeypatch.setattr(limits, "FETCH_BYTES_MAX", 100)
+
+    async def run() -> None:
+        full, lacking = await two_nodes()
+        answer = await full.follows({}).answer(ArchiveRequest(KEY, 0, 0))
+        assert len(decode_rows(answer)) == 2
+        await completed(lacking, full)
+        assert rows(lacking) == rows(full)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("broken", [b"", b"something else" * 100])
+def test_what_comes_broken_gets_no_name(broken: bytes) -> None:
+    async def run() -> None:
+        full, lacking = await two_nodes()
+        await completed(lacking, full, broken)
+        assert rows(lacking) == []
+        assert not [p for p in lacking.disk.paths() if p.name.endswith(".zst")]
+        await completed(lacking, full)
+        assert rows(lacking) == rows(full)
+
+    asyncio.run(run())
+
+
+def test_a_topic_that_is_being_deleted_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("goq.cluster.replication.archive_sync.CHECK_INTERVAL_S", 0.001)
+
+    async def run() -> None:
+        full, lacking = await two_nodes()
+        archives = lacking.follows({"full": full.follows({})})
+        asked = 0
+
+        def settings_of(topic: str) -> TopicSettings:
+            nonlocal asked
+            asked += 1
+            if asked == 1:
+                raise TopicNotFound(topic)
+            return lacking.settings
+
+        archives._settings_of = settings_of
+        running = asyncio.ensure_future(archives.run())
+        async with asyncio.timeout(30):
+            while rows(lacking) != rows(full):
+                assert not running.done()
+                await asyncio.sleep(0.001)
+        running.cancel()
+
+    asyncio.run(run())
+
+
+def test_a_file_that_is_not_there_and_bytes_that_ask_nothing_are_refused() -> None:
+    async def run() -> None:
+        full, _ = await two_nodes()
+        with pytest.raises(CorruptData):
+            await full.follows({}).answer(ArchiveRequest(KEY, 0, 3, is_file=True))
+
+    asyncio.run(run())
+    for data in (b"", b"\xff", msgspec.msgpack.encode(ArchiveRequest(KEY, 2, 0))):
+        with pytest.raises(InvalidFrame):
+            decode_archive_request(data)
+    with pytest.raises(InvalidFrame):
+        decode_rows(b"\xc1")
+
+
+def test_rows_that_touch_or_overlap_leave_nothing_out() -> None:
+    def row(start: int, end: int) -> ArchiveRow:
+        return ArchiveRow("t", 0, "messages", start, end, 1, 1, 0, 0, 0, 0)
+
+    some = [row(0, 10), row(10, 20), row(15, 30), row(40, 50)]
+    assert is_covered(some, 0, 30)
+    assert is_covered(some, 12, 18)
+    assert is_covered(some, 45, 50)
+    assert not is_covered(some, 0, 31)
+    assert not is_covered(some, 35, 45)
+    assert is_covered([], 7, 7)

@@ -1,0 +1,135 @@
+"""What a leader believes of a follower's logs: only what it knows to be a part of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from goq.broker.partition.loader import PartitionLogs, open_logs
+from goq.cluster.replication.fetch_server import FetchServer
+from goq.cluster.replication.leader import LeaderReplica
+from goq.cluster.replication.progress import LogOffsets, ReplicaProgress
+from goq.cluster.replication.protocol import FetchRequest, FetchResponse, PartitionKey, Position
+from goq.config.topic import TopicSettings
+from goq.storage.disk import RealDisk
+from tests.support.storage.logs import append, frame_of
+
+KEY = PartitionKey("t", 1, 0)
+PATIENCE_S = 30.0
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Iterator[PartitionLogs]:
+    logs = open_logs(tmp_path, RealDisk(), TopicSettings())
+    append(logs.messages, [frame_of([b"v"] * 10)], epoch=1)
+    yield logs
+    for log in logs:
+        log.close()
+
+
+def leading_of(logs: PartitionLogs) -> LeaderReplica:
+    """Return the leadership of ``a`` in epoch 2; it has written ten messages more than it found."""
+    ends = LogOffsets(logs.messages.end_offset, 0)
+    leading = LeaderReplica(
+        KEY, 2, logs, ReplicaProgress("a", ends, in_sync=["a", "b"], min_insync=2)
+    )
+    leading.progress.begin(["a", "b"], 0)
+    append(logs.messages, [frame_of([b"w"] * 10)], epoch=2)
+    leading.appended(0, logs.messages.end_offset)
+    return leading
+
+
+class Follower:
+    """Asks as ``b`` does."""
+
+    def __init__(self, leading: LeaderReplica) -> None:
+        self._executor = ThreadPoolExecutor(1)
+        self._server = FetchServer(self._executor)
+        self._server.lead(leading)
+        self._is_new = True
+
+    async def ask(self, end: int, epoch: int) -> FetchResponse:
+        position = Position(KEY, 2, LogOffsets(end, 0), LogOffsets(epoch, -1))
+        request = FetchRequest("b", 7, self._is_new, [position], [], 10)
+        self._is_new = False
+        async with asyncio.timeout(PATIENCE_S):
+            answer, _ = await self._server.fetch(request)
+        return answer
+
+
+def test_what_a_follower_has_of_another_leader_is_not_counted(logs: PartitionLogs) -> None:
+    leading = leading_of(logs)
+
+    async def run() -> None:
+        follower = Follower(leading)
+        answer = await follower.ask(15, 1)  # five that only an earlier leader gave it
+        assert answer.news[0].messages is not None
+        assert answer.news[0].messages.diverges_at == 10
+        assert leading.progress.high_watermark == LogOffsets(0, 0)
+        assert leading.progress.follower_ends("b") is None
+        await follower.ask(10, 1)
+        assert leading.progress.high_watermark == LogOffsets(10, 0)
+
+    asyncio.run(run())
+
+
+def test_what_a_follower_was_given_is_counted_when_it_says_that_it_has_it(
+    logs: PartitionLogs,
+) -> None:
+    leading = leading_of(logs)
+
+    async def run() -> None:
+        follower = Follower(leading)
+        await follower.ask(10, 1)
+        assert leading.progress.high_watermark == LogOffsets(10, 0)
+        await follower.ask(20, 2)
+        assert leading.progress.high_watermark == LogOffsets(20, 0)
+
+    asyncio.run(run())
+
+
+def test_who_is_where_no_answer_led_it_is_looked_at_again(logs: PartitionLogs) -> None:
+    leading = leading_of(logs)
+
+    async def run() -> None:
+        follower = Follower(leading)
+        await follower.ask(10, 1)
+        await follower.ask(15, 1)
+        assert leading.progress.high_watermark == LogOffsets(10, 0)
+
+    asyncio.run(run())
+
+
+def test_who_has_cut_off_just_what_the_leader_lacks_is_counted(logs: PartitionLogs) -> None:
+    leading = leading_of(logs)
+
+    async def run() -> None:
+        follower = Follower(leading)
+        await follower.ask(25, 1)
+        await follower.ask(20, 2)
+        assert leading.progress.high_watermark == LogOffsets(20, 0)
+
+    asyncio.run(run())
+
+
+def test_a_follower_hears_that_the_log_begins_later_though_nothing_was_written(
+    logs: PartitionLogs,
+) -> None:
+    logs.messages.roll()
+    leading = leading_of(logs)
+
+    async def run() -> None:
+        follower = Follower(leading)
+        await follower.ask(20, 2)
+        assert not (await follower.ask(20, 2)).news
+        logs.messages.remove(logs.messages.detach_before(10))
+        answer = await follower.ask(20, 2)
+        assert answer.news[0].messages is not None
+        assert answer.news[0].messages.start_offset == 10
+        assert not (await follower.ask(20, 2)).news
+
+    asyncio.run(run())

@@ -1,0 +1,76 @@
+"""A replica becomes what it is last told to be, whenever it is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from goq.broker.partition.loader import PartitionLogs, open_logs
+from goq.cluster.replication.protocol import PartitionKey
+from goq.cluster.replication.replica import Replica, ReplicaAssignment
+from goq.config.topic import TopicSettings
+from goq.storage.disk import Disk, RealDisk
+from tests.support.storage.logs import append, frame_of
+
+_PATIENCE_S = 30.0
+
+
+class _Host:
+    """A node that leads, and whose followers never fetch; its first work waits to be let go on."""
+
+    name = "n1"
+
+    def __init__(self) -> None:
+        self.disk: Disk = RealDisk()
+        self.began = asyncio.Event()
+        self.may_go_on = asyncio.Event()
+        self.calls: list[str] = []
+
+    async def in_thread(self, work: Callable[[], object]) -> object:
+        self.began.set()
+        await self.may_go_on.wait()
+        return work()
+
+    def settings(self, _topic: str) -> TopicSettings:
+        return TopicSettings()
+
+    def now_ms(self) -> int:
+        return 0
+
+    async def listed(self, _key: PartitionKey, _logs: PartitionLogs) -> None:
+        return
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return lambda *_: self.calls.append(name)
+
+
+def test_a_replica_that_is_let_go_while_its_logs_are_opened_to_lead_is_closed(
+    tmp_path: Path,
+) -> None:
+    """Its followers are gone too, so that what its logs hold will not be safe."""
+    logs = open_logs(tmp_path, RealDisk(), TopicSettings())
+    append(logs.messages, [frame_of([b"v"])])
+    _close(logs)
+
+    async def run() -> list[str]:
+        host = _Host()
+        replica = Replica(PartitionKey("t", 1, 0), tmp_path, host)
+        both = ("n1", "n2")
+        replica.become(ReplicaAssignment("n1", 1, both, both, 2, 1))
+        async with asyncio.timeout(_PATIENCE_S):
+            await host.began.wait()
+            closing = asyncio.ensure_future(replica.close())
+            await asyncio.sleep(0)
+            host.may_go_on.set()
+            await closing
+        assert replica.leading is None
+        return host.calls
+
+    assert asyncio.run(run()) == ["serve", "refuse"]
+
+
+def _close(logs: PartitionLogs) -> None:
+    logs.messages.close()
+    logs.events.close()

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from goq import limits
+from goq.delivery.events.event import (
+    Cancelled,
+    Leased,
+    Moved,
+    Nacked,
+    Named,
+    Rescheduled,
+    decode_events,
+    encode_events,
+    token_of,
+)
+from goq.delivery.events.frame_codec import snapshot_frames
+from goq.delivery.partition_state import PartitionState
+from goq.delivery.snapshot import snapshot_of
+from tests.support.delivery.model import canonical
+
+
+def restored(state: PartitionState) -> PartitionState:
+    fresh = PartitionState()
+    fresh.extend_to(state.end_offset)
+    for event in decode_events(encode_events(snapshot_of(state, state.end_offset))):
+        fresh.apply(event, 0, 0)
+    return fresh
+
+
+def test_a_snapshot_of_very_many_leases_with_long_names_fits_into_frames() -> None:
+    state = PartitionState()
+    state.extend_to(100_000)
+    name = "\U0001f4e6" * limits.CONSUMER_NAME_CHARS_MAX
+    for offset in range(20_000):
+        state.apply(Leased("g", name, 1000, [(offset, offset + 1, 1)]), offset, 1)
+    frames = list(snapshot_frames(snapshot_of(state, 0)))
+    assert len(frames) > 1
+    assert all(f.header.frame_bytes <= limits.FRAME_BYTES_MAX for f in frames)
+
+
+def test_names_of_producers_are_restored_in_the_order_in_which_they_were_given() -> None:
+    state = PartitionState()
+    for producer_id in (3, 1, 2, 3):
+        state.apply(Named(producer_id, f"client-{producer_id}"), 0, 1)
+    assert list(state.names) == [1, 2, 3]
+    assert list(restored(state).names.items()) == list(state.names.items())
+
+
+def test_a_partition_knows_so_many_names_and_forgets_the_one_given_longest_ago() -> None:
+    state = PartitionState()
+    for producer_id in range(1, limits.PRODUCERS_PER_PARTITION_MAX + 1):
+        state.apply(Named(producer_id, "n"), 0, 1)
+    assert len(state.names) == limits.PRODUCERS_PER_PARTITION_MAX
+    state.apply(Named(1, "again"), 0, 1)
+    assert len(state.names) == limits.PRODUCERS_PER_PARTITION_MAX
+    state.apply(Named(99_999, "new"), 0, 1)
+    assert len(state.names) == limits.PRODUCERS_PER_PARTITION_MAX
+    assert (1 in state.names, 2 in state.names) == (True, False)
+
+
+def test_a_snapshot_of_very_many_long_names_fits_into_frames() -> None:
+    state = PartitionState()
+    name = "\U0001f4e6" * limits.CLIENT_ID_CHARS_MAX
+    for producer_id in range(2**63, 2**63 + limits.PRODUCERS_PER_PARTITION_MAX):
+        state.apply(Named(producer_id, name), 0, 1)
+    frames = list(snapshot_frames(snapshot_of(state, 0)))
+    assert all(f.header.frame_bytes <= limits.FRAME_BYTES_MAX // 2 for f in frames)
+    assert restored(state).names == state.names
+
+
+def test_a_state_that_takes_several_events_of_each_kind_is_restored_in_full() -> None:
+    state = PartitionState()
+    state.extend_to(20_000_000)
+    sequence = 0
+    for chunk in range(4500):
+        start = chunk * 4096 + 7
+        state.apply(Cancelled([(start, start + 1)]), sequence, 1)
+        sequence += 1
+    for offset in range(21_000):
+        state.apply(Moved(offset, offset % 3), sequence, 1)
+        state.apply(Rescheduled(offset, 5_000 + offset), sequence + 1, 1)
+        sequence += 2
+    for offset in range(0, 24_000, 2):
+        state.apply(Leased("g", f"c{offset}", 1000, [(offset, offset + 1, 1)]), sequence, 1)
+        token, reason = token_of(1, sequence), f"r{offset % 7}"
+        if offset % 4:
+            state.apply(
+                Nacked("g", token, [(offset, offset + 1, 1)], 9, reason, 8), sequence + 1, 1
+            )
+        sequence += 2
+    fresh = restored(state)
+    fresh.extend_to(30_000)
+    state.extend_to(30_000)
+    assert canonical(fresh) == canonical(state)
+    assert fresh.groups["g"].taken == state.groups["g"].taken
+    assert fresh.cancelled == state.cancelled

@@ -1,0 +1,194 @@
+"""How far a log reached at a moment, against a list of its frames, on clocks that step."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from goq import limits
+from goq.errors import CorruptData
+from goq.storage.log.log import Log, LogConfig
+from goq.storage.log.time_lookup import end_at, frames_back, while_kept
+from tests.support.storage.disk import SimulatedDisk
+from tests.support.storage.logs import DIRECTORY, START_US, append, frame_of
+
+SMALL, LARGE = frame_of([bytes(50)] * 2), frame_of([bytes(3000)] * 4)
+CONFIG = LogConfig(segment_bytes=50_000)
+BYTES = 12_000_000
+Frames = list[tuple[int, int]]
+"""The time of each frame, and the offset behind it."""
+
+
+class CountingDisk(SimulatedDisk):
+    """A disk that counts what is read of it."""
+
+    read_bytes = 0
+
+    def read(self, path: Path, position: int, size_bytes: int, *, wait: bool = True) -> memoryview:
+        data = super().read(path, position, size_bytes, wait=wait)
+        self.read_bytes += len(data)
+        return data
+
+
+def wanted(frames: Frames, time_us: int) -> int:
+    return max((end for appended_us, end in frames if appended_us <= time_us), default=0)
+
+
+def moments(frames: Frames) -> list[int]:
+    return sorted({t + step for t, _ in frames for step in (-1, 0, 1)})
+
+
+def filled(
+    chance: random.Random, batches: int, frame: bytes, *, dip: tuple[int, int]
+) -> tuple[Log, Frames]:
+    """Return a log and its frames: one clock that is set back and forth at any time.
+
+    While it is behind, it stays so for a number of batches within ``dip``.
+    """
+    log = Log.open(DIRECTORY, SimulatedDisk(), CONFIG)
+    frames: Frames = []
+    now_us, behind = START_US, 0
+    for _ in range(batches):
+        now_us += chance.choice((0, 1, 50, 1000))
+        if not behind and chance.random() < 0.05:
+            behind = chance.randint(*dip)
+            now_us -= chance.choice((10, 5_000, 100_000))
+        elif behind:
+            behind -= 1
+            if not behind and chance.random() < 0.5:
+                now_us += 200_000
+        some = [frame] * chance.choice((1, 1, 3))
+        first = append(log, some, time_us=now_us)
+        each = (log.end_offset - first) // len(some)
+        frames += [(now_us, first + each * number) for number in range(1, len(some) + 1)]
+    return log, frames
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("frame", [SMALL, LARGE])
+def test_a_log_reached_behind_the_last_frame_of_the_time_or_before(seed: int, frame: bytes) -> None:
+    log, frames = filled(random.Random(seed), 60, frame, dip=(1, 10))
+    for time_us in moments(frames):
+        assert end_at(log.reader, time_us) == wanted(frames, time_us)
+
+
+@pytest.mark.parametrize("dip", [(1, 1), (4, 10)])
+@pytest.mark.parametrize("seed", range(12))
+def test_a_step_back_is_found_many_segments_further_on(seed: int, dip: tuple[int, int]) -> None:
+    log, frames = filled(random.Random(seed), 90, LARGE, dip=dip)
+    assert len(log.segments) > 5
+    for time_us in moments(frames):
+        assert end_at(log.reader, time_us) == wanted(frames, time_us)
+
+
+def test_one_frame_from_before_is_found_far_behind_the_moment() -> None:
+    disk = CountingDisk()
+    log = Log.open(DIRECTORY, disk, LogConfig(segment_bytes=limits.MIB))
+    frames: Frames = []
+    for number in range(1000):
+        time_us = START_US + (50 if number == 900 else 100 * number)
+        append(log, [SMALL if number == 900 else LARGE], time_us=time_us)
+        frames.append((time_us, log.end_offset))
+    disk.read_bytes = 0
+    for time_us in (START_US + 49, START_US + 50, START_US + 99, START_US + 90_000):
+        assert end_at(log.reader, time_us) == wanted(frames, time_us)
+    assert disk.read_bytes < limits.MIB
+
+
+def test_a_clock_that_runs_forward_is_followed_to_each_frame() -> None:
+    log = Log.open(DIRECTORY, SimulatedDisk(), CONFIG)
+    frames: Frames = []
+    for number in range(600):
+        append(log, [SMALL], time_us=START_US + number // 3)
+        frames.append((START_US + number // 3, log.end_offset))
+    for time_us in moments(frames):
+        assert end_at(log.reader, time_us) == wanted(frames, time_us)
+
+
+def test_no_frame_is_looked_at_far_behind_the_moment_where_the_clock_ran_forward() -> None:
+    disk = CountingDisk()
+    log = Log.open(DIRECTORY, disk, LogConfig(segment_bytes=limits.MIB))
+    for number in range(1000):
+        append(log, [LARGE], time_us=START_US + number)
+    assert log.size_bytes > BYTES
+    disk.read_bytes = 0
+    assert end_at(log.reader, START_US + 1) == 8
+    assert disk.read_bytes < limits.MIB
+
+
+def test_an_index_that_is_gone_changes_nothing() -> None:
+    disk = SimulatedDisk()
+    log = Log.open(DIRECTORY, disk, CONFIG)
+    frames: Frames = []
+    for number in range(40):
+        time_us = START_US + number - (30 if number > 20 else 0)
+        append(log, [LARGE], time_us=time_us)
+        frames.append((time_us, log.end_offset))
+    log.close()
+    for segment in log.segments:
+        disk.remove(segment.index_path)
+    again = Log.open(DIRECTORY, disk, CONFIG)
+    for time_us in moments(frames):
+        assert end_at(again.reader, time_us) == wanted(frames, time_us)
+
+
+def test_before_the_first_frame_a_log_reached_nowhere() -> None:
+    log = Log.open(DIRECTORY, SimulatedDisk(), CONFIG, base_offset=100)
+    assert end_at(log.reader, START_US) == 100
+    append(log, [SMALL], time_us=START_US)
+    assert [end_at(log.reader, START_US + step) for step in (-1, 0, 1)] == [100, 102, 102]
+
+
+def test_a_damaged_frame_has_no_time() -> None:
+    disk = SimulatedDisk()
+    log = Log.open(DIRECTORY, disk, CONFIG)
+    for number in range(3):
+        append(log, [SMALL], time_us=START_US + number)
+    damage_frame(disk, log, 1)
+    assert [end_at(log.reader, START_US + n) for n in range(4)] == [2, 2, 6, 6]
+    assert [p.view.header.base_offset for p in frames_back(log.reader, 6)] == [4, 0]
+
+
+def damage_frame(disk: SimulatedDisk, log: Log, number: int) -> None:
+    file = disk.open(log.active.path)
+    file.write_at(b"\xff" * 8, number * len(SMALL) + len(SMALL) - 16)
+    file.close()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_log_is_read_from_its_end(seed: int) -> None:
+    log, frames = filled(random.Random(seed), 60, SMALL, dip=(1, 10))
+    ends = [end for _, end in frames]
+    assert [p.view.header.end_offset for p in frames_back(log.reader, ends[-1])] == ends[::-1]
+    for end in (0, 1, ends[0], ends[7], ends[20] + 1):
+        found = [p.view.header.end_offset for p in frames_back(log.reader, end)]
+        assert found == [each for each in reversed(ends) if each <= end]
+
+
+def test_what_was_read_of_deleted_segments_is_read_anew() -> None:
+    log = Log.open(DIRECTORY, SimulatedDisk(), LogConfig(segment_bytes=1))
+    for number in range(3):
+        append(log, [SMALL], time_us=START_US + number)
+    tries = []
+
+    def work() -> int:
+        tries.append(log.start_offset)
+        if len(tries) < 3:
+            log.remove(log.detach_before(2 * len(tries)))
+            raise FileNotFoundError
+        return 7
+
+    assert while_kept([log.reader], work) == 7
+    assert tries == [0, 2, 4]
+
+
+def test_a_segment_that_is_gone_and_was_not_deleted_is_damage() -> None:
+    disk = SimulatedDisk()
+    log = Log.open(DIRECTORY, disk, LogConfig(segment_bytes=1))
+    for number in range(3):
+        append(log, [SMALL], time_us=START_US + number)
+    disk.remove(log.segments[0].path)
+    with pytest.raises(CorruptData, match="a segment is gone"):
+        list(while_kept([log.reader], lambda: list(frames_back(log.reader, 6))))

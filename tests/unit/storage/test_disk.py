@@ -1,0 +1,309 @@
+"""The real disk: what it does beyond the system calls, and what readers in other threads see."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from goq.errors import CorruptData, DataDirLocked, StorageFailed
+from goq.storage.data_dir_lock import DataDirLock
+from goq.storage.disk import NotCached, RealDisk
+from goq.storage.log.log import Log, LogConfig
+from goq.storage.node_db import NodeDb, SegmentRow, TopicRow
+from tests.support.storage.logs import append, frame_of, read_all
+
+FRAME = frame_of([b"a message"] * 3)
+
+
+def test_a_log_on_the_real_disk_survives_being_opened_again(tmp_path: Path) -> None:
+    disk = RealDisk()
+    log = Log.open(tmp_path / "a/b/messages", disk, LogConfig(segment_bytes=500))
+    for _ in range(10):
+        append(log, [FRAME])
+    log.truncate(25)
+    log.remove(log.detach_before(7))
+    stored = read_all(log)
+    log.close()
+    again = Log.open(tmp_path / "a/b/messages", disk, LogConfig(segment_bytes=500))
+    assert read_all(again) == stored
+    assert again.scanned_bytes == 0
+    again.close()
+
+
+def test_a_renamed_file_is_read_under_its_new_name_only(tmp_path: Path) -> None:
+    disk, path, target = RealDisk(), tmp_path / "file", tmp_path / "other"
+    disk.replace(path, b"new")
+    disk.replace(target, b"what was there")
+    assert bytes(disk.read(path, 0, 9)) == b"new"
+    assert bytes(disk.read(target, 0, 20)) == b"what was there"
+    disk.rename(path, target)
+    assert bytes(disk.read(target, 0, 20)) == b"new"
+    with pytest.raises(FileNotFoundError):
+        disk.read(path, 0, 9)
+    assert disk.names(tmp_path) == ["other"]
+
+
+def test_a_replaced_file_is_read_anew(tmp_path: Path) -> None:
+    disk, path = RealDisk(), tmp_path / "file"
+    disk.replace(path, b"old")
+    assert bytes(disk.read(path, 0, 10)) == b"old"
+    disk.replace(path, b"newer")
+    assert bytes(disk.read(path, 0, 10)) == b"newer"
+    assert disk.names(tmp_path) == ["file"]
+
+
+def test_a_removed_directory_leaves_nothing_to_be_read_by_its_name(tmp_path: Path) -> None:
+    disk, path = RealDisk(), tmp_path / "topic" / "0" / "file"
+    for content in (b"first", b"second"):
+        disk.make_dir(path.parent)
+        disk.replace(path, content)
+        assert bytes(disk.read(path, 0, 10)) == content
+        disk.remove_dir(tmp_path / "topic")
+        with pytest.raises(FileNotFoundError):
+            disk.read(path, 0, 10)
+    disk.remove_dir(tmp_path / "topic")
+
+
+def test_a_failed_replace_leaves_the_old_content_and_no_other_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, path = RealDisk(), tmp_path / "file"
+    disk.replace(path, b"old")
+
+    def full(_fd: int, _data: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match="No space"):
+        disk.replace(path, b"new")
+    monkeypatch.undo()
+    assert disk.names(tmp_path) == ["file"]
+    assert path.read_bytes() == b"old"
+
+
+def test_an_append_that_fails_half_way_leaves_the_file_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = RealDisk().open(tmp_path / "file")
+    file.append([b"kept"])
+    pwritev = os.pwritev
+
+    def partial(fd: int, buffers: list[bytes], position: int) -> int:
+        return pwritev(fd, [b"".join(buffers)[:3]], position)
+
+    def full(_fd: int, _data: object, _position: int) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwritev", partial)
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(OSError, match="No space"):
+        file.append([b"lost", b"lost"])
+    monkeypatch.undo()
+    assert file.size_bytes == 4
+    file.append([b"|", b"more"] * 3000)
+    file.close()
+    assert (tmp_path / "file").read_bytes() == b"kept" + b"|more" * 3000
+
+
+def test_readers_in_other_threads_see_a_log_that_rolls_and_is_trimmed(tmp_path: Path) -> None:
+    disk = RealDisk()
+    log = Log.open(tmp_path / "messages", disk, LogConfig(segment_bytes=400))
+    append(log, [FRAME])
+    problems: list[object] = []
+    stop = threading.Event()
+
+    def read() -> None:
+        try:
+            while not stop.is_set():
+                start, end = log.start_offset, log.end_offset
+                for offset in (start, (start + end) // 2, end - 1):
+                    reading = log.reader.read(offset, end, messages_max=20)
+                    expected = None
+                    for view in reading.frames:
+                        base = view.header.base_offset
+                        problems.extend([] if expected in (None, base) else [(expected, base)])
+                        expected = view.header.end_offset
+                    problems.extend(reading.damage)
+                log.reader.find_time(0, end)
+        except Exception as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for number in range(150):
+            append(log, [FRAME])
+            if number % 3 == 0:
+                log.remove(log.detach_before(log.end_offset - 12))
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert problems == []
+    assert log.damage == []
+    log.close()
+
+
+def test_many_readers_make_a_missing_index_anew_once(tmp_path: Path) -> None:
+    disk = RealDisk()
+    log = Log.open(tmp_path, disk, LogConfig(segment_bytes=400))
+    for _ in range(60):
+        append(log, [FRAME])
+    log.close()
+    for path in tmp_path.glob("*.index"):
+        path.unlink()
+    log = Log.open(tmp_path, disk)
+    found: list[object] = []
+
+    def read() -> None:
+        try:
+            found.append((log.reader.find_time(0, 180), len(read_all(log).frames)))
+        except Exception as error:
+            found.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [(0, 60)] * 6
+    assert all(s.index_path.exists() for s in log.segments[:-1])
+    log.close()
+
+
+def test_bytes_that_are_not_in_memory_are_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, path = RealDisk(), tmp_path / "file"
+    disk.replace(path, b"content")
+    preadv = os.preadv
+
+    def not_cached(fd: int, buffers: list[memoryview], position: int, flags: int = 0) -> int:
+        if flags:
+            raise BlockingIOError
+        return preadv(fd, buffers, position)
+
+    monkeypatch.setattr(os, "preadv", not_cached)
+    with pytest.raises(NotCached):
+        disk.read(path, 0, 7, wait=False)
+    assert bytes(disk.read(path, 3, 100)) == b"tent"
+    assert bytes(disk.read(path, 100, 100)) == b""
+
+
+def test_a_filesystem_that_cannot_say_what_is_in_memory_is_read_as_usual(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, path = RealDisk(), tmp_path / "file"
+    disk.replace(path, b"content")
+    preadv = os.preadv
+
+    def unsupported(fd: int, buffers: list[memoryview], position: int, flags: int = 0) -> int:
+        if flags:
+            raise OSError(errno.EOPNOTSUPP, "not supported")
+        return preadv(fd, buffers, position)
+
+    monkeypatch.setattr(os, "preadv", unsupported)
+    assert bytes(disk.read(path, 0, 7, wait=False)) == b"content"
+
+
+def test_a_log_that_cannot_be_opened_leaves_no_file_open(tmp_path: Path) -> None:
+    disk = RealDisk()
+    log = Log.open(tmp_path, disk)
+    append(log, [FRAME] * 3)
+    log.close()
+    overlapping = tmp_path / "00000000000000000004.log"
+    overlapping.write_bytes(log.active.path.read_bytes())
+    (tmp_path / "watermark").unlink()
+    counts = []
+    for _ in range(5):
+        with pytest.raises(StorageFailed):
+            Log.open(tmp_path, disk)
+        counts.append(len(os.listdir("/proc/self/fd")))
+    assert counts[-1] == counts[2], "nothing but what the disk keeps open to read"
+
+
+# The lock
+
+
+def test_a_second_process_is_told_which_one_holds_the_folder(tmp_path: Path) -> None:
+    lock = DataDirLock(tmp_path)
+    code = (
+        "import sys, pathlib\n"
+        "from goq.storage.data_dir_lock import DataDirLock\n"
+        "from goq.errors import DataDirLocked\n"
+        "try: DataDirLock(pathlib.Path(sys.argv[1]))\n"
+        "except DataDirLocked as error: print(error.detail)\n"
+        "else: print('locked')\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert f"in use by process {os.getpid()}" in told
+    lock.release()
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "locked\n"
+
+
+def test_the_folder_cannot_be_locked_twice_by_one_process(tmp_path: Path) -> None:
+    lock = DataDirLock(tmp_path)
+    with pytest.raises(DataDirLocked, match=str(os.getpid())):
+        DataDirLock(tmp_path)
+    lock.release()
+    DataDirLock(tmp_path).release()
+
+
+# node.db
+
+
+def test_the_database_keeps_what_it_was_told(tmp_path: Path) -> None:
+    db = NodeDb(tmp_path)
+    assert [db.next_epoch(), db.next_epoch()] == [1, 2]
+    topics = [TopicRow("a", 3, {"fsync": "always"}), TopicRow("b", 1, {}, deleting=True)]
+    rows = [SegmentRow("a", n, "messages", o, o + 10, 100, 5) for n in (0, 1) for o in (0, 10)]
+    for topic in reversed(topics):
+        db.put_topic(topic)
+    for row in rows:
+        db.put_segment(row)
+        db.put_segment(row)
+    db.put_group("a", "g", {})
+    db.put_group("a", "f", {"ordering": "none"})
+    db.put_group("b", "g", {})
+    db.delete_group("a", "g")
+    db.delete_segments([("a", 0, "messages", 0)])
+    db.close()
+    db = NodeDb(tmp_path)
+    assert db.topics() == topics
+    assert db.groups("a") == {"f": {"ordering": "none"}}
+    assert db.segments() == rows[1:]
+    assert db.next_epoch() == 3
+    db.delete_topic("a")
+    assert db.segments() == []
+    assert db.groups("a") == {}
+    assert db.groups("b") == {"g": {}}
+    assert [t.name for t in db.topics()] == ["b"]
+    db.close()
+
+
+@pytest.mark.parametrize("content", [b"garbage" * 1000, b"SQLite format 3\0" + b"\xff" * 5000])
+def test_a_database_that_is_none_says_what_to_do(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "node.db").write_bytes(content)
+    with pytest.raises(CorruptData, match="backup, or move it away"):
+        NodeDb(tmp_path)
+
+
+def test_a_damaged_table_in_the_database_says_what_to_do(tmp_path: Path) -> None:
+    db = NodeDb(tmp_path)
+    for number in range(200):
+        db.put_topic(TopicRow(f"topic-{number}", 1, {"x": "y" * 100}))
+    db.close()
+    path = tmp_path / "node.db"
+    data = bytearray(path.read_bytes())
+    data[4096:] = b"\xff" * (len(data) - 4096)
+    path.write_bytes(data)
+    with pytest.raises(CorruptData, match=r"node\.db"):
+        NodeDb(tmp_path).topics()

@@ -1,0 +1,158 @@
+"""Putting frames back where a segment is damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from goq.errors import CorruptData, InvalidFrame
+from goq.frame.encoder import Columns, encode_frame
+from goq.frame.view import FrameView
+from goq.storage.log.log import Log
+from goq.storage.repair import Gap, damage_of, frames_at, gaps_of, mend
+from tests.support.storage.disk import SimulatedCrash, SimulatedDisk
+
+PATH = Path("/data/messages")
+_FRAMES = 6
+
+
+def _disk_with_log() -> SimulatedDisk:
+    """Return a disk with a log of a sealed segment, two messages a frame, and one more frame."""
+    disk = SimulatedDisk(Random(1))
+    log = Log.open(PATH, disk)
+    for number in range(_FRAMES):
+        _append(log, number)
+    log.roll()
+    _append(log, _FRAMES)
+    log.close()
+    return disk
+
+
+def _append(log: Log, number: int) -> None:
+    view = FrameView.parse(encode_frame(Columns([b"%d" % number * 50, b"x"])))
+    batch = log.begin(1_000 + number)
+    batch.add(view.header, view.body, append_time_us=1_000 + number, leader_epoch=3)
+    log.write(batch)
+    log.commit(batch)
+
+
+def _sealed(log: Log) -> Path:
+    return log.segments[0].path
+
+
+def _bytes(log: Log, disk: SimulatedDisk) -> bytes:
+    return disk.read_all(_sealed(log))
+
+
+def _damaged(sound: SimulatedDisk, at: float, size: int = 3) -> tuple[SimulatedDisk, Log]:
+    """Return a copy of a disk with some bytes of the sealed segment overwritten."""
+    disk = sound.copy()
+    log = Log.open(PATH, disk)
+    data = bytearray(_bytes(log, disk))
+    position = int(at * len(data))
+    data[position : position + size] = b"\xa5" * size
+    disk.put(_sealed(log), bytes(data[: max(len(data), 0)]))
+    return disk, log
+
+
+def _found(sound: Log, log: Log) -> dict[Gap, list[FrameView]]:
+    gaps = gaps_of(log, log.segments[0])
+    return {gap: frames_at(sound.reader, gap, sound.end_offset, 2**20).frames for gap in gaps}
+
+
+@pytest.mark.parametrize("tenth", range(10))
+def test_a_mended_segment_has_the_bytes_that_it_had(tenth: int) -> None:
+    sound_disk = _disk_with_log()
+    sound = Log.open(PATH, sound_disk)
+    disk, log = _damaged(sound_disk, tenth / 10)
+    assert log.reader.read(0, log.end_offset).damage
+    mend(log, log.segments[0], _found(sound, log))
+    assert _bytes(log, disk) == _bytes(sound, sound_disk)
+    assert not damage_of(log)
+    assert log.reader.is_sound(0, log.end_offset)
+    log.close()
+    again = Log.open(PATH, disk)
+    assert again.reader.is_sound(0, sound.end_offset)
+    assert again.end_offset == sound.end_offset
+
+
+def test_a_segment_that_was_cut_short_is_mended() -> None:
+    sound_disk = _disk_with_log()
+    sound = Log.open(PATH, sound_disk)
+    disk = sound_disk.copy()
+    log = Log.open(PATH, disk)
+    disk.put(_sealed(log), _bytes(log, disk)[:300])
+    log = Log.open(PATH, disk)
+    assert not log.reader.is_sound(0, log.end_offset)
+    mend(log, log.segments[0], _found(sound, log))
+    assert _bytes(log, disk) == _bytes(sound, sound_disk)
+
+
+def test_a_gap_for_which_there_is_nothing_stays_as_it_is() -> None:
+    sound_disk = _disk_with_log()
+    sound = Log.open(PATH, sound_disk)
+    disk, log = _damaged(sound_disk, 0.1)
+    data = bytearray(_bytes(log, disk))
+    data[-20] ^= 0xFF
+    disk.put(_sealed(log), bytes(data))
+    found = _found(sound, log)
+    assert len(found) == 2
+    first = min(found)
+    mend(log, log.segments[0], {first: found[first]})
+    assert gaps_of(log, log.segments[0]) == [max(found)]
+
+
+def test_frames_that_do_not_fill_a_gap_are_refused() -> None:
+    sound_disk = _disk_with_log()
+    sound = Log.open(PATH, sound_disk)
+    disk, log = _damaged(sound_disk, 0.5)
+    (gap,) = gaps_of(log, log.segments[0])
+    others = frames_at(sound.reader, Gap(0, 2), sound.end_offset, 2**20).frames
+    before = _bytes(log, disk)
+    with pytest.raises(InvalidFrame):
+        mend(log, log.segments[0], {gap: others})
+    assert _bytes(log, disk) == before
+
+
+def test_a_crash_at_any_moment_leaves_the_damaged_segment_or_the_mended_one() -> None:
+    sound_disk = _disk_with_log()
+    sound = Log.open(PATH, sound_disk)
+    whole = _bytes(sound, sound_disk)
+    outcomes = set()
+    for power in (False, True):
+        for at in range(1, 100):
+            disk, log = _damaged(sound_disk, 0.5)
+            damaged, found = _bytes(log, disk), _found(sound, log)
+            disk.crash_at = disk.operations + at
+            try:
+                mend(log, log.segments[0], found)
+            except SimulatedCrash:
+                disk.crash(power=power)
+            else:
+                assert at > 3
+                break
+            again = Log.open(PATH, disk)
+            assert _bytes(again, disk) in (damaged, whole)
+            outcomes.add(_bytes(again, disk) == whole)
+            assert again.end_offset == sound.end_offset
+    assert outcomes == {True, False}
+
+
+def test_a_log_may_be_cut_where_bad_bytes_begin_and_not_amidst_them() -> None:
+    sound_disk = _disk_with_log()
+    sound = Log.open(PATH, sound_disk)
+    disk, log = _damaged(sound_disk, 0.5)
+    first = gaps_of(log, log.segments[0])[0]
+    assert first.end_offset - first.start_offset > 1
+    with pytest.raises(CorruptData):
+        log.truncate(first.start_offset + 1)
+    assert log.truncate(first.start_offset) == first.start_offset
+    assert not damage_of(log)
+    log.close()
+    again = Log.open(PATH, disk)
+    assert again.end_offset == first.start_offset
+    assert again.reader.is_sound(0, first.start_offset)
+    assert not again.damage
+    assert sound.end_offset > first.start_offset

@@ -1,0 +1,264 @@
+"""A verification reads everything, changes nothing, and tells every kind of loss."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from goq.config.topic import Fsync
+from goq.storage.disk import RealDisk
+from goq.storage.log.log import Log, LogConfig
+from goq.storage.log.segment import Segment
+from goq.storage.node_db import NodeDb, SegmentRow, TopicRow
+from goq.storage.verify import DirReport, LogReport, verify_data_dir, verify_log
+from tests.support.storage.disk import SimulatedDisk
+from tests.support.storage.logs import DIRECTORY, append, frame_of, read_all
+
+FRAME = frame_of([b"a message"] * 3)
+SEGMENT = DIRECTORY / "00000000000000000000.log"
+
+
+def offsets(report: LogReport) -> set[int]:
+    return {o for d in report.damage for o in range(d.start_offset, d.end_offset)}
+
+
+def small_log(disk: SimulatedDisk, *, segments: int = 4) -> Log:
+    log = Log.open(DIRECTORY, disk, LogConfig(segment_bytes=2 * len(FRAME)))
+    for _ in range(2 * segments):
+        append(log, [FRAME])
+    return log
+
+
+def test_a_sound_log_is_counted_whole_and_left_alone() -> None:
+    disk = SimulatedDisk()
+    small_log(disk)
+    before, operations = {p: disk.read_all(p) for p in disk.paths()}, disk.operations
+    report = verify_log(disk, DIRECTORY)
+    assert (report.frames, report.messages, report.bytes) == (8, 24, 8 * len(FRAME))
+    assert report.damage == []
+    assert {p: disk.read_all(p) for p in disk.paths()} == before
+    assert disk.operations == operations
+
+
+def test_a_log_that_is_not_there_is_empty() -> None:
+    assert verify_log(SimulatedDisk(), DIRECTORY) == LogReport()
+
+
+def test_what_is_not_durable_yet_is_no_damage() -> None:
+    disk = SimulatedDisk()
+    log = small_log(disk)
+    disk.put(log.active.path, disk.read_all(log.active.path) + b"half a fra")
+    report = verify_log(disk, DIRECTORY)
+    assert (report.frames, report.damage) == (8, [])
+
+
+def test_without_syncs_only_what_is_durable_is_verified() -> None:
+    disk = SimulatedDisk()
+    log = Log.open(DIRECTORY, disk, LogConfig(fsync=Fsync.NEVER))
+    append(log, [FRAME])
+    log.sync()
+    append(log, [FRAME])
+    assert verify_log(disk, DIRECTORY).frames == 1
+
+
+def test_every_flipped_byte_is_found() -> None:
+    disk = SimulatedDisk()
+    log = small_log(disk)
+    for segment in log.segments:
+        data = disk.read_all(segment.path)
+        for position in range(0, len(data), 5):
+            changed = bytearray(data)
+            changed[position] ^= 0x10
+            disk.put(segment.path, bytes(changed))
+            first = segment.base_offset + (0 if position < len(FRAME) else 3)
+            report = verify_log(disk, DIRECTORY)
+            assert offsets(report) == {first, first + 1, first + 2}
+            assert report.frames == 7
+        disk.put(segment.path, data)
+
+
+def test_every_cut_is_found() -> None:
+    disk = SimulatedDisk()
+    log = small_log(disk)
+    for segment in log.segments:
+        data = disk.read_all(segment.path)
+        for size in range(0, len(data), 9):
+            disk.put(segment.path, data[:size])
+            kept = size // len(FRAME)
+            lost = range(segment.base_offset + 3 * kept, segment.end_offset)
+            report = verify_log(disk, DIRECTORY)
+            assert offsets(report) == set(lost)
+            assert report.frames == 6 + kept
+        disk.put(segment.path, data)
+
+
+@pytest.mark.parametrize("number", range(1, 4))
+def test_a_missing_segment_is_found(number: int) -> None:
+    disk = SimulatedDisk()
+    log = small_log(disk)
+    segment = log.segments[number]
+    disk.delete(segment.path)
+    report = verify_log(disk, DIRECTORY)
+    assert offsets(report) == set(range(segment.base_offset, segment.end_offset))
+
+
+def test_a_log_without_any_of_its_segments_is_found() -> None:
+    disk = SimulatedDisk()
+    log = small_log(disk)
+    for segment in log.segments:
+        disk.delete(segment.path)
+    assert offsets(verify_log(disk, DIRECTORY)) == set(range(18, 24))
+
+
+def test_memory_is_bounded_by_the_chunk_not_by_the_log() -> None:
+    import tracemalloc
+
+    disk = SimulatedDisk()
+    log = Log.open(DIRECTORY, disk)
+    for _ in range(100):
+        append(log, [frame_of([bytes(100_000)])])
+    tracemalloc.start()
+    assert verify_log(disk, DIRECTORY).frames == 100
+    assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    tracemalloc.stop()
+
+
+# A whole data folder
+
+
+class Folder:
+    """A data folder with two topics, closed, as a node leaves it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.disk = RealDisk()
+        self.db = NodeDb(path)
+        for topic, partitions in (("a", 2), ("b", 1)):
+            self.db.put_topic(TopicRow(topic, partitions, {}))
+            for partition in range(partitions):
+                self._fill(topic, partition, "messages")
+                self._fill(topic, partition, "events")
+        self.db.close()
+
+    def directory(self, topic: str, partition: int, log: str) -> Path:
+        return self.path / "topics" / topic / str(partition) / log
+
+    def _fill(self, topic: str, partition: int, log_name: str) -> None:
+        directory = self.directory(topic, partition, log_name)
+        log = Log.open(directory, self.disk, LogConfig(segment_bytes=1))
+        for _ in range(3):
+            append(log, [FRAME])
+        for s in log.segments[:-1]:
+            self.db.put_segment(
+                SegmentRow(topic, partition, log_name, s.base_offset, s.end_offset, s.size_bytes, 1)
+            )
+        log.close()
+
+    def segment(self, base_offset: int) -> Path:
+        return Segment(self.directory("a", 1, "messages"), base_offset).path
+
+    def verify(self) -> DirReport:
+        return verify_data_dir(self.disk, self.path)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
+
+
+def damage_of(report: DirReport) -> dict[tuple[str, int, str], set[int]]:
+    return {
+        (v.topic, v.partition, v.log): offsets(v.report) for v in report.logs if v.report.damage
+    }
+
+
+def test_a_sound_folder_has_every_log_verified(folder: Folder) -> None:
+    report = folder.verify()
+    assert report.is_sound
+    assert [(v.topic, v.partition, v.log) for v in report.logs] == [
+        ("a", 0, "messages"), ("a", 0, "events"), ("a", 1, "messages"), ("a", 1, "events"),
+        ("b", 0, "messages"), ("b", 0, "events"),
+    ]  # fmt: skip
+    assert report.bytes == 18 * len(FRAME)
+
+
+@pytest.mark.parametrize("base_offset", [0, 3])
+def test_a_sealed_segment_that_only_the_database_knows_is_missing(
+    folder: Folder, base_offset: int
+) -> None:
+    folder.segment(base_offset).unlink()
+    report = folder.verify()
+    assert damage_of(report) == {("a", 1, "messages"): set(range(base_offset, base_offset + 3))}
+
+
+def test_a_sealed_segment_of_another_length_is_reported(folder: Folder) -> None:
+    path = folder.segment(3)
+    path.write_bytes(path.read_bytes()[:50])
+    assert damage_of(folder.verify()) == {("a", 1, "messages"): {3, 4, 5}}
+
+
+def test_a_flipped_bit_is_reported(folder: Folder) -> None:
+    path = folder.segment(6)
+    data = bytearray(path.read_bytes())
+    data[80] ^= 1
+    path.write_bytes(data)
+    assert damage_of(folder.verify()) == {("a", 1, "messages"): {6, 7, 8}}
+
+
+def test_a_partition_without_its_folder_is_reported(folder: Folder) -> None:
+    folder.disk.remove_dir(folder.path / "topics" / "b")
+    report = folder.verify()
+    assert damage_of(report)["b", 0, "messages"] == set(range(6))
+    assert report.problems == ["partition 0 of b has no folder"]
+
+
+def test_a_topic_being_deleted_is_not_missed(folder: Folder) -> None:
+    db = NodeDb(folder.path)
+    db.put_topic(TopicRow("b", 1, {}, deleting=True))
+    db.close()
+    folder.disk.remove_dir(folder.path / "topics" / "b")
+    assert folder.verify().is_sound
+
+
+@pytest.mark.parametrize("content", [b"garbage" * 2000, None], ids=["garbage", "absent"])
+def test_logs_are_verified_without_a_database(folder: Folder, content: bytes | None) -> None:
+    for path in folder.path.glob("node.db*"):
+        path.unlink()
+    if content is not None:
+        (folder.path / "node.db").write_bytes(content)
+    report = folder.verify()
+    assert len(report.logs) == 6
+    assert report.bytes == 18 * len(FRAME)
+    assert bool(report.problems) == (content is not None)
+
+
+def test_a_folder_in_use_is_verified_beside_its_node(folder: Folder) -> None:
+    db = NodeDb(folder.path)
+    db.put_topic(TopicRow("c", 0, {}))
+    log = Log.open(folder.directory("a", 1, "messages"), folder.disk, LogConfig(segment_bytes=1))
+    append(log, [FRAME])
+    report = folder.verify()
+    assert report.is_sound
+    assert report.bytes == 19 * len(FRAME)
+    log.close()
+    db.close()
+
+
+def test_verifying_leaves_every_file_as_it_was(folder: Folder) -> None:
+    def contents() -> dict[str, bytes]:
+        return {
+            str(p.relative_to(folder.path)): p.read_bytes()
+            for p in folder.path.rglob("*")
+            if p.is_file() and not p.name.startswith("node.db-")
+        }
+
+    before = contents()
+    folder.verify()
+    assert contents() == before
+
+
+def test_what_was_verified_is_what_is_read(folder: Folder) -> None:
+    log = Log.open(folder.directory("a", 0, "messages"), folder.disk)
+    assert len(read_all(log).frames) == 3
+    log.close()
