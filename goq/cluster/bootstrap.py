@@ -32,13 +32,13 @@ from goq.cluster.membership.join import (
     join_cluster,
     registered_disk,
 )
-from goq.cluster.metadata.broker_store import SharedMetadata
-from goq.cluster.metadata.client import Proposing
-from goq.cluster.metadata.state_machine import MetadataMachine
-from goq.cluster.raft.driver import RaftSettings, View
+from goq.cluster.metadata.broker_store import ReplicatedMetadataStore
+from goq.cluster.metadata.client import MetadataClient
+from goq.cluster.metadata.state_machine import MetadataStateMachine
+from goq.cluster.raft.driver import RaftSettings, RaftStatus
 from goq.cluster.raft.log.journal import FILE_NAME as JOURNAL
 from goq.cluster.raft.node import RaftNode
-from goq.cluster.raft.state_machine.watched import Applied
+from goq.cluster.raft.state_machine.state_machine import AppliedEntry
 from goq.cluster.raft.transport.link import Credentials
 from goq.cluster.raft.transport.tls import tls_credentials
 from goq.cluster.rpc.client import RpcClient
@@ -66,14 +66,14 @@ class ClusterBootstrap:
         self._calling: RpcClient | None = None
         self.relay = HttpProxy()
         self._raft: RaftNode | None = None
-        self._machine: MetadataMachine | None = None
+        self._machine: MetadataStateMachine | None = None
         self._joining: asyncio.Task[None] | None = None
         self.member: ClusterNode | None = None
         self.answering: RpcServer
         self.seat: ClusterView | None = None
         self.giving_back: LeaseReturn
 
-    async def open(self, local: LocalMetadata) -> SharedMetadata:
+    async def open(self, local: LocalMetadata) -> ReplicatedMetadataStore:
         """Take part in what is agreed on, though nothing may be known yet.
 
         Raises ``UsageError`` for what cannot be, ``CorruptData``, and what opening files may raise.
@@ -91,7 +91,7 @@ class ClusterBootstrap:
             )
         own = self._disk_id = load_disk_id(self._disk, data_dir, folder, data_dir / "topics")
         self._calling = RpcClient(self._name, self._secret, own.id)
-        machine = self._machine = MetadataMachine(folder)
+        machine = self._machine = MetadataStateMachine(folder)
         settings = RaftSettings(
             self._spec(joins=self._joins is not None),
             config.cluster.address,
@@ -115,7 +115,7 @@ class ClusterBootstrap:
                 f"cannot listen on {config.cluster.listen}: {error.strerror or error}",
                 field="cluster.listen",
             ) from None
-        return SharedMetadata(local, Proposing(self._raft, self._machine))
+        return ReplicatedMetadataStore(local, MetadataClient(self._raft, self._machine))
 
     @property
     def _address(self) -> str:
@@ -161,7 +161,7 @@ class ClusterBootstrap:
         assert self._machine is not None
         assert self._disk_id is not None
         assert self._calling is not None
-        proposing = Proposing(self._raft, self._machine)
+        proposing = MetadataClient(self._raft, self._machine)
         self.member = ClusterNode(
             self._name,
             broker.epoch,
@@ -256,11 +256,11 @@ class ClusterBootstrap:
             await self._calling.close()
         await self.relay.close()
 
-    def _viewed(self, view: View) -> None:
+    def _viewed(self, view: RaftStatus) -> None:
         if self.member is not None:
             self.member.viewed(view)
 
-    def _applied(self, _applied: list[Applied]) -> None:
+    def _applied(self, _applied: list[AppliedEntry]) -> None:
         if self.member is not None:
             self.member.agreed()
         if self.seat is not None:

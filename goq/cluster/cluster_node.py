@@ -19,7 +19,7 @@ from goq.broker.broker import Broker
 from goq.broker.runtime.tasks import Tasks
 from goq.cluster.admin.replica_status import ReplicaStatus
 from goq.cluster.controller.node_liveness import Heartbeat
-from goq.cluster.controller.runner import Controlling
+from goq.cluster.controller.runner import ControllerRunner
 from goq.cluster.forwarding.partition_leaders import PartitionLeaders
 from goq.cluster.liveness.disk_health import DiskHealth
 from goq.cluster.liveness.heartbeat import HeartbeatSender, decode_heartbeat
@@ -27,15 +27,15 @@ from goq.cluster.liveness.leadership_handoff import LeadershipHandoff
 from goq.cluster.liveness.readiness import pending_conditions
 from goq.cluster.membership.data_loss import DataLoss
 from goq.cluster.membership.disk_identity import DiskId
-from goq.cluster.metadata.client import Proposing
+from goq.cluster.metadata.client import MetadataClient
 from goq.cluster.metadata.commands import (
+    AlterClusterSettings,
     AlterInSync,
-    ChangeSettings,
-    EmptyNode,
     RegisterNode,
+    ReportDataLoss,
 )
-from goq.cluster.metadata.state import State
-from goq.cluster.raft.driver import View
+from goq.cluster.metadata.state import MetadataState
+from goq.cluster.raft.driver import RaftStatus
 from goq.cluster.reconciler import Reconciler, assignment_of
 from goq.cluster.replication.archive_sync import ArchiveSync, decode_archive_request
 from goq.cluster.replication.protocol import (
@@ -76,7 +76,7 @@ class ClusterNode:
         broker: Broker,
         disk: Disk,
         own_disk: DiskId,
-        proposing: Proposing,
+        proposing: MetadataClient,
         calling: RpcClient,
         take_out: Callable[[str], Awaitable[None]],
     ) -> None:
@@ -84,7 +84,7 @@ class ClusterNode:
         self._disk = own_disk
         self.incarnation = incarnation
         topics = BrokerTopics(broker)
-        self.controlling = Controlling(proposing, take_out)
+        self.controlling = ControllerRunner(proposing, take_out)
         self.asking = ReplicaClient(lambda: self.state, calling)
         self.map = PartitionLeaders(name, lambda: self.state, self.asking.call)
         self.speaking = HeartbeatSender(
@@ -121,7 +121,7 @@ class ClusterNode:
         self._running: list[asyncio.Task[None]] = []
 
     @property
-    def state(self) -> State:
+    def state(self) -> MetadataState:
         """What all nodes agree on, as far as it is known here."""
         return self._proposing.state
 
@@ -164,7 +164,7 @@ class ClusterNode:
         await self.replicas.close()
         await self._calling.close()
 
-    def viewed(self, view: View) -> None:
+    def viewed(self, view: RaftStatus) -> None:
         """Hear how things stand in the Raft group."""
         if view.refused_by and not self._refused_by and view.leader is None:
             _log.critical("this node takes no part: %s", _NOT_THE_ONE.format(self.name))
@@ -242,12 +242,12 @@ class ClusterNode:
                 await self.speaking.speak()
             if self._lost.are_lost and known is not None:
                 _log.critical("the messages on this node are gone; it copies them from the others")
-                await self._proposing.propose(EmptyNode(self.name, self._disk.id))
+                await self._proposing.propose(ReportDataLoss(self.name, self._disk.id))
             await self._proposing.propose(replace(self._registration, keeps=self._keeps()))
         settings = self.state.settings
         if settings.version == 1 and settings.min_insync != self._min_insync:
             with suppress(Conflict):  # another node was first
-                await self._proposing.propose(ChangeSettings(1, min_insync=self._min_insync))
+                await self._proposing.propose(AlterClusterSettings(1, min_insync=self._min_insync))
 
     def _keeps(self) -> tuple[int, ...]:
         """Return of which topics this node has whatever it said it has."""

@@ -8,14 +8,19 @@ from typing import NamedTuple
 from goq.broker.broker import Broker
 from goq.cluster.membership.durable_topics import DurableTopics
 from goq.cluster.metadata.broker_store import group_settings, topic_rows
-from goq.cluster.metadata.state import Partition, State, Topic, places
+from goq.cluster.metadata.state import (
+    MetadataState,
+    PartitionMetadata,
+    TopicMetadata,
+    active_partitions,
+)
 from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.replica import ReplicaAssignment
 from goq.cluster.replication.replica_manager import ReplicaManager
 from goq.config.topic import Fsync
 
 
-def assignment_of(state: State, partition: Partition) -> ReplicaAssignment:
+def assignment_of(state: MetadataState, partition: PartitionMetadata) -> ReplicaAssignment:
     """Return what a replica of a partition goes by."""
     return ReplicaAssignment(
         partition.leader,
@@ -33,20 +38,20 @@ def assignment_of(state: State, partition: Partition) -> ReplicaAssignment:
     )
 
 
-def assignments_of(state: State, node: str) -> dict[PartitionKey, ReplicaAssignment]:
+def assignments_of(state: MetadataState, node: str) -> dict[PartitionKey, ReplicaAssignment]:
     """Return the parts of a node: of all replicas that it has or is to copy."""
     return {
         PartitionKey(place.topic, topic.topic_id, place.partition): assignment_of(state, partition)
-        for place, topic, partition in places(state)
+        for place, topic, partition in active_partitions(state)
         if node in partition.holders
     }
 
 
-def adding_replicas(state: State, leader: str) -> dict[PartitionKey, frozenset[str]]:
+def adding_replicas(state: MetadataState, leader: str) -> dict[PartitionKey, frozenset[str]]:
     """Return who copies partitions that a node leads because a move has begun."""
     return {
         PartitionKey(place.topic, topic.topic_id, place.partition): frozenset(copying)
-        for place, topic, partition in places(state)
+        for place, topic, partition in active_partitions(state)
         if partition.moving
         and partition.leader == leader
         and (copying := set(partition.adding) - set(partition.in_sync))
@@ -75,7 +80,7 @@ class Reconciler:
         self._syncs: dict[int, _FsyncPolicy] = {}
         self._noted: dict[int, bool] | None = None
 
-    async def become(self, state: State) -> None:
+    async def become(self, state: MetadataState) -> None:
         """Take up topics, let replicas be what they are to be, delete what is not here any more."""
         replicas = self._replicas
         rows = {row.name: row for row in topic_rows(state)}
@@ -100,7 +105,7 @@ class Reconciler:
             if topic.deleting and topic.topic_id not in self.deleted:
                 await self._drop(name, topic)
 
-    def synced_at_once(self, state: State) -> dict[int, bool]:
+    def synced_at_once(self, state: MetadataState) -> dict[int, bool]:
         """Return of all topics, by id, whether here what is stored in them is synced before."""
         before, self._syncs = self._syncs, {}
         for row in topic_rows(state):
@@ -118,7 +123,7 @@ class Reconciler:
         directory = self._broker.topics_dir / key.topic / str(key.number)
         await self._replicas.in_thread(lambda: self._replicas.disk.remove_dir(directory))
 
-    async def _drop(self, name: str, topic: Topic | None) -> None:
+    async def _drop(self, name: str, topic: TopicMetadata | None) -> None:
         self._taken_up.pop(name, None)
         keys = [replica.key for replica in self._replicas if replica.key.topic == name]
         await asyncio.gather(*(self._replicas.drop(key) for key in keys))

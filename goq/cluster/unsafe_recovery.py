@@ -2,8 +2,8 @@
 
 Nothing can be decided without most of the nodes. So here, in the folder of one that is stopped, its
 log gets what nobody agreed on: that all others are no members any more, and that this node is the
-only one (``BeginAgain``). When it starts it has most of its one vote, and applies that like all
-else. What only the others had is lost. Were they to come back they would be a cluster of their own,
+only one (``ForceNewCluster``). When it starts it has most of its one vote, and applies
+that. What only the others had is lost. Were they to come back they would be a cluster of their own,
 so they must not: this node does not talk with them any more.
 """
 
@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from goq.cluster.membership.disk_identity import load_disk_id
-from goq.cluster.metadata.commands import BeginAgain, encode_command
-from goq.cluster.metadata.handlers.unsafe_recovery import Survival, survival
-from goq.cluster.metadata.state import State
-from goq.cluster.metadata.state_machine import MetadataMachine
+from goq.cluster.metadata.commands import ForceNewCluster, encode_command
+from goq.cluster.metadata.handlers.unsafe_recovery import SurvivingReplicas, surviving_replicas
+from goq.cluster.metadata.state import MetadataState
+from goq.cluster.metadata.state_machine import MetadataStateMachine
 from goq.cluster.raft import codec
 from goq.cluster.raft.log.journal import FILE_NAME, Journal
 from goq.cluster.raft.log.snapshots import Snapshots
-from goq.cluster.raft.member import Member
-from goq.cluster.raft.state_machine.state_machine import Request
+from goq.cluster.raft.member import RaftMember
+from goq.cluster.raft.state_machine.state_machine import Proposal
 from goq.errors import Conflict, UsageError
 from goq.storage.data_dir_lock import DataDirLock
 from goq.storage.disk import Disk
@@ -36,7 +36,7 @@ class RecoveryPlan(NamedTuple):
 
     node: str
     given_up: tuple[str, ...]
-    survival: Survival
+    survival: SurvivingReplicas
 
 
 class UnsafeRecovery:
@@ -51,11 +51,11 @@ class UnsafeRecovery:
         if FILE_NAME not in disk.names(folder):
             raise UsageError(f"{data_dir} is not the folder of a node of a cluster")
         self._lock = DataDirLock(data_dir)
-        self._machine: MetadataMachine | None = None
+        self._machine: MetadataStateMachine | None = None
         self._journal: Journal | None = None
         try:
             self._disk = load_disk_id(disk, data_dir, folder, data_dir / "topics").id
-            machine = self._machine = MetadataMachine(folder)
+            machine = self._machine = MetadataStateMachine(folder)
             journal = self._journal = Journal.open(disk, folder, [])
             snapshots = Snapshots(disk, folder, machine, time.monotonic, _PIECE_BYTES)
             snapshots.recover(journal.first.index, journal.first.term)
@@ -64,15 +64,15 @@ class UnsafeRecovery:
             self.close()
             raise
 
-    def _planned(self, state: State, journal: Journal, data_dir: Path) -> RecoveryPlan:
+    def _planned(self, state: MetadataState, journal: Journal, data_dir: Path) -> RecoveryPlan:
         name = next((n.id for n in state.nodes.values() if n.disk == self._disk), None)
         if name is None:
             raise UsageError(f"the node of {data_dir} has never been one of a cluster")
-        others = {str(Member(spec).id) for spec in journal.members()} | state.nodes.keys()
+        others = {str(RaftMember(spec).id) for spec in journal.members()} | state.nodes.keys()
         others.discard(name)
         if not others:
             raise Conflict(f"{name} is the only node of its cluster already: start it")
-        return RecoveryPlan(name, tuple(sorted(others)), survival(state, name))
+        return RecoveryPlan(name, tuple(sorted(others)), surviving_replicas(state, name))
 
     def begin_again(self) -> None:
         """Make the node the only one; durable on return.
@@ -83,13 +83,13 @@ class UnsafeRecovery:
         assert journal is not None
         term = journal.getCurrentTerm() + 1
         journal.set_term(term, plan.node)
-        members = {str(Member(spec).id) for spec in journal.members()} - {plan.node}
+        members = {str(RaftMember(spec).id) for spec in journal.members()} - {plan.node}
         commands = [
             bytes((codec.MEMBERSHIP,)) + codec.encode_change("rem", other)
             for other in sorted(members)
         ]
-        command = encode_command(BeginAgain(plan.node, self._disk))
-        request = Request(codec.COMMAND_VERSION, secrets.randbits(63), 1, command)
+        command = encode_command(ForceNewCluster(plan.node, self._disk))
+        request = Proposal(codec.COMMAND_VERSION, secrets.randbits(63), 1, command)
         commands.append(bytes((codec.REGULAR,)) + codec.encode_request(request))
         for index, data in enumerate(commands, journal.last.index + 1):
             journal.add(data, index, term)

@@ -13,7 +13,7 @@ from goq.broker.partition_context import PartitionContext
 from goq.broker.runtime.metrics import Histogram
 from goq.broker.runtime.tasks import Tasks
 from goq.clock import ManualClock
-from goq.cluster.metadata.state import Partition, State
+from goq.cluster.metadata.state import MetadataState, PartitionMetadata
 from goq.cluster.replication.protocol import PartitionKey
 from goq.errors import GoqError
 from goq.frame.header import parse_header
@@ -49,7 +49,7 @@ class Checks:
         self._books = books
         self._world = cluster.world
         self._latest_us = 0
-        self._states: dict[int, State] = {}
+        self._states: dict[int, MetadataState] = {}
         self._terms: dict[int, str] = {}
 
     @property
@@ -113,7 +113,7 @@ class Checks:
             if before != machine.state:
                 self._world.fail(f"{process.name} knows another state {before.version}")
 
-    def _look_at(self, key: PartitionKey, partition: Partition) -> None:
+    def _look_at(self, key: PartitionKey, partition: PartitionMetadata) -> None:
         leader = self._cluster.leader_of(key.number)
         replica = None if leader is None else leader.member.replicas.get(key)
         leading = None if replica is None else replica.leading

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from goq.cluster.metadata.state import State, Topic
+from goq.cluster.metadata.state import MetadataState, TopicMetadata
 from goq.cluster.replication.protocol import PartitionKey
 from goq.config.node import BrokerConfig, ClusterConfig, Config
 from goq.config.topic import TopicSettings
@@ -44,7 +44,7 @@ class Cluster:
         self.machines: dict[str, Machine] = {}
         self.processes: dict[str, Process] = {}
         self.lives: list[Process] = []
-        self.final_topic: Topic | None = None
+        self.final_topic: TopicMetadata | None = None
         """The topic as it was known before a node was stopped last."""
         secret = folder / "secret"
         secret.write_bytes(SECRET)
@@ -103,20 +103,20 @@ class Cluster:
         return [process for name, process in self.processes.items() if self.is_up(name)]
 
     @property
-    def state(self) -> State:
+    def state(self) -> MetadataState:
         """The newest state that any node knows."""
         states = [
             process.membership._machine.state
             for process in self.live()
             if process.is_ready and process.membership._machine is not None
         ]
-        return max(states, key=lambda state: state.version, default=State())
+        return max(states, key=lambda state: state.version, default=MetadataState())
 
     def knows_all(self) -> bool:
         """Whether a topic's replicas would be on all nodes."""
         return self.state.nodes.keys() == set(NAMES)
 
-    def topic(self) -> Topic | None:
+    def topic(self) -> TopicMetadata | None:
         return self.state.topics.get(TOPIC)
 
     def keys(self) -> list[PartitionKey]:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Protocol
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from goq.api.views.cluster import is_under_replicated, status_of
-from goq.cluster.metadata.state import State, places
+from goq.cluster.metadata.state import MetadataState, active_partitions
 
 if TYPE_CHECKING:
-    from goq.cluster.raft.driver import View
+    from goq.cluster.raft.driver import RaftStatus
     from goq.cluster.replication.repair.manager import DamageReport
     from goq.cluster.replication.status import ReplicaReport
 
@@ -27,7 +27,7 @@ class ClusterCounts(Protocol):
     elections: int
 
     @property
-    def state(self) -> State:
+    def state(self) -> MetadataState:
         """What all nodes agree on."""
 
     @property
@@ -35,7 +35,7 @@ class ClusterCounts(Protocol):
         """Which node decides now."""
 
     @property
-    def view(self) -> View | None:
+    def view(self) -> RaftStatus | None:
         """How things stand in the Raft group, None where there is none."""
 
     def led_here(self) -> Sequence[ReplicaReport]:
@@ -61,15 +61,15 @@ class ClusterMetrics:
         yield from self._harm()
         yield from self._raft()
 
-    def _nodes(self, state: State) -> Metric:
+    def _nodes(self, state: MetadataState) -> Metric:
         nodes = GaugeMetricFamily("goq_cluster_nodes", "Nodes by status", labels=["status"])
         counts = Counter(status_of(node) for node in state.nodes.values())
         for status in _STATUSES:
             nodes.add_metric([status], counts[status])
         return nodes
 
-    def _sums(self, state: State) -> Iterator[Metric]:
-        partitions = [partition for _, _, partition in places(state)]
+    def _sums(self, state: MetadataState) -> Iterator[Metric]:
+        partitions = [partition for _, _, partition in active_partitions(state)]
         for name, text, value in (
             (
                 "goq_cluster_under_replicated_partitions",
@@ -97,13 +97,13 @@ class ClusterMetrics:
             "goq_cluster_elections", "Changes of leaders seen", value=self._counts.elections
         )
 
-    def _in_sync(self, state: State) -> Metric:
+    def _in_sync(self, state: MetadataState) -> Metric:
         metric = GaugeMetricFamily(
             "goq_partition_in_sync_replicas",
             "Replicas in sync, of partitions led here",
             labels=["topic", "partition"],
         )
-        for place, _, partition in places(state):
+        for place, _, partition in active_partitions(state):
             if partition.leader == self._counts.node:
                 metric.add_metric([place.topic, str(place.partition)], len(partition.in_sync))
         return metric

@@ -22,7 +22,7 @@ from goq.api.schemas.cluster import (
     ReplicaEndOut,
 )
 from goq.api.views.cluster import Reports, cluster_out
-from goq.cluster.metadata.state import State
+from goq.cluster.metadata.state import MetadataState
 from goq.errors import Conflict, InvalidInput
 from goq.http.message import Request, Response
 from goq.model import check_name
@@ -44,7 +44,7 @@ class Seat(Protocol):
         """How the cluster is changed, None on a node of its own."""
 
     @property
-    def state(self) -> State:
+    def state(self) -> MetadataState:
         """What all nodes agree on."""
 
     @property

@@ -14,7 +14,12 @@ from goq.api.schemas.cluster import (
     NodeOut,
     ReassignmentOut,
 )
-from goq.cluster.metadata.state import Node, Partition, State, places
+from goq.cluster.metadata.state import (
+    MetadataState,
+    NodeMetadata,
+    PartitionMetadata,
+    active_partitions,
+)
 
 if TYPE_CHECKING:
     from goq.cluster.replication.status import ReplicaReport
@@ -25,7 +30,7 @@ _STRANGER = "comes with another disk than it is known with, and is not let in"
 
 
 def cluster_out(
-    state: State,
+    state: MetadataState,
     node: str,
     *,
     is_cluster: bool,
@@ -52,7 +57,7 @@ def cluster_out(
         offline=[],
         moves=[],
     )
-    for place, _, partition in places(state):
+    for place, _, partition in active_partitions(state):
         if topics is not None and place.topic not in topics:
             continue
         if not out.topics or out.topics[-1].name != place.topic:
@@ -69,12 +74,12 @@ def cluster_out(
     return out
 
 
-def is_under_replicated(partition: Partition) -> bool:
+def is_under_replicated(partition: PartitionMetadata) -> bool:
     """Whether a replica that a partition is to have is not in sync, or not there yet."""
     return partition.lacks_replicas or not set(partition.replicas) <= set(partition.in_sync)
 
 
-def status_of(node: Node) -> str:
+def status_of(node: NodeMetadata) -> str:
     """Return how a node is, in a word; what keeps it from working before what is under way."""
     if not node.is_up:
         return "fenced"
@@ -83,7 +88,7 @@ def status_of(node: Node) -> str:
     return "leaving" if node.leaving else "up"
 
 
-def _node(node: Node, strangers: Collection[str]) -> NodeOut:
+def _node(node: NodeMetadata, strangers: Collection[str]) -> NodeOut:
     return NodeOut(
         node.id,
         node.http_url,
@@ -95,7 +100,7 @@ def _node(node: Node, strangers: Collection[str]) -> NodeOut:
 
 
 def _partition(
-    number: int, partition: Partition, report: ReplicaReport | None
+    number: int, partition: PartitionMetadata, report: ReplicaReport | None
 ) -> ClusterPartitionOut:
     out = ClusterPartitionOut(
         partition=number,
@@ -127,7 +132,7 @@ def _partition(
 
 
 def _move(
-    topic: str, number: int, partition: Partition, report: ReplicaReport | None
+    topic: str, number: int, partition: PartitionMetadata, report: ReplicaReport | None
 ) -> ReassignmentOut:
     return ReassignmentOut(
         topic,
@@ -139,7 +144,7 @@ def _move(
     )
 
 
-def _progress(partition: Partition, report: ReplicaReport) -> float:
+def _progress(partition: PartitionMetadata, report: ReplicaReport) -> float:
     """Return how much of the messages the new replicas have, from 0 to 1."""
     whole = report.end_offset - report.start_offset
     shares = []

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from goq.cluster.admin.operations import ClusterOperations
 from goq.cluster.admin.replica_status import ReplicaStatus
-from goq.cluster.metadata.state import Partition, State, Topic
-from goq.cluster.raft.driver import View
+from goq.cluster.metadata.state import MetadataState, PartitionMetadata, TopicMetadata
+from goq.cluster.raft.driver import RaftStatus
 from goq.cluster.replication.repair.manager import DamageReport, RepairManager
 from goq.cluster.replication.status import ReplicaReport
 
@@ -23,8 +23,8 @@ class ClusterView:
     def __init__(
         self,
         node: str,
-        state: Callable[[], State],
-        view: Callable[[], View],
+        state: Callable[[], MetadataState],
+        view: Callable[[], RaftStatus],
         reporting: ReplicaStatus,
         administering: ClusterOperations,
         repairs: RepairManager,
@@ -40,12 +40,12 @@ class ClusterView:
         self._waiting: set[asyncio.Future[None]] = set()
 
     @property
-    def state(self) -> State:
+    def state(self) -> MetadataState:
         """What all nodes agree on, as far as it is known here."""
         return self._state()
 
     @property
-    def view(self) -> View:
+    def view(self) -> RaftStatus:
         """How things stand in the Raft group."""
         return self._view()
 
@@ -93,7 +93,7 @@ class ClusterView:
                 changed.set_result(None)
 
 
-def elections_between(before: State, after: State) -> int:
+def elections_between(before: MetadataState, after: MetadataState) -> int:
     """Return how often a leader was elected, or lost, in topics that both states have."""
     if before.topics is after.topics:
         return 0
@@ -104,14 +104,16 @@ def elections_between(before: State, after: State) -> int:
     )
 
 
-def _elections(before: Topic, after: Topic) -> int:
+def _elections(before: TopicMetadata, after: TopicMetadata) -> int:
     if before.topic_id != after.topic_id:
         return 0
-    pairs: zip[tuple[Partition, Partition]] = zip(before.partitions, after.partitions, strict=False)
+    pairs: zip[tuple[PartitionMetadata, PartitionMetadata]] = zip(
+        before.partitions, after.partitions, strict=False
+    )
     return sum(new.leader_epoch - old.leader_epoch for old, new in pairs)
 
 
-def acknowledged_copies(state: State, topic: str) -> int:
+def acknowledged_copies(state: MetadataState, topic: str) -> int:
     """Return how many nodes have what is safe in any partition of a topic, at least."""
     known = state.topics.get(topic)
     if known is None:

@@ -12,15 +12,15 @@ from typing import NamedTuple
 from goq import limits
 from goq.cluster.admin.replica_status import ReplicaStatus
 from goq.cluster.controller.rebalance import plan_rebalance
-from goq.cluster.metadata.client import Proposing
+from goq.cluster.metadata.client import MetadataClient
 from goq.cluster.metadata.commands import (
-    CancelMove,
-    ChangeSettings,
+    AlterClusterSettings,
+    CancelReassignment,
+    DecommissionNode,
     ElectLeader,
-    LeaveNode,
-    MoveReplicas,
+    ReassignPartition,
 )
-from goq.cluster.metadata.state import Partition, State, Topic
+from goq.cluster.metadata.state import MetadataState, PartitionMetadata, TopicMetadata
 from goq.errors import Conflict, InvalidInput, NodeNotFound, PartitionNotFound, TopicNotFound
 
 ADD_MEMBER_TIMEOUT_S = 10.0
@@ -46,7 +46,7 @@ class ReplicaEndOffsets(NamedTuple):
     lost: int
 
 
-def check_all_nodes_up(state: State) -> None:
+def check_all_nodes_up(state: MetadataState) -> None:
     """Refuse to let a node in while another is away, and say which: Raft would refuse it anyway."""
     away = sorted(node.id for node in state.nodes.values() if not node.is_up)
     if away:
@@ -61,7 +61,7 @@ class ClusterOperations:
 
     def __init__(
         self,
-        proposing: Proposing,
+        proposing: MetadataClient,
         reporting: ReplicaStatus,
         add_member: Callable[[str], Awaitable[None]],
     ) -> None:
@@ -70,7 +70,7 @@ class ClusterOperations:
         self._add_member = add_member
 
     @property
-    def _state(self) -> State:
+    def _state(self) -> MetadataState:
         return self._proposing.state
 
     async def join(self, node: str, address: str) -> None:
@@ -89,7 +89,7 @@ class ClusterOperations:
         if known is None:
             raise NodeNotFound(f"there is no node {node[:200]!r} in the cluster", field="node")
         if not known.leaving:
-            await self._proposing.propose(LeaveNode(node, fewer_replicas))
+            await self._proposing.propose(DecommissionNode(node, fewer_replicas))
 
     async def rebalance(self, *, dry_run: bool) -> list[PlannedReassignment]:
         """Plan moves that make nodes even, and begin them unless it is a dry run."""
@@ -106,7 +106,7 @@ class ClusterOperations:
             )
         return moves
 
-    async def _refusal_of(self, command: MoveReplicas) -> str:
+    async def _refusal_of(self, command: ReassignPartition) -> str:
         try:
             await self._proposing.propose(command)
         except Conflict as error:
@@ -117,11 +117,11 @@ class ClusterOperations:
         """Plan other replicas of a partition, and want as many; the first is preferred to lead."""
         if not target:
             raise InvalidInput("name the nodes that are to have the partition", field="replicas")
-        await self._proposing.propose(MoveReplicas(*self._where(topic, number), target, True))
+        await self._proposing.propose(ReassignPartition(*self._where(topic, number), target, True))
 
     async def cancel_move(self, topic: str, number: int) -> None:
         """Give a move up: the partition stays where it was, also if it was to get more replicas."""
-        await self._proposing.propose(CancelMove(*self._where(topic, number), True))
+        await self._proposing.propose(CancelReassignment(*self._where(topic, number), True))
 
     async def elect(self, topic: str, number: int, leader: str | None) -> str:
         """Have a partition led by a node that is in sync, the preferred one without a name."""
@@ -171,7 +171,7 @@ class ClusterOperations:
             if value is not None and not lowest <= value <= highest:
                 raise InvalidInput(f"{name} is {lowest} to {highest}, not {value}", field=name)
         await self._proposing.propose(
-            ChangeSettings(
+            AlterClusterSettings(
                 self._state.settings.version,
                 replication_factor,
                 min_insync,
@@ -184,13 +184,13 @@ class ClusterOperations:
         partition = self._partition(topic, number)
         return topic, self._topic(topic).topic_id, number, partition.version
 
-    def _topic(self, name: str) -> Topic:
+    def _topic(self, name: str) -> TopicMetadata:
         topic = self._state.topics.get(name)
         if topic is None or topic.deleting:
             raise TopicNotFound(f"there is no topic {name[:200]!r}", field="topic")
         return topic
 
-    def _partition(self, topic: str, number: int) -> Partition:
+    def _partition(self, topic: str, number: int) -> PartitionMetadata:
         known = self._topic(topic)
         if not 0 <= number < len(known.partitions):
             raise PartitionNotFound(f"topic {topic} has no partition {number}", field="partition")

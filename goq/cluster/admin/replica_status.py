@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 
-from goq.cluster.metadata.state import State
+from goq.cluster.metadata.state import MetadataState
 from goq.cluster.replication.replica_manager import ReplicaManager
 from goq.cluster.replication.status import (
     ReplicaQuery,
@@ -29,7 +29,9 @@ Call = Callable[[str, str, bytes], Awaitable[bytes]]
 class ReplicaStatus:
     """Reports of this node's replicas, and of all nodes'."""
 
-    def __init__(self, replicas: ReplicaManager, state: Callable[[], State], call: Call) -> None:
+    def __init__(
+        self, replicas: ReplicaManager, state: Callable[[], MetadataState], call: Call
+    ) -> None:
         self._replicas = replicas
         self._state = state
         self._call = call

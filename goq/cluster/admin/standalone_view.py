@@ -7,7 +7,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from goq.broker.broker import Broker
-from goq.cluster.metadata.state import ClusterSettings, Node, Partition, State, Topic
+from goq.cluster.metadata.state import (
+    ClusterSettings,
+    MetadataState,
+    NodeMetadata,
+    PartitionMetadata,
+    TopicMetadata,
+)
 from goq.cluster.replication.status import ReplicaReport
 
 if TYPE_CHECKING:
@@ -32,24 +38,24 @@ class StandaloneView:
         self._url = url
 
     @property
-    def state(self) -> State:
+    def state(self) -> MetadataState:
         """The node and its topics; the version stays 0."""
         node = self.node
         topics = {
-            name: Topic(
+            name: TopicMetadata(
                 name,
                 0,
                 {},
                 tuple(
-                    Partition((node,), node if partition.is_online else None, (node,))
+                    PartitionMetadata((node,), node if partition.is_online else None, (node,))
                     for partition in topic.partitions
                 ),
             )
             for name, topic in self._broker.topics.items()
         }
-        own = Node(node, self._broker.epoch, self._url(), "", None)
+        own = NodeMetadata(node, self._broker.epoch, self._url(), "", None)
         settings = ClusterSettings(replication_factor=1, min_insync=1)
-        return State(0, {node: own}, topics, {}, settings)
+        return MetadataState(0, {node: own}, topics, {}, settings)
 
     async def changed(self, version: int, wait_s: float) -> None:
         """Wait in vain: there is only one version."""

@@ -12,33 +12,38 @@ leaderships that could stay where they are: away from leaving nodes, and back to
 from __future__ import annotations
 
 from goq import limits
-from goq.cluster.controller.node_liveness import Watch
+from goq.cluster.controller.node_liveness import NodeLiveness
 from goq.cluster.metadata.apply import apply
 from goq.cluster.metadata.commands import (
     AnyCommand,
-    CancelMove,
+    CancelReassignment,
     ElectLeader,
     FenceNode,
-    FinishMove,
-    ForgetTopic,
-    MarkDamaged,
-    MarkRepaired,
-    MoveReplicas,
+    FinishReassignment,
+    MarkReplicaDamaged,
+    MarkReplicaRepaired,
+    ReassignPartition,
     RemoveNode,
-    SetFitness,
-    StartMove,
+    RemoveTopic,
+    SetNodeHealth,
+    StartReassignment,
     UnfenceNode,
 )
-from goq.cluster.metadata.handlers.elections import Leaderships, candidates
-from goq.cluster.metadata.handlers.reassignments import finished
-from goq.cluster.metadata.handlers.replica_placement import completed, usable
+from goq.cluster.metadata.handlers.elections import LeaderCounts, eligible_leaders
+from goq.cluster.metadata.handlers.reassignments import with_target_replicas
+from goq.cluster.metadata.handlers.replica_placement import assignable_nodes, completed_replicas
 from goq.cluster.metadata.results import Accepted
-from goq.cluster.metadata.state import Partition, Place, State, places
+from goq.cluster.metadata.state import (
+    MetadataState,
+    PartitionMetadata,
+    TopicPartition,
+    active_partitions,
+)
 
 
 def decide(
-    state: State,
-    watch: Watch,
+    state: MetadataState,
+    watch: NodeLiveness,
     *,
     timeout_ms: int = limits.NODE_SESSION_TIMEOUT_MS,
     preferred_delay_ms: int = limits.PREFERRED_LEADER_DELAY_MS,
@@ -58,7 +63,7 @@ def decide(
 
 class _Look:
     def __init__(
-        self, state: State, watch: Watch, timeout_ms: int, preferred_delay_ms: int
+        self, state: MetadataState, watch: NodeLiveness, timeout_ms: int, preferred_delay_ms: int
     ) -> None:
         self.decided: list[AnyCommand] = []
         self._state = state
@@ -66,7 +71,7 @@ class _Look:
         self._watch = watch
         self._timeout_ms = timeout_ms
         self._preferred_delay_ms = preferred_delay_ms
-        self._loads = Leaderships(state)
+        self._loads = LeaderCounts(state)
         self._moves_left = state.settings.moves_at_once
 
     @property
@@ -94,7 +99,7 @@ class _Look:
             elif heard is not None and not silent:
                 reason = heard.heartbeat.unfit_reason[: limits.METADATA_TEXT_CHARS_MAX]
                 if reason != node.unfit_reason:
-                    self._decide(SetFitness(name, node.incarnation, reason))
+                    self._decide(SetNodeHealth(name, node.incarnation, reason))
                 if not node.is_up and heard.at_ms >= self._watch.looked_ms - self._timeout_ms:
                     self._decide(UnfenceNode(name, node.incarnation))
 
@@ -106,15 +111,15 @@ class _Look:
             if (heard := self._watch.of(name, node.incarnation)) is not None
             and (heard.heartbeat.damaged or heard.heartbeat.repaired)
         ]
-        for place, topic, partition in places(self._state) if told else ():
+        for place, topic, partition in active_partitions(self._state) if told else ():
             this = (topic.topic_id, place.partition)
             for name, incarnation, heartbeat in told:
                 where = (place.topic, *this, name, incarnation)
                 if this in heartbeat.damaged:
                     if name not in partition.damaged:
-                        self._decide(MarkDamaged(*where))
+                        self._decide(MarkReplicaDamaged(*where))
                 elif this in heartbeat.repaired and name in partition.damaged:
-                    self._decide(MarkRepaired(*where))
+                    self._decide(MarkReplicaRepaired(*where))
 
     def at_partitions(self) -> None:
         """Carry moves on, empty leaving nodes, add replicas that lack, and give leaderships back.
@@ -122,7 +127,7 @@ class _Look:
         One step of each.
         """
         leaving = {name for name, node in self._draft.nodes.items() if node.leaving}
-        takers = set(usable(self._draft.nodes))
+        takers = set(assignable_nodes(self._draft.nodes))
         waiting = []
         for topic in self._state.topics.values():
             for number, partition in enumerate(topic.partitions):
@@ -133,7 +138,7 @@ class _Look:
                     or leaving
                     or _can_be_filled(partition, takers)
                 ):
-                    waiting.append(Place(topic.name, number))
+                    waiting.append(TopicPartition(topic.name, number))
         for place in sorted(waiting):
             topic = self._draft.topics[place.topic]
             if self._is_full:
@@ -142,7 +147,11 @@ class _Look:
                 self._carry_on(place, topic.partitions[place.partition], leaving, takers)
 
     def _carry_on(
-        self, place: Place, partition: Partition, leaving: set[str], takers: set[str]
+        self,
+        place: TopicPartition,
+        partition: PartitionMetadata,
+        leaving: set[str],
+        takers: set[str],
     ) -> None:
         where = (
             place.topic,
@@ -156,24 +165,24 @@ class _Look:
             return
         if partition.target:
             if leaving.intersection(partition.target):
-                self._decide(CancelMove(*where))
+                self._decide(CancelReassignment(*where))
             elif not partition.moving:
-                if self._moves_left > 0 and self._decide(StartMove(*where)):
+                if self._moves_left > 0 and self._decide(StartReassignment(*where)):
                     self._moves_left -= 1
-            elif finished(self._draft, partition) is not None:
-                self._decide(FinishMove(*where))
+            elif with_target_replicas(self._draft, partition) is not None:
+                self._decide(FinishReassignment(*where))
         elif self._moves_left > 0 and (
             leaving.intersection(partition.replicas) or _can_be_filled(partition, takers)
         ):
-            target = completed(self._draft, self._draft.topics[place.topic], partition)
-            if target is not None and self._decide(MoveReplicas(*where, target)):
+            target = completed_replicas(self._draft, self._draft.topics[place.topic], partition)
+            if target is not None and self._decide(ReassignPartition(*where, target)):
                 self._moves_left -= 1
 
-    def _better_leader(self, partition: Partition, leaving: set[str]) -> str | None:
+    def _better_leader(self, partition: PartitionMetadata, leaving: set[str]) -> str | None:
         """Return who is to lead instead; None if nobody or if the leader is to stay."""
         if partition.leader is None:
             return None
-        able = candidates(self._draft.nodes, partition)
+        able = eligible_leaders(self._draft.nodes, partition)
         preferred = partition.replicas[0]
         if partition.leader in leaving:
             others = [node for node in able if node not in leaving]
@@ -194,12 +203,12 @@ class _Look:
         """Forget topics that nobody has files of, and nodes that have nothing any more."""
         for name, topic in sorted(self._state.topics.items()):
             if topic.deleting and self._is_deleted(topic.topic_id, topic.partitions):
-                self._decide(ForgetTopic(name, topic.topic_id))
+                self._decide(RemoveTopic(name, topic.topic_id))
         for name, node in sorted(self._draft.nodes.items()):
             if node.leaving:
                 self._decide(RemoveNode(name))
 
-    def _is_deleted(self, topic_id: int, partitions: tuple[Partition, ...]) -> bool:
+    def _is_deleted(self, topic_id: int, partitions: tuple[PartitionMetadata, ...]) -> bool:
         for name in {node for partition in partitions for node in partition.replicas}:
             node = self._state.nodes.get(name)
             if node is not None:
@@ -209,7 +218,7 @@ class _Look:
         return True
 
 
-def _can_be_filled(partition: Partition, takers: set[str]) -> bool:
+def _can_be_filled(partition: PartitionMetadata, takers: set[str]) -> bool:
     """Whether a partition that is led lacks replicas, and a node could take one."""
     return (
         partition.lacks_replicas

@@ -32,7 +32,7 @@ class Heartbeat(NamedTuple):
     disk: str = ""
 
 
-class Heard(NamedTuple):
+class ReceivedHeartbeat(NamedTuple):
     """A node's latest heartbeat, when it came, and since when they have come without a gap."""
 
     heartbeat: Heartbeat
@@ -40,18 +40,18 @@ class Heard(NamedTuple):
     since_ms: int
 
 
-class Gone(NamedTuple):
+class RefusedConnection(NamedTuple):
     """When nobody listened where a node does in this incarnation."""
 
     incarnation: int
     at_ms: int
 
-    def speaks_of(self, incarnation: int, heard: Heard | None) -> bool:
+    def speaks_of(self, incarnation: int, heard: ReceivedHeartbeat | None) -> bool:
         """Whether it is about an incarnation, and it was not heard since."""
         return self.incarnation == incarnation and (heard is None or heard.at_ms < self.at_ms)
 
 
-class Watch(NamedTuple):
+class NodeLiveness(NamedTuple):
     """All heartbeats, since when the controller watches, and when it last looked.
 
     ``gone`` are nodes whose process has ended, as their machines say.
@@ -59,15 +59,15 @@ class Watch(NamedTuple):
 
     since_ms: int
     looked_ms: int
-    heard: Mapping[str, Heard]
-    gone: Mapping[str, Gone] = MappingProxyType({})
+    heard: Mapping[str, ReceivedHeartbeat]
+    gone: Mapping[str, RefusedConnection] = MappingProxyType({})
 
     @classmethod
-    def begin(cls, now_ms: int) -> Watch:
+    def begin(cls, now_ms: int) -> NodeLiveness:
         """Return the watch of a controller that has just taken over: nobody is late yet."""
         return cls(now_ms, now_ms, {})
 
-    def look(self, now_ms: int, timeout_ms: int = limits.NODE_SESSION_TIMEOUT_MS) -> Watch:
+    def look(self, now_ms: int, timeout_ms: int = limits.NODE_SESSION_TIMEOUT_MS) -> NodeLiveness:
         """Return the watch at another look.
 
         When the last look is long past, this node stood still itself, and heartbeats may wait to
@@ -82,7 +82,7 @@ class Watch(NamedTuple):
         heartbeat: Heartbeat,
         now_ms: int,
         timeout_ms: int = limits.NODE_SESSION_TIMEOUT_MS,
-    ) -> Watch:
+    ) -> NodeLiveness:
         """Return the watch after a heartbeat; one of an earlier incarnation is old news.
 
         Incarnations are counted by each disk for itself.
@@ -95,19 +95,19 @@ class Watch(NamedTuple):
             same = heartbeat.incarnation == before.heartbeat.incarnation
             if same and now_ms - before.at_ms <= timeout_ms:
                 since_ms = before.since_ms
-        heard = {**self.heard, node: Heard(heartbeat, now_ms, since_ms)}
+        heard = {**self.heard, node: ReceivedHeartbeat(heartbeat, now_ms, since_ms)}
         return self._replace(heard=heard)
 
-    def miss(self, node: str, incarnation: int, now_ms: int) -> Watch:
+    def miss(self, node: str, incarnation: int, now_ms: int) -> NodeLiveness:
         """Return the watch after a connection to a node was refused: nobody listens there."""
-        return self._replace(gone={**self.gone, node: Gone(incarnation, now_ms)})
+        return self._replace(gone={**self.gone, node: RefusedConnection(incarnation, now_ms)})
 
     def is_late(self, node: str, incarnation: int, now_ms: int) -> bool:
         """Whether a heartbeat of a node should have come by now."""
         heard = self.of(node, incarnation)
         return heard is None or now_ms - heard.at_ms > 3 * limits.NODE_HEARTBEAT_MS // 2
 
-    def of(self, node: str, incarnation: int) -> Heard | None:
+    def of(self, node: str, incarnation: int) -> ReceivedHeartbeat | None:
         """Return what was last heard of a node in an incarnation."""
         heard = self.heard.get(node)
         return heard if heard is not None and heard.heartbeat.incarnation == incarnation else None

@@ -15,30 +15,37 @@ from __future__ import annotations
 from collections import Counter
 
 from goq import limits
-from goq.cluster.metadata.commands import MoveReplicas
-from goq.cluster.metadata.handlers.balancing import Rows, level_leaders, level_replicas
-from goq.cluster.metadata.handlers.replica_placement import Loads, racks_of, spread, usable
-from goq.cluster.metadata.state import State, places
+from goq.cluster.metadata.commands import ReassignPartition
+from goq.cluster.metadata.handlers.balance import ReplicaRows, balance_leaders, balance_replicas
+from goq.cluster.metadata.handlers.replica_placement import (
+    ReplicaCounts,
+    assignable_nodes,
+    rack_count,
+    racks_of,
+)
+from goq.cluster.metadata.state import MetadataState, active_partitions
 
 
-def plan_rebalance(state: State) -> list[MoveReplicas]:
+def plan_rebalance(state: MetadataState) -> list[ReassignPartition]:
     """Return the moves to propose, at most ``limits.MOVES_PLANNED_MAX``; none if all is even.
 
     Takes some seconds for a cluster as large as can be.
     """
-    nodes, racks, loads = usable(state.nodes), racks_of(state.nodes), Loads(state)
-    still = [found for found in places(state) if not found[2].target]
-    rows: Rows = [list(partition.replicas) for _, _, partition in still]
+    nodes, racks, loads = assignable_nodes(state.nodes), racks_of(state.nodes), ReplicaCounts(state)
+    still = [found for found in active_partitions(state) if not found[2].target]
+    rows: ReplicaRows = [list(partition.replicas) for _, _, partition in still]
     steps = limits.MOVES_PLANNED_MAX
     _repair_racks(rows, nodes, racks, loads, steps)
-    level_replicas(
+    balance_replicas(
         rows, nodes, racks, (loads.replicas,), [place.topic for place, _, _ in still], steps
     )
-    loads.leaders = Counter(p.future[0] for _, _, p in places(state) if p.target)
+    loads.leaders = Counter(p.future[0] for _, _, p in active_partitions(state) if p.target)
     loads.leaders.update(row[0] for row in rows)
-    level_leaders(rows, nodes, (loads.leaders,), steps)
+    balance_leaders(rows, nodes, (loads.leaders,), steps)
     plan = [
-        MoveReplicas(place.topic, topic.topic_id, place.partition, partition.version, tuple(row))
+        ReassignPartition(
+            place.topic, topic.topic_id, place.partition, partition.version, tuple(row)
+        )
         for (place, topic, partition), row in zip(still, rows, strict=True)
         if tuple(row) != partition.replicas
     ]
@@ -46,7 +53,7 @@ def plan_rebalance(state: State) -> list[MoveReplicas]:
 
 
 def _repair_racks(
-    rows: Rows, nodes: list[str], racks: dict[str, str], loads: Loads, steps: int
+    rows: ReplicaRows, nodes: list[str], racks: dict[str, str], loads: ReplicaCounts, steps: int
 ) -> None:
     """Replace replicas that share a rack while there are racks without one."""
     for row in rows:
@@ -59,10 +66,10 @@ def _repair_racks(
 
 
 def _better(
-    row: list[str], nodes: list[str], racks: dict[str, str], loads: Loads
+    row: list[str], nodes: list[str], racks: dict[str, str], loads: ReplicaCounts
 ) -> tuple[str, str] | None:
-    best = min(len(row), spread(racks, {*nodes, *row}))
-    if spread(racks, row) >= best:
+    best = min(len(row), rack_count(racks, {*nodes, *row}))
+    if rack_count(racks, row) >= best:
         return None
     used = Counter(racks[node] for node in row)
     givers = [node for node in row if used[racks[node]] > 1]

@@ -18,19 +18,19 @@ from urllib.parse import urlsplit
 from goq import limits
 from goq.broker.runtime.tasks import Tasks
 from goq.cluster.controller.controller import decide
-from goq.cluster.controller.node_liveness import Heartbeat, Watch
-from goq.cluster.metadata.client import Proposing
+from goq.cluster.controller.node_liveness import Heartbeat, NodeLiveness
+from goq.cluster.metadata.client import MetadataClient
 from goq.cluster.metadata.commands import AnyCommand, RemoveNode
 from goq.cluster.metadata.results import Accepted
 from goq.errors import GoqError, NodeNotFound, NotLeader
 
 _log = logging.getLogger("goq.cluster")
 
-Knock = Callable[[str], Awaitable[bool]]
+PortProbe = Callable[[str], Awaitable[bool]]
 """Says of a node's URL whether nobody listens there; False where that is not known."""
 
 
-async def nobody_listens(url: str) -> bool:
+async def is_port_closed(url: str) -> bool:
     """Whether the machine of a URL is there and refuses connections to its port."""
     parts = urlsplit(url)
     connecting = asyncio.open_connection(parts.hostname, parts.port)
@@ -44,7 +44,7 @@ async def nobody_listens(url: str) -> bool:
     return False
 
 
-class Controlling:
+class ControllerRunner:
     """Hears heartbeats and decides, while this node is the one to.
 
     ``take_out`` takes a node out of the Raft group; it raises ``GoqError`` if that is not to be
@@ -53,22 +53,22 @@ class Controlling:
 
     def __init__(
         self,
-        proposing: Proposing,
+        proposing: MetadataClient,
         take_out: Callable[[str], Awaitable[None]],
-        knock: Knock = nobody_listens,
+        knock: PortProbe = is_port_closed,
     ) -> None:
         self._proposing = proposing
         self._take_out = take_out
         self._knock = knock
         self._knocking: set[str] = set()
         self._tasks = Tasks()
-        self._watch: Watch | None = None
+        self._watch: NodeLiveness | None = None
         self._changed = asyncio.Event()
 
     def lead(self, is_leader: bool) -> None:
         """Hear whether this node leads the Raft group now."""
         if is_leader != (self._watch is not None):
-            self._watch = Watch.begin(_now_ms()) if is_leader else None
+            self._watch = NodeLiveness.begin(_now_ms()) if is_leader else None
             self._changed.set()
 
     def changed(self) -> None:
@@ -123,7 +123,7 @@ class Controlling:
             await self._take_out(command.node)
         return await self._proposing.propose(command)
 
-    def _knock_at_late(self, watch: Watch) -> None:
+    def _knock_at_late(self, watch: NodeLiveness) -> None:
         for name, node in self._proposing.state.nodes.items():
             late = node.is_up and watch.is_late(name, node.incarnation, watch.looked_ms)
             if late and name not in self._knocking:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from goq import limits
-from goq.cluster.metadata.state import State, Topic
+from goq.cluster.metadata.state import MetadataState, TopicMetadata
 from goq.errors import NotLeader, PartitionNotFound, TopicNotFound
 
 Call = Callable[[str, str, bytes, int], Awaitable[bytes]]
@@ -16,7 +16,7 @@ Call = Callable[[str, str, bytes, int], Awaitable[bytes]]
 class PartitionLeaders:
     """The leaders as the node ``name`` knows them; :meth:`changed` tells those who wait."""
 
-    def __init__(self, name: str, state: Callable[[], State], call: Call) -> None:
+    def __init__(self, name: str, state: Callable[[], MetadataState], call: Call) -> None:
         self._name = name
         self._state = state
         self._call = call
@@ -81,7 +81,7 @@ class PartitionLeaders:
             raise NotLeader(f"nobody leads {what} now")
         return known.http_url
 
-    def _topic(self, name: str) -> Topic:
+    def _topic(self, name: str) -> TopicMetadata:
         topic = self._state().topics.get(name)
         if topic is None or topic.deleting:
             raise TopicNotFound(f"there is no topic {name[:200]!r}", field="topic")

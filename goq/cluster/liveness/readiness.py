@@ -8,12 +8,12 @@ the other partitions from their clients.
 
 from __future__ import annotations
 
-from goq.cluster.metadata.state import Partition, State
+from goq.cluster.metadata.state import MetadataState, PartitionMetadata
 
 _NAMED_MAX = 10
 
 
-def pending_conditions(state: State, name: str, incarnation: int) -> list[str]:
+def pending_conditions(state: MetadataState, name: str, incarnation: int) -> list[str]:
     """Return what the node ``name`` waits for, as a reader is told it; nothing when it is ready."""
     node = state.nodes.get(name)
     if node is None or node.incarnation != incarnation or not node.is_up:
@@ -31,7 +31,7 @@ def pending_conditions(state: State, name: str, incarnation: int) -> list[str]:
     return found
 
 
-def _is_behind(state: State, partition: Partition, name: str) -> bool:
+def _is_behind(state: MetadataState, partition: PartitionMetadata, name: str) -> bool:
     leader = state.nodes.get(partition.leader) if partition.leader is not None else None
     is_led = leader is not None and leader.is_up
     return is_led and name in partition.replicas and name not in partition.in_sync

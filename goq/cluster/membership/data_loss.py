@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from goq.cluster.membership.disk_identity import DiskId, acknowledge_topic_loss, lost_sole_replicas
-from goq.cluster.metadata.state import State
+from goq.cluster.metadata.state import MetadataState
 from goq.cluster.replication.replica_manager import ReplicaManager
 
 
@@ -18,7 +18,7 @@ class DataLoss:
         self._replicas = replicas
         self._topics_dir = topics_dir
 
-    async def make_up(self, state: State) -> None:
+    async def make_up(self, state: MetadataState) -> None:
         """Forget that they were lost, once others have led wherever they were the only ones."""
         if not self.are_lost or lost_sole_replicas(state, self._replicas.name):
             return
@@ -28,7 +28,7 @@ class DataLoss:
         self.are_lost = False
 
     def whole(
-        self, repaired: frozenset[tuple[int, int]], state: State
+        self, repaired: frozenset[tuple[int, int]], state: MetadataState
     ) -> frozenset[tuple[int, int]]:
         """Return what is whole again; what is empty has no damage, and is not whole for that."""
         if not self.are_lost:

@@ -15,7 +15,7 @@ import secrets
 from pathlib import Path
 from typing import NamedTuple
 
-from goq.cluster.metadata.state import State, places
+from goq.cluster.metadata.state import MetadataState, active_partitions
 from goq.errors import CorruptData
 from goq.storage.disk import Disk
 
@@ -59,14 +59,14 @@ def acknowledge_topic_loss(disk: Disk, topics_dir: Path, own: str) -> None:
     _write(disk, topics_dir, TOPICS_FILE_NAME, own)
 
 
-def lost_sole_replicas(state: State, node: str) -> frozenset[tuple[int, int]]:
+def lost_sole_replicas(state: MetadataState, node: str) -> frozenset[tuple[int, int]]:
     """Return the partitions, by topic id and number, of which a node has lost the only whole copy.
 
     Nobody leads them: an operator has to choose who does, and what is lost.
     """
     return frozenset(
         (topic.topic_id, place.partition)
-        for place, topic, partition in places(state)
+        for place, topic, partition in active_partitions(state)
         if partition.leader is None and node in partition.damaged and node in partition.in_sync
     )
 

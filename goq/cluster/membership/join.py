@@ -13,8 +13,8 @@ from collections.abc import Callable
 import msgspec
 
 from goq.cluster.admin.operations import check_all_nodes_up
-from goq.cluster.metadata.state import State
-from goq.cluster.raft.member import Member
+from goq.cluster.metadata.state import MetadataState
+from goq.cluster.raft.member import RaftMember
 from goq.cluster.raft.node import RaftNode
 from goq.cluster.rpc.client import RpcClient
 from goq.errors import Conflict, GoqError, InvalidInput
@@ -28,7 +28,7 @@ _TIMEOUT_S = 10.0
 _AGAIN_S = 0.5
 
 
-def registered_disk(state: State, node: str) -> str:
+def registered_disk(state: MetadataState, node: str) -> str:
     """Return the disk that a node has registered with, empty if it has not."""
     known = state.nodes.get(node)
     return "" if known is None else known.disk
@@ -37,7 +37,7 @@ def registered_disk(state: State, node: str) -> str:
 async def fetch_members(calling: RpcClient, url: str) -> dict[str, str]:
     """Return the members that a node knows, by id, as they are written in the log."""
     specs = msgspec.json.decode(await calling.call(url, MEMBERS, b"", _TIMEOUT_S), type=list[str])
-    return {str(Member(spec).id): spec for spec in specs}
+    return {str(RaftMember(spec).id): spec for spec in specs}
 
 
 async def join_cluster(
@@ -49,7 +49,7 @@ async def join_cluster(
     the first nodes is a member from the beginning; it asks if it is none any more, as it has left
     and begins anew with an empty folder.
     """
-    name = str(Member(spec).id)
+    name = str(RaftMember(spec).id)
     while not has_heard():
         try:
             if not is_first or name not in await fetch_members(calling, url):
@@ -63,13 +63,13 @@ async def join_cluster(
 class AdmissionServer:
     """The side that is asked."""
 
-    def __init__(self, raft: RaftNode, state: Callable[[], State]) -> None:
+    def __init__(self, raft: RaftNode, state: Callable[[], MetadataState]) -> None:
         self._raft = raft
         self._state = state
 
     def is_known(self, node: str, disk: str) -> bool:
         """Whether a node comes with the disk that it is known with, by the log before the state."""
-        disks = {str(m.id): m.disk for m in map(Member, self._raft.view.members)}
+        disks = {str(m.id): m.disk for m in map(RaftMember, self._raft.view.members)}
         known = disks.get(node) or registered_disk(self._state(), node)
         return not known or known == disk
 

@@ -14,52 +14,52 @@ from msgspec.structs import replace
 from goq.cluster.metadata import commands
 from goq.cluster.metadata.handlers import groups, nodes, partitions, topics
 from goq.cluster.metadata.handlers import reassignments as moves
-from goq.cluster.metadata.handlers.unsafe_recovery import begin_again
-from goq.cluster.metadata.results import Applied, Refusal
-from goq.cluster.metadata.state import State
+from goq.cluster.metadata.handlers.unsafe_recovery import force_new_cluster
+from goq.cluster.metadata.results import Applied, CommandRejected
+from goq.cluster.metadata.state import MetadataState
 
 
-def apply(state: State, command: commands.AnyCommand, index: int) -> Applied:
+def apply(state: MetadataState, command: commands.AnyCommand, index: int) -> Applied:
     """Apply the command at ``index`` of the log; a refused one changes the version alone."""
     state = replace(state, version=index)
     try:
         return _RULES[type(command)](state, command)
-    except Refusal as refusal:
+    except CommandRejected as refusal:
         return Applied(state, refusal.result)
 
 
-def apply_bytes(state: State, data: bytes, index: int) -> Applied:
+def apply_bytes(state: MetadataState, data: bytes, index: int) -> Applied:
     """Apply an encoded command; one that cannot be decoded is refused like any other."""
     try:
         command = commands.decode_command(data)
-    except Refusal as refusal:
+    except CommandRejected as refusal:
         return Applied(replace(state, version=index), refusal.result)
     return apply(state, command, index)
 
 
-_RULES: dict[type[commands.Command], Callable[[State, Any], Applied]] = {
+_RULES: dict[type[commands.Command], Callable[[MetadataState, Any], Applied]] = {
     commands.RegisterNode: nodes.register_node,
     commands.FenceNode: nodes.fence_node,
-    commands.EmptyNode: nodes.empty_node,
-    commands.BeginAgain: begin_again,
+    commands.ReportDataLoss: nodes.report_data_loss,
+    commands.ForceNewCluster: force_new_cluster,
     commands.UnfenceNode: nodes.unfence_node,
-    commands.SetFitness: nodes.set_fitness,
-    commands.LeaveNode: nodes.leave_node,
+    commands.SetNodeHealth: nodes.set_node_health,
+    commands.DecommissionNode: nodes.decommission_node,
     commands.RemoveNode: nodes.remove_node,
     commands.CreateTopic: topics.create_topic,
     commands.AlterTopic: topics.alter_topic,
     commands.AddPartitions: topics.add_partitions,
     commands.DeleteTopic: topics.delete_topic,
-    commands.ForgetTopic: topics.forget_topic,
+    commands.RemoveTopic: topics.remove_topic,
     commands.PutGroup: groups.put_group,
     commands.DeleteGroup: groups.delete_group,
     commands.AlterInSync: partitions.alter_in_sync,
     commands.ElectLeader: partitions.elect_leader,
-    commands.MarkDamaged: partitions.mark_damaged,
-    commands.MarkRepaired: partitions.mark_repaired,
-    commands.MoveReplicas: moves.move_replicas,
-    commands.StartMove: moves.start_move,
-    commands.CancelMove: moves.cancel_move,
-    commands.FinishMove: moves.finish_move,
-    commands.ChangeSettings: groups.change_settings,
+    commands.MarkReplicaDamaged: partitions.mark_replica_damaged,
+    commands.MarkReplicaRepaired: partitions.mark_replica_repaired,
+    commands.ReassignPartition: moves.reassign_partition,
+    commands.StartReassignment: moves.start_reassignment,
+    commands.CancelReassignment: moves.cancel_reassignment,
+    commands.FinishReassignment: moves.finish_reassignment,
+    commands.AlterClusterSettings: groups.alter_cluster_settings,
 }

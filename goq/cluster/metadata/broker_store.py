@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 
 from goq.broker.metadata import LocalMetadata, SegmentKey
 from goq.cluster.metadata import commands
-from goq.cluster.metadata.client import Proposing
+from goq.cluster.metadata.client import MetadataClient
 from goq.cluster.metadata.results import Accepted
-from goq.cluster.metadata.state import Group, State, Topic
+from goq.cluster.metadata.state import GroupMetadata, MetadataState, TopicMetadata
 from goq.errors import Conflict, TopicExists, TopicNotFound
 from goq.storage.node_db import ArchiveRow, SegmentRow, TopicRow
 
@@ -20,15 +20,15 @@ _PATIENCE_S = 3.0
 _PAUSE_S = 0.02
 
 
-class SharedMetadata:
+class ReplicatedMetadataStore:
     """A ``MetadataStore``: a change is agreed on, and known here, when a method returns."""
 
-    def __init__(self, local: LocalMetadata, proposing: Proposing) -> None:
+    def __init__(self, local: LocalMetadata, proposing: MetadataClient) -> None:
         self._local = local
         self._proposing = proposing
 
     @property
-    def _state(self) -> State:
+    def _state(self) -> MetadataState:
         return self._proposing.state
 
     async def next_epoch(self) -> int:
@@ -53,7 +53,7 @@ class SharedMetadata:
         else:
             await self._alter(known, topic)
 
-    async def _alter(self, known: Topic, topic: TopicRow) -> None:
+    async def _alter(self, known: TopicMetadata, topic: TopicRow) -> None:
         changed: dict[str, str | None] = {
             key: value for key, value in topic.settings.items() if known.settings.get(key) != value
         }
@@ -102,7 +102,7 @@ class SharedMetadata:
         if group is not None:
             await self._propose(commands.DeleteGroup(topic, topic_id, name, group.version))
 
-    def _group(self, topic: str, name: str) -> tuple[int, Group | None]:
+    def _group(self, topic: str, name: str) -> tuple[int, GroupMetadata | None]:
         known = self._state.topics.get(topic)
         if known is None:
             raise TopicNotFound(f"there is no topic {topic}", field="topic")
@@ -140,7 +140,7 @@ class SharedMetadata:
         await self._local.close()
 
 
-def topic_rows(state: State) -> list[TopicRow]:
+def topic_rows(state: MetadataState) -> list[TopicRow]:
     """Return all topics that are not being deleted, by name."""
     return [
         TopicRow(name, len(topic.partitions), dict(topic.settings))
@@ -149,7 +149,7 @@ def topic_rows(state: State) -> list[TopicRow]:
     ]
 
 
-def group_settings(state: State, topic: str) -> dict[str, dict[str, str]]:
+def group_settings(state: MetadataState, topic: str) -> dict[str, dict[str, str]]:
     """Return a topic's groups, each with its own settings."""
     groups = state.groups.get(topic, {})
     return {name: dict(group.settings) for name, group in groups.items()}

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from goq.cluster.metadata.commands import AnyCommand, encode_command
-from goq.cluster.metadata.results import Accepted, Refused
-from goq.cluster.metadata.state import State
-from goq.cluster.metadata.state_machine import MetadataMachine, result_of
+from goq.cluster.metadata.results import Accepted, Rejected
+from goq.cluster.metadata.state import MetadataState
+from goq.cluster.metadata.state_machine import MetadataStateMachine, decode_result
 from goq.cluster.raft.node import RaftNode
 from goq.errors import BY_CODE, Conflict, GoqError, TimedOut, Unavailable
 
 _ERRORS = {**BY_CODE, "not_enough_nodes": Unavailable}  # more may be up in a moment
 
 
-class Proposing:
+class MetadataClient:
     """The metadata as this node has it, and the way to change it."""
 
-    def __init__(self, raft: RaftNode, machine: MetadataMachine) -> None:
+    def __init__(self, raft: RaftNode, machine: MetadataStateMachine) -> None:
         self._raft = raft
         self._machine = machine
 
     @property
-    def state(self) -> State:
+    def state(self) -> MetadataState:
         """The metadata as far as it is known here."""
         return self._machine.state
 
@@ -47,7 +47,7 @@ class Proposing:
         self, command: AnyCommand, timeout_s: float, request: tuple[int, int]
     ) -> Accepted:
         answer = await self._raft.propose(encode_command(command), timeout_s, request)
-        result = result_of(answer)
-        if isinstance(result, Refused):  # most of the metadata's own codes are of one kind
+        result = decode_result(answer)
+        if isinstance(result, Rejected):  # most of the metadata's own codes are of one kind
             raise _ERRORS.get(result.code, Conflict)(result.detail)
         return result

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import msgspec
 
 from goq import limits
-from goq.cluster.metadata.results import Refusal
+from goq.cluster.metadata.results import CommandRejected
 from goq.errors import TooLarge
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -58,21 +58,21 @@ class UnfenceNode(Command, frozen=True, tag="unfence_node/1"):
     incarnation: Count
 
 
-class EmptyNode(Command, frozen=True, tag="empty_node/1"):
+class ReportDataLoss(Command, frozen=True, tag="empty_node/1"):
     """A node has lost the messages of all its replicas, and comes with the disk all the same."""
 
     node: Text
     disk: Text
 
 
-class BeginAgain(Command, frozen=True, tag="begin_again/1"):
+class ForceNewCluster(Command, frozen=True, tag="begin_again/1"):
     """All other nodes are lost for good. Never proposed: see ``goq.cluster.unsafe_recovery``."""
 
     node: Text
     disk: Text
 
 
-class SetFitness(Command, frozen=True, tag="set_fitness/1"):
+class SetNodeHealth(Command, frozen=True, tag="set_fitness/1"):
     """A node can lead, or cannot for a reason (not empty then), as a full disk."""
 
     node: Text
@@ -80,7 +80,7 @@ class SetFitness(Command, frozen=True, tag="set_fitness/1"):
     unfit_reason: Text = ""
 
 
-class LeaveNode(Command, frozen=True, tag="leave_node/1"):
+class DecommissionNode(Command, frozen=True, tag="leave_node/1"):
     """A node is to give away all that it has, then go.
 
     With ``fewer_replicas`` also where the others are too few for as many replicas as there are: for
@@ -136,7 +136,7 @@ class DeleteTopic(Command, frozen=True, tag="delete_topic/1"):
     topic_id: Count
 
 
-class ForgetTopic(Command, frozen=True, tag="forget_topic/1"):
+class RemoveTopic(Command, frozen=True, tag="forget_topic/1"):
     """All nodes have deleted their files of a topic: its name is free again."""
 
     name: Text
@@ -194,7 +194,7 @@ class ElectLeader(PartitionCommand, frozen=True, tag="elect_leader/1"):
     unclean: bool = False
 
 
-class MoveReplicas(PartitionCommand, frozen=True, tag="move_replicas/1"):
+class ReassignPartition(PartitionCommand, frozen=True, tag="move_replicas/1"):
     """Plan other replicas, in preferred order. Where only the order differs it is done at once.
 
     With ``by_name`` people ask for just these: as many are wanted from then on.
@@ -204,11 +204,11 @@ class MoveReplicas(PartitionCommand, frozen=True, tag="move_replicas/1"):
     by_name: bool = False
 
 
-class StartMove(PartitionCommand, frozen=True, tag="start_move/1"):
+class StartReassignment(PartitionCommand, frozen=True, tag="start_move/1"):
     """Let a planned move begin: the new nodes copy from now on."""
 
 
-class CancelMove(PartitionCommand, frozen=True, tag="cancel_move/1"):
+class CancelReassignment(PartitionCommand, frozen=True, tag="cancel_move/1"):
     """Give a planned or begun move up: the replicas stay what they were.
 
     With ``by_name`` people want that: no more replicas than these are wanted then.
@@ -217,11 +217,11 @@ class CancelMove(PartitionCommand, frozen=True, tag="cancel_move/1"):
     by_name: bool = False
 
 
-class FinishMove(PartitionCommand, frozen=True, tag="finish_move/1"):
+class FinishReassignment(PartitionCommand, frozen=True, tag="finish_move/1"):
     """The replicas become the target; all of it must be in sync."""
 
 
-class MarkDamaged(Command, frozen=True, tag="mark_damaged/1"):
+class MarkReplicaDamaged(Command, frozen=True, tag="mark_damaged/1"):
     """A node's replica has frames that fail their check. ``value`` is the partition's version."""
 
     topic: Text
@@ -231,7 +231,7 @@ class MarkDamaged(Command, frozen=True, tag="mark_damaged/1"):
     incarnation: Count
 
 
-class MarkRepaired(Command, frozen=True, tag="mark_repaired/1"):
+class MarkReplicaRepaired(Command, frozen=True, tag="mark_repaired/1"):
     """A node's replica is whole again. ``value`` is the partition's version."""
 
     topic: Text
@@ -241,7 +241,7 @@ class MarkRepaired(Command, frozen=True, tag="mark_repaired/1"):
     incarnation: Count
 
 
-class ChangeSettings(Command, frozen=True, tag="change_settings/1"):
+class AlterClusterSettings(Command, frozen=True, tag="change_settings/1"):
     """Change the cluster's settings; None leaves one as it is. ``value`` is their version."""
 
     version: Count
@@ -255,27 +255,27 @@ AnyCommand = (
     RegisterNode
     | FenceNode
     | UnfenceNode
-    | EmptyNode
-    | BeginAgain
-    | SetFitness
-    | LeaveNode
+    | ReportDataLoss
+    | ForceNewCluster
+    | SetNodeHealth
+    | DecommissionNode
     | RemoveNode
     | CreateTopic
     | AlterTopic
     | AddPartitions
     | DeleteTopic
-    | ForgetTopic
+    | RemoveTopic
     | PutGroup
     | DeleteGroup
     | AlterInSync
     | ElectLeader
-    | MoveReplicas
-    | StartMove
-    | CancelMove
-    | FinishMove
-    | MarkDamaged
-    | MarkRepaired
-    | ChangeSettings
+    | ReassignPartition
+    | StartReassignment
+    | CancelReassignment
+    | FinishReassignment
+    | MarkReplicaDamaged
+    | MarkReplicaRepaired
+    | AlterClusterSettings
 )
 
 
@@ -294,18 +294,18 @@ def encode_command(command: AnyCommand) -> bytes:
 
 
 def decode_command(data: bytes) -> AnyCommand:
-    """Return the command that :func:`encode_command` wrote; raise ``Refusal`` for anything else."""
+    """Return the command in some bytes; raise ``CommandRejected`` if there is none."""
     if len(data) > limits.METADATA_COMMAND_BYTES_MAX:
-        raise Refusal("too_large", f"a command of {len(data)} bytes is over the limit")
+        raise CommandRejected("too_large", f"a command of {len(data)} bytes is over the limit")
     try:
         return _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         tag = _tag(data)
         if tag is not None and tag not in TAGS:
-            raise Refusal(
+            raise CommandRejected(
                 "unknown_command", f"this version of goq does not know the command {tag[:80]!r}"
             ) from None
-        raise Refusal("malformed_command", "the command cannot be read") from None
+        raise CommandRejected("malformed_command", "the command cannot be read") from None
 
 
 def _tag(data: bytes) -> str | None:

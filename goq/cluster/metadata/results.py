@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from goq import limits
-from goq.cluster.metadata.state import State
+from goq.cluster.metadata.state import MetadataState
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted", forbid_unknown_fields=True):
@@ -22,26 +22,26 @@ class Accepted(msgspec.Struct, frozen=True, tag="accepted", forbid_unknown_field
     value: int = 0
 
 
-class Refused(msgspec.Struct, frozen=True, tag="refused", forbid_unknown_fields=True):
+class Rejected(msgspec.Struct, frozen=True, tag="refused", forbid_unknown_fields=True):
     """The command changed nothing. ``code`` is stable, ``detail`` says why and what to do."""
 
     code: str
     detail: str
 
 
-Result = Accepted | Refused
+Result = Accepted | Rejected
 
 
 class Applied(NamedTuple):
     """A state, and what the command that led to it came to."""
 
-    state: State
+    state: MetadataState
     result: Result
 
 
-class Refusal(Exception):
+class CommandRejected(Exception):
     """Raised inside of a command's rules, to end it; never leaves ``apply``."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(detail)
-        self.result = Refused(code, detail[: limits.REASON_CHARS_MAX])
+        self.result = Rejected(code, detail[: limits.REASON_CHARS_MAX])

@@ -1,6 +1,6 @@
 """The state that all nodes of a cluster agree on: values only, never changed in place.
 
-Who holds a reference to a :class:`State` may read it on any thread for as long as it likes: a
+A :class:`MetadataState` may be read on any thread: a
 command makes a new state, which shares with the old one whatever it did not change.
 """
 
@@ -20,7 +20,7 @@ class NodeStatus(StrEnum):
     FENCED = "fenced"
 
 
-class Node(msgspec.Struct, frozen=True):
+class NodeMetadata(msgspec.Struct, frozen=True):
     """A node of the cluster. ``incarnation`` rises with each of its starts.
 
     ``leaving`` is no status: a leaving node may also go silent, and must still leave afterwards.
@@ -54,7 +54,7 @@ class Node(msgspec.Struct, frozen=True):
         return self.is_up and self.can_lead and not self.leaving
 
 
-class Partition(msgspec.Struct, frozen=True):
+class PartitionMetadata(msgspec.Struct, frozen=True):
     """Where a partition is and who leads it. Tuples hold ids of nodes.
 
     ``replicas`` are in preferred order: the first leads if it can. ``in_sync`` have everything
@@ -116,7 +116,7 @@ class Partition(msgspec.Struct, frozen=True):
         return self.target or self.replicas
 
 
-class Topic(msgspec.Struct, frozen=True):
+class TopicMetadata(msgspec.Struct, frozen=True):
     """A topic. ``topic_id`` is the index of the command that made it.
 
     A topic made anew under an old name has another id. ``settings`` are those that were written
@@ -127,12 +127,12 @@ class Topic(msgspec.Struct, frozen=True):
     name: str
     topic_id: int
     settings: Mapping[str, str]
-    partitions: tuple[Partition, ...]
+    partitions: tuple[PartitionMetadata, ...]
     deleting: bool = False
     version: int = 1
 
 
-class Group(msgspec.Struct, frozen=True):
+class GroupMetadata(msgspec.Struct, frozen=True):
     """A group's own settings."""
 
     settings: Mapping[str, str]
@@ -149,40 +149,42 @@ class ClusterSettings(msgspec.Struct, frozen=True):
     version: int = 1
 
 
-class State(msgspec.Struct, frozen=True):
+class MetadataState(msgspec.Struct, frozen=True):
     """Everything. ``version`` is the index of the last command that was applied.
 
     ``groups`` are by topic, then by name.
     """
 
     version: int = 0
-    nodes: Mapping[str, Node] = {}
-    topics: Mapping[str, Topic] = {}
-    groups: Mapping[str, Mapping[str, Group]] = {}
+    nodes: Mapping[str, NodeMetadata] = {}
+    topics: Mapping[str, TopicMetadata] = {}
+    groups: Mapping[str, Mapping[str, GroupMetadata]] = {}
     settings: ClusterSettings = ClusterSettings()
 
 
-class Place(NamedTuple):
+class TopicPartition(NamedTuple):
     """Which partition."""
 
     topic: str
     partition: int
 
 
-def places(state: State) -> Iterator[tuple[Place, Topic, Partition]]:
+def active_partitions(
+    state: MetadataState,
+) -> Iterator[tuple[TopicPartition, TopicMetadata, PartitionMetadata]]:
     """Yield the partitions of all topics that are not being deleted, in the order of names."""
     for name in sorted(state.topics):
         topic = state.topics[name]
         if not topic.deleting:
             for number, partition in enumerate(topic.partitions):
-                yield Place(name, number), topic, partition
+                yield TopicPartition(name, number), topic, partition
 
 
-def partition_count(state: State) -> int:
+def partition_count(state: MetadataState) -> int:
     """Return how many partitions there are, those of topics being deleted included."""
     return sum(len(topic.partitions) for topic in state.topics.values())
 
 
-def encode_state(state: State) -> bytes:
+def encode_state(state: MetadataState) -> bytes:
     """Return the state as bytes: equal states give equal bytes."""
     return msgspec.msgpack.encode(state, order="deterministic")

@@ -4,7 +4,7 @@ A file of its own beside ``node.db``: a snapshot of the cluster replaces it as a
 true of this node alone, as its segments and its starts, must outlive that.
 
 The tables change in one transaction with the applied index and with the memory of requests, which
-``SqliteMachine`` keeps. The state is also in memory, as values that never change.
+``SqliteStateMachine`` keeps. The state is also in memory, as values that never change.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from msgspec.structs import replace
 
 from goq.cluster.metadata import tables
 from goq.cluster.metadata.apply import apply_bytes
-from goq.cluster.metadata.results import Accepted, Refused, Result
-from goq.cluster.metadata.state import State
+from goq.cluster.metadata.results import Accepted, Rejected, Result
+from goq.cluster.metadata.state import MetadataState
 from goq.cluster.raft.codec import COMMAND_VERSION
 from goq.cluster.raft.state_machine import state_machine as raft
-from goq.cluster.raft.state_machine.sqlite import SqliteMachine
+from goq.cluster.raft.state_machine.sqlite import SqliteStateMachine
 from goq.errors import CorruptData
 
 FILE_NAME = "metadata.db"
-Listener = Callable[[State], None]
+Listener = Callable[[MetadataState], None]
 _log = logging.getLogger("goq.cluster")
 
 
-class MetadataMachine:
+class MetadataStateMachine:
     """A state machine for Raft: see ``goq.cluster.raft.StateMachine``, whose rules hold here.
 
     One thread applies. ``state`` may be read on any thread: a reference that stays as it is.
@@ -41,17 +41,17 @@ class MetadataMachine:
     def __init__(self, folder: Path) -> None:
         """Open, or begin, what is in ``folder``; raise ``CorruptData`` if that cannot be read."""
         self._index = 0
-        self._changed: State | None = None
+        self._changed: MetadataState | None = None
         self._listeners: list[Listener] = []
         path = folder / FILE_NAME
         try:
-            self._machine = SqliteMachine(path, tables.SCHEMA, self._change)
+            self._machine = SqliteStateMachine(path, tables.SCHEMA, self._change)
             try:
                 self.state = self._loaded()
             except BaseException:
                 self._machine.close()
                 raise
-        except (sqlite3.DatabaseError, raft.MachineFailed) as error:
+        except (sqlite3.DatabaseError, raft.StateMachineFailed) as error:
             raise CorruptData(
                 f"{path} cannot be used: {error}; remove this node from the cluster, and let it"
                 " join again with an empty folder: the others have what was in it"
@@ -69,8 +69,8 @@ class MetadataMachine:
         """
         self._listeners.append(listener)
 
-    def apply(self, request: raft.Request, index: int) -> Any:
-        """Apply a request unless it was; return what :func:`result_of` reads.
+    def apply(self, request: raft.Proposal, index: int) -> Any:
+        """Apply a request unless it was; return what :func:`decode_result` reads.
 
         A refusal by the metadata's rules is an answer like any other, with a code of its own;
         ``raft.Refused`` is only what a request was refused for before it came to them. Raises
@@ -104,23 +104,25 @@ class MetadataMachine:
         """Close the database; ``state`` stays readable."""
         self._machine.close()
 
-    def _change(self, db: sqlite3.Connection, request: raft.Request) -> Any:
+    def _change(self, db: sqlite3.Connection, request: raft.Proposal) -> Any:
         if request.version != COMMAND_VERSION or not isinstance(request.command, bytes):
             unknown = f"this version of goq does not read requests of version {request.version}"
-            return msgspec.to_builtins(Refused("unknown_command", unknown))
+            return msgspec.to_builtins(Rejected("unknown_command", unknown))
         state, result = apply_bytes(self.state, request.command, self._index)
         if isinstance(result, Accepted):
-            tables.save(db, self.state, state)
+            tables.save_state(db, self.state, state)
             self._changed = state
         return msgspec.to_builtins(result)
 
-    def _loaded(self) -> State:
+    def _loaded(self) -> MetadataState:
         try:
-            return tables.load(self._machine.connection, self.applied_index)
+            return tables.load_state(self._machine.connection, self.applied_index)
         except (sqlite3.Error, msgspec.MsgspecError) as error:
-            raise raft.MachineFailed(f"the cluster's metadata cannot be read: {error}") from error
+            raise raft.StateMachineFailed(
+                f"the cluster's metadata cannot be read: {error}"
+            ) from error
 
-    def _publish(self, state: State) -> None:
+    def _publish(self, state: MetadataState) -> None:
         self.state = state
         for listener in self._listeners:
             try:
@@ -129,9 +131,9 @@ class MetadataMachine:
                 _log.exception("a listener to the cluster's metadata failed")
 
 
-def result_of(answer: Any) -> Result:
-    """Return what an answer of :meth:`MetadataMachine.apply` says, also one that came by Raft."""
+def decode_result(answer: Any) -> Result:
+    """Return what an answer of :meth:`MetadataStateMachine.apply` says."""
     if isinstance(answer, raft.Refused):
-        return Refused(answer.code, answer.detail)
-    result: Result = msgspec.convert(answer, Accepted | Refused)
+        return Rejected(answer.code, answer.detail)
+    result: Result = msgspec.convert(answer, Accepted | Rejected)
     return result

@@ -22,11 +22,11 @@ import msgspec
 
 from goq.cluster.metadata.state import (
     ClusterSettings,
-    Group,
-    Node,
-    Partition,
-    State,
-    Topic,
+    GroupMetadata,
+    MetadataState,
+    NodeMetadata,
+    PartitionMetadata,
+    TopicMetadata,
 )
 
 SCHEMA = """
@@ -61,30 +61,33 @@ CREATE TABLE IF NOT EXISTS cluster (
 _LISTS = ("replicas", "in_sync", "target", "damaged", "returned")
 
 
-def load(db: sqlite3.Connection, version: int) -> State:
+def load_state(db: sqlite3.Connection, version: int) -> MetadataState:
     """Return the state that the tables hold; raise ``msgspec.ValidationError`` if they cannot."""
-    partitions: dict[str, list[Partition]] = {}
+    partitions: dict[str, list[PartitionMetadata]] = {}
     for row in _rows(db, "partitions", "topic, partition", *_LISTS):
         partitions.setdefault(row["topic"], []).append(
-            msgspec.convert(row, Partition, strict=False)
+            msgspec.convert(row, PartitionMetadata, strict=False)
         )
     topics = {
         row["name"]: msgspec.convert(
-            {**row, "partitions": partitions.get(row["name"], ())}, Topic, strict=False
+            {**row, "partitions": partitions.get(row["name"], ())}, TopicMetadata, strict=False
         )
         for row in _rows(db, "topics", "name", "settings")
     }
-    groups: dict[str, dict[str, Group]] = {}
+    groups: dict[str, dict[str, GroupMetadata]] = {}
     for row in _rows(db, "groups", "topic, name", "settings"):
-        groups.setdefault(row["topic"], {})[row["name"]] = msgspec.convert(row, Group)
+        groups.setdefault(row["topic"], {})[row["name"]] = msgspec.convert(row, GroupMetadata)
     nodes = {
-        row["id"]: msgspec.convert(row, Node, strict=False) for row in _rows(db, "nodes", "id")
+        row["id"]: msgspec.convert(row, NodeMetadata, strict=False)
+        for row in _rows(db, "nodes", "id")
     }
     settings = [msgspec.convert(row, ClusterSettings) for row in _rows(db, "cluster", "id")]
-    return State(version, nodes, topics, groups, settings[0] if settings else ClusterSettings())
+    return MetadataState(
+        version, nodes, topics, groups, settings[0] if settings else ClusterSettings()
+    )
 
 
-def save(db: sqlite3.Connection, before: State, after: State) -> None:
+def save_state(db: sqlite3.Connection, before: MetadataState, after: MetadataState) -> None:
     """Write what differs between two states. The caller has a transaction open."""
     for name, node in _changes(before.nodes, after.nodes):
         _write(db, "nodes", {"id": name}, node)
@@ -98,7 +101,7 @@ def save(db: sqlite3.Connection, before: State, after: State) -> None:
 
 
 def _save_topic(
-    db: sqlite3.Connection, name: str, before: Topic | None, after: Topic | None
+    db: sqlite3.Connection, name: str, before: TopicMetadata | None, after: TopicMetadata | None
 ) -> None:
     _write(db, "topics", {"name": name}, after, without=("partitions",))
     old = dict(enumerate(() if before is None else before.partitions))

@@ -3,12 +3,3 @@
 The library below is PySyncObj, of one exact version and with its faults mended; nothing outside of
 this package imports it. ``docs/internals/raft.md`` says what is promised and why.
 """
-
-from goq.cluster.raft.state_machine.state_machine import (
-    MachineFailed,
-    Refused,
-    Request,
-    StateMachine,
-)
-
-__all__ = ["MachineFailed", "Refused", "Request", "StateMachine"]

@@ -1,6 +1,6 @@
 """What travels and what is kept, as plain data: msgpack of fixed shapes, never pickle.
 
-A command in the log is its kind in one byte and a body: ``REGULAR`` a :class:`Request`, ``NO_OP``
+A command in the log is its kind in one byte and a body: ``REGULAR`` a :class:`Proposal`, ``NO_OP``
 nothing, ``MEMBERSHIP`` ``[operation, member]``. A message is a map whose ``type`` is one of the
 structs below; the library passes it on as a ``dict`` with these same keys.
 """
@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from goq import limits
-from goq.cluster.raft.state_machine.state_machine import Request
+from goq.cluster.raft.state_machine.state_machine import Proposal
 from goq.errors import InvalidInput, TooLarge
 
 COMMAND_VERSION = 1
@@ -119,7 +119,7 @@ _messages = msgspec.msgpack.Decoder(
     | ApplyCommandResponse,
     strict=True,
 )
-_requests = msgspec.msgpack.Decoder(Request, strict=True)
+_requests = msgspec.msgpack.Decoder(Proposal, strict=True)
 _changes = msgspec.msgpack.Decoder(MemberChange, strict=True)
 _encoder = msgspec.msgpack.Encoder()
 
@@ -144,7 +144,7 @@ def decode_message(data: bytes | memoryview) -> dict[str, Any]:
     return fields
 
 
-def encode_request(request: Request) -> bytes:
+def encode_proposal(request: Proposal) -> bytes:
     """Return a command's bytes without its kind.
 
     Raises ``TooLarge``, and ``InvalidInput`` for what is not plain data.
@@ -160,7 +160,7 @@ def encode_request(request: Request) -> bytes:
     return data
 
 
-def decode_request(command: bytes) -> Request:
+def decode_proposal(command: bytes) -> Proposal:
     """Return the request in a ``REGULAR`` command; ``InvalidInput`` if there is none."""
     return _decoded(_requests, command)  # type: ignore[no-any-return]
 
@@ -188,7 +188,7 @@ def check_command(command: bytes) -> None:
     if command[:1] == bytes((MEMBERSHIP,)):
         decode_change(command)
     elif command[:1] == bytes((REGULAR,)):
-        decode_request(command)
+        decode_proposal(command)
     elif command != NO_OP_COMMAND:
         raise InvalidInput("not a command of the Raft log")
 

@@ -9,17 +9,61 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
+from pysyncobj import SyncObjConf
+
+from goq import limits
 from goq.cluster.raft.log.journal import FILE_NAME
-from goq.cluster.raft.member import Member, in_order
-from goq.cluster.raft.pysyncobj.raft import Callback, HardenedSyncObj
-from goq.cluster.raft.state_machine.state_machine import StateMachine
-from goq.cluster.raft.state_machine.watched import Applied, WatchedMachine
-from goq.cluster.raft.timing import Timing
+from goq.cluster.raft.member import RaftMember, sorted_members
+from goq.cluster.raft.pysyncobj.hardened_sync_obj import Callback, HardenedSyncObj
+from goq.cluster.raft.state_machine.state_machine import (
+    AppliedEntry,
+    RecordingStateMachine,
+    StateMachine,
+)
 from goq.cluster.raft.transport.link import Credentials
-from goq.cluster.raft.transport.peer_identity import Strangers
-from goq.cluster.raft.transport.transport import Pace, SecureTransport
+from goq.cluster.raft.transport.peer_identity import PeerIdentity
+from goq.cluster.raft.transport.transport import ConnectionTiming, SecureTransport
 from goq.errors import StorageFull
 from goq.storage.disk import Disk
+
+
+@dataclass(frozen=True, slots=True)
+class RaftTiming:
+    """Seconds. A follower that hears no heartbeat for ``election_min_s`` to ``election_max_s``
+    stands for election; a leader that hears no majority for ``fallback_s`` steps down.
+
+    ``log_entries`` is how many entries the log may have before it is cut to half of that.
+    """
+
+    heartbeat_s: float = 0.1
+    election_min_s: float = 0.4
+    election_max_s: float = 0.8
+    fallback_s: float = 1.0
+    log_entries: int = 20_000
+    batch_bytes: int = 64 * limits.KIB
+    piece_bytes: int = 256 * limits.KIB
+
+    def conf(self) -> SyncObjConf:
+        """Return this as the library takes it."""
+        conf = SyncObjConf(
+            autoTick=False,
+            appendEntriesUseBatch=True,
+            appendEntriesPeriod=self.heartbeat_s,
+            raftMinTimeout=self.election_min_s,
+            raftMaxTimeout=self.election_max_s,
+            leaderFallbackTimeout=self.fallback_s,
+            connectionTimeout=max(2.0, self.election_max_s),
+            commandsWaitLeader=False,
+            commandsQueueSize=2 * limits.RAFT_COMMANDS_WAITING_MAX,
+            dynamicMembershipChange=True,
+            useFork=False,
+            logCompactionMinEntries=self.log_entries,
+            logCompactionBatchSize=self.piece_bytes,
+            appendEntriesBatchSizeBytes=self.batch_bytes,
+        )
+        conf.validate()
+        return conf
+
 
 _RETRY_S = 0.1
 _log = logging.getLogger(__name__)
@@ -40,14 +84,14 @@ class RaftSettings:
     folder: Path
     credentials: Credentials
     others: tuple[str, ...] = ()
-    timing: Timing = field(default_factory=Timing)
-    pace: Pace = field(default_factory=Pace)
+    timing: RaftTiming = field(default_factory=RaftTiming)
+    pace: ConnectionTiming = field(default_factory=ConnectionTiming)
     disk: str = ""
     known_disk: Callable[[str], str] = lambda _id: ""
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class RaftStatus:
     """How things stand, as far as this member knows: its leader may be deposed already.
 
     ``failure`` says why the member has stopped, if it has. ``refused`` are members that come with
@@ -80,12 +124,12 @@ class Driver:
         *,
         disk: Disk,
         random: Random,
-        on_view: Callable[[View], None],
-        on_applied: Callable[[list[Applied]], None],
+        on_view: Callable[[RaftStatus], None],
+        on_applied: Callable[[list[AppliedEntry]], None],
     ) -> None:
-        self.view = View()
+        self.view = RaftStatus()
         self._settings = settings
-        self._machine = WatchedMachine(machine)
+        self._machine = RecordingStateMachine(machine)
         self._disk = disk
         self._random = random
         self._on_view = on_view
@@ -97,7 +141,7 @@ class Driver:
         self._raft: HardenedSyncObj | None = None
         self._transport: SecureTransport | None = None
         is_new = FILE_NAME not in disk.names(settings.folder)
-        self._strangers = Strangers(settings.disk, settings.known_disk, is_new=is_new)
+        self._strangers = PeerIdentity(settings.disk, settings.known_disk, is_new=is_new)
 
     async def start(self) -> None:
         """Open the folder, listen, and begin to tick."""
@@ -137,9 +181,11 @@ class Driver:
     def transfer(self, to: str | None, callback: Callback) -> None:
         """Hand the leadership over, to the member that is furthest if none is named."""
         if self._raft is not None:
-            self._raft.transferLeadership(None if to is None else Member(to), callback)
+            self._raft.transferLeadership(None if to is None else RaftMember(to), callback)
 
-    def _make_transport(self, raft: object, member: Member, others: set[Member]) -> SecureTransport:
+    def _make_transport(
+        self, raft: object, member: RaftMember, others: set[RaftMember]
+    ) -> SecureTransport:
         self._transport = SecureTransport(
             raft,
             member,
@@ -188,13 +234,13 @@ class Driver:
             self._on_applied(news)
         leader = raft._getLeader()
         before = self.view
-        self.view = View(
+        self.view = RaftStatus(
             None if leader is None else str(leader.id),
             raft._isLeader(),
             raft.raftCurrentTerm,
             raft.raftCommitIndex,
             raft.raftLastApplied,
-            tuple(node.spec for node in in_order({*raft.otherNodes, raft.selfNode})),
+            tuple(node.spec for node in sorted_members({*raft.otherNodes, raft.selfNode})),
             raft.hasQuorum,
             refused=self._strangers.seen(self._loop.time()),
             refused_by=self._strangers.refused_by(self._loop.time()),
@@ -205,9 +251,9 @@ class Driver:
     def _fail(self, error: Exception) -> None:
         _log.critical("this member of the cluster stops: %s", error)
         self.stop()
-        self.view = View(members=self.view.members, failure=str(error))
+        self.view = RaftStatus(members=self.view.members, failure=str(error))
         self._on_view(self.view)
 
 
-def _essence(view: View) -> tuple[object, ...]:
+def _essence(view: RaftStatus) -> tuple[object, ...]:
     return view.leader, view.is_leader, view.term, view.members, view.refused, view.refused_by

@@ -14,7 +14,7 @@ from goq import limits
 from goq.errors import InvalidInput
 
 
-class Member(Node):  # type: ignore[misc]
+class RaftMember(Node):  # type: ignore[misc]
     """A member; ``spec`` is ``id``, ``id=host:port`` or ``id=host:port/disk``.
 
     Equal by the id alone. ``disk`` is the id of its disk, empty while the log does not say it.
@@ -46,13 +46,13 @@ def check_member(spec: str) -> str:
     return spec
 
 
-def in_order(members: Iterable[Member]) -> list[Member]:
+def sorted_members(members: Iterable[RaftMember]) -> list[RaftMember]:
     """Return members in order of their ids, which a set has not."""
     return sorted(members, key=lambda member: str(member.id))
 
 
-def changed(members: list[str], operation: str, spec: str) -> list[str]:
+def members_after(members: list[str], operation: str, spec: str) -> list[str]:
     """Return the members after one was added or removed."""
-    id_ = Member(spec).id
-    others = [other for other in members if Member(other).id != id_]
+    id_ = RaftMember(spec).id
+    others = [other for other in members if RaftMember(other).id != id_]
     return sorted([*others, spec]) if operation == "add" else others

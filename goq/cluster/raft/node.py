@@ -14,10 +14,14 @@ from pysyncobj import FAIL_REASON
 
 from goq import limits
 from goq.cluster.raft import codec
-from goq.cluster.raft.driver import Driver, RaftSettings, View
-from goq.cluster.raft.member import Member, check_member
-from goq.cluster.raft.state_machine.state_machine import Refused, Request, StateMachine
-from goq.cluster.raft.state_machine.watched import Applied
+from goq.cluster.raft.driver import Driver, RaftSettings, RaftStatus
+from goq.cluster.raft.member import RaftMember, check_member
+from goq.cluster.raft.state_machine.state_machine import (
+    AppliedEntry,
+    Proposal,
+    Refused,
+    StateMachine,
+)
 from goq.errors import (
     BY_CODE,
     Conflict,
@@ -48,8 +52,8 @@ class RaftNode:
         settings: RaftSettings,
         machine: StateMachine,
         *,
-        on_view: Callable[[View], None] = lambda _view: None,
-        on_applied: Callable[[list[Applied]], None] = lambda _applied: None,
+        on_view: Callable[[RaftStatus], None] = lambda _view: None,
+        on_applied: Callable[[list[AppliedEntry]], None] = lambda _applied: None,
         disk: Disk | None = None,
         random: Random | None = None,
     ) -> None:
@@ -93,9 +97,9 @@ class RaftNode:
         self._give_up(ShuttingDown("this node is stopping; ask another one"))
 
     @property
-    def view(self) -> View:
+    def view(self) -> RaftStatus:
         """How things stand, as this member knows."""
-        return View() if self._driver is None else self._driver.view
+        return RaftStatus() if self._driver is None else self._driver.view
 
     @property
     def leader(self) -> str | None:
@@ -122,7 +126,7 @@ class RaftNode:
         have been, or still may be: then the same ``request`` may be proposed again, soon.
         """
         request = request or self.new_request()
-        body = codec.encode_request(Request(codec.COMMAND_VERSION, *request, command))
+        body = codec.encode_proposal(Proposal(codec.COMMAND_VERSION, *request, command))
         result = await self._agreed(codec.REGULAR, body, timeout_s)
         if isinstance(result, Refused):
             raise BY_CODE.get(result.code, GoqError)(result.detail)
@@ -194,7 +198,7 @@ class RaftNode:
         raise Unavailable("the cluster has no leader that this node can reach; try again")
 
     async def _change(self, operation: str, spec: str, timeout_s: float) -> None:
-        id_ = str(Member(spec).id)
+        id_ = str(RaftMember(spec).id)
         what = f"the change of members was not agreed on: {operation} {id_}"
         async with self._changing, _deadline(timeout_s, what):
             while True:
@@ -242,7 +246,7 @@ class RaftNode:
         self._watching.add(changed)
         return changed
 
-    def _viewed(self, view: View) -> None:
+    def _viewed(self, view: RaftStatus) -> None:
         for changed in self._watching:
             _resolve(changed, None)
         self._watching.clear()
@@ -313,4 +317,4 @@ async def _deadline(timeout_s: float, what: str) -> AsyncIterator[None]:
 
 
 def _id(spec: str) -> str:
-    return str(Member(spec).id)
+    return str(RaftMember(spec).id)

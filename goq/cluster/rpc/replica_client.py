@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from goq import limits
-from goq.cluster.metadata.state import State
+from goq.cluster.metadata.state import MetadataState
 from goq.cluster.replication.archive_sync import ArchiveRequest
 from goq.cluster.replication.protocol import FetchRequest, FetchResponse, decode_response, encode
 from goq.cluster.replication.repair.protocol import (
@@ -26,7 +26,7 @@ FETCH, REPAIR, ARCHIVE = "/cluster/fetch", "/cluster/mend", "/cluster/archive"
 class ReplicaClient:
     """Calls nodes by their ids: where they are is in the state."""
 
-    def __init__(self, state: Callable[[], State], calling: RpcClient) -> None:
+    def __init__(self, state: Callable[[], MetadataState], calling: RpcClient) -> None:
         self._state = state
         self._calling = calling
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from goq.cluster.metadata.client import Proposing
+from goq.cluster.metadata.client import MetadataClient
 from goq.cluster.metadata.commands import (
     AlterInSync,
+    DecommissionNode,
     FenceNode,
-    LeaveNode,
     RegisterNode,
     RemoveNode,
 )
-from goq.cluster.metadata.state_machine import MetadataMachine
+from goq.cluster.metadata.state_machine import MetadataStateMachine
 from goq.cluster.raft.node import RaftNode
 from goq.errors import Conflict, GoqError, NodeNotFound, TopicNotFound
 from tests.support.metadata.local_raft import proposing
@@ -33,7 +33,7 @@ def test_what_is_accepted_is_known_on_return() -> None:
 @pytest.mark.parametrize(
     ("command", "error"),
     [
-        (LeaveNode("n9"), NodeNotFound),
+        (DecommissionNode("n9"), NodeNotFound),
         (RemoveNode("n1"), Conflict),
         (AlterInSync("t", 1, 0, 1, "n1", 1, {"n1": 1}), TopicNotFound),
     ],
@@ -51,11 +51,11 @@ def test_what_is_refused_is_known_not_to_be_done_by_a_real_group_too(tmp_path: P
         [spec] = specs = member_specs(1)
         name = spec.partition("=")[0]
         (tmp_path / name).mkdir()
-        machine = MetadataMachine(tmp_path / name)
+        machine = MetadataStateMachine(tmp_path / name)
         raft = RaftNode(settings_of(spec, specs, tmp_path, PATIENT), machine)
         await raft.start()
         try:
-            cluster = Proposing(raft, machine)
+            cluster = MetadataClient(raft, machine)
             await cluster.propose(RegisterNode("n1", 2, "http://h:1", "h:2", None), 60.0)
             with pytest.raises(Conflict):
                 await cluster.propose(FenceNode("n1", 1), 60.0)

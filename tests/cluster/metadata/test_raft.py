@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from goq.cluster.metadata.commands import encode_command
-from goq.cluster.metadata.results import Accepted, Refused
-from goq.cluster.metadata.state import State, encode_state
-from goq.cluster.metadata.state_machine import MetadataMachine, result_of
+from goq.cluster.metadata.results import Accepted, Rejected
+from goq.cluster.metadata.state import MetadataState, encode_state
+from goq.cluster.metadata.state_machine import MetadataStateMachine, decode_result
 from goq.cluster.raft.node import RaftNode
 from tests.support.metadata.random_commands import Commands
 from tests.support.raft.group import PATIENT, member_specs, settings_of
@@ -23,7 +23,7 @@ class Running:
     def __init__(self, spec: str, specs: list[str], folder: Path) -> None:
         own = folder / spec.partition("=")[0]
         own.mkdir(exist_ok=True)
-        self.machine = MetadataMachine(own)
+        self.machine = MetadataStateMachine(own)
         self.node = RaftNode(settings_of(spec, specs, folder, PATIENT), self.machine)
 
     async def stop(self) -> None:
@@ -42,8 +42,8 @@ def same_state(members: list[Running]) -> bool:
     return len({shown(member.machine.state) for member in members}) == 1
 
 
-def shown(state: State) -> bytes:
-    return encode_state(State(0, state.nodes, state.topics, state.groups, state.settings))
+def shown(state: MetadataState) -> bytes:
+    return encode_state(MetadataState(0, state.nodes, state.topics, state.groups, state.settings))
 
 
 async def propose_some(members: list[Running], commands: Commands, count: int) -> set[type]:
@@ -53,7 +53,7 @@ async def propose_some(members: list[Running], commands: Commands, count: int) -
         member = members[number % len(members)]
         command = commands.next(member.machine.state)
         answer = await member.node.propose(encode_command(command), WAIT_S)
-        kinds.add(type(result_of(answer)))
+        kinds.add(type(decode_result(answer)))
     return kinds
 
 
@@ -65,7 +65,7 @@ def test_members_come_to_the_same_state_also_after_one_was_away(tmp_path: Path) 
         try:
             await asyncio.gather(*(member.node.start() for member in members))
             kinds = await propose_some(members, commands, 60)
-            assert kinds == {Accepted, Refused}
+            assert kinds == {Accepted, Rejected}
             await until(lambda: same_state(members))
             away = members.pop()
             await away.stop()

@@ -11,7 +11,7 @@ from pysyncobj import FAIL_REASON
 from goq import limits
 from goq.cluster.raft import codec
 from goq.cluster.raft.member import check_member
-from goq.cluster.raft.state_machine.state_machine import Request
+from goq.cluster.raft.state_machine.state_machine import Proposal
 from goq.errors import InvalidInput, TooLarge
 from tests.support.raft.node import (
     ManualTime,
@@ -31,13 +31,13 @@ def time() -> Iterator[ManualTime]:
 
 
 def test_a_command_fits_up_to_its_bound() -> None:
-    around = len(codec.encode_request(Request(1, 2**63 - 1, 1, b"x" * 70_000))) - 70_000
-    fits = Request(1, 2**63 - 1, 1, b"x" * (limits.RAFT_COMMAND_BYTES_MAX - around))
-    message = {"type": "apply_command", "command": b"\x00" + codec.encode_request(fits)}
+    around = len(codec.encode_proposal(Proposal(1, 2**63 - 1, 1, b"x" * 70_000))) - 70_000
+    fits = Proposal(1, 2**63 - 1, 1, b"x" * (limits.RAFT_COMMAND_BYTES_MAX - around))
+    message = {"type": "apply_command", "command": b"\x00" + codec.encode_proposal(fits)}
     assert codec.decode_message(codec.encode_message(message)) == message
-    too_large = Request(1, 2**63 - 1, 1, b"x" * (limits.RAFT_COMMAND_BYTES_MAX - around + 1))
+    too_large = Proposal(1, 2**63 - 1, 1, b"x" * (limits.RAFT_COMMAND_BYTES_MAX - around + 1))
     with pytest.raises(TooLarge):
-        codec.encode_request(too_large)
+        codec.encode_proposal(too_large)
 
 
 def test_a_member_is_written_in_few_characters() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from goq.cluster.raft.log.journal import Journal
-from goq.cluster.raft.state_machine.state_machine import Request
+from goq.cluster.raft.state_machine.state_machine import Proposal
 from goq.errors import StorageFull
 from tests.cluster.raft.fuzz.cluster import Cluster
 from tests.cluster.raft.fuzz.hardened import Hardened
@@ -76,7 +76,7 @@ class FullWords(Words):
 
     is_full = False
 
-    def apply(self, request: Request, index: int) -> int:
+    def apply(self, request: Proposal, index: int) -> int:
         if self.is_full:
             raise StorageFull("no room on the disk for the database")
         return super().apply(request, index)

@@ -11,7 +11,7 @@ import pytest
 
 from goq.cluster.raft import codec
 from goq.cluster.raft.log.journal import FILE_NAME, SYNCED_NAME, Journal
-from goq.cluster.raft.state_machine.state_machine import Request
+from goq.cluster.raft.state_machine.state_machine import Proposal
 from goq.errors import CorruptData, StorageFailed, StorageFull
 from tests.support.storage.disk import SimulatedCrash, SimulatedDisk
 
@@ -20,7 +20,7 @@ MEMBERS = ["n1=a:1", "n2=b:2"]
 
 
 def command(number: int) -> bytes:
-    return bytes((codec.REGULAR,)) + codec.encode_request(Request(1, 7, number, f"c{number}"))
+    return bytes((codec.REGULAR,)) + codec.encode_proposal(Proposal(1, 7, number, f"c{number}"))
 
 
 def open_journal(disk: SimulatedDisk) -> Journal:

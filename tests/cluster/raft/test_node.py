@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from goq import limits
-from goq.cluster.raft.member import Member
-from goq.cluster.raft.state_machine.watched import Applied
-from goq.cluster.raft.timing import Timing
+from goq.cluster.raft.driver import RaftTiming
+from goq.cluster.raft.member import RaftMember
+from goq.cluster.raft.state_machine.state_machine import AppliedEntry
 from goq.errors import (
     Conflict,
     CorruptData,
@@ -45,7 +45,9 @@ def run(test: Awaitable[None]) -> None:
 
 
 @asynccontextmanager
-async def group(folder: Path, count: int, timing: Timing = PATIENT) -> AsyncIterator[list[Running]]:
+async def group(
+    folder: Path, count: int, timing: RaftTiming = PATIENT
+) -> AsyncIterator[list[Running]]:
     specs = member_specs(count)
     members = [Running(spec, specs, folder, timing) for spec in specs]
     try:
@@ -151,7 +153,7 @@ def test_without_a_majority_nothing_is_applied_and_that_is_told(tmp_path: Path) 
 
 def test_a_follower_that_was_away_gets_what_it_missed_as_a_snapshot(tmp_path: Path) -> None:
     async def test() -> None:
-        timing = Timing(0.05, 0.6, 1.2, 1.8, log_entries=20, piece_bytes=1000)
+        timing = RaftTiming(0.05, 0.6, 1.2, 1.8, log_entries=20, piece_bytes=1000)
         specs = member_specs(3)
         members = [await Running(spec, specs, tmp_path, timing).start() for spec in specs]
         leader = await leader_of(members)
@@ -159,7 +161,7 @@ def test_a_follower_that_was_away_gets_what_it_missed_as_a_snapshot(tmp_path: Pa
         await leader.set("before", "x")
         await away.stop()
         await asyncio.gather(*(leader.set(f"key {n}", "x" * 100) for n in range(200)))
-        applied: list[Applied] = []
+        applied: list[AppliedEntry] = []
         back = Running(away.spec, [], tmp_path, timing, on_applied=applied.extend)
         assert len(back.rows()) < 10
         await back.start()
@@ -284,7 +286,7 @@ def test_members_are_those_in_the_log_whatever_a_node_is_started_with(tmp_path: 
 
 def test_news_come_in_order_on_the_event_loop(tmp_path: Path) -> None:
     async def test() -> None:
-        applied: list[Applied] = []
+        applied: list[AppliedEntry] = []
         leaders: list[str | None] = []
         specs = member_specs(1)
         member = Running(
@@ -388,7 +390,7 @@ def test_a_member_whose_log_is_gone_does_not_start(tmp_path: Path) -> None:
 def test_an_address_that_cannot_be_had_is_told_at_the_start(tmp_path: Path) -> None:
     async def test() -> None:
         async with group(tmp_path, 1) as (member,):
-            second = Running(f"n9={Member(member.spec).address}", [], tmp_path)
+            second = Running(f"n9={RaftMember(member.spec).address}", [], tmp_path)
             with pytest.raises(OSError, match="address already in use"):
                 await second.start()
             await second.stop()

@@ -12,7 +12,7 @@ import pytest
 
 from goq import limits
 from goq.cluster.raft.log.snapshots import IN_NAME, OUT_NAME
-from goq.cluster.raft.pysyncobj.raft import HardenedSyncObj
+from goq.cluster.raft.pysyncobj.hardened_sync_obj import HardenedSyncObj
 from goq.errors import CorruptData
 from tests.support.raft.node import (
     FOLDER,

@@ -10,41 +10,41 @@ from typing import Any
 import pytest
 
 from goq import limits
-from goq.cluster.raft.state_machine.sqlite import SqliteMachine
-from goq.cluster.raft.state_machine.state_machine import MachineFailed, Refused, Request
+from goq.cluster.raft.state_machine.sqlite import SqliteStateMachine
+from goq.cluster.raft.state_machine.state_machine import Proposal, Refused, StateMachineFailed
 from tests.support.raft.group import SCHEMA, apply_kv, kv_machine
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[SqliteMachine]:
+def machine(tmp_path: Path) -> Iterator[SqliteStateMachine]:
     machine = kv_machine(tmp_path)
     yield machine
     machine.close()
 
 
-def request(sequence: int, *command: str, proposer: int = 7) -> Request:
-    return Request(1, proposer, sequence, list(command) or ["set", f"key {sequence}", "x"])
+def request(sequence: int, *command: str, proposer: int = 7) -> Proposal:
+    return Proposal(1, proposer, sequence, list(command) or ["set", f"key {sequence}", "x"])
 
 
-def rows(machine: SqliteMachine) -> list[Any]:
+def rows(machine: SqliteStateMachine) -> list[Any]:
     return machine.connection.execute("SELECT * FROM kv ORDER BY key").fetchall()
 
 
-def test_a_command_and_its_index_are_there_together(machine: SqliteMachine) -> None:
+def test_a_command_and_its_index_are_there_together(machine: SqliteStateMachine) -> None:
     assert machine.applied_index == 0
     assert machine.apply(request(1), 5) == {"set": "key 1"}
     assert machine.applied_index == 5
     assert rows(machine) == [("key 1", "x", 1)]
 
 
-def test_an_index_that_was_applied_is_not_applied_again(machine: SqliteMachine) -> None:
+def test_an_index_that_was_applied_is_not_applied_again(machine: SqliteStateMachine) -> None:
     machine.apply(request(1), 5)
     assert isinstance(machine.apply(request(2), 5), Refused)
     assert rows(machine) == [("key 1", "x", 1)]
 
 
 def test_a_request_that_comes_again_gets_the_same_result_and_changes_nothing(
-    machine: SqliteMachine,
+    machine: SqliteStateMachine,
 ) -> None:
     for command in (["set", "key", "x"], ["refuse", "key", "y"], ["fail", "key", "z"]):
         first = machine.apply(
@@ -56,7 +56,7 @@ def test_a_request_that_comes_again_gets_the_same_result_and_changes_nothing(
     assert rows(machine) == [("key", "x", 1)]
 
 
-def test_a_refusal_and_an_exception_leave_the_state_as_it_was(machine: SqliteMachine) -> None:
+def test_a_refusal_and_an_exception_leave_the_state_as_it_was(machine: SqliteStateMachine) -> None:
     assert machine.apply(request(1, "refuse", "key", "x"), 1) == Refused(
         "conflict", "key is not to be set"
     )
@@ -68,7 +68,7 @@ def test_a_refusal_and_an_exception_leave_the_state_as_it_was(machine: SqliteMac
 
 
 def test_what_is_remembered_of_a_proposer_is_bounded_and_older_requests_are_refused(
-    machine: SqliteMachine, monkeypatch: pytest.MonkeyPatch
+    machine: SqliteStateMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "RAFT_REQUESTS_REMEMBERED", 10)
     for sequence in range(1, 31):
@@ -82,14 +82,14 @@ def test_what_is_remembered_of_a_proposer_is_bounded_and_older_requests_are_refu
     assert all(sets == 1 for _, _, sets in rows(machine))
 
 
-def test_requests_of_one_proposer_may_come_out_of_order(machine: SqliteMachine) -> None:
+def test_requests_of_one_proposer_may_come_out_of_order(machine: SqliteStateMachine) -> None:
     for index, sequence in enumerate((3, 1, 2, 1, 3), 1):
         machine.apply(request(sequence), index)
     assert [sets for _, _, sets in rows(machine)] == [1, 1, 1]
 
 
 def test_of_proposers_those_that_were_heard_last_are_remembered(
-    machine: SqliteMachine, monkeypatch: pytest.MonkeyPatch
+    machine: SqliteStateMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "RAFT_PROPOSERS_REMEMBERED", 3)
     for index, proposer in enumerate((1, 2, 3, 1, 4), 1):
@@ -102,7 +102,7 @@ def test_a_result_that_is_too_large_to_keep_is_given_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large = "x" * limits.RAFT_RESULT_BYTES_MAX
-    machine = SqliteMachine(tmp_path / "large.db", SCHEMA, lambda _db, _request: large)
+    machine = SqliteStateMachine(tmp_path / "large.db", SCHEMA, lambda _db, _request: large)
     assert machine.apply(request(1), 1) == large
     assert machine.apply(request(1), 2) == Refused(
         "too_large", "applied before, with a result too large to keep"
@@ -130,17 +130,17 @@ def test_a_snapshot_brings_everything_and_the_memory_of_requests_too(tmp_path: P
 
 
 def test_a_snapshot_that_is_none_is_refused_and_the_state_stays(
-    machine: SqliteMachine, tmp_path: Path
+    machine: SqliteStateMachine, tmp_path: Path
 ) -> None:
     machine.apply(request(1), 1)
     (tmp_path / "copy").write_bytes(b"not a database, and quite a bit longer than a header" * 100)
-    with pytest.raises(MachineFailed):
+    with pytest.raises(StateMachineFailed):
         machine.restore(tmp_path / "copy")
     assert rows(machine) == [("key 1", "x", 1)]
 
 
 def test_readers_of_the_database_do_not_keep_a_snapshot_out(
-    machine: SqliteMachine, tmp_path: Path
+    machine: SqliteStateMachine, tmp_path: Path
 ) -> None:
     machine.apply(request(1), 1)
     machine.snapshot(tmp_path / "copy")
@@ -156,8 +156,8 @@ def test_readers_of_the_database_do_not_keep_a_snapshot_out(
 
 
 def test_a_database_that_fails_stops_rather_than_skips(tmp_path: Path) -> None:
-    machine = SqliteMachine(tmp_path / "state.db", "", apply_kv)  # without the table
-    with pytest.raises(MachineFailed, match="no such table"):
+    machine = SqliteStateMachine(tmp_path / "state.db", "", apply_kv)  # without the table
+    with pytest.raises(StateMachineFailed, match="no such table"):
         machine.apply(request(1), 1)
     assert machine.applied_index == 0
     machine.close()

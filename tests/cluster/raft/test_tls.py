@@ -8,10 +8,10 @@ from random import Random
 
 import pytest
 
-from goq.cluster.raft.member import Member
+from goq.cluster.raft.member import RaftMember
 from goq.cluster.raft.transport.link import Credentials, Link
 from goq.cluster.raft.transport.tls import tls_credentials
-from goq.cluster.raft.transport.transport import Pace, SecureTransport
+from goq.cluster.raft.transport.transport import ConnectionTiming, SecureTransport
 from goq.errors import UsageError
 from tests.support.cluster.authority import SECRET, Authority, needs_openssl
 
@@ -20,9 +20,9 @@ def meet(dialer: Credentials, acceptor: Credentials) -> bool:
     """Let n1 dial n2 a few times; return whether they are connected."""
 
     async def test() -> bool:
-        n2 = side("n2", Member("n1=127.0.0.1:1"), acceptor)
+        n2 = side("n2", RaftMember("n1=127.0.0.1:1"), acceptor)
         await n2.start()
-        n1 = side("n1", Member(f"n2=127.0.0.1:{n2.port}"), dialer)
+        n1 = side("n1", RaftMember(f"n2=127.0.0.1:{n2.port}"), dialer)
         await n1.start()
         try:
             async with asyncio.timeout(30):
@@ -47,16 +47,16 @@ class Counted(SecureTransport):
         return super()._link(peer)
 
 
-def side(id_: str, other: Member, credentials: Credentials) -> Counted:
+def side(id_: str, other: RaftMember, credentials: Credentials) -> Counted:
     return Counted(
         None,
-        Member(id_),
+        RaftMember(id_),
         [other],
         listen=("127.0.0.1", 0),
         credentials=credentials,
         on_message=lambda: None,
         random=Random(1),
-        pace=Pace(retry_s=0.01, retry_max_s=0.05),
+        pace=ConnectionTiming(retry_s=0.01, retry_max_s=0.05),
     )
 
 

@@ -18,27 +18,29 @@ import pytest
 
 from goq import limits
 from goq.cluster.raft import codec
-from goq.cluster.raft.member import Member
+from goq.cluster.raft.member import RaftMember
 from goq.cluster.raft.transport import handshake, link
 from goq.cluster.raft.transport.link import Credentials
-from goq.cluster.raft.transport.peer_identity import OTHER_DISK, Strangers
-from goq.cluster.raft.transport.transport import Pace, SecureTransport
+from goq.cluster.raft.transport.peer_identity import OTHER_DISK, PeerIdentity
+from goq.cluster.raft.transport.transport import ConnectionTiming, SecureTransport
 from goq.errors import InvalidInput
 
 SECRET = b"a secret of the cluster"
-QUICK = Pace(watch_s=0.02, silence_s=1.0, retry_s=0.01, retry_max_s=0.05)
+QUICK = ConnectionTiming(watch_s=0.02, silence_s=1.0, retry_s=0.01, retry_max_s=0.05)
 VOTE = {"type": "response_vote", "term": 3}
 
 
 class End:
     """A member's side: its transport, and what came."""
 
-    def __init__(self, id_: str, others: list[Member], secret: bytes, pace: Pace) -> None:
+    def __init__(
+        self, id_: str, others: list[RaftMember], secret: bytes, pace: ConnectionTiming
+    ) -> None:
         self.messages: list[tuple[str, dict[str, Any]]] = []
         self.connected: list[str] = []
         self.transport = SecureTransport(
             None,
-            Member(id_),
+            RaftMember(id_),
             others,
             listen=("127.0.0.1", 0),
             credentials=Credentials(secret),
@@ -63,9 +65,9 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 @asynccontextmanager
-async def acceptor(pace: Pace = QUICK) -> AsyncIterator[End]:
+async def acceptor(pace: ConnectionTiming = QUICK) -> AsyncIterator[End]:
     """Run a member n2 that n1 dials."""
-    end = End("n2", [Member("n1=127.0.0.1:1")], SECRET, pace)
+    end = End("n2", [RaftMember("n1=127.0.0.1:1")], SECRET, pace)
     await end.transport.start()
     try:
         yield end
@@ -75,8 +77,10 @@ async def acceptor(pace: Pace = QUICK) -> AsyncIterator[End]:
 
 
 @asynccontextmanager
-async def dialer(to: str, secret: bytes = SECRET, pace: Pace = QUICK) -> AsyncIterator[End]:
-    end = End("n1", [Member(f"n2={to}")], secret, pace)
+async def dialer(
+    to: str, secret: bytes = SECRET, pace: ConnectionTiming = QUICK
+) -> AsyncIterator[End]:
+    end = End("n1", [RaftMember(f"n2={to}")], secret, pace)
     await end.transport.start()
     try:
         yield end
@@ -99,7 +103,7 @@ class Stranger:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
-        self.sealer: handshake.Sealer | None = None
+        self.sealer: handshake.FrameSealer | None = None
 
     @classmethod
     async def dial(cls, end: End) -> Stranger:
@@ -122,9 +126,9 @@ class Stranger:
         """Do all that a member does."""
         hello = await self.hello(disk=disk)
         nonce, _, acceptors = handshake.unpack_challenge(await self.frame())
-        self.keys = handshake.Keys(secret, hello, nonce, acceptors)
+        self.keys = handshake.SessionKeys(secret, hello, nonce, acceptors)
         await self.send(handshake.plain_frame(self.keys.dialer_proof()))
-        self.sealer = handshake.Sealer(self.keys.from_dialer())
+        self.sealer = handshake.FrameSealer(self.keys.from_dialer())
         await self.send(self.sealed(verdict))
 
     def sealed(self, message: bytes) -> bytes:
@@ -145,8 +149,8 @@ def test_two_members_find_each_other_and_talk_both_ways() -> None:
     async def test() -> None:
         async with acceptor() as n2, dialer(n2.address) as n1:
             await until(lambda: n1.connected and n2.connected)
-            assert n1.transport.send(Member("n2"), VOTE)
-            assert n2.transport.send(Member("n1"), VOTE)
+            assert n1.transport.send(RaftMember("n2"), VOTE)
+            assert n2.transport.send(RaftMember("n1"), VOTE)
             await until(lambda: n1.messages and n2.messages)
             assert (n1.messages, n2.messages) == ([("n2", VOTE)], [("n1", VOTE)])
 
@@ -162,7 +166,7 @@ def test_a_message_may_be_large_and_come_in_pieces() -> None:
                 "type": "append_entries", "term": 1, "commit_index": 1, "round": 0,
                 "prevLogIdx": 4, "prevLogTerm": 1, "entries": entries,
             }  # fmt: skip
-            assert n1.transport.send(Member("n2"), message)
+            assert n1.transport.send(RaftMember("n2"), message)
             await until(lambda: n2.messages)
             assert n2.messages == [("n1", message)]
 
@@ -249,7 +253,9 @@ def test_an_answer_to_another_challenge_is_no_proof() -> None:
             reflected = challenge[32:]  # what the acceptor itself has proven
             await second.send(handshake.plain_frame(reflected))
             await second.is_thrown_out()
-            keys = handshake.Keys(SECRET, hello, bytes(32), b"")  # of a nonce that was not this one
+            keys = handshake.SessionKeys(
+                SECRET, hello, bytes(32), b""
+            )  # of a nonce that was not this one
             third = await Stranger.dial(n2)
             await third.hello()
             await third.frame()
@@ -412,12 +418,12 @@ def test_who_reads_nothing_makes_nobody_keep_more_than_the_bound(
     big = {"type": "apply_command", "command": bytes(200_000)}
 
     async def test() -> None:
-        async with acceptor(Pace(watch_s=60, silence_s=60)) as n2:
+        async with acceptor(ConnectionTiming(watch_s=60, silence_s=60)) as n2:
             stranger = await Stranger.dial(n2)
             await stranger.enter()
             await until(lambda: n2.connected)
             sent = 0
-            while n2.transport.send(Member("n1"), big):
+            while n2.transport.send(RaftMember("n1"), big):
                 sent += 1
                 assert sent < 1000
                 await asyncio.sleep(0)
@@ -428,7 +434,7 @@ def test_who_reads_nothing_makes_nobody_keep_more_than_the_bound(
 
 def test_a_member_that_is_silent_for_too_long_is_given_up() -> None:
     async def test() -> None:
-        async with acceptor(Pace(watch_s=0.02, silence_s=0.1)) as n2:
+        async with acceptor(ConnectionTiming(watch_s=0.02, silence_s=0.1)) as n2:
             stranger = await Stranger.dial(n2)
             await stranger.enter()
             await until(lambda: n2.connected)
@@ -440,7 +446,7 @@ def test_a_member_that_is_silent_for_too_long_is_given_up() -> None:
 
 def test_members_with_nothing_to_say_stay_connected() -> None:
     async def test() -> None:
-        pace = Pace(watch_s=0.02, silence_s=2.0)
+        pace = ConnectionTiming(watch_s=0.02, silence_s=2.0)
         async with acceptor(pace) as n2, dialer(n2.address, pace=pace) as n1:
             await until(lambda: n1.connected and n2.connected)
             (held,) = n2.transport._links.values()
@@ -457,11 +463,11 @@ def test_a_member_that_was_removed_is_parted_with_and_not_let_in_again(
     async def test() -> None:
         async with acceptor() as n2, dialer(n2.address) as n1:
             await until(lambda: n1.connected and n2.connected)
-            n2.transport.dropNode(Member("n1"))
+            n2.transport.dropNode(RaftMember("n1"))
             await until(lambda: not n1.connected and not n2.connected)
             await until(lambda: caplog.text.count("n1 is not a member") >= 3)
             assert not n2.connected
-            n2.transport.addNode(Member("n1=127.0.0.1:1"))
+            n2.transport.addNode(RaftMember("n1=127.0.0.1:1"))
             await until(lambda: n1.connected and n2.connected)
 
     run(test())
@@ -469,11 +475,11 @@ def test_a_member_that_was_removed_is_parted_with_and_not_let_in_again(
 
 def test_a_link_sends_nothing_before_it_is_open() -> None:
     async def test() -> None:
-        end = End("n2", [Member("n1")], SECRET, QUICK)
+        end = End("n2", [RaftMember("n1")], SECRET, QUICK)
         loop = asyncio.get_running_loop()
         closed = link.Link(end.transport, "n2", "", Credentials(SECRET), loop.time)
         assert not closed.send(b"x")
-        assert not end.transport.send(Member("n1"), VOTE)
+        assert not end.transport.send(RaftMember("n1"), VOTE)
         end.transport.destroy()
 
     run(test())
@@ -484,7 +490,7 @@ def test_a_link_sends_nothing_before_it_is_open() -> None:
 
 def knowing(end: End, **disks: str) -> None:
     """Have a side know with which disks others come, before it has talked with them."""
-    end.transport._disks = Strangers("d2", lambda id_: disks.get(id_, ""))
+    end.transport._disks = PeerIdentity("d2", lambda id_: disks.get(id_, ""))
 
 
 @pytest.mark.parametrize("disk", ["", "other", "d1 ", "D1", "\x00", "d" * 900])
@@ -498,7 +504,7 @@ def test_a_member_with_another_disk_is_told_so_and_not_let_in(
                 stranger = await Stranger.dial(n2)
                 await stranger.enter(disk=disk)
                 await stranger.send(stranger.sealed(codec.encode_message(VOTE)))
-                told = handshake.Frames()
+                told = handshake.FrameReader()
                 told.sealed(stranger.keys.from_acceptor())
                 told.feed(await stranger.reader.read())
                 assert told.next() == OTHER_DISK.encode()
@@ -525,14 +531,14 @@ def test_a_disk_that_was_changed_on_the_way_is_no_proof() -> None:
             nonce, _, disk = handshake.unpack_challenge(await stranger.frame())
             before = hello.replace(b"d1", b"d9")  # what the member said, before it was changed
             for wrong in (
-                handshake.Keys(SECRET, before, nonce, disk),
-                handshake.Keys(SECRET, hello, nonce, b"other"),
+                handshake.SessionKeys(SECRET, before, nonce, disk),
+                handshake.SessionKeys(SECRET, hello, nonce, b"other"),
             ):
                 assert (
                     wrong.dialer_proof()
-                    != handshake.Keys(SECRET, hello, nonce, disk).dialer_proof()
+                    != handshake.SessionKeys(SECRET, hello, nonce, disk).dialer_proof()
                 )
-            changed = handshake.Keys(SECRET, before, nonce, disk).dialer_proof()
+            changed = handshake.SessionKeys(SECRET, before, nonce, disk).dialer_proof()
             await stranger.send(handshake.plain_frame(changed))
             await stranger.is_thrown_out()
             assert not n2.connected
@@ -544,12 +550,12 @@ def test_both_the_dialer_and_the_acceptor_are_checked_and_both_learn_of_it() -> 
     async def test() -> None:
         async with acceptor() as n2, dialer(n2.address) as n1:
             await until(lambda: n1.connected and n2.connected)
-            n1.transport._disks = Strangers("d1", lambda _id: "lost")
+            n1.transport._disks = PeerIdentity("d1", lambda _id: "lost")
             now_s = asyncio.get_running_loop().time
             await until(lambda: n2.transport._disks.refused_by(now_s()) == ("n1",))
             await until(lambda: not n1.connected and not n2.connected)
             assert n1.transport._disks.seen(now_s()) == ("n2",)
-            n1.transport._disks = Strangers("d1")
+            n1.transport._disks = PeerIdentity("d1")
             await until(lambda: n1.connected and n2.connected)
             assert n2.transport._disks.refused_by(now_s()) == ()
 
@@ -560,8 +566,8 @@ def test_the_disk_in_the_log_counts_before_what_was_known_otherwise() -> None:
     async def test() -> None:
         async with acceptor() as n2:
             knowing(n2, n1="before")
-            n2.transport.dropNode(Member("n1"))
-            n2.transport.addNode(Member("n1=127.0.0.1:1/now"))
+            n2.transport.dropNode(RaftMember("n1"))
+            n2.transport.addNode(RaftMember("n1=127.0.0.1:1/now"))
             old, new = await Stranger.dial(n2), await Stranger.dial(n2)
             await old.enter(disk="before")
             await old.is_thrown_out()
@@ -576,7 +582,7 @@ def test_who_becomes_known_by_another_disk_is_parted_with() -> None:
     async def test() -> None:
         disks: dict[str, str] = {}
         async with acceptor() as n2:
-            n2.transport._disks = Strangers("d2", lambda id_: disks.get(id_, ""))
+            n2.transport._disks = PeerIdentity("d2", lambda id_: disks.get(id_, ""))
             stranger = await Stranger.dial(n2)
             await stranger.enter(disk="d1")
             await until(lambda: n2.connected)
@@ -602,7 +608,7 @@ def test_a_refusal_of_any_length_is_taken_and_shortened(
 
 
 def test_only_a_node_that_is_new_is_an_outcast_and_not_for_ever() -> None:
-    new, old = Strangers("d1", is_new=True), Strangers("d1")
+    new, old = PeerIdentity("d1", is_new=True), PeerIdentity("d1")
     for each in (new, old):
         each.refused("n2", "no", 100.0)
     assert new.is_outcast(100.0 + limits.RAFT_STRANGER_SEEN_S - 1)

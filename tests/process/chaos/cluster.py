@@ -12,8 +12,8 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from goq.cluster.metadata.state import State
-from goq.cluster.metadata.tables import load
+from goq.cluster.metadata.state import MetadataState
+from goq.cluster.metadata.tables import load_state
 from tests.process.chaos.links import Links
 from tests.process.chaos.small_disk import SmallDisk, small_disk
 from tests.support.node.node_process import Serving, wait_until
@@ -135,10 +135,10 @@ class Cluster:
         return all(len(p.in_sync) == len(NAMES) for p in newest)
 
     @staticmethod
-    def _agreed_at(node: Member) -> State:
+    def _agreed_at(node: Member) -> MetadataState:
         path = node.folder / "cluster" / "metadata.db"
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
-            return load(db, 0)
+            return load_state(db, 0)
 
     def differing_logs(self, topic: str) -> list[str]:
         """Return the segments of a topic's logs that are not the same bytes on all nodes."""

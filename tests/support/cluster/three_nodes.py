@@ -13,7 +13,7 @@ from goq import limits
 from goq.cluster.admin.cluster_view import ClusterView
 from goq.cluster.bootstrap import ClusterBootstrap
 from goq.cluster.cluster_node import ClusterNode
-from goq.cluster.metadata.state import Partition
+from goq.cluster.metadata.state import PartitionMetadata
 from goq.config.node import Config
 from goq.errors import GoqError
 from goq.frame.encoder import Columns, encode_frame
@@ -89,7 +89,7 @@ class ThreeNodes:
         assert member is not None
         return member
 
-    def partition(self, seen_by: str = "n1") -> Partition | None:
+    def partition(self, seen_by: str = "n1") -> PartitionMetadata | None:
         topic = self.member(seen_by).state.topics.get("t")
         return None if topic is None else topic.partitions[0]
 

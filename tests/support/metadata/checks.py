@@ -8,22 +8,24 @@ from msgspec.structs import replace
 
 from goq.cluster.metadata.commands import (
     AnyCommand,
-    BeginAgain,
     FenceNode,
-    MarkDamaged,
-    MarkRepaired,
+    ForceNewCluster,
+    MarkReplicaDamaged,
+    MarkReplicaRepaired,
     RegisterNode,
-    SetFitness,
+    SetNodeHealth,
     UnfenceNode,
 )
-from goq.cluster.metadata.results import Refused, Result
-from goq.cluster.metadata.state import Node, Partition, State
+from goq.cluster.metadata.results import Rejected, Result
+from goq.cluster.metadata.state import MetadataState, NodeMetadata, PartitionMetadata
 
 
-def check_step(before: State, command: AnyCommand, after: State, result: Result) -> None:
+def check_step(
+    before: MetadataState, command: AnyCommand, after: MetadataState, result: Result
+) -> None:
     """Check a state, and that it may follow from the one before by this command."""
     assert after.version > before.version
-    if isinstance(result, Refused):
+    if isinstance(result, Rejected):
         assert replace(after, version=before.version) == before, "a refused command changed things"
         assert result.code
         assert result.detail
@@ -41,15 +43,15 @@ def check_step(before: State, command: AnyCommand, after: State, result: Result)
         for number, partition in enumerate(topic.partitions[: len(old.partitions)]):
             if not topic.deleting:
                 _check_change(before, command, after, old.partitions[number], partition)
-                if isinstance(command, MarkDamaged | MarkRepaired):
+                if isinstance(command, MarkReplicaDamaged | MarkReplicaRepaired):
                     if (command.topic, command.partition) == (name, number):
                         marked = replace(old.partitions[number], damaged=partition.damaged)
                         check_twin(after.nodes, marked, partition, command)
-                elif isinstance(command, FenceNode | UnfenceNode | SetFitness):
+                elif isinstance(command, FenceNode | UnfenceNode | SetNodeHealth):
                     check_twin(after.nodes, old.partitions[number], partition, command)
 
 
-def check_state(state: State) -> None:
+def check_state(state: MetadataState) -> None:
     """Check a state by itself."""
     for name, node in state.nodes.items():
         assert node.id == name
@@ -65,7 +67,7 @@ def check_state(state: State) -> None:
                 _check_partition(state.nodes, partition)
 
 
-def _check_partition(nodes: Mapping[str, Node], p: Partition) -> None:
+def _check_partition(nodes: Mapping[str, NodeMetadata], p: PartitionMetadata) -> None:
     for chosen in (p.replicas, p.target, p.in_sync, p.damaged, p.returned):
         assert len(set(chosen)) == len(chosen)
     assert p.replicas
@@ -89,7 +91,11 @@ def _check_partition(nodes: Mapping[str, Node], p: Partition) -> None:
 
 
 def _check_change(
-    before: State, command: AnyCommand, after: State, old: Partition, new: Partition
+    before: MetadataState,
+    command: AnyCommand,
+    after: MetadataState,
+    old: PartitionMetadata,
+    new: PartitionMetadata,
 ) -> None:
     assert (new.version == old.version) == (new == old)
     assert new.version in (old.version, old.version + 1)
@@ -99,7 +105,7 @@ def _check_change(
         and command.node == old.leader
     )
     assert new.leader_epoch == old.leader_epoch + (new.leader != old.leader or anew)
-    if isinstance(command, BeginAgain):
+    if isinstance(command, ForceNewCluster):
         assert new.replicas == new.in_sync == (command.node,)
         assert new.leader is None
         return
@@ -116,7 +122,7 @@ def _check_change(
         assert all(after.nodes[node].leaving for node in able(after.nodes, new))
 
 
-def able(nodes: Mapping[str, Node], partition: Partition) -> set[str]:
+def able(nodes: Mapping[str, NodeMetadata], partition: PartitionMetadata) -> set[str]:
     """Return who could lead, by the words of the rule."""
     up = {n for n in partition.in_sync if nodes[n].is_up and n not in partition.damaged}
     up = up - set(partition.returned) or up
@@ -124,14 +130,17 @@ def able(nodes: Mapping[str, Node], partition: Partition) -> set[str]:
 
 
 def check_twin(
-    nodes: Mapping[str, Node], old: Partition, new: Partition, command: AnyCommand
+    nodes: Mapping[str, NodeMetadata],
+    old: PartitionMetadata,
+    new: PartitionMetadata,
+    command: AnyCommand,
 ) -> None:
     """Check an election against one that is written down naively."""
     could = able(nodes, old)
     uncleanly = old.unclean and old.leader is not None and nodes[old.leader].is_up
     if uncleanly and not nodes[str(old.leader)].can_lead:
         uncleanly = not any(nodes[node].can_lead for node in could)
-    if isinstance(command, MarkDamaged) and command.node == old.leader:
+    if isinstance(command, MarkReplicaDamaged) and command.node == old.leader:
         uncleanly = False
     goes_on = old.leader in could or uncleanly
     if goes_on:

@@ -7,9 +7,9 @@ from typing import Any, cast
 import msgspec
 
 from goq.cluster.metadata.apply import apply_bytes
-from goq.cluster.metadata.client import Proposing
-from goq.cluster.metadata.state import State
-from goq.cluster.metadata.state_machine import MetadataMachine
+from goq.cluster.metadata.client import MetadataClient
+from goq.cluster.metadata.state import MetadataState
+from goq.cluster.metadata.state_machine import MetadataStateMachine
 from goq.cluster.raft.node import RaftNode
 
 
@@ -17,7 +17,7 @@ class LocalRaft:
     """Applies what is proposed at once, and answers as the real machine does."""
 
     def __init__(self) -> None:
-        self.state = State()
+        self.state = MetadataState()
 
     def new_request(self) -> tuple[int, int]:
         return 1, self.state.version
@@ -27,6 +27,6 @@ class LocalRaft:
         return msgspec.to_builtins(result)
 
 
-def proposing() -> Proposing:
+def proposing() -> MetadataClient:
     raft = LocalRaft()
-    return Proposing(cast(RaftNode, raft), cast(MetadataMachine, raft))
+    return MetadataClient(cast(RaftNode, raft), cast(MetadataStateMachine, raft))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from goq.cluster.metadata.state_machine import MetadataMachine
+from goq.cluster.metadata.state_machine import MetadataStateMachine
 from tests.support.metadata.machines import history, request
 
 
 def main(folder: Path, seed: str, count: int) -> None:
     """Go on after the applied index; flush now and then, as Raft does."""
     commands, _ = history(seed, count)
-    machine = MetadataMachine(folder)
+    machine = MetadataStateMachine(folder)
     for index in range(machine.applied_index + 1, count + 1):
         machine.apply(request(commands[index - 1], index), index)
         if index % 50 == 0:

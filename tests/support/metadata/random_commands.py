@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from goq.cluster.metadata import commands as c
-from goq.cluster.metadata.state import Partition, State, Topic
+from goq.cluster.metadata.state import MetadataState, PartitionMetadata, TopicMetadata
 
 NODES = [f"n{number}" for number in range(1, 8)]
 RACKS = [None, "a", "b", "c"]
@@ -18,10 +18,10 @@ class Commands:
 
     def __init__(self, seed: object) -> None:
         self.random = random.Random(str(seed))
-        self._states: list[State] = []
+        self._states: list[MetadataState] = []
         self._made: list[c.AnyCommand] = []
 
-    def next(self, state: State) -> c.AnyCommand:
+    def next(self, state: MetadataState) -> c.AnyCommand:
         """Return the next command."""
         self._states = [*self._states[-20:], state]
         chance = self.random.random()
@@ -32,7 +32,7 @@ class Commands:
         self._made.append(command)
         return command
 
-    def _command(self, state: State) -> c.AnyCommand:
+    def _command(self, state: MetadataState) -> c.AnyCommand:
         if len(state.nodes) < 2 or self.random.random() < 0.45:
             return self._about_node(state)
         if not state.topics or self.random.random() < 0.2:
@@ -40,7 +40,7 @@ class Commands:
         topic = self.random.choice(sorted(state.topics.values(), key=lambda t: t.name))
         return self._about_partition(state, topic)
 
-    def _about_node(self, state: State) -> c.AnyCommand:
+    def _about_node(self, state: MetadataState) -> c.AnyCommand:
         r = self.random
         name = r.choice(NODES)
         node = state.nodes.get(name)
@@ -58,23 +58,23 @@ class Commands:
         if not node.is_up and r.random() < 0.6:
             return c.UnfenceNode(name, incarnation)
         if node.unfit_reason and r.random() < 0.5:
-            return c.SetFitness(name, incarnation)
+            return c.SetNodeHealth(name, incarnation)
         kind = r.randrange(8)
         if r.random() < 0.03:
-            return c.EmptyNode(name, r.choice(["", "", "another"]))
+            return c.ReportDataLoss(name, r.choice(["", "", "another"]))
         if r.random() < 0.006:
-            return c.BeginAgain(name, r.choice(["", "", "another"]))
+            return c.ForceNewCluster(name, r.choice(["", "", "another"]))
         if kind < 4:
             return c.FenceNode(name, incarnation)
         if kind < 5:
-            return c.SetFitness(name, incarnation, r.choice(["", "the disk is full"]))
+            return c.SetNodeHealth(name, incarnation, r.choice(["", "the disk is full"]))
         if kind < 6:
             return c.UnfenceNode(name, incarnation)
         if kind < 7 and r.random() < 0.3:
-            return c.LeaveNode(name, r.random() < 0.3)
+            return c.DecommissionNode(name, r.random() < 0.3)
         return c.RemoveNode(name)
 
-    def _about_topic(self, state: State) -> c.AnyCommand:
+    def _about_topic(self, state: MetadataState) -> c.AnyCommand:
         r = self.random
         name = r.choice(TOPICS)
         topic = state.topics.get(name)
@@ -89,14 +89,14 @@ class Commands:
             c.AddPartitions(*key, topic.version, len(topic.partitions) + r.randrange(3)),
             c.PutGroup(*key, group, known.version if known else 0, {"x": str(r.random())}),
             c.DeleteGroup(*key, group, known.version if known else 0),
-            c.ChangeSettings(state.settings.version, moves_at_once=r.randrange(4)),
+            c.AlterClusterSettings(state.settings.version, moves_at_once=r.randrange(4)),
             c.CreateTopic(name, 1, {}),
         ]
         if topic.deleting or r.random() < 0.15:
-            choices = [c.DeleteTopic(*key), c.ForgetTopic(*key)]
+            choices = [c.DeleteTopic(*key), c.RemoveTopic(*key)]
         return r.choice(choices)
 
-    def _about_partition(self, state: State, topic: Topic) -> c.AnyCommand:
+    def _about_partition(self, state: MetadataState, topic: TopicMetadata) -> c.AnyCommand:
         r = self.random
         number = r.randrange(len(topic.partitions))
         p = topic.partitions[number]
@@ -118,13 +118,13 @@ class Commands:
         if kind < 6:
             return c.ElectLeader(*at, replica, unclean=True)
         if kind < 7:
-            return c.MarkDamaged(*key, replica, own)
+            return c.MarkReplicaDamaged(*key, replica, own)
         if kind < 8:
-            return c.MarkRepaired(*key, r.choice(p.damaged or (anybody,)), own)
+            return c.MarkReplicaRepaired(*key, r.choice(p.damaged or (anybody,)), own)
         if p.target:
-            cancel, finish = c.CancelMove(*at, r.random() < 0.5), c.FinishMove(*at)
-            choices = [cancel, finish, finish, c.StartMove(*at)]
-            return c.StartMove(*at) if not p.moving and kind < 11 else r.choice(choices)
+            cancel, finish = c.CancelReassignment(*at, r.random() < 0.5), c.FinishReassignment(*at)
+            choices = [cancel, finish, finish, c.StartReassignment(*at)]
+            return c.StartReassignment(*at) if not p.moving and kind < 11 else r.choice(choices)
         target = list(p.replicas)
         if node is not None and r.random() < 0.8:
             target[r.randrange(len(target))] = anybody
@@ -132,9 +132,9 @@ class Commands:
             r.shuffle(target)
         if r.random() < 0.2:
             target.append(r.choice(NODES))
-        return c.MoveReplicas(*at, tuple(target), r.random() < 0.3)
+        return c.ReassignPartition(*at, tuple(target), r.random() < 0.3)
 
-    def _in_sync(self, state: State, p: Partition) -> dict[str, int]:
+    def _in_sync(self, state: MetadataState, p: PartitionMetadata) -> dict[str, int]:
         r = self.random
         chosen = {node for node in p.holders if r.random() < 0.8}
         if p.leader is not None and r.random() < 0.95:

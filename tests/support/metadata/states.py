@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from goq.cluster.metadata.apply import apply
 from goq.cluster.metadata.commands import AnyCommand, CreateTopic, RegisterNode
-from goq.cluster.metadata.results import Accepted, Refused
-from goq.cluster.metadata.state import Partition, State
+from goq.cluster.metadata.results import Accepted, Rejected
+from goq.cluster.metadata.state import MetadataState, PartitionMetadata
 
 
-def after(state: State, *commands: AnyCommand) -> State:
+def after(state: MetadataState, *commands: AnyCommand) -> MetadataState:
     """Return the state after commands that must all be accepted."""
     for command in commands:
         state, result = apply(state, command, state.version + 1)
@@ -18,18 +18,18 @@ def after(state: State, *commands: AnyCommand) -> State:
     return state
 
 
-def refused(state: State, command: AnyCommand) -> str:
+def refused(state: MetadataState, command: AnyCommand) -> str:
     """Return the code of the refusal that a command gets."""
     result = apply(state, command, state.version + 1).result
-    assert isinstance(result, Refused), result
+    assert isinstance(result, Rejected), result
     return result.code
 
 
-def nodes(racks: Sequence[str | None] | int) -> State:
+def nodes(racks: Sequence[str | None] | int) -> MetadataState:
     """Return a cluster of so many nodes, n1 and up, or of one node in each of the racks."""
     given = [None] * racks if isinstance(racks, int) else racks
     return after(
-        State(),
+        MetadataState(),
         *(
             RegisterNode(f"n{number}", 1, f"http://n{number}", f"n{number}:9", rack)
             for number, rack in enumerate(given, 1)
@@ -38,24 +38,26 @@ def nodes(racks: Sequence[str | None] | int) -> State:
 
 
 def with_topic(
-    state: State, name: str = "orders", partitions: int = 1, factor: int | None = None
-) -> State:
+    state: MetadataState, name: str = "orders", partitions: int = 1, factor: int | None = None
+) -> MetadataState:
     """Return the state with another topic."""
     return after(state, CreateTopic(name, partitions, {}, factor))
 
 
-def partition(state: State, topic: str = "orders", number: int = 0) -> Partition:
+def partition(state: MetadataState, topic: str = "orders", number: int = 0) -> PartitionMetadata:
     """Return a partition."""
     return state.topics[topic].partitions[number]
 
 
-def at(state: State, topic: str = "orders", number: int = 0) -> tuple[str, int, int, int]:
+def at(state: MetadataState, topic: str = "orders", number: int = 0) -> tuple[str, int, int, int]:
     """Return what a command on a partition begins with."""
     found = state.topics[topic]
     return topic, found.topic_id, number, found.partitions[number].version
 
 
-def counts(state: State, topic: str | None = None) -> tuple[Mapping[str, int], Mapping[str, int]]:
+def counts(
+    state: MetadataState, topic: str | None = None
+) -> tuple[Mapping[str, int], Mapping[str, int]]:
     """Return how many replicas and preferred leaderships each node has."""
     replicas, leaders = dict.fromkeys(state.nodes, 0), dict.fromkeys(state.nodes, 0)
     for name, found in state.topics.items():

@@ -8,12 +8,18 @@ from __future__ import annotations
 import random
 
 from goq.cluster.controller.controller import decide
-from goq.cluster.controller.node_liveness import Heartbeat, Watch
+from goq.cluster.controller.node_liveness import Heartbeat, NodeLiveness
 from goq.cluster.controller.rebalance import plan_rebalance
 from goq.cluster.metadata import commands as c
 from goq.cluster.metadata.apply import apply
 from goq.cluster.metadata.results import Result
-from goq.cluster.metadata.state import Partition, Place, State, Topic, places
+from goq.cluster.metadata.state import (
+    MetadataState,
+    PartitionMetadata,
+    TopicMetadata,
+    TopicPartition,
+    active_partitions,
+)
 from tests.support.metadata.checks import check_step
 
 STEP_MS = 200
@@ -39,9 +45,9 @@ class World:
     def __init__(self, seed: object, node_count: int, racks: str) -> None:
         self.random = random.Random(str(seed))
         self.racks = racks
-        self.state = State()
+        self.state = MetadataState()
         self.now_ms = 0
-        self.watch = Watch.begin(0)
+        self.watch = NodeLiveness.begin(0)
         self.members: dict[str, Member] = {}
         self.late: list[c.AnyCommand] = []
         for number in range(1, node_count + 1):
@@ -86,7 +92,7 @@ class World:
         """Lose some, repeat some, hold some back; at times another takes the controller over."""
         r = self.random
         if r.random() < 0.05:
-            self.watch = Watch.begin(self.now_ms)
+            self.watch = NodeLiveness.begin(self.now_ms)
         if r.random() < 0.05:
             self.now_ms += 3000
         arriving = [p for p in proposals if r.random() < 0.9]
@@ -117,7 +123,7 @@ class World:
     def _replication(self) -> list[c.AnyCommand]:
         """Return what leaders propose of who is in sync."""
         found: list[c.AnyCommand] = []
-        for place, topic, partition in places(self.state):
+        for place, topic, partition in active_partitions(self.state):
             leader = self.members.get(partition.leader or "")
             if leader is None or not leader.alive or leader.silent:
                 continue
@@ -133,7 +139,9 @@ class World:
                 found.append(c.AlterInSync(*at, *leading, in_sync, not_seen))
         return found
 
-    def _caught_up(self, topic: Topic, place: Place, partition: Partition) -> set[str]:
+    def _caught_up(
+        self, topic: TopicMetadata, place: TopicPartition, partition: PartitionMetadata
+    ) -> set[str]:
         here = (topic.topic_id, place.partition)
         caught_up = {str(partition.leader)}
         for name in partition.holders:
@@ -145,7 +153,7 @@ class World:
                 caught_up.add(name)
         return caught_up | {n for n in partition.in_sync if self.members[n].alive}
 
-    def _has_all(self, topic: Topic, place: Place, name: str) -> bool:
+    def _has_all(self, topic: TopicMetadata, place: TopicPartition, name: str) -> bool:
         member = self.members.get(name)
         return member is not None and member.copied.get((topic.topic_id, place.partition), 0) >= 3
 
@@ -188,7 +196,7 @@ class World:
 
     def _at_random_partition(self, name: str, member: Member) -> None:
         r = self.random
-        found = list(places(self.state))
+        found = list(active_partitions(self.state))
         if not found:
             return
         place, topic, partition = r.choice(found)
@@ -205,7 +213,7 @@ class World:
 
     def heal(self) -> None:
         """End all faults. Who is leaving and can be spared stays dead."""
-        spared = all(p.leader is not None for _, _, p in places(self.state))
+        spared = all(p.leader is not None for _, _, p in active_partitions(self.state))
         for name, member in list(self.members.items()):
             member.unfit_reason, member.silent = "", False
             node = self.state.nodes.get(name)

@@ -6,12 +6,11 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from goq.cluster.raft.driver import RaftSettings
-from goq.cluster.raft.member import Member
+from goq.cluster.raft.driver import RaftSettings, RaftTiming
+from goq.cluster.raft.member import RaftMember
 from goq.cluster.raft.node import RaftNode
-from goq.cluster.raft.state_machine.sqlite import SqliteMachine
-from goq.cluster.raft.state_machine.state_machine import Refused, Request
-from goq.cluster.raft.timing import Timing
+from goq.cluster.raft.state_machine.sqlite import SqliteStateMachine
+from goq.cluster.raft.state_machine.state_machine import Proposal, Refused
 from goq.cluster.raft.transport.link import Credentials
 from tests.support.ports import free_ports
 
@@ -19,10 +18,10 @@ SECRET = b"of a cluster in a test"
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS kv (key TEXT PRIMARY KEY, value TEXT NOT NULL, sets INTEGER NOT NULL);
 """
-PATIENT = Timing(election_min_s=0.6, election_max_s=1.2, fallback_s=1.8)
+PATIENT = RaftTiming(election_min_s=0.6, election_max_s=1.2, fallback_s=1.8)
 
 
-def apply_kv(db: sqlite3.Connection, request: Request) -> Any:
+def apply_kv(db: sqlite3.Connection, request: Proposal) -> Any:
     """Set a key, or refuse, or fail, as the command says."""
     operation, key, value = request.command
     if operation == "refuse":
@@ -39,17 +38,17 @@ def apply_kv(db: sqlite3.Connection, request: Request) -> Any:
     return {"set": key}
 
 
-def kv_machine(folder: Path) -> SqliteMachine:
+def kv_machine(folder: Path) -> SqliteStateMachine:
     folder.mkdir(parents=True, exist_ok=True)
-    return SqliteMachine(folder / "state.db", SCHEMA, apply_kv)
+    return SqliteStateMachine(folder / "state.db", SCHEMA, apply_kv)
 
 
 def member_specs(count: int) -> list[str]:
     return [f"n{n}=127.0.0.1:{port}" for n, port in enumerate(free_ports(count), 1)]
 
 
-def settings_of(spec: str, others: list[str], folder: Path, timing: Timing) -> RaftSettings:
-    member = Member(spec)
+def settings_of(spec: str, others: list[str], folder: Path, timing: RaftTiming) -> RaftSettings:
+    member = RaftMember(spec)
     host, _, port = member.address.rpartition(":")
     return RaftSettings(
         spec,
@@ -66,7 +65,7 @@ class Running:
     """A member and its store."""
 
     def __init__(
-        self, spec: str, others: list[str], folder: Path, timing: Timing = PATIENT, **more: Any
+        self, spec: str, others: list[str], folder: Path, timing: RaftTiming = PATIENT, **more: Any
     ) -> None:
         self.id = spec.partition("=")[0]
         self.spec = spec

@@ -12,11 +12,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from goq.cluster.raft.timing import Timing
+from goq.cluster.raft.driver import RaftTiming
 from goq.errors import GoqError
 from tests.support.raft.group import Running
 
-TIMING = Timing(0.05, 0.4, 0.8, 1.2, log_entries=60, piece_bytes=4096)
+TIMING = RaftTiming(0.05, 0.4, 0.8, 1.2, log_entries=60, piece_bytes=4096)
 
 
 async def answer(member: Running, question: dict[str, Any]) -> Any:

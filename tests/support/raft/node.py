@@ -15,8 +15,8 @@ from pysyncobj import SyncObj, SyncObjConf, SyncObjConsumer, replicated
 from pysyncobj.node import Node
 from pysyncobj.transport import Transport
 
-from goq.cluster.raft.pysyncobj.raft import HardenedSyncObj
-from goq.cluster.raft.state_machine.state_machine import Request
+from goq.cluster.raft.pysyncobj.hardened_sync_obj import HardenedSyncObj
+from goq.cluster.raft.state_machine.state_machine import Proposal
 from goq.storage.disk import Disk
 from tests.support.storage.disk import SimulatedDisk
 
@@ -86,7 +86,7 @@ class Words:
     def applied_index(self) -> int:
         return self.index
 
-    def apply(self, request: Request, index: int) -> int:
+    def apply(self, request: Proposal, index: int) -> int:
         if request.command == "poison":
             raise ValueError("no machine can apply this")
         self.index = index

@@ -18,13 +18,18 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from goq.cluster.metadata.state import Node, Partition, State, places
+from goq.cluster.metadata.state import (
+    MetadataState,
+    NodeMetadata,
+    PartitionMetadata,
+    active_partitions,
+)
 
 
-class Leaderships:
+class LeaderCounts:
     """How many partitions each node leads; counted when it is first asked for."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: MetadataState) -> None:
         self._state = state
         self._changes: Counter[str] = Counter()
         self._counts: Counter[str] | None = None
@@ -33,7 +38,9 @@ class Leaderships:
         """Return how many partitions a node leads."""
         if self._counts is None:
             self._counts = Counter(
-                partition.leader for _, _, partition in places(self._state) if partition.leader
+                partition.leader
+                for _, _, partition in active_partitions(self._state)
+                if partition.leader
             )
         return self._counts[node] + self._changes[node]
 
@@ -45,12 +52,14 @@ class Leaderships:
             self._changes[after] += 1
 
 
-def is_able(nodes: Mapping[str, Node], node: str) -> bool:
+def can_node_lead(nodes: Mapping[str, NodeMetadata], node: str) -> bool:
     """Whether a node is up and fit to lead."""
     return node in nodes and nodes[node].is_up and nodes[node].can_lead
 
 
-def candidates(nodes: Mapping[str, Node], partition: Partition) -> tuple[str, ...]:
+def eligible_leaders(
+    nodes: Mapping[str, NodeMetadata], partition: PartitionMetadata
+) -> tuple[str, ...]:
     """Return who may be elected, in preferred order; leaving nodes only if there are no others.
 
     Nor returned ones. Unfit ones only if there is nobody else: what they have can be read and
@@ -66,7 +75,7 @@ def candidates(nodes: Mapping[str, Node], partition: Partition) -> tuple[str, ..
     return tuple(node for node in able if not nodes[node].leaving) or tuple(able)
 
 
-def stays(nodes: Mapping[str, Node], partition: Partition) -> bool:
+def is_leader_valid(nodes: Mapping[str, NodeMetadata], partition: PartitionMetadata) -> bool:
     """Whether the present leader can go on."""
     leader = partition.leader
     return (
@@ -79,18 +88,20 @@ def stays(nodes: Mapping[str, Node], partition: Partition) -> bool:
     )
 
 
-def _has_fit(nodes: Mapping[str, Node], partition: Partition) -> bool:
-    return any(nodes[node].can_lead for node in candidates(nodes, partition))
+def _has_fit(nodes: Mapping[str, NodeMetadata], partition: PartitionMetadata) -> bool:
+    return any(nodes[node].can_lead for node in eligible_leaders(nodes, partition))
 
 
-def settled(nodes: Mapping[str, Node], partition: Partition, loads: Leaderships) -> Partition:
+def with_elected_leader(
+    nodes: Mapping[str, NodeMetadata], partition: PartitionMetadata, loads: LeaderCounts
+) -> PartitionMetadata:
     """Return the partition with the leader that it has to have now; itself if nothing changes.
 
     The version is the caller's to raise.
     """
-    if not stays(nodes, partition):
-        able = candidates(nodes, partition)
-        partition = led_by(partition, _chosen(able, partition, loads), loads)
+    if not is_leader_valid(nodes, partition):
+        able = eligible_leaders(nodes, partition)
+        partition = with_leader(partition, _chosen(able, partition, loads), loads)
     if partition.leader is None:
         return partition
     in_sync = tuple(node for node in partition.in_sync if nodes[node].is_up)
@@ -100,7 +111,9 @@ def settled(nodes: Mapping[str, Node], partition: Partition, loads: Leaderships)
     return replace(partition, in_sync=in_sync, returned=returned)
 
 
-def led_by(partition: Partition, leader: str | None, loads: Leaderships) -> Partition:
+def with_leader(
+    partition: PartitionMetadata, leader: str | None, loads: LeaderCounts
+) -> PartitionMetadata:
     """Return the partition led by another node, or by nobody, in a new epoch."""
     if leader is None and partition.leader is None:
         return partition
@@ -114,20 +127,20 @@ def led_by(partition: Partition, leader: str | None, loads: Leaderships) -> Part
     )
 
 
-def restarted(
-    before: Mapping[str, Node],
-    after: Mapping[str, Node],
-    partition: Partition,
-    loads: Leaderships,
+def with_restarted_node(
+    before: Mapping[str, NodeMetadata],
+    after: Mapping[str, NodeMetadata],
+    partition: PartitionMetadata,
+    loads: LeaderCounts,
     keeper: str | None = None,
-) -> Partition:
+) -> PartitionMetadata:
     """Return the partition after a node in it was started anew, as if it had been away.
 
     ``before`` has the node fenced, ``after`` has it up. It leads again only if nobody else can,
     and then in a new epoch. If it is a ``keeper``, which has what it said it has, it stays in sync,
     as returned: nobody had noticed that it was away, and so it may be one of the few that have all.
     """
-    back = settled(after, settled(before, partition, loads), loads)
+    back = with_elected_leader(after, with_elected_leader(before, partition, loads), loads)
     if back.leader_epoch > partition.leader_epoch + 1:
         back = replace(back, leader_epoch=partition.leader_epoch + 1)
     if back.leader in (None, keeper) or keeper not in partition.in_sync:
@@ -137,7 +150,7 @@ def restarted(
     return replace(back, in_sync=in_sync, returned=returned)
 
 
-def _chosen(able: tuple[str, ...], partition: Partition, loads: Leaderships) -> str | None:
+def _chosen(able: tuple[str, ...], partition: PartitionMetadata, loads: LeaderCounts) -> str | None:
     if not able:
         return None
     if partition.replicas[0] in able:

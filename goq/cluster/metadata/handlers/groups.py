@@ -5,37 +5,37 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from goq import limits
-from goq.cluster.metadata.commands import ChangeSettings, DeleteGroup, PutGroup
-from goq.cluster.metadata.handlers.partitions import topic_of
-from goq.cluster.metadata.results import Accepted, Applied, Refusal
-from goq.cluster.metadata.state import Group, State
+from goq.cluster.metadata.commands import AlterClusterSettings, DeleteGroup, PutGroup
+from goq.cluster.metadata.handlers.partitions import require_topic
+from goq.cluster.metadata.results import Accepted, Applied, CommandRejected
+from goq.cluster.metadata.state import GroupMetadata, MetadataState
 from goq.errors import InvalidInput
 from goq.model import check_name
 
 
-def put_group(state: State, command: PutGroup) -> Applied:
+def put_group(state: MetadataState, command: PutGroup) -> Applied:
     """Make a group, or give it other settings."""
-    topic_of(state, command.topic, command.topic_id)
+    require_topic(state, command.topic, command.topic_id)
     groups = state.groups.get(command.topic, {})
     known = groups.get(command.group)
     version = 0 if known is None else known.version
     if version != command.version:
-        raise Refusal(
+        raise CommandRejected(
             "stale_version",
             f"group {command.group!r} is at version {version}, not {command.version}",
         )
     if known is None:
         _check_new(command.group, len(groups))
-        known = Group({}, version=0)
+        known = GroupMetadata({}, version=0)
     group = replace(known, settings=dict(command.settings), version=version + 1)
     return _put(state, command.topic, command.group, group, "set", group.version)
 
 
-def delete_group(state: State, command: DeleteGroup) -> Applied:
+def delete_group(state: MetadataState, command: DeleteGroup) -> Applied:
     """Forget a group."""
     known = _group(state, command)
     if known.version != command.version:
-        raise Refusal(
+        raise CommandRejected(
             "stale_version",
             f"group {command.group!r} is at version {known.version}, not {command.version}",
         )
@@ -49,10 +49,10 @@ def delete_group(state: State, command: DeleteGroup) -> Applied:
     )
 
 
-def change_settings(state: State, command: ChangeSettings) -> Applied:
+def alter_cluster_settings(state: MetadataState, command: AlterClusterSettings) -> Applied:
     """Change the cluster's settings."""
     if command.version != state.settings.version:
-        raise Refusal(
+        raise CommandRejected(
             "stale_version",
             f"the cluster's settings are at version {state.settings.version}, not"
             f" {command.version}",
@@ -74,18 +74,20 @@ def change_settings(state: State, command: ChangeSettings) -> Applied:
         ("moves_at_once", limits.MOVES_AT_ONCE_MAX),
     ):
         if not 1 <= getattr(settings, name) <= highest:
-            raise Refusal("invalid_setting", f"{name} is 1 to {highest}")
+            raise CommandRejected("invalid_setting", f"{name} is 1 to {highest}")
     return Applied(
         replace(state, settings=settings),
         Accepted(state.version, "the cluster's settings changed", settings.version),
     )
 
 
-def _group(state: State, command: DeleteGroup) -> Group:
-    topic_of(state, command.topic, command.topic_id)
+def _group(state: MetadataState, command: DeleteGroup) -> GroupMetadata:
+    require_topic(state, command.topic, command.topic_id)
     known = state.groups.get(command.topic, {}).get(command.group)
     if known is None:
-        raise Refusal("group_not_found", f"topic {command.topic!r} has no group {command.group!r}")
+        raise CommandRejected(
+            "group_not_found", f"topic {command.topic!r} has no group {command.group!r}"
+        )
     return known
 
 
@@ -93,14 +95,16 @@ def _check_new(name: str, count: int) -> None:
     try:
         check_name(name, "group")
     except InvalidInput as error:
-        raise Refusal("invalid_name", error.detail) from None
+        raise CommandRejected("invalid_name", error.detail) from None
     if count >= limits.GROUPS_PER_TOPIC_MAX:
-        raise Refusal(
+        raise CommandRejected(
             "too_many_groups", f"a topic has at most {limits.GROUPS_PER_TOPIC_MAX} groups"
         )
 
 
-def _put(state: State, topic: str, name: str, group: Group, text: str, value: int) -> Applied:
+def _put(
+    state: MetadataState, topic: str, name: str, group: GroupMetadata, text: str, value: int
+) -> Applied:
     groups = {**state.groups, topic: {**state.groups.get(topic, {}), name: group}}
     return Applied(
         replace(state, groups=groups), Accepted(state.version, f"group {name} {text}", value)

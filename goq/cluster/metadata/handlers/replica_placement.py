@@ -1,6 +1,6 @@
 """Where replicas go: on distinct nodes, over as many racks as can be, and evenly.
 
-A topic's own replicas and leaders are spread first, so that no topic is all on the node that
+A topic's own replicas and leaders are rack_count first, so that no topic is all on the node that
 joined last; between equals the node with the least in the whole cluster is taken, then the one that
 shares the fewest of the topic's partitions with those chosen already: so when a node dies, what it
 led goes to many. A node without a rack is a rack of its own. The answer follows from the state
@@ -12,40 +12,46 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from goq.cluster.metadata.handlers.balancing import level_leaders, level_replicas
-from goq.cluster.metadata.state import Node, Partition, State, Topic, places
+from goq.cluster.metadata.handlers.balance import balance_leaders, balance_replicas
+from goq.cluster.metadata.state import (
+    MetadataState,
+    NodeMetadata,
+    PartitionMetadata,
+    TopicMetadata,
+    active_partitions,
+)
 
 
-def rack_of(node: Node) -> str:
+def rack_of(node: NodeMetadata) -> str:
     """Return the rack of a node; one that has none is alone in its own, as no rack is named."""
     return f".{node.id}" if node.rack is None else node.rack
 
 
-def racks_of(nodes: Mapping[str, Node]) -> dict[str, str]:
+def racks_of(nodes: Mapping[str, NodeMetadata]) -> dict[str, str]:
     """Return the rack of each node."""
     return {node.id: rack_of(node) for node in nodes.values()}
 
 
-def spread(racks: Mapping[str, str], replicas: Iterable[str]) -> int:
+def rack_count(racks: Mapping[str, str], replicas: Iterable[str]) -> int:
     """Return over how many racks the replicas are."""
     return len({racks[node] for node in replicas})
 
 
-def usable(nodes: Mapping[str, Node]) -> list[str]:
+def assignable_nodes(nodes: Mapping[str, NodeMetadata]) -> list[str]:
     """Return the nodes that new replicas may be put on, by id."""
     return sorted(node.id for node in nodes.values() if node.takes_replicas)
 
 
-class Loads:
+class ReplicaCounts:
     """How many replicas and preferred leaderships nodes have, in all and of one topic.
 
     Planned moves count as done.
     """
 
-    def __init__(self, state: State, topic: Topic | None = None) -> None:
+    def __init__(self, state: MetadataState, topic: TopicMetadata | None = None) -> None:
         self.replicas: Counter[str] = Counter()
         self.leaders: Counter[str] = Counter()
-        for _, _, partition in places(state):
+        for _, _, partition in active_partitions(state):
             self.replicas.update(partition.future)
             self.leaders[partition.future[0]] += 1
         self.topic_replicas: Counter[str] = Counter()
@@ -75,12 +81,18 @@ class Loads:
             self.shared[node, other] += 1
 
 
-def place(state: State, topic: Topic | None, count: int, factor: int) -> list[tuple[str, ...]]:
+def place_replicas(
+    state: MetadataState, topic: TopicMetadata | None, count: int, factor: int
+) -> list[tuple[str, ...]]:
     """Return the replicas of ``count`` new partitions of a topic, in preferred order.
 
-    ``topic`` is None for a new one. There must be at least ``factor`` usable nodes.
+    ``topic`` is None for a new one. There must be at least ``factor`` assignable_nodes nodes.
     """
-    loads, racks, nodes = Loads(state, topic), racks_of(state.nodes), usable(state.nodes)
+    loads, racks, nodes = (
+        ReplicaCounts(state, topic),
+        racks_of(state.nodes),
+        assignable_nodes(state.nodes),
+    )
     rows = []
     for _ in range(count):
         row: list[str] = []
@@ -92,14 +104,16 @@ def place(state: State, topic: Topic | None, count: int, factor: int) -> list[tu
         rows.append(row)
     for row in rows:
         loads.lead(row[0], -1)
-    level_replicas(rows, nodes, racks, (loads.topic_replicas, loads.replicas))
+    balance_replicas(rows, nodes, racks, (loads.topic_replicas, loads.replicas))
     for row in rows:
         loads.lead(row[0], 1)
-    level_leaders(rows, nodes, (loads.topic_leaders, loads.leaders))
+    balance_leaders(rows, nodes, (loads.topic_leaders, loads.leaders))
     return [tuple(row) for row in rows]
 
 
-def completed(state: State, topic: Topic, partition: Partition) -> tuple[str, ...] | None:
+def completed_replicas(
+    state: MetadataState, topic: TopicMetadata, partition: PartitionMetadata
+) -> tuple[str, ...] | None:
     """Return the replicas with others in the places of leaving nodes, and with those that lack.
 
     None if nothing is to be done, or nothing can be yet. Only what must be copied is. The place of
@@ -107,7 +121,11 @@ def completed(state: State, topic: Topic, partition: Partition) -> tuple[str, ..
     enough, one that is only away is waited for.
     """
     replicas = partition.replicas
-    nodes, racks, loads = usable(state.nodes), racks_of(state.nodes), Loads(state, topic)
+    nodes, racks, loads = (
+        assignable_nodes(state.nodes),
+        racks_of(state.nodes),
+        ReplicaCounts(state, topic),
+    )
     row = [node for node in replicas if not state.nodes[node].leaving]
     heirs: list[str] = []
     for _ in range(max(len(replicas), partition.wanted) - len(row)):
@@ -131,7 +149,9 @@ def completed(state: State, topic: Topic, partition: Partition) -> tuple[str, ..
     return None if tuple(found) == replicas else tuple(found)
 
 
-def _next(row: Sequence[str], nodes: Sequence[str], racks: Mapping[str, str], loads: Loads) -> str:
+def _next(
+    row: Sequence[str], nodes: Sequence[str], racks: Mapping[str, str], loads: ReplicaCounts
+) -> str:
     """Return the node for one more replica of a partition."""
     used = Counter(racks[node] for node in row)
     return min(

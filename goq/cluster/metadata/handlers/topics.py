@@ -10,36 +10,43 @@ from goq.cluster.metadata.commands import (
     AlterTopic,
     CreateTopic,
     DeleteTopic,
-    ForgetTopic,
+    RemoveTopic,
 )
-from goq.cluster.metadata.handlers.partitions import topic_of
-from goq.cluster.metadata.handlers.replica_placement import place, usable
-from goq.cluster.metadata.results import Accepted, Applied, Refusal
-from goq.cluster.metadata.state import Partition, State, Topic, partition_count
+from goq.cluster.metadata.handlers.partitions import require_topic
+from goq.cluster.metadata.handlers.replica_placement import assignable_nodes, place_replicas
+from goq.cluster.metadata.results import Accepted, Applied, CommandRejected
+from goq.cluster.metadata.state import (
+    MetadataState,
+    PartitionMetadata,
+    TopicMetadata,
+    partition_count,
+)
 from goq.errors import InvalidInput
 from goq.model import check_name
 
 
-def create_topic(state: State, command: CreateTopic) -> Applied:
-    """Make a topic and place its replicas."""
+def create_topic(state: MetadataState, command: CreateTopic) -> Applied:
+    """Make a topic and place_replicas its replicas."""
     name = command.name
     try:
         check_name(name, "topic")
     except InvalidInput as error:
-        raise Refusal("invalid_name", error.detail) from None
+        raise CommandRejected("invalid_name", error.detail) from None
     if name in state.topics:
         if state.topics[name].deleting:
-            raise Refusal("topic_deleting", f"topic {name!r} is still being deleted; try again")
-        raise Refusal("topic_exists", f"topic {name!r} exists already")
+            raise CommandRejected(
+                "topic_deleting", f"topic {name!r} is still being deleted; try again"
+            )
+        raise CommandRejected("topic_exists", f"topic {name!r} exists already")
     if len(state.topics) >= limits.TOPICS_MAX:
-        raise Refusal("too_many_topics", f"there are at most {limits.TOPICS_MAX} topics")
+        raise CommandRejected("too_many_topics", f"there are at most {limits.TOPICS_MAX} topics")
     _check_count(state, command.partitions, command.partitions)
     partitions = _placed(state, None, command.partitions, _wanted(state, command))
-    topic = Topic(name, state.version, dict(command.settings), partitions)
+    topic = TopicMetadata(name, state.version, dict(command.settings), partitions)
     return _accepted(state, topic, f"topic {name} created", topic.topic_id)
 
 
-def alter_topic(state: State, command: AlterTopic) -> Applied:
+def alter_topic(state: MetadataState, command: AlterTopic) -> Applied:
     """Put settings in, or take them away."""
     topic = _at_version(state, command.name, command.topic_id, command.version)
     merged = {**topic.settings, **command.settings}
@@ -48,12 +55,12 @@ def alter_topic(state: State, command: AlterTopic) -> Applied:
     return _accepted(state, topic, f"topic {topic.name} altered", topic.version)
 
 
-def add_partitions(state: State, command: AddPartitions) -> Applied:
+def add_partitions(state: MetadataState, command: AddPartitions) -> Applied:
     """Give a topic more partitions, with as many replicas as its others are to have at most."""
     topic = _at_version(state, command.name, command.topic_id, command.version)
     added = command.partitions - len(topic.partitions)
     if added <= 0:
-        raise Refusal(
+        raise CommandRejected(
             "fewer_partitions",
             f"topic {topic.name!r} has {len(topic.partitions)} partitions; there can only be more",
         )
@@ -66,9 +73,9 @@ def add_partitions(state: State, command: AddPartitions) -> Applied:
     )
 
 
-def delete_topic(state: State, command: DeleteTopic) -> Applied:
+def delete_topic(state: MetadataState, command: DeleteTopic) -> Applied:
     """Mark a topic as being deleted, and forget its groups."""
-    topic = topic_of(state, command.name, command.topic_id)
+    topic = require_topic(state, command.name, command.topic_id)
     partitions = tuple(_abandoned(partition) for partition in topic.partitions)
     topic = replace(topic, partitions=partitions, deleting=True, version=topic.version + 1)
     groups = {name: of for name, of in state.groups.items() if name != topic.name}
@@ -77,20 +84,22 @@ def delete_topic(state: State, command: DeleteTopic) -> Applied:
     )
 
 
-def forget_topic(state: State, command: ForgetTopic) -> Applied:
+def remove_topic(state: MetadataState, command: RemoveTopic) -> Applied:
     """Forget a topic that was being deleted."""
     topic = state.topics.get(command.name)
     if topic is None or topic.topic_id != command.topic_id:
-        raise Refusal("topic_not_found", f"there is no such topic {command.name!r} any more")
+        raise CommandRejected(
+            "topic_not_found", f"there is no such topic {command.name!r} any more"
+        )
     if not topic.deleting:
-        raise Refusal("not_deleting", f"topic {topic.name!r} is not being deleted")
+        raise CommandRejected("not_deleting", f"topic {topic.name!r} is not being deleted")
     topics = {name: other for name, other in state.topics.items() if name != topic.name}
     return Applied(
         replace(state, topics=topics), Accepted(state.version, f"topic {topic.name} forgotten")
     )
 
 
-def _abandoned(partition: Partition) -> Partition:
+def _abandoned(partition: PartitionMetadata) -> PartitionMetadata:
     """Return the partition led by nobody, without a move; all who have anything of it listed."""
     return replace(
         partition,
@@ -105,57 +114,63 @@ def _abandoned(partition: Partition) -> Partition:
     )
 
 
-def _wanted(state: State, command: CreateTopic) -> int:
+def _wanted(state: MetadataState, command: CreateTopic) -> int:
     wanted = command.replication_factor
     if wanted is None:
         wanted = state.settings.replication_factor
     if not 1 <= wanted <= limits.REPLICAS_MAX:
-        raise Refusal("invalid_replicas", f"a partition has 1 to {limits.REPLICAS_MAX} replicas")
+        raise CommandRejected(
+            "invalid_replicas", f"a partition has 1 to {limits.REPLICAS_MAX} replicas"
+        )
     return wanted
 
 
-def _placed(state: State, topic: Topic | None, count: int, wanted: int) -> tuple[Partition, ...]:
+def _placed(
+    state: MetadataState, topic: TopicMetadata | None, count: int, wanted: int
+) -> tuple[PartitionMetadata, ...]:
     """Return new partitions; with fewer replicas than wanted while there are too few nodes.
 
     Not with fewer than are needed to acknowledge anything, if there are only nodes enough in all:
     a node that is away for a moment must not make messages less safe.
     """
-    available = len(usable(state.nodes))
+    available = len(assignable_nodes(state.nodes))
     staying = sum(not node.leaving for node in state.nodes.values())
     needed = min(wanted, state.settings.min_insync, max(staying, 1))
     if available < needed:
-        raise Refusal(
+        raise CommandRejected(
             "not_enough_nodes",
             f"{needed} replicas need as many nodes that are up, fit and not leaving; there are"
             f" {available}",
         )
-    rows = place(state, topic, count, min(wanted, available))
-    return tuple(Partition(replicas=row, leader=row[0], in_sync=row, wanted=wanted) for row in rows)
+    rows = place_replicas(state, topic, count, min(wanted, available))
+    return tuple(
+        PartitionMetadata(replicas=row, leader=row[0], in_sync=row, wanted=wanted) for row in rows
+    )
 
 
-def _check_count(state: State, total: int, added: int) -> None:
+def _check_count(state: MetadataState, total: int, added: int) -> None:
     if not 1 <= total <= limits.PARTITIONS_PER_TOPIC_MAX:
-        raise Refusal(
+        raise CommandRejected(
             "invalid_partitions",
             f"a topic has 1 to {limits.PARTITIONS_PER_TOPIC_MAX} partitions, not {total}",
         )
     if partition_count(state) + added > limits.CLUSTER_PARTITIONS_MAX:
-        raise Refusal(
+        raise CommandRejected(
             "too_many_partitions",
             f"a cluster has at most {limits.CLUSTER_PARTITIONS_MAX} partitions; delete a topic, or"
             " use fewer",
         )
 
 
-def _at_version(state: State, name: str, topic_id: int, version: int) -> Topic:
-    topic = topic_of(state, name, topic_id)
+def _at_version(state: MetadataState, name: str, topic_id: int, version: int) -> TopicMetadata:
+    topic = require_topic(state, name, topic_id)
     if topic.version != version:
-        raise Refusal(
+        raise CommandRejected(
             "stale_version", f"topic {name!r} is at version {topic.version}, not {version}"
         )
     return topic
 
 
-def _accepted(state: State, topic: Topic, text: str, value: int) -> Applied:
+def _accepted(state: MetadataState, topic: TopicMetadata, text: str, value: int) -> Applied:
     topics = {**state.topics, topic.name: topic}
     return Applied(replace(state, topics=topics), Accepted(state.version, text, value))

@@ -6,12 +6,18 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from goq.cluster.metadata.commands import BeginAgain
-from goq.cluster.metadata.results import Accepted, Applied, Refusal
-from goq.cluster.metadata.state import NodeStatus, Partition, State, Topic, places
+from goq.cluster.metadata.commands import ForceNewCluster
+from goq.cluster.metadata.results import Accepted, Applied, CommandRejected
+from goq.cluster.metadata.state import (
+    MetadataState,
+    NodeStatus,
+    PartitionMetadata,
+    TopicMetadata,
+    active_partitions,
+)
 
 
-class Survival(NamedTuple):
+class SurvivingReplicas(NamedTuple):
     """What one node has of all partitions, as ``topic:number``.
 
     ``in_sync`` were in sync here, so all that was acknowledged is there; ``behind`` have a replica
@@ -23,25 +29,25 @@ class Survival(NamedTuple):
     lost: tuple[str, ...]
 
 
-def survival(state: State, node: str) -> Survival:
+def surviving_replicas(state: MetadataState, node: str) -> SurvivingReplicas:
     """Return what a node has, as far as it knows itself."""
     found: tuple[list[str], list[str], list[str]] = ([], [], [])
-    for place, _, partition in places(state):
+    for place, _, partition in active_partitions(state):
         kind = 0 if node in partition.in_sync else 1 if node in partition.holders else 2
         found[kind].append(f"{place.topic}:{place.partition}")
-    return Survival(*map(tuple, found))
+    return SurvivingReplicas(*map(tuple, found))
 
 
-def begin_again(state: State, command: BeginAgain) -> Applied:
+def force_new_cluster(state: MetadataState, command: ForceNewCluster) -> Applied:
     """Make a node the only one, with one replica of every partition: what it has, or an empty one.
 
     Nobody leads until the node registers, as after any start.
     """
     node = state.nodes.get(command.node)
     if node is None:
-        raise Refusal("node_not_found", f"there is no node {command.node!r} in the cluster")
+        raise CommandRejected("node_not_found", f"there is no node {command.node!r} in the cluster")
     if node.disk != command.disk:
-        raise Refusal("another_disk", f"node {node.id!r} comes with another disk")
+        raise CommandRejected("another_disk", f"node {node.id!r} comes with another disk")
     alone = replace(node, status=NodeStatus.FENCED, leaving=False)
     topics = {name: _alone(topic, node.id) for name, topic in state.topics.items()}
     text = f"node {node.id} goes on alone"
@@ -50,15 +56,15 @@ def begin_again(state: State, command: BeginAgain) -> Applied:
     )
 
 
-def _alone(topic: Topic, node: str) -> Topic:
+def _alone(topic: TopicMetadata, node: str) -> TopicMetadata:
     if topic.deleting:
         return topic
     return replace(topic, partitions=tuple(_held(p, node) for p in topic.partitions))
 
 
-def _held(partition: Partition, node: str) -> Partition:
+def _held(partition: PartitionMetadata, node: str) -> PartitionMetadata:
     had_leader = partition.leader is not None
-    return Partition(
+    return PartitionMetadata(
         (node,),
         None,
         (node,),

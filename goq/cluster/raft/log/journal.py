@@ -36,7 +36,7 @@ from goq.cluster.raft.log.records import (
     pack_term,
     unpack,
 )
-from goq.cluster.raft.member import changed
+from goq.cluster.raft.member import members_after
 from goq.errors import CorruptData, StorageFailed, StorageFull
 from goq.storage.disk import Disk, is_full
 
@@ -154,7 +154,7 @@ class Journal:
             if index is not None and entry.index > index:
                 break
             if entry.command[:1] == bytes((codec.MEMBERSHIP,)):
-                members = changed(members, *codec.decode_change(entry.command))
+                members = members_after(members, *codec.decode_change(entry.command))
         return members
 
     # Changes

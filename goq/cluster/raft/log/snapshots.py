@@ -17,7 +17,7 @@ from typing import Any
 from crc32c import crc32c
 
 from goq import limits
-from goq.cluster.raft.state_machine.state_machine import MachineFailed, StateMachine
+from goq.cluster.raft.state_machine.state_machine import StateMachine, StateMachineFailed
 from goq.errors import CorruptData, StorageFull
 from goq.storage.disk import Disk, File, is_full
 
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class SnapshotMetadata:
     """A snapshot as a whole: the state after entry ``index`` of ``term``, and the members then."""
 
     index: int
@@ -47,14 +47,14 @@ class _Sending:
 
 @dataclass(slots=True)
 class _Outgoing:
-    copy: Copy
+    copy: SnapshotMetadata
     used_s: float
     to: dict[str, _Sending] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class _Incoming:
-    copy: Copy
+    copy: SnapshotMetadata
     file: File
     crc32c: int = 0
 
@@ -122,10 +122,10 @@ class Snapshots:
             size_bytes, check = self._disk.size(path), 0
             for position in range(0, size_bytes, _READ_BYTES):
                 check = crc32c(self._disk.read(path, position, _READ_BYTES), check)
-        except (OSError, MachineFailed, StorageFull) as error:
+        except (OSError, StateMachineFailed, StorageFull) as error:
             _log.error("no snapshot for the followers that need one: %s", error)
             return False
-        copy = Copy(index, term, members, size_bytes, check)
+        copy = SnapshotMetadata(index, term, members, size_bytes, check)
         self._outgoing = _Outgoing(copy, self._clock())
         return True
 
@@ -166,7 +166,7 @@ class Snapshots:
 
     # Coming in
 
-    def receive(self, copy: Copy, offset: int, data: bytes) -> int | None:
+    def receive(self, copy: SnapshotMetadata, offset: int, data: bytes) -> int | None:
         """Take a piece; return how much is there, or None once all is there, sound and synced.
 
         Raises ``StorageFull`` when there is no room for it.
@@ -191,7 +191,7 @@ class Snapshots:
         self._disk.rename(self._folder / IN_NAME, self._folder / whole)
         return None
 
-    def install(self, copy: Copy) -> None:
+    def install(self, copy: SnapshotMetadata) -> None:
         """Give the machine what came; the log begins there already."""
         path = self._folder / self._whole_name(copy.index, copy.term)
         self._machine.restore(path)
@@ -204,7 +204,7 @@ class Snapshots:
             self._incoming.file.close()
             self._incoming = None
 
-    def _begin(self, copy: Copy) -> _Incoming:
+    def _begin(self, copy: SnapshotMetadata) -> _Incoming:
         self.close()
         path = self._folder / IN_NAME
         self._disk.remove(path)

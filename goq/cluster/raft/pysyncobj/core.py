@@ -21,14 +21,14 @@ from goq.cluster.raft import codec
 from goq.cluster.raft.log.journal import Journal
 from goq.cluster.raft.log.records import Entry
 from goq.cluster.raft.log.snapshots import Snapshots
-from goq.cluster.raft.member import Member, in_order
-from goq.cluster.raft.state_machine.state_machine import MachineFailed, Refused, StateMachine
+from goq.cluster.raft.member import RaftMember, sorted_members
+from goq.cluster.raft.state_machine.state_machine import Refused, StateMachine, StateMachineFailed
 from goq.errors import CorruptData, GoqError, StorageFailed, StorageFull
 
 if VERSION != "0.3.17":
     raise ImportError(f"goq needs pysyncobj 0.3.17, not {VERSION}: pip install pysyncobj==0.3.17")
 
-FATAL = (StorageFailed, CorruptData, MachineFailed, OSError, MemoryError)
+FATAL = (StorageFailed, CorruptData, StateMachineFailed, OSError, MemoryError)
 """After these a node does nothing any more: what it has in memory may not be on its disk."""
 
 _log = logging.getLogger(__name__)
@@ -56,8 +56,8 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         self.__raftCommitIndex = self.__raftLastApplied = applied_index
         self.__commandsLocalCounter = self._random.getrandbits(62)  # no id of an earlier life
         self._snapshots = snapshots
-        self._rounds: dict[Member, int] = {}
-        self._answers: dict[Member, dict[str, Any]] = {}
+        self._rounds: dict[RaftMember, int] = {}
+        self._answers: dict[RaftMember, dict[str, Any]] = {}
         self.__take_members(journal.members())
 
     def _onTick(self, timeToWait: float = 0.0) -> None:
@@ -99,8 +99,8 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         if entry.command[0] != codec.REGULAR:
             return None  # members changed when the entry came into the log
         try:
-            return self._machine.apply(codec.decode_request(entry.command), entry.index)
-        except (MachineFailed, StorageFull, OSError, MemoryError):
+            return self._machine.apply(codec.decode_proposal(entry.command), entry.index)
+        except (StateMachineFailed, StorageFull, OSError, MemoryError):
             raise
         except GoqError as error:
             _log.warning("the command at %d is refused: %s", entry.index, error.detail)
@@ -168,7 +168,7 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         if command[:1] != bytes((codec.MEMBERSHIP,)):
             return None
         operation, spec = codec.decode_change(command)
-        return [operation, Member(spec).id, Member(spec)]
+        return [operation, RaftMember(spec).id, RaftMember(spec)]
 
     def __changeCluster(self, request: list[Any]) -> bool:
         """Take one change at a time, and nobody new while a member is away.
@@ -184,15 +184,15 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         return bool(super().__changeCluster(request))
 
     def __take_members(self, members: list[str]) -> None:
-        others = {Member(spec) for spec in members} - {self.__selfNode}
+        others = {RaftMember(spec) for spec in members} - {self.__selfNode}
         specs = {node.spec for node in self.__otherNodes}
         stay = {node for node in others if node.spec in specs}
         if stay != self.__otherNodes:  # with another disk or address it is another one
-            self.__updateClusterConfiguration(in_order(stay))
+            self.__updateClusterConfiguration(sorted_members(stay))
         if others != stay:
-            self.__updateClusterConfiguration(in_order(others))
+            self.__updateClusterConfiguration(sorted_members(others))
 
-    def __onNodeDisconnected(self, node: Member) -> None:
+    def __onNodeDisconnected(self, node: RaftMember) -> None:
         super().__onNodeDisconnected(node)
         if node == self.__raftLeader:  # what it was asked may be lost on the way
             self.__onLeaderChanged()

@@ -10,8 +10,8 @@ from pysyncobj import FAIL_REASON
 
 from goq.cluster.raft import codec
 from goq.cluster.raft.log.records import Entry
-from goq.cluster.raft.log.snapshots import Copy
-from goq.cluster.raft.member import Member
+from goq.cluster.raft.log.snapshots import SnapshotMetadata
+from goq.cluster.raft.member import RaftMember
 from goq.cluster.raft.pysyncobj import leader as leading
 from goq.cluster.raft.pysyncobj.core import FATAL, now_s
 from goq.errors import CorruptData, InvalidInput, StorageFull
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 class _SyncObj(leading._SyncObj):
     """Follows."""
 
-    def __onMessageReceived(self, node: Member, message: dict[str, Any]) -> None:
+    def __onMessageReceived(self, node: RaftMember, message: dict[str, Any]) -> None:
         self._raise_if_failed()
         if node not in self.__otherNodes:
             return
@@ -42,7 +42,7 @@ class _SyncObj(leading._SyncObj):
             self._failure = error
             raise
 
-    def _on_append(self, node: Member, message: dict[str, Any]) -> None:
+    def _on_append(self, node: RaftMember, message: dict[str, Any]) -> None:
         """Cut off only what contradicts the leader, and commit only what it vouched for."""
         if not self.__follow(node, message):
             return
@@ -68,7 +68,7 @@ class _SyncObj(leading._SyncObj):
         if codec.MEMBERSHIP in (*cut, entry.command[0]):
             self.__take_members(journal.members())
 
-    def __verified(self, node: Member, message: dict[str, Any], index: int) -> None:
+    def __verified(self, node: RaftMember, message: dict[str, Any], index: int) -> None:
         """All up to ``index`` is the leader's: say so once it is durable."""
         commit_index = min(message["commit_index"], index)
         self.__raftCommitIndex = max(self.__raftCommitIndex, commit_index)
@@ -83,7 +83,7 @@ class _SyncObj(leading._SyncObj):
             "success": success,
         }
 
-    def __follow(self, node: Member, message: dict[str, Any]) -> bool:
+    def __follow(self, node: RaftMember, message: dict[str, Any]) -> bool:
         """Take the sender for the leader of its term; False if that term is over."""
         if message["term"] < self.__raftCurrentTerm:
             return False
@@ -99,12 +99,12 @@ class _SyncObj(leading._SyncObj):
         self.__leaderCommitIndex = message["commit_index"]
         return True
 
-    def _on_snapshot(self, node: Member, message: dict[str, Any]) -> None:
+    def _on_snapshot(self, node: RaftMember, message: dict[str, Any]) -> None:
         """Take a piece; install the whole durably, and only then say so."""
         if not self.__follow(node, message):
             return
         names = ("index", "index_term", "members", "size_bytes", "crc32c")
-        copy = Copy(*(message[name] for name in names))
+        copy = SnapshotMetadata(*(message[name] for name in names))
         ours = self.__raftLog.at(copy.index)
         if copy.index <= self.__raftCommitIndex or (ours and ours.term == copy.term):
             self.__verified(node, message, max(copy.index, self.__raftCommitIndex))
@@ -117,7 +117,7 @@ class _SyncObj(leading._SyncObj):
         reply = {"type": "snapshot_reply", "term": message["term"]}
         self.__transport.send(node, reply | {"index": copy.index, "offset": offset})
 
-    def __install(self, copy: Copy) -> None:
+    def __install(self, copy: SnapshotMetadata) -> None:
         self.__raftLog.reset(copy.index, copy.term, copy.members)
         self._snapshots.install(copy)
         self.__raftCommitIndex = self.__raftLastApplied = copy.index
@@ -129,7 +129,7 @@ class _SyncObj(leading._SyncObj):
                 callback(None, FAIL_REASON.UNKNOWN_OUTCOME)
 
 
-_Handler = Callable[[_SyncObj, Member, dict[str, Any]], None]
+_Handler = Callable[[_SyncObj, RaftMember, dict[str, Any]], None]
 _HANDLERS: dict[str, _Handler] = {
     "append_entries": _SyncObj._on_append,
     "next_node_idx": _SyncObj._on_answer,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from goq import limits
-from goq.cluster.raft.member import Member, in_order
+from goq.cluster.raft.member import RaftMember, sorted_members
 from goq.cluster.raft.pysyncobj import core as ticking
 from goq.cluster.raft.pysyncobj.core import now_s
 
@@ -15,7 +15,7 @@ _LEADER = 2
 class _SyncObj(ticking._SyncObj):
     """Leads."""
 
-    def _on_answer(self, node: Member, message: dict[str, Any]) -> None:
+    def _on_answer(self, node: RaftMember, message: dict[str, Any]) -> None:
         """Believe answers of this term only, and of many refusals under way only the first."""
         if self.__raftState != _LEADER or message["term"] != self.__raftCurrentTerm:
             return
@@ -31,10 +31,10 @@ class _SyncObj(ticking._SyncObj):
 
     def __sendAppendEntries(self) -> None:
         self.__newAppendEntriesTime = now_s() + self.__conf.appendEntriesPeriod
-        for node in in_order(self.__otherNodes & self.__connectedNodes):
+        for node in sorted_members(self.__otherNodes & self.__connectedNodes):
             self.__feed(node)
 
-    def __feed(self, node: Member) -> None:
+    def __feed(self, node: RaftMember) -> None:
         """Send what a follower lacks, as far as it fits on the way; at least a heartbeat."""
         journal, heartbeat = self.__raftLog, True
         while True:
@@ -62,7 +62,7 @@ class _SyncObj(ticking._SyncObj):
             self.__raftNextIndex[node] = index + len(entries)
             heartbeat = False
 
-    def __send_snapshot(self, node: Member) -> None:
+    def __send_snapshot(self, node: RaftMember) -> None:
         journal, snapshots = self.__raftLog, self._snapshots
         held = snapshots.held_index()
         if held is None or journal.at(held) is None:
@@ -73,7 +73,7 @@ class _SyncObj(ticking._SyncObj):
         piece |= {"term": self.__raftCurrentTerm, "commit_index": self.__raftCommitIndex}
         self.__transport.send(node, piece)
 
-    def _on_snapshot_reply(self, node: Member, message: dict[str, Any]) -> None:
+    def _on_snapshot_reply(self, node: RaftMember, message: dict[str, Any]) -> None:
         if self.__raftState != _LEADER or message["term"] != self.__raftCurrentTerm:
             return
         self.__lastResponseTime[node] = now_s()

@@ -19,10 +19,10 @@ from typing import Any
 import msgspec
 
 from goq import limits
-from goq.cluster.raft.state_machine.state_machine import MachineFailed, Refused, Request
+from goq.cluster.raft.state_machine.state_machine import Proposal, Refused, StateMachineFailed
 from goq.errors import GoqError, StorageFull
 
-Apply = Callable[[sqlite3.Connection, Request], Any]
+Apply = Callable[[sqlite3.Connection, Proposal], Any]
 """Changes the caller's tables, and returns a result of plain data or :class:`Refused`.
 
 It must follow from the tables and the request alone, and leave transactions alone. What it raises
@@ -59,10 +59,10 @@ class _Known(msgspec.Struct, frozen=True, array_like=True):
 _known = msgspec.msgpack.Decoder(_Known)
 
 
-def _failure(error: sqlite3.Error) -> MachineFailed | StorageFull:
+def _failure(error: sqlite3.Error) -> StateMachineFailed | StorageFull:
     if error.sqlite_errorcode in _FULL:
         return StorageFull("no room on the disk for the database of the cluster; free some space")
-    return MachineFailed(f"the database of the cluster failed: {error}")
+    return StateMachineFailed(f"the database of the cluster failed: {error}")
 
 
 def _encoded(result: Any) -> bytes:
@@ -70,7 +70,7 @@ def _encoded(result: Any) -> bytes:
     return msgspec.msgpack.encode(known)
 
 
-class SqliteMachine:
+class SqliteStateMachine:
     """Applies each request once, also when it comes twice; see ``StateMachine``.
 
     Of each proposer the last ``RAFT_REQUESTS_REMEMBERED`` requests are remembered, and anything
@@ -98,7 +98,7 @@ class SqliteMachine:
         (index,) = self._db.execute("SELECT applied_index FROM raft_state").fetchone()
         return int(index)
 
-    def apply(self, request: Request, index: int) -> Any:
+    def apply(self, request: Proposal, index: int) -> Any:
         """Change the database, unless this index or this request was applied before."""
         try:
             self._db.execute("BEGIN IMMEDIATE")
@@ -130,7 +130,9 @@ class SqliteMachine:
             self._db.backup(copy)
             copy.execute("PRAGMA journal_mode=DELETE")
         except sqlite3.Error as error:
-            raise MachineFailed(f"the database of the cluster was not copied: {error}") from error
+            raise StateMachineFailed(
+                f"the database of the cluster was not copied: {error}"
+            ) from error
         finally:
             copy.close()
 
@@ -140,7 +142,7 @@ class SqliteMachine:
         try:
             copy.backup(self._db)
         except sqlite3.Error as error:
-            raise MachineFailed(f"a snapshot could not be taken over: {error}") from error
+            raise StateMachineFailed(f"a snapshot could not be taken over: {error}") from error
         finally:
             copy.close()
 
@@ -148,7 +150,7 @@ class SqliteMachine:
         """Close the database."""
         self._db.close()
 
-    def _applied(self, request: Request, index: int) -> Any:
+    def _applied(self, request: Proposal, index: int) -> Any:
         if index <= self.applied_index:
             return Refused("conflict", f"index {index} was applied before")
         self._db.execute("UPDATE raft_state SET applied_index = ?", (index,))
@@ -164,7 +166,7 @@ class SqliteMachine:
         self._remember(request, index, result)
         return result
 
-    def _run(self, request: Request) -> Any:
+    def _run(self, request: Proposal) -> Any:
         self._db.execute("SAVEPOINT command")
         try:
             result = self._apply(self._db, request)
@@ -185,7 +187,7 @@ class SqliteMachine:
         ).fetchone()
         return (newest or 0) - limits.RAFT_REQUESTS_REMEMBERED
 
-    def _remember(self, request: Request, index: int, result: Any) -> None:
+    def _remember(self, request: Proposal, index: int, result: Any) -> None:
         data = _encoded(result)
         if len(data) > limits.RAFT_RESULT_BYTES_MAX:
             data = _encoded(Refused("too_large", "applied before, with a result too large to keep"))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 
-class Request(msgspec.Struct, frozen=True, array_like=True):
+class Proposal(msgspec.Struct, frozen=True, array_like=True):
     """A command as it stands in the log.
 
     ``proposer`` is random and new with each start of a node, ``sequence`` counts its commands: a
@@ -32,7 +32,7 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     detail: str
 
 
-class MachineFailed(Exception):
+class StateMachineFailed(Exception):
     """The machine could not apply a command for a reason that is not in the command.
 
     A broken file: the node stops rather than skip what the others apply.
@@ -50,15 +50,15 @@ class StateMachine(Protocol):
         """
         ...
 
-    def apply(self, request: Request, index: int) -> Any:
+    def apply(self, request: Proposal, index: int) -> Any:
         """Change the state and its applied index, at once, and return the result.
 
         ``index`` grows, but not always by one. A request that was applied before must change
         nothing and return the same result:
-        :class:`~goq.cluster.raft.state_machine.sqlite.SqliteMachine` does that. The result must
+        ``SqliteStateMachine`` does that. The result must
         follow from the state and the request alone. An exception counts as :class:`Refused`, and
         the state must be as before; except for ``StorageFull``, after which the same command comes
-        again, and ``MachineFailed``, ``OSError`` and ``MemoryError``: these stop the node.
+        again, and ``StateMachineFailed``, ``OSError`` and ``MemoryError``: these stop the node.
         """
         ...
 
@@ -80,3 +80,48 @@ class StateMachine(Protocol):
         The file is left where it is.
         """
         ...
+
+
+class AppliedEntry(NamedTuple):
+    """A command that was applied, and its result; without a request, a snapshot was taken over."""
+
+    index: int  # type: ignore[assignment]  # a tuple's own method is of no use here
+    request: Proposal | None
+    result: Any
+
+
+class RecordingStateMachine:
+    """Passes everything on."""
+
+    def __init__(self, machine: StateMachine) -> None:
+        self._machine = machine
+        self._news: list[AppliedEntry] = []
+
+    def news(self) -> list[AppliedEntry]:
+        """Return what happened since the last call, in order."""
+        news, self._news = self._news, []
+        return news
+
+    @property
+    def applied_index(self) -> int:
+        """See ``StateMachine``."""
+        return self._machine.applied_index
+
+    def apply(self, request: Proposal, index: int) -> Any:
+        """See ``StateMachine``."""
+        result = self._machine.apply(request, index)
+        self._news.append(AppliedEntry(index, request, result))
+        return result
+
+    def flush(self, index: int) -> None:
+        """See ``StateMachine``."""
+        self._machine.flush(index)
+
+    def snapshot(self, path: Path) -> None:
+        """See ``StateMachine``."""
+        self._machine.snapshot(path)
+
+    def restore(self, path: Path) -> None:
+        """See ``StateMachine``."""
+        self._machine.restore(path)
+        self._news.append(AppliedEntry(self._machine.applied_index, None, None))

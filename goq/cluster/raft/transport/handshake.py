@@ -37,7 +37,7 @@ _ID_SIZE = struct.Struct("<H")
 _NUMBERED = struct.Struct("<QI")
 
 
-class Frames:
+class FrameReader:
     """Cuts incoming bytes into frames; with a key it checks the seal of each."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Frames:
         return frame
 
 
-class Sealer:
+class FrameSealer:
     """Makes outgoing frames."""
 
     def __init__(self, key: bytes) -> None:
@@ -94,7 +94,7 @@ def plain_frame(data: bytes) -> bytes:
     return _SIZE.pack(len(data)) + data
 
 
-class Keys:
+class SessionKeys:
     """What follows from a handshake: the proofs that are due, and the keys afterwards."""
 
     def __init__(self, secret: bytes, hello: bytes, nonce: bytes, disk: bytes) -> None:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from goq import limits
 from goq.cluster.raft.transport import handshake
-from goq.cluster.raft.transport.handshake import Frames, Keys, Sealer
+from goq.cluster.raft.transport.handshake import FrameReader, FrameSealer, SessionKeys
 from goq.errors import GoqError, NotAllowed
 
 _REASON_CHARS_MAX = 300
@@ -31,7 +31,7 @@ class Credentials:
     client_tls: ssl.SSLContext | None = None
 
 
-class Owner(Protocol):
+class LinkHandler(Protocol):
     """Who is told what happens to a link."""
 
     def admits(self, peer: str) -> bool:
@@ -67,7 +67,7 @@ class Link(asyncio.Protocol):
 
     def __init__(
         self,
-        owner: Owner,
+        owner: LinkHandler,
         self_id: str,
         self_disk: str,
         credentials: Credentials,
@@ -85,10 +85,10 @@ class Link(asyncio.Protocol):
         self._credentials = credentials
         self._clock = clock
         self._dials = bool(peer)
-        self._frames = Frames()
+        self._frames = FrameReader()
         self._hello = b""
-        self._keys: Keys | None = None
-        self._sealer: Sealer | None = None
+        self._keys: SessionKeys | None = None
+        self._sealer: FrameSealer | None = None
         self._transport: asyncio.Transport | None = None
         self._patience: asyncio.TimerHandle | None = None
 
@@ -172,13 +172,13 @@ class Link(asyncio.Protocol):
         self._check_certificate(dialer)
         self.peer = dialer
         nonce = os.urandom(handshake.NONCE_BYTES)
-        self._keys = Keys(self._credentials.secret, hello, nonce, self._self_disk.encode())
+        self._keys = SessionKeys(self._credentials.secret, hello, nonce, self._self_disk.encode())
         proof = self._keys.acceptor_proof()
         self._write(handshake.pack_challenge(nonce, proof, self._self_disk))
 
     def _answer_challenge(self, frame: bytes) -> None:
         nonce, proof, disk = handshake.unpack_challenge(frame)
-        keys = Keys(self._credentials.secret, self._hello, nonce, disk)
+        keys = SessionKeys(self._credentials.secret, self._hello, nonce, disk)
         handshake.check_proof(proof, keys.acceptor_proof())
         self._check_certificate(self.peer)
         self.disk = disk.decode(errors="replace")
@@ -188,7 +188,7 @@ class Link(asyncio.Protocol):
 
     def _seal(self, incoming: bytes, outgoing: bytes) -> None:
         self._frames.sealed(incoming)
-        self._sealer = Sealer(outgoing)
+        self._sealer = FrameSealer(outgoing)
 
     def _lets_in(self) -> bool:
         """Say whether the other side is let in. Nothing of it waits to be read at this moment.

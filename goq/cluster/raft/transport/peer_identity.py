@@ -17,7 +17,7 @@ OTHER_DISK = "another disk than the cluster knows it with"
 _log = logging.getLogger(__name__)
 
 
-class Strangers:
+class PeerIdentity:
     """What one node knows of disks: its ``own``, and by ``known`` those of others, empty if not.
 
     A disk that the log names with a member counts before what ``known`` says: it is newer.

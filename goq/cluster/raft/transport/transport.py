@@ -18,16 +18,16 @@ from pysyncobj.transport import Transport
 
 from goq import limits
 from goq.cluster.raft import codec
-from goq.cluster.raft.member import Member
+from goq.cluster.raft.member import RaftMember
 from goq.cluster.raft.transport.link import Credentials, Link
-from goq.cluster.raft.transport.peer_identity import Strangers
+from goq.cluster.raft.transport.peer_identity import PeerIdentity
 from goq.errors import InvalidInput
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class ConnectionTiming:
     """Seconds: between looks at the connections, until one is given up, between two dials."""
 
     watch_s: float = 0.5
@@ -46,15 +46,15 @@ class SecureTransport(Transport):  # type: ignore[misc]
     def __init__(
         self,
         sync_obj: object,
-        self_node: Member,
-        other_nodes: Iterable[Member],
+        self_node: RaftMember,
+        other_nodes: Iterable[RaftMember],
         *,
         listen: tuple[str, int],
         credentials: Credentials,
         on_message: Callable[[], None],
         random: Random,
-        pace: Pace,
-        strangers: Strangers | None = None,
+        pace: ConnectionTiming,
+        strangers: PeerIdentity | None = None,
     ) -> None:
         super().__init__(sync_obj, self_node, other_nodes)
         if len(credentials.secret) < limits.RAFT_SECRET_BYTES_MIN:
@@ -68,7 +68,7 @@ class SecureTransport(Transport):  # type: ignore[misc]
         self._on_message = on_message
         self._random = random
         self._pace = pace
-        self._disks = strangers or Strangers()
+        self._disks = strangers or PeerIdentity()
         self._loop = asyncio.get_running_loop()
         self._peers = {str(node.id): node for node in other_nodes}
         self._links: dict[str, Link] = {}
@@ -100,13 +100,13 @@ class SecureTransport(Transport):  # type: ignore[misc]
 
     # The library's side
 
-    def addNode(self, node: Member) -> None:
+    def addNode(self, node: RaftMember) -> None:
         """Let a member in, and dial it if that is ours to do."""
         self._peers[str(node.id)] = node
         if self._server is not None:
             self._dial_if_ours(node)
 
-    def dropNode(self, node: Member) -> None:
+    def dropNode(self, node: RaftMember) -> None:
         """Part with a member."""
         id_ = str(node.id)
         self._peers.pop(id_, None)
@@ -116,7 +116,7 @@ class SecureTransport(Transport):  # type: ignore[misc]
             link.abort("it is not a member any more", logging.INFO)
             self._onNodeDisconnected(node)
 
-    def send(self, node: Member, message: dict[str, Any]) -> bool:
+    def send(self, node: RaftMember, message: dict[str, Any]) -> bool:
         """Send a message to a member; False if it does not even start."""
         link = self._links.get(str(node.id))
         if link is None:
@@ -206,14 +206,14 @@ class SecureTransport(Transport):  # type: ignore[misc]
     def _link(self, peer: str) -> Link:
         return Link(self, self._self_id, self._disks.own, self._credentials, self._loop.time, peer)
 
-    def _dial_if_ours(self, node: Member) -> None:
+    def _dial_if_ours(self, node: RaftMember) -> None:
         id_ = str(node.id)
         if not node.address:
             _log.error("%s has no address and cannot be reached", id_)
         elif self._self_id < id_ and id_ not in self._dials:
             self._dials[id_] = self._loop.create_task(self._dial(node))
 
-    async def _dial(self, node: Member) -> None:
+    async def _dial(self, node: RaftMember) -> None:
         host, _, port = node.address.rpartition(":")
         tls, wait_s = self._credentials.client_tls, self._pace.retry_s
         while True:

@@ -19,7 +19,7 @@ from goq.cluster.raft.log.journal import Journal
 from goq.cluster.raft.log.records import Entry
 from goq.cluster.raft.log.snapshots import Snapshots
 from goq.cluster.raft.pysyncobj import follower as following
-from goq.cluster.raft.pysyncobj.raft import HardenedSyncObj
+from goq.cluster.raft.pysyncobj.hardened_sync_obj import HardenedSyncObj
 from goq.cluster.raft.state_machine.state_machine import StateMachine
 
 from .library import Message, inside
@@ -125,7 +125,7 @@ def stumbles_over_poison() -> AbstractContextManager[Any]:
         if entry.command[0] != codec.REGULAR:
             return None
         machine: StateMachine = node._machine
-        return machine.apply(codec.decode_request(entry.command), entry.index)
+        return machine.apply(codec.decode_proposal(entry.command), entry.index)
 
     return _sees("_SyncObj__apply", apply)
 

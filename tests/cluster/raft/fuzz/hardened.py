@@ -12,8 +12,8 @@ from pysyncobj import SyncObj
 
 from goq import limits
 from goq.cluster.raft import codec
-from goq.cluster.raft.pysyncobj.raft import HardenedSyncObj
-from goq.cluster.raft.state_machine.state_machine import MachineFailed, Request
+from goq.cluster.raft.pysyncobj.hardened_sync_obj import HardenedSyncObj
+from goq.cluster.raft.state_machine.state_machine import Proposal, StateMachineFailed
 from goq.errors import CorruptData, StorageFailed, StorageFull
 from tests.support.storage.disk import SimulatedDisk
 
@@ -28,7 +28,7 @@ class Hardened:
 
     keeps_machine = True
     keeps_members = True
-    stops = (StorageFailed, CorruptData, MachineFailed, OSError)
+    stops = (StorageFailed, CorruptData, StateMachineFailed, OSError)
     bears = (StorageFull,)
 
     @contextmanager
@@ -78,9 +78,9 @@ class StateOnDisk:
     def applied_index(self) -> int:
         return self._machine.index
 
-    def apply(self, request: Request, index: int) -> str:
+    def apply(self, request: Proposal, index: int) -> str:
         if (error := self._disk.fault("apply", FOLDER)) is not None:
-            raise MachineFailed(os.strerror(error))
+            raise StateMachineFailed(os.strerror(error))
         return self._machine.apply(request.command, index)
 
     def flush(self, index: int) -> None:

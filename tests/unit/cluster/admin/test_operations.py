@@ -12,7 +12,7 @@ from goq import limits
 from goq.cluster.admin.operations import ClusterOperations
 from goq.cluster.admin.replica_status import ReplicaStatus
 from goq.cluster.metadata.commands import CreateTopic, FenceNode, RegisterNode
-from goq.cluster.metadata.state import Partition
+from goq.cluster.metadata.state import PartitionMetadata
 from goq.errors import Conflict, GoqError, InvalidInput, NodeNotFound, PartitionNotFound
 from tests.support.metadata.local_raft import proposing
 
@@ -50,7 +50,7 @@ class Operator:
         return asyncio.run(run())
 
     @property
-    def partition(self) -> Partition:
+    def partition(self) -> PartitionMetadata:
         return self.cluster.state.topics["t"].partitions[0]
 
 

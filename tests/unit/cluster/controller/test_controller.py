@@ -6,30 +6,30 @@ import pytest
 
 from goq import limits
 from goq.cluster.controller.controller import decide
-from goq.cluster.controller.node_liveness import Heartbeat, Watch
+from goq.cluster.controller.node_liveness import Heartbeat, NodeLiveness
 from goq.cluster.metadata.apply import apply
 from goq.cluster.metadata.commands import (
+    AlterClusterSettings,
     AlterInSync,
     AnyCommand,
-    CancelMove,
-    ChangeSettings,
+    CancelReassignment,
+    DecommissionNode,
     DeleteTopic,
     ElectLeader,
     FenceNode,
-    FinishMove,
-    ForgetTopic,
-    LeaveNode,
-    MarkDamaged,
-    MarkRepaired,
-    MoveReplicas,
+    FinishReassignment,
+    MarkReplicaDamaged,
+    MarkReplicaRepaired,
+    ReassignPartition,
     RegisterNode,
     RemoveNode,
-    SetFitness,
-    StartMove,
+    RemoveTopic,
+    SetNodeHealth,
+    StartReassignment,
     UnfenceNode,
 )
 from goq.cluster.metadata.results import Accepted
-from goq.cluster.metadata.state import State
+from goq.cluster.metadata.state import MetadataState
 from tests.support.metadata.states import after, at, nodes, partition, with_topic
 from tests.support.metadata.world import World
 
@@ -37,9 +37,11 @@ TIMEOUT_MS = 1000
 DELAY_MS = 5000
 
 
-def watching(state: State, until_ms: int, silent: tuple[str, ...] = (), **said: Heartbeat) -> Watch:
+def watching(
+    state: MetadataState, until_ms: int, silent: tuple[str, ...] = (), **said: Heartbeat
+) -> NodeLiveness:
     """Return the watch of a controller that has heard all nodes but some every 100 ms from 0 on."""
-    watch = Watch.begin(0)
+    watch = NodeLiveness.begin(0)
     for now_ms in range(0, until_ms + 1, 100):
         for name, node in state.nodes.items():
             if name not in silent:
@@ -49,7 +51,7 @@ def watching(state: State, until_ms: int, silent: tuple[str, ...] = (), **said: 
     return watch
 
 
-def decided(state: State, watch: Watch) -> list[AnyCommand]:
+def decided(state: MetadataState, watch: NodeLiveness) -> list[AnyCommand]:
     """Return what is decided; each of it is accepted, in order."""
     commands = decide(state, watch, timeout_ms=TIMEOUT_MS, preferred_delay_ms=DELAY_MS)
     for command in commands:
@@ -71,7 +73,7 @@ def test_a_silent_node_is_fenced_after_the_timeout_and_not_before() -> None:
 
 def test_a_controller_that_takes_over_waits_a_timeout_for_everybody() -> None:
     state = nodes(3)
-    watch = Watch.begin(900_000).look(900_000 + TIMEOUT_MS // 2, TIMEOUT_MS)
+    watch = NodeLiveness.begin(900_000).look(900_000 + TIMEOUT_MS // 2, TIMEOUT_MS)
     assert decided(state, watch) == []
 
 
@@ -99,7 +101,7 @@ def test_heartbeats_of_another_start_say_nothing_of_this_one() -> None:
 
 
 def test_a_node_that_came_back_with_another_disk_counts_its_starts_anew_and_is_heard() -> None:
-    watch = Watch.begin(0).hear("n2", Heartbeat(7, disk="lost"), 100, TIMEOUT_MS)
+    watch = NodeLiveness.begin(0).hear("n2", Heartbeat(7, disk="lost"), 100, TIMEOUT_MS)
     watch = watch.hear("n2", Heartbeat(1, disk="new"), 200, TIMEOUT_MS)
     assert watch.of("n2", 1) is not None
     assert watch.of("n2", 7) is None
@@ -109,23 +111,23 @@ def test_a_node_that_came_back_with_another_disk_counts_its_starts_anew_and_is_h
 def test_a_node_that_says_it_cannot_lead_is_believed_both_ways() -> None:
     state = nodes(2)
     watch = watching(state, 300, n1=Heartbeat(1, "disk full"))
-    assert decided(state, watch) == [SetFitness("n1", 1, "disk full")]
-    state = after(state, SetFitness("n1", 1, "disk full"))
+    assert decided(state, watch) == [SetNodeHealth("n1", 1, "disk full")]
+    state = after(state, SetNodeHealth("n1", 1, "disk full"))
     assert decided(state, watch) == []
-    assert decided(state, watching(state, 300)) == [SetFitness("n1", 1, "")]
+    assert decided(state, watching(state, 300)) == [SetNodeHealth("n1", 1, "")]
 
 
 def test_damage_is_marked_when_told_and_unmarked_only_when_told() -> None:
     state = with_topic(nodes(2), factor=2)
     topic_id = state.topics["orders"].topic_id
     this = frozenset({(topic_id, 0)})
-    marked = MarkDamaged("orders", topic_id, 0, "n2", 1)
+    marked = MarkReplicaDamaged("orders", topic_id, 0, "n2", 1)
     assert decided(state, watching(state, 300, n2=Heartbeat(1, damaged=this))) == [marked]
     state = after(state, marked)
     assert decided(state, watching(state, 300, n2=Heartbeat(1, damaged=this))) == []
     assert decided(state, watching(state, 300)) == []
     repaired = watching(state, 300, n2=Heartbeat(1, repaired=this))
-    assert decided(state, repaired) == [MarkRepaired("orders", topic_id, 0, "n2", 1)]
+    assert decided(state, repaired) == [MarkReplicaRepaired("orders", topic_id, 0, "n2", 1)]
 
 
 def test_leaderships_come_back_when_a_node_has_been_up_for_a_while() -> None:
@@ -143,28 +145,28 @@ def test_leaderships_come_back_when_a_node_has_been_up_for_a_while() -> None:
 
 def test_only_so_many_moves_are_begun_at_once() -> None:
     state = with_topic(nodes(3), partitions=9, factor=1)
-    state = after(state, ChangeSettings(1, moves_at_once=2))
+    state = after(state, AlterClusterSettings(1, moves_at_once=2))
     for number in range(9):
         old = partition(state, number=number).replicas[0]
         target = "n1" if old != "n1" else "n2"
-        state = after(state, MoveReplicas(*at(state, number=number), (target,)))
+        state = after(state, ReassignPartition(*at(state, number=number), (target,)))
     watch = watching(state, 300)
     begun = decided(state, watch)
-    assert [type(command) for command in begun] == [StartMove, StartMove]
+    assert [type(command) for command in begun] == [StartReassignment, StartReassignment]
     state = after(state, *begun)
     assert decided(state, watch) == []
     found = partition(state)
     members = dict.fromkeys(found.holders, 1)
     state = after(state, AlterInSync(*at(state), str(found.leader), found.leader_epoch, members))
     more = decided(state, watch)
-    assert [type(command) for command in more] == [FinishMove]
-    assert [type(c) for c in decided(after(state, *more), watch)] == [StartMove]
+    assert [type(command) for command in more] == [FinishReassignment]
+    assert [type(c) for c in decided(after(state, *more), watch)] == [StartReassignment]
 
 
 def test_a_leaving_node_hands_over_first_then_moves_then_is_removed() -> None:
     state = with_topic(nodes(3), factor=2)
     leaver = partition(state).replicas[0]
-    state = after(state, LeaveNode(leaver))
+    state = after(state, DecommissionNode(leaver))
     seen = []
     for _ in range(6):
         commands = decided(state, watching(state, 300))
@@ -176,7 +178,13 @@ def test_a_leaving_node_hands_over_first_then_moves_then_is_removed() -> None:
             state = after(
                 state, AlterInSync(*at(state), str(found.leader), found.leader_epoch, members)
             )
-    assert seen == [ElectLeader, MoveReplicas, StartMove, FinishMove, RemoveNode]
+    assert seen == [
+        ElectLeader,
+        ReassignPartition,
+        StartReassignment,
+        FinishReassignment,
+        RemoveNode,
+    ]
     assert leaver not in state.nodes
     assert leaver not in partition(state).replicas
 
@@ -185,8 +193,8 @@ def test_a_move_onto_a_node_that_leaves_now_is_given_up() -> None:
     state = with_topic(nodes(3), factor=1)
     old = partition(state).replicas[0]
     new = next(name for name in state.nodes if name != old)
-    state = after(state, MoveReplicas(*at(state), (new,)), LeaveNode(new))
-    given_up = [CancelMove(*at(state)), RemoveNode(new)]
+    state = after(state, ReassignPartition(*at(state), (new,)), DecommissionNode(new))
+    given_up = [CancelReassignment(*at(state)), RemoveNode(new)]
     assert decided(state, watching(state, 300)) == given_up
 
 
@@ -194,7 +202,7 @@ def test_a_leaving_node_stays_when_nobody_can_take_what_it_has() -> None:
     state = with_topic(nodes(3), factor=2)
     first, second = partition(state).replicas
     third = next(name for name in state.nodes if name not in (first, second))
-    state = after(state, LeaveNode(second), FenceNode(third, 1))
+    state = after(state, DecommissionNode(second), FenceNode(third, 1))
     assert decided(state, watching(state, 300, silent=(third,))) == []
 
 
@@ -205,18 +213,18 @@ def test_a_topic_is_forgotten_when_every_node_has_deleted_its_files() -> None:
     gone = Heartbeat(1, deleted=frozenset({topic_id}))
     assert decided(state, watching(state, 300, n1=gone, n2=gone)) == []
     assert decided(state, watching(state, 300, n1=gone, n2=gone, n3=gone)) == [
-        ForgetTopic("orders", topic_id)
+        RemoveTopic("orders", topic_id)
     ]
 
 
 def test_a_node_that_is_gone_for_good_keeps_no_topic_from_being_forgotten() -> None:
     state = with_topic(nodes(3), partitions=3, factor=2)
     topic_id = state.topics["orders"].topic_id
-    state = after(state, DeleteTopic("orders", topic_id), LeaveNode("n3"))
+    state = after(state, DeleteTopic("orders", topic_id), DecommissionNode("n3"))
     gone = Heartbeat(1, deleted=frozenset({topic_id}))
     watch = watching(state, 300, n1=gone, n2=gone, silent=("n3",))
     assert decided(state, watch) == [RemoveNode("n3")]
-    assert decided(after(state, RemoveNode("n3")), watch) == [ForgetTopic("orders", topic_id)]
+    assert decided(after(state, RemoveNode("n3")), watch) == [RemoveTopic("orders", topic_id)]
 
 
 def test_a_node_that_joins_gets_nothing_by_itself() -> None:
@@ -261,7 +269,7 @@ def test_a_node_is_late_when_a_heartbeat_and_half_of_the_next_did_not_come() -> 
     late_ms = 300 + 3 * limits.NODE_HEARTBEAT_MS // 2
     assert not watch.is_late("n2", incarnation, late_ms)
     assert watch.is_late("n2", incarnation, late_ms + 1)
-    assert Watch.begin(0).is_late("n2", incarnation, 0)
+    assert NodeLiveness.begin(0).is_late("n2", incarnation, 0)
 
 
 def test_a_node_that_stops_counts_as_away_at_once_and_until_it_is_started_anew() -> None:

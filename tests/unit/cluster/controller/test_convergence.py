@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from goq.cluster.controller.rebalance import plan_rebalance
-from goq.cluster.metadata.handlers.replica_placement import racks_of, spread
-from goq.cluster.metadata.state import places
+from goq.cluster.metadata.handlers.replica_placement import rack_count, racks_of
+from goq.cluster.metadata.state import active_partitions
 from tests.support.metadata.states import counts, uneven
 from tests.support.metadata.world import World
 
@@ -16,7 +16,7 @@ def check_at_rest(world: World) -> None:
     assert not any(node.leaving for node in world.state.nodes.values()), "a leaving node is stuck"
     assert not any(topic.deleting for topic in world.state.topics.values())
     assert all(node.is_up and node.can_lead for node in world.state.nodes.values())
-    for place, _, partition in places(world.state):
+    for place, _, partition in active_partitions(world.state):
         assert partition.leader == partition.replicas[0], place
         assert set(partition.in_sync) == set(partition.replicas), place
         assert not partition.target, place
@@ -45,9 +45,11 @@ def test_a_cluster_comes_to_rest_once_faults_stop(seed: int, racks: str) -> None
     replicas, leaders = counts(world.state)
     if not racks:
         assert uneven(replicas) <= 1
-        alone = any(len(partition.replicas) == 1 for _, _, partition in places(world.state))
+        alone = any(
+            len(partition.replicas) == 1 for _, _, partition in active_partitions(world.state)
+        )
         assert alone or uneven(leaders) <= 1  # who has the only replica cannot give up leading
     by_node = racks_of(world.state.nodes)
-    for _, _, partition in places(world.state):
+    for _, _, partition in active_partitions(world.state):
         best = min(len(partition.replicas), len(set(by_node.values())))
-        assert spread(by_node, partition.replicas) == best
+        assert rack_count(by_node, partition.replicas) == best

@@ -5,23 +5,23 @@ from __future__ import annotations
 import pytest
 
 from goq.cluster.controller.controller import decide
-from goq.cluster.controller.node_liveness import Heartbeat, Watch
+from goq.cluster.controller.node_liveness import Heartbeat, NodeLiveness
 from goq.cluster.metadata.apply import apply
 from goq.cluster.metadata.commands import (
     AddPartitions,
+    AlterClusterSettings,
     AlterInSync,
-    CancelMove,
-    ChangeSettings,
+    CancelReassignment,
+    DecommissionNode,
     FenceNode,
-    FinishMove,
-    LeaveNode,
-    MoveReplicas,
+    FinishReassignment,
+    ReassignPartition,
     RegisterNode,
     RemoveNode,
-    StartMove,
+    StartReassignment,
 )
 from goq.cluster.metadata.results import Accepted
-from goq.cluster.metadata.state import State, places
+from goq.cluster.metadata.state import MetadataState, active_partitions
 from tests.support.metadata.states import (
     after,
     at,
@@ -34,14 +34,14 @@ from tests.support.metadata.states import (
 )
 
 
-def joined(state: State, name: str) -> State:
+def joined(state: MetadataState, name: str) -> MetadataState:
     """Return the state after another node came."""
     return after(state, RegisterNode(name, 1, f"http://{name}", f"{name}:9"))
 
 
-def looked(state: State) -> State:
+def looked(state: MetadataState) -> MetadataState:
     """Return the state after the controller looked once, with all up nodes heard of."""
-    watch = Watch.begin(0)
+    watch = NodeLiveness.begin(0)
     for name, node in state.nodes.items():
         if node.is_up:
             watch = watch.hear(name, Heartbeat(node.incarnation), 0)
@@ -51,9 +51,9 @@ def looked(state: State) -> State:
     return state
 
 
-def caught_up(state: State) -> State:
+def caught_up(state: MetadataState) -> MetadataState:
     """Return the state after every replica that can has everything."""
-    for place, _, found in places(state):
+    for place, _, found in active_partitions(state):
         up = {name: 1 for name in found.holders if state.nodes[name].is_up}
         if found.leader is not None and set(up) != set(found.in_sync):
             leading = (found.leader, found.leader_epoch)
@@ -61,7 +61,7 @@ def caught_up(state: State) -> State:
     return state
 
 
-def at_rest(state: State) -> State:
+def at_rest(state: MetadataState) -> MetadataState:
     """Return the state once the controller has nothing more to do."""
     for _ in range(100):
         before = state.version
@@ -73,12 +73,14 @@ def at_rest(state: State) -> State:
 
 def test_a_topic_made_before_all_nodes_are_there_gets_its_replicas_when_they_come() -> None:
     state = at_rest(with_topic(nodes(1), partitions=12))
-    assert all(found.replicas == ("n1",) for _, _, found in places(state))
+    assert all(found.replicas == ("n1",) for _, _, found in active_partitions(state))
     state = at_rest(joined(state, "n2"))
-    assert all(set(found.replicas) == {"n1", "n2"} for _, _, found in places(state))
+    assert all(set(found.replicas) == {"n1", "n2"} for _, _, found in active_partitions(state))
     state = at_rest(joined(state, "n3"))
-    assert all(set(found.replicas) == {"n1", "n2", "n3"} for _, _, found in places(state))
-    assert all(not found.lacks_replicas for _, _, found in places(state))
+    assert all(
+        set(found.replicas) == {"n1", "n2", "n3"} for _, _, found in active_partitions(state)
+    )
+    assert all(not found.lacks_replicas for _, _, found in active_partitions(state))
     assert uneven(counts(state)[1]) <= 2  # who came later has a share of the leaderships, too
 
 
@@ -86,22 +88,24 @@ def test_filling_up_is_done_while_another_replica_is_away() -> None:
     state = at_rest(with_topic(nodes(2), partitions=12))
     state = after(joined(state, "n3"), FenceNode("n1", 1))
     state = at_rest(state)
-    assert all(set(found.replicas) == {"n1", "n2", "n3"} for _, _, found in places(state))
-    assert all(set(found.in_sync) == {"n2", "n3"} for _, _, found in places(state))
+    assert all(
+        set(found.replicas) == {"n1", "n2", "n3"} for _, _, found in active_partitions(state)
+    )
+    assert all(set(found.in_sync) == {"n2", "n3"} for _, _, found in active_partitions(state))
 
 
 def test_filling_up_is_bounded_like_any_move() -> None:
-    state = after(with_topic(nodes(2), partitions=9), ChangeSettings(1, moves_at_once=2))
+    state = after(with_topic(nodes(2), partitions=9), AlterClusterSettings(1, moves_at_once=2))
     state = looked(joined(state, "n3"))
-    assert sum(bool(found.target) for _, _, found in places(state)) == 2
+    assert sum(bool(found.target) for _, _, found in active_partitions(state)) == 2
     state = looked(looked(state))
-    assert sum(found.moving for _, _, found in places(state)) == 2
+    assert sum(found.moving for _, _, found in active_partitions(state)) == 2
 
 
 def test_a_replica_that_is_only_away_is_not_replaced() -> None:
     state = at_rest(after(with_topic(nodes(4), partitions=4), FenceNode("n2", 1)))
-    assert not any(found.target for _, _, found in places(state))
-    assert any("n2" in found.replicas for _, _, found in places(state))
+    assert not any(found.target for _, _, found in active_partitions(state))
+    assert any("n2" in found.replicas for _, _, found in active_partitions(state))
 
 
 def test_what_nobody_leads_is_filled_up_only_once_somebody_does() -> None:
@@ -112,26 +116,26 @@ def test_what_nobody_leads_is_filled_up_only_once_somebody_does() -> None:
 
 def test_people_who_move_a_partition_to_fewer_replicas_want_no_more() -> None:
     state = with_topic(nodes(3))
-    state = after(state, MoveReplicas(*at(state), ("n1", "n3"), by_name=True))
+    state = after(state, ReassignPartition(*at(state), ("n1", "n3"), by_name=True))
     assert partition(state).wanted == 3  # until it is done it may be given up
     state = at_rest(state)
     assert (partition(state).replicas, partition(state).wanted) == (("n1", "n3"), 2)
-    state = after(state, MoveReplicas(*at(state), ("n1", "n3", "n2"), by_name=True))
+    state = after(state, ReassignPartition(*at(state), ("n1", "n3", "n2"), by_name=True))
     state = at_rest(state)
     assert (set(partition(state).replicas), partition(state).wanted) == ({"n1", "n2", "n3"}, 3)
 
 
 def test_a_move_by_name_that_is_given_up_changes_nothing_that_is_wanted() -> None:
     state = with_topic(nodes(3))
-    state = after(state, MoveReplicas(*at(state), ("n1", "n3"), by_name=True))
-    state = after(state, CancelMove(*at(state), by_name=True))
+    state = after(state, ReassignPartition(*at(state), ("n1", "n3"), by_name=True))
+    state = after(state, CancelReassignment(*at(state), by_name=True))
     assert (partition(state).wanted, partition(state).by_name) == (3, False)
 
 
 def test_people_who_give_filling_up_want_no_more_than_there_is() -> None:
     state = looked(joined(with_topic(nodes(2)), "n3"))
     assert len(partition(state).target) == 3
-    state = after(state, CancelMove(*at(state), by_name=True))
+    state = after(state, CancelReassignment(*at(state), by_name=True))
     assert partition(state).wanted == 2
     assert at_rest(state).topics == state.topics
 
@@ -139,55 +143,57 @@ def test_people_who_give_filling_up_want_no_more_than_there_is() -> None:
 def test_naming_the_replicas_that_there_are_says_that_they_are_enough() -> None:
     state = with_topic(nodes(2))
     same = partition(state).replicas
-    assert refused(state, MoveReplicas(*at(state), same)) == "unchanged"
-    state = after(state, MoveReplicas(*at(state), same, by_name=True))
+    assert refused(state, ReassignPartition(*at(state), same)) == "unchanged"
+    state = after(state, ReassignPartition(*at(state), same, by_name=True))
     assert partition(state).wanted == 2
-    assert refused(state, MoveReplicas(*at(state), same, by_name=True)) == "unchanged"
+    assert refused(state, ReassignPartition(*at(state), same, by_name=True)) == "unchanged"
 
 
 def test_new_partitions_want_as_many_replicas_as_the_others() -> None:
     state = with_topic(nodes(2), partitions=1)
     topic = state.topics["orders"]
     state = after(state, AddPartitions("orders", topic.topic_id, topic.version, 3))
-    assert [(len(p.replicas), p.wanted) for _, _, p in places(state)] == [(2, 3)] * 3
+    assert [(len(p.replicas), p.wanted) for _, _, p in active_partitions(state)] == [(2, 3)] * 3
 
 
 def test_a_lost_node_leaves_without_a_replacement_and_the_next_one_takes_its_place() -> None:
-    state = after(with_topic(nodes(3), partitions=6), FenceNode("n2", 1), LeaveNode("n2"))
+    state = after(with_topic(nodes(3), partitions=6), FenceNode("n2", 1), DecommissionNode("n2"))
     state = at_rest(state)
     assert "n2" not in state.nodes
-    assert all(set(found.replicas) == {"n1", "n3"} for _, _, found in places(state))
-    assert all((found.wanted, len(found.in_sync)) == (3, 2) for _, _, found in places(state))
+    assert all(set(found.replicas) == {"n1", "n3"} for _, _, found in active_partitions(state))
+    assert all(
+        (found.wanted, len(found.in_sync)) == (3, 2) for _, _, found in active_partitions(state)
+    )
     state = at_rest(joined(state, "n4"))
-    assert all(set(found.in_sync) == {"n1", "n3", "n4"} for _, _, found in places(state))
+    assert all(set(found.in_sync) == {"n1", "n3", "n4"} for _, _, found in active_partitions(state))
     assert uneven(counts(state)[1]) == 0
 
 
 def test_a_lost_node_that_leaves_after_its_replacement_came_is_replaced_at_once() -> None:
-    state = after(joined(with_topic(nodes(3)), "n4"), FenceNode("n2", 1), LeaveNode("n2"))
+    state = after(joined(with_topic(nodes(3)), "n4"), FenceNode("n2", 1), DecommissionNode("n2"))
     assert set(partition(at_rest(state)).replicas) == {"n1", "n3", "n4"}
 
 
 def test_a_lost_node_waits_to_be_replaced_while_one_that_stays_is_only_away() -> None:
     state = after(with_topic(nodes(4), factor=3), FenceNode("n4", 1))
     lost = partition(state).replicas[0]
-    state = at_rest(after(state, FenceNode(lost, 1), LeaveNode(lost)))
+    state = at_rest(after(state, FenceNode(lost, 1), DecommissionNode(lost)))
     assert lost in partition(state).replicas or len(partition(state).replicas) == 3
 
 
 def test_a_node_that_is_up_leaves_with_fewer_replicas_only_if_that_is_said() -> None:
     state = with_topic(nodes(3), partitions=3)
-    assert refused(state, LeaveNode("n2")) == "too_few_nodes"
-    state = at_rest(after(state, LeaveNode("n2", fewer_replicas=True)))
+    assert refused(state, DecommissionNode("n2")) == "too_few_nodes"
+    state = at_rest(after(state, DecommissionNode("n2", fewer_replicas=True)))
     assert "n2" not in state.nodes
-    assert all(set(found.in_sync) == {"n1", "n3"} for _, _, found in places(state))
+    assert all(set(found.in_sync) == {"n1", "n3"} for _, _, found in active_partitions(state))
 
 
 @pytest.mark.parametrize("fewer", [False, True])
 def test_nobody_leaves_if_too_few_stay_to_acknowledge_anything(fewer: bool) -> None:
-    state = after(with_topic(nodes(3)), ChangeSettings(1, min_insync=3), FenceNode("n2", 1))
-    assert refused(state, LeaveNode("n2", fewer)) == "too_few_nodes"
-    state = after(state, ChangeSettings(2, min_insync=2), LeaveNode("n2", fewer))
+    state = after(with_topic(nodes(3)), AlterClusterSettings(1, min_insync=3), FenceNode("n2", 1))
+    assert refused(state, DecommissionNode("n2", fewer)) == "too_few_nodes"
+    state = after(state, AlterClusterSettings(2, min_insync=2), DecommissionNode("n2", fewer))
     assert state.nodes["n2"].leaving
 
 
@@ -197,10 +203,10 @@ def test_a_lost_node_that_alone_has_everything_is_not_taken_out() -> None:
     alone = str(found.leader)
     only = AlterInSync(*at(state, number=1), alone, found.leader_epoch, {alone: 1})
     state = after(state, only, FenceNode(alone, 1))
-    result = apply(state, LeaveNode(alone), state.version + 1).result
+    result = apply(state, DecommissionNode(alone), state.version + 1).result
     assert "orders:1" in str(result)
     assert "orders:0" not in str(result)
-    assert refused(state, LeaveNode(alone, fewer_replicas=True)) == "only_copy"
+    assert refused(state, DecommissionNode(alone, fewer_replicas=True)) == "only_copy"
 
 
 def test_a_replica_is_not_taken_out_before_those_that_stay_have_everything() -> None:
@@ -210,12 +216,12 @@ def test_a_replica_is_not_taken_out_before_those_that_stay_have_everything() -> 
     behind, lost = others
     in_sync = {str(first.leader): 1, lost: 1}
     state = after(state, AlterInSync(*at(state), str(first.leader), first.leader_epoch, in_sync))
-    state = after(state, FenceNode(lost, 1), LeaveNode(lost))
+    state = after(state, FenceNode(lost, 1), DecommissionNode(lost))
     for _ in range(5):
         state = looked(state)
     assert partition(state).moving
     assert lost in partition(state).replicas
-    assert refused(state, FinishMove(*at(state))) == "not_in_sync"
+    assert refused(state, FinishReassignment(*at(state))) == "not_in_sync"
     assert refused(state, RemoveNode(lost)) == "has_replicas"
     state = at_rest(state)
     assert set(partition(state).in_sync) == {str(first.leader), behind}
@@ -224,6 +230,6 @@ def test_a_replica_is_not_taken_out_before_those_that_stay_have_everything() -> 
 
 def test_a_move_that_fills_up_goes_on_under_the_next_controller() -> None:
     state = looked(joined(with_topic(nodes(2)), "n3"))
-    state = after(state, StartMove(*at(state)))
+    state = after(state, StartReassignment(*at(state)))
     state = at_rest(state)
     assert set(partition(state).replicas) == {"n1", "n2", "n3"}

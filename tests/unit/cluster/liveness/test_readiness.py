@@ -2,13 +2,13 @@ from __future__ import annotations
 
 from goq.cluster.liveness.readiness import pending_conditions
 from goq.cluster.metadata.commands import AlterInSync, FenceNode, RegisterNode
-from goq.cluster.metadata.state import State
+from goq.cluster.metadata.state import MetadataState
 from tests.support.metadata.states import after, at, nodes, with_topic
 
 NOT_KNOWN = ["the cluster to know that this node is up"]
 
 
-def behind(partitions: int = 1, fenced: tuple[str, ...] = ()) -> State:
+def behind(partitions: int = 1, fenced: tuple[str, ...] = ()) -> MetadataState:
     """Return a cluster of which n3 has started anew and is in sync nowhere."""
     state = with_topic(nodes(3), partitions=partitions, factor=3)
     for number in range(partitions):

@@ -11,21 +11,21 @@ from hypothesis import strategies as st
 
 from goq import limits
 from goq.cluster.controller.controller import decide
-from goq.cluster.controller.node_liveness import Heartbeat, Watch
+from goq.cluster.controller.node_liveness import Heartbeat, NodeLiveness
 from goq.cluster.metadata.apply import apply, apply_bytes
 from goq.cluster.metadata.commands import (
     AddPartitions,
+    AlterClusterSettings,
     AlterTopic,
-    ChangeSettings,
     CreateTopic,
-    MoveReplicas,
     PutGroup,
+    ReassignPartition,
     RegisterNode,
     decode_command,
     encode_command,
 )
-from goq.cluster.metadata.results import Accepted, Refusal, Refused
-from goq.cluster.metadata.state import State
+from goq.cluster.metadata.results import Accepted, CommandRejected, Rejected
+from goq.cluster.metadata.state import MetadataState
 from goq.errors import TooLarge
 from tests.support.metadata.random_commands import Commands
 from tests.support.metadata.states import after, at, nodes, partition, refused, with_topic
@@ -62,7 +62,7 @@ def test_a_partition_has_so_many_replicas() -> None:
     for factor in (0, most + 1):
         assert refused(state, CreateTopic("orders", 1, {}, factor)) == "invalid_replicas"
     state = with_topic(state, factor=most)
-    every = MoveReplicas(*at(state), tuple(sorted(state.nodes)))
+    every = ReassignPartition(*at(state), tuple(sorted(state.nodes)))
     assert refused(state, every) == "invalid_replicas"
     assert len(partition(state).replicas) == most
 
@@ -87,25 +87,25 @@ def test_a_topic_has_so_many_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_settings_of_the_cluster_are_bounded() -> None:
     state = nodes(1)
-    highest = ChangeSettings(
+    highest = AlterClusterSettings(
         1, limits.REPLICAS_MAX, limits.REPLICAS_MAX, limits.MOVES_AT_ONCE_MAX, 2**53
     )
     after(state, highest)
     for wrong in (
-        ChangeSettings(1, replication_factor=0),
-        ChangeSettings(1, replication_factor=limits.REPLICAS_MAX + 1),
-        ChangeSettings(1, min_insync=0),
-        ChangeSettings(1, min_insync=limits.REPLICAS_MAX + 1),
-        ChangeSettings(1, moves_at_once=0),
-        ChangeSettings(1, moves_at_once=limits.MOVES_AT_ONCE_MAX + 1),
+        AlterClusterSettings(1, replication_factor=0),
+        AlterClusterSettings(1, replication_factor=limits.REPLICAS_MAX + 1),
+        AlterClusterSettings(1, min_insync=0),
+        AlterClusterSettings(1, min_insync=limits.REPLICAS_MAX + 1),
+        AlterClusterSettings(1, moves_at_once=0),
+        AlterClusterSettings(1, moves_at_once=limits.MOVES_AT_ONCE_MAX + 1),
     ):
         assert refused(state, wrong) == "invalid_setting"
 
 
 @pytest.mark.parametrize("name", ["", "a b", ".n", "n" * 201])
 def test_names_are_checked(name: str) -> None:
-    assert refused(State(), RegisterNode(name, 1, "", "")) == "invalid_name"
-    assert refused(State(), RegisterNode("n1", 1, "", "", name)) == "invalid_name"
+    assert refused(MetadataState(), RegisterNode(name, 1, "", "")) == "invalid_name"
+    assert refused(MetadataState(), RegisterNode("n1", 1, "", "", name)) == "invalid_name"
     assert refused(nodes(1), CreateTopic(name, 1, {})) == "invalid_name"
     state = with_topic(nodes(1))
     topic_id = state.topics["orders"].topic_id
@@ -125,7 +125,7 @@ def test_a_command_has_so_many_bytes() -> None:
     with pytest.raises(TooLarge):
         encode_command(sized(room - over + 1))
     result = apply_bytes(nodes(1), data + b"\0", 9).result
-    assert isinstance(result, Refused)
+    assert isinstance(result, Rejected)
     assert result.code == "too_large"
 
 
@@ -133,13 +133,13 @@ def test_a_text_has_so_many_characters() -> None:
     longest = RegisterNode("n1", 1, "u" * limits.METADATA_TEXT_CHARS_MAX, "")
     assert decode_command(encode_command(longest)) == longest
     longer = RegisterNode("n1", 1, "u" * (limits.METADATA_TEXT_CHARS_MAX + 1), "")
-    with pytest.raises(Refusal):
+    with pytest.raises(CommandRejected):
         decode_command(encode_command(longer))
 
 
 @pytest.mark.parametrize("number", [-1, 2**53 + 1, 2**64 - 1])
 def test_a_number_is_one_that_every_part_can_hold(number: int) -> None:
-    with pytest.raises(Refusal):
+    with pytest.raises(CommandRejected):
         decode_command(encode_command(RegisterNode("n1", number, "", "")))
 
 
@@ -147,8 +147,8 @@ def test_one_look_decides_so_much() -> None:
     topic = with_topic(nodes(2), partitions=limits.CONTROLLER_COMMANDS_MAX + 50, factor=2)
     for place in range(limits.CONTROLLER_COMMANDS_MAX + 50):
         replicas = partition(topic, number=place).replicas
-        topic = after(topic, MoveReplicas(*at(topic, number=place), replicas[::-1]))
-    watch = Watch.begin(0)
+        topic = after(topic, ReassignPartition(*at(topic, number=place), replicas[::-1]))
+    watch = NodeLiveness.begin(0)
     for name in topic.nodes:
         watch = watch.hear(name, Heartbeat(1), 0)
     decided = decide(topic, watch.look(100), preferred_delay_ms=0)
@@ -158,7 +158,7 @@ def test_one_look_decides_so_much() -> None:
 def test_a_command_of_another_version_is_named_in_the_refusal() -> None:
     data = encode_command(CreateTopic("orders", 1, {})).replace(b"topic/1", b"topic/7")
     result = apply_bytes(nodes(1), data, 9).result
-    assert isinstance(result, Refused)
+    assert isinstance(result, Rejected)
     assert result.code == "unknown_command"
     assert "create_topic/7" in result.detail
 
@@ -166,21 +166,21 @@ def test_a_command_of_another_version_is_named_in_the_refusal() -> None:
 @given(st.binary(max_size=300))
 def test_any_bytes_are_refused_or_applied_and_never_raise(data: bytes) -> None:
     state, result = apply_bytes(nodes(1), data, 9)
-    assert isinstance(result, Accepted | Refused)
+    assert isinstance(result, Accepted | Rejected)
     assert state.version == 9
 
 
 def test_commands_with_a_byte_changed_never_raise() -> None:
     chance = random.Random(3)
-    commands, state = Commands("flip"), State()
+    commands, state = Commands("flip"), MetadataState()
     for index in range(1, 3000):
         command = commands.next(state)
         data = bytearray(encode_command(command))
         for _ in range(chance.randrange(1, 4)):
             data[chance.randrange(len(data))] = chance.randrange(256)
         changed, result = apply_bytes(state, bytes(data), index)
-        assert isinstance(result, Accepted | Refused)
-        if isinstance(result, Refused):
+        assert isinstance(result, Accepted | Rejected)
+        if isinstance(result, Rejected):
             assert changed.topics is state.topics
             assert changed.nodes is state.nodes
         state = apply(state, command, index).state
@@ -196,5 +196,5 @@ def test_a_field_more_or_less_makes_a_command_malformed() -> None:
         {**data, "settings": {"a": 1}},
     ):
         result = apply_bytes(nodes(1), msgspec.msgpack.encode(wrong), 9).result
-        assert isinstance(result, Refused)
+        assert isinstance(result, Rejected)
         assert result.code == "malformed_command"

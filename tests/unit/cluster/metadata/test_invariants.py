@@ -9,7 +9,7 @@ import pytest
 from goq.cluster.metadata.apply import apply, apply_bytes
 from goq.cluster.metadata.commands import TAGS, decode_command, encode_command
 from goq.cluster.metadata.results import Accepted
-from goq.cluster.metadata.state import State, encode_state
+from goq.cluster.metadata.state import MetadataState, encode_state
 from tests.support.metadata.checks import check_step
 from tests.support.metadata.random_commands import Commands
 
@@ -20,7 +20,7 @@ COMMANDS = 400
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_rules_hold_after_every_command(seed: int) -> None:
     commands = Commands(seed)
-    state = State()
+    state = MetadataState()
     for index in range(1, COMMANDS + 1):
         command = commands.next(state)
         after, result = apply(state, command, index)
@@ -32,7 +32,7 @@ def test_random_commands_reach_every_kind_both_accepted_and_refused() -> None:
     accepted: Counter[str] = Counter()
     refused: Counter[str] = Counter()
     for seed in range(SEEDS):
-        commands, state = Commands(seed), State()
+        commands, state = Commands(seed), MetadataState()
         for index in range(1, COMMANDS + 1):
             command = commands.next(state)
             state, result = apply(state, command, index)
@@ -44,7 +44,7 @@ def test_random_commands_reach_every_kind_both_accepted_and_refused() -> None:
 
 def test_two_machines_are_equal_to_the_byte() -> None:
     commands = Commands("twins")
-    one, other = State(), State()
+    one, other = MetadataState(), MetadataState()
     for index in range(1, COMMANDS + 1):
         data = encode_command(commands.next(one))
         assert encode_command(decode_command(data)) == data

@@ -6,30 +6,30 @@ from goq.cluster.metadata.commands import (
     AlterInSync,
     ElectLeader,
     FenceNode,
-    FinishMove,
-    MoveReplicas,
+    FinishReassignment,
+    ReassignPartition,
     RegisterNode,
-    StartMove,
+    StartReassignment,
 )
-from goq.cluster.metadata.state import State
+from goq.cluster.metadata.state import MetadataState
 from tests.support.metadata.states import after, at, nodes, partition, refused, with_topic
 
 
-def started(state: State, name: str, *, keeps: bool) -> State:
+def started(state: MetadataState, name: str, *, keeps: bool) -> MetadataState:
     """Return the state after a node came with its next incarnation."""
     topics = tuple(t.topic_id for t in state.topics.values()) if keeps else ()
     incarnation = state.nodes[name].incarnation + 1
     return after(state, RegisterNode(name, incarnation, "", "", keeps=topics))
 
 
-def followers(state: State) -> tuple[str, str, str]:
+def followers(state: MetadataState) -> tuple[str, str, str]:
     """Return who leads, and the two others."""
     found = partition(state)
     first, second = (name for name in found.replicas if name != found.leader)
     return str(found.leader), first, second
 
 
-def vouched(state: State, *not_seen: str) -> State:
+def vouched(state: MetadataState, *not_seen: str) -> MetadataState:
     """Return the state after the leader said who is in sync: the same, some of them not seen."""
     found = partition(state)
     seen = {name: state.nodes[name].incarnation for name in found.in_sync}
@@ -113,9 +113,9 @@ def test_who_was_not_in_sync_does_not_come_in_sync_by_a_restart() -> None:
 def test_a_move_does_not_end_on_who_is_not_vouched_for() -> None:
     state = with_topic(nodes(3))
     leader, first, _ = followers(state)
-    state = after(state, MoveReplicas(*at(state), (leader, first)))
-    state = started(after(state, StartMove(*at(state))), first, keeps=True)
-    assert refused(state, FinishMove(*at(state))) == "not_in_sync"
+    state = after(state, ReassignPartition(*at(state), (leader, first)))
+    state = started(after(state, StartReassignment(*at(state))), first, keeps=True)
+    assert refused(state, FinishReassignment(*at(state))) == "not_in_sync"
     state = vouched(state)
-    state = after(state, FinishMove(*at(state)))
+    state = after(state, FinishReassignment(*at(state)))
     assert set(partition(state).replicas) == {leader, first}

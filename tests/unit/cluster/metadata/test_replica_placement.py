@@ -12,17 +12,22 @@ from goq.cluster.metadata.apply import apply
 from goq.cluster.metadata.commands import (
     AddPartitions,
     CreateTopic,
+    DecommissionNode,
     FenceNode,
-    FinishMove,
-    LeaveNode,
-    MoveReplicas,
+    FinishReassignment,
+    ReassignPartition,
     RegisterNode,
-    SetFitness,
-    StartMove,
+    SetNodeHealth,
+    StartReassignment,
 )
-from goq.cluster.metadata.handlers.elections import Leaderships
-from goq.cluster.metadata.handlers.replica_placement import racks_of, spread
-from goq.cluster.metadata.state import Partition, State, encode_state, places
+from goq.cluster.metadata.handlers.elections import LeaderCounts
+from goq.cluster.metadata.handlers.replica_placement import rack_count, racks_of
+from goq.cluster.metadata.state import (
+    MetadataState,
+    PartitionMetadata,
+    active_partitions,
+    encode_state,
+)
 from tests.support.metadata.states import (
     after,
     at,
@@ -52,8 +57,8 @@ def test_replicas_are_on_as_many_racks_as_there_are(racks: str) -> None:
     for factor in range(1, min(len(racks), 4) + 1):
         state = with_topic(nodes(list(racks)), partitions=13, factor=factor)
         racks_by_node = racks_of(state.nodes)
-        for _, _, found in places(state):
-            assert spread(racks_by_node, found.replicas) == min(factor, len(set(racks)))
+        for _, _, found in active_partitions(state):
+            assert rack_count(racks_by_node, found.replicas) == min(factor, len(set(racks)))
         sizes = {racks.count(rack) for rack in racks}
         replicas, leaders = counts(state)
         if len(sizes) == 1:
@@ -84,7 +89,9 @@ def test_a_new_topic_is_not_all_on_the_node_that_joined_last() -> None:
 
 def test_fenced_leaving_and_unfit_nodes_get_nothing() -> None:
     state = nodes(6)
-    state = after(state, FenceNode("n1", 1), SetFitness("n2", 1, "disk full"), LeaveNode("n3"))
+    state = after(
+        state, FenceNode("n1", 1), SetNodeHealth("n2", 1, "disk full"), DecommissionNode("n3")
+    )
     state = with_topic(state, partitions=9, factor=3)
     replicas, _ = counts(state)
     assert replicas == {"n1": 0, "n2": 0, "n3": 0, "n4": 9, "n5": 9, "n6": 9}
@@ -101,7 +108,7 @@ def test_there_are_fewer_replicas_than_wanted_while_nodes_are_few() -> None:
 
 
 def test_a_topic_is_not_made_on_fewer_nodes_than_have_to_have_what_is_acknowledged() -> None:
-    down = after(nodes(3), FenceNode("n3", 1), SetFitness("n2", 1, "disk full"))
+    down = after(nodes(3), FenceNode("n3", 1), SetNodeHealth("n2", 1, "disk full"))
     assert refused(down, CreateTopic("orders", 1, {})) == "not_enough_nodes"
     assert refused(down, CreateTopic("orders", 1, {}, 2)) == "not_enough_nodes"
     assert partition(with_topic(down, factor=1)).replicas == ("n1",)
@@ -109,22 +116,22 @@ def test_a_topic_is_not_made_on_fewer_nodes_than_have_to_have_what_is_acknowledg
 
 def test_placement_does_not_depend_on_the_order_in_which_nodes_came() -> None:
     state = nodes(list("aabbc"))
-    backwards = State(state.version, dict(reversed(state.nodes.items())))
+    backwards = MetadataState(state.version, dict(reversed(state.nodes.items())))
     one, other = with_topic(state, partitions=7), with_topic(backwards, partitions=7)
     assert encode_state(one) == encode_state(other)
 
 
-def carried_out(state: State, plan: list[MoveReplicas]) -> State:
+def carried_out(state: MetadataState, plan: list[ReassignPartition]) -> MetadataState:
     """Return the state after moves that all nodes followed at once."""
     for move in plan:
         where = (move.topic, move.partition)
         state = after(state, move)
         if not partition(state, *where).target:
             continue
-        state = after(state, StartMove(*at(state, *where)))
+        state = after(state, StartReassignment(*at(state, *where)))
         topic = state.topics[move.topic]
         found = topic.partitions[move.partition]
-        copied = Partition(
+        copied = PartitionMetadata(
             **{name: getattr(found, name) for name in found.__struct_fields__}
             | {"in_sync": found.holders}
         )
@@ -132,23 +139,25 @@ def carried_out(state: State, plan: list[MoveReplicas]) -> State:
         partitions[move.partition] = copied
         fields = {name: getattr(topic, name) for name in topic.__struct_fields__}
         fresh = type(topic)(**fields | {"partitions": tuple(partitions)})
-        state = State(
+        state = MetadataState(
             state.version, state.nodes, {**state.topics, move.topic: fresh}, {}, state.settings
         )
-        state = after(state, FinishMove(*at(state, *where)))
+        state = after(state, FinishReassignment(*at(state, *where)))
     return state
 
 
-def scattered(seed: int, count: int, racks: list[str | None]) -> State:
+def scattered(seed: int, count: int, racks: list[str | None]) -> MetadataState:
     """Return a state of topics that were placed at random."""
     chance = random.Random(seed)
     state = nodes(racks)
     for number in range(5):
         state = with_topic(state, f"t{number}", chance.randrange(1, 12), chance.randrange(1, 4))
     plan = []
-    for place, topic, found in places(state):
+    for place, topic, found in active_partitions(state):
         target = tuple(chance.sample(sorted(state.nodes)[:count], len(found.replicas)))
-        move = MoveReplicas(place.topic, topic.topic_id, place.partition, found.version, target)
+        move = ReassignPartition(
+            place.topic, topic.topic_id, place.partition, found.version, target
+        )
         if not hasattr(apply(state, move, 1).result, "code"):
             plan.append(move)
     return carried_out(state, plan)
@@ -183,8 +192,8 @@ def test_a_rebalance_puts_replicas_on_as_many_racks_as_can_be(seed: int) -> None
     plan = plan_rebalance(state)
     state = carried_out(state, plan)
     by_node = racks_of(state.nodes)
-    for _, _, found in places(state):
-        assert spread(by_node, found.replicas) == min(len(found.replicas), len(set(racks)))
+    for _, _, found in active_partitions(state):
+        assert rack_count(by_node, found.replicas) == min(len(found.replicas), len(set(racks)))
     assert plan_rebalance(state) == []
 
 
@@ -194,7 +203,7 @@ def test_a_rebalance_leaves_partitions_alone_that_move_and_nodes_that_are_away()
     moving = next(n for n in range(12) if "n1" in partition(state, number=n).replicas)
     old = partition(state, number=moving).replicas
     target = tuple("n4" if node == "n1" else node for node in old)
-    state = after(state, MoveReplicas(*at(state, number=moving), target))
+    state = after(state, ReassignPartition(*at(state, number=moving), target))
     state = after(state, FenceNode("n5", 1))
     plan = plan_rebalance(state)
     assert plan
@@ -221,7 +230,7 @@ def test_a_plan_has_no_more_moves_than_allowed(monkeypatch: pytest.MonkeyPatch) 
 def test_leaderships_of_a_dead_node_are_spread_over_the_others() -> None:
     state = with_topic(nodes(5), partitions=40, factor=3)
     state = after(state, FenceNode("n1", 1))
-    loads = Leaderships(state)
+    loads = LeaderCounts(state)
     led = {node: loads.count(node) for node in state.nodes if node != "n1"}
     assert sum(led.values()) == 40
     assert sum(count > 8 for count in led.values()) >= 3

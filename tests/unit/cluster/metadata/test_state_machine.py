@@ -16,10 +16,10 @@ import pytest
 
 from goq.cluster.metadata import tables
 from goq.cluster.metadata.commands import CreateTopic, FenceNode, RegisterNode
-from goq.cluster.metadata.results import Accepted, Refused
-from goq.cluster.metadata.state import State, encode_state
-from goq.cluster.metadata.state_machine import FILE_NAME, MetadataMachine, result_of
-from goq.cluster.raft.state_machine.state_machine import Request
+from goq.cluster.metadata.results import Accepted, Rejected
+from goq.cluster.metadata.state import MetadataState, encode_state
+from goq.cluster.metadata.state_machine import FILE_NAME, MetadataStateMachine, decode_result
+from goq.cluster.raft.state_machine.state_machine import Proposal
 from goq.errors import CorruptData, StorageFull
 from tests.support.metadata import process
 from tests.support.metadata.machines import history, request
@@ -29,15 +29,15 @@ NODE = RegisterNode("n1", 1, "http://n1", "n1:9")
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[MetadataMachine]:
-    machine = MetadataMachine(tmp_path)
+def machine(tmp_path: Path) -> Iterator[MetadataStateMachine]:
+    machine = MetadataStateMachine(tmp_path)
     yield machine
     machine.close()
 
 
-def stored(folder: Path) -> State:
+def stored(folder: Path) -> MetadataState:
     """Return what a start with these files would find."""
-    machine = MetadataMachine(folder)
+    machine = MetadataStateMachine(folder)
     try:
         return machine.state
     finally:
@@ -46,40 +46,40 @@ def stored(folder: Path) -> State:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_what_is_stored_is_the_state_after_every_command(
-    tmp_path: Path, machine: MetadataMachine, seed: int
+    tmp_path: Path, machine: MetadataStateMachine, seed: int
 ) -> None:
     commands, states = history(f"stored {seed}", 250)
     reader = sqlite3.connect(tmp_path / FILE_NAME)
     for index, command in enumerate(commands, 1):
         machine.apply(request(command, index), index)
         assert encode_state(machine.state) == encode_state(states[index])
-        assert tables.load(reader, machine.applied_index) == machine.state
+        assert tables.load_state(reader, machine.applied_index) == machine.state
     reader.close()
 
 
 def test_a_request_that_comes_twice_gets_its_first_answer_and_changes_nothing(
-    machine: MetadataMachine,
+    machine: MetadataStateMachine,
 ) -> None:
     machine.apply(request(NODE, 1), 1)
     first = machine.apply(request(CreateTopic("orders", 3, {}, 1), 2), 2)
     before = machine.state
     again = machine.apply(request(CreateTopic("orders", 3, {}, 1), 2), 3)
-    assert result_of(first) == result_of(again) == Accepted(2, "topic orders created", 2)
+    assert decode_result(first) == decode_result(again) == Accepted(2, "topic orders created", 2)
     assert machine.state.topics == before.topics
     assert machine.applied_index == machine.state.version == 3
     other = machine.apply(request(CreateTopic("orders", 3, {}, 1), 3), 4)
-    assert result_of(other) == Refused("topic_exists", "topic 'orders' exists already")
+    assert decode_result(other) == Rejected("topic_exists", "topic 'orders' exists already")
     assert machine.apply(request(CreateTopic("orders", 3, {}, 1), 3), 5) == other
 
 
 def test_a_snapshot_carries_the_memory_of_requests(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
-    one, two = MetadataMachine(tmp_path / "one"), MetadataMachine(tmp_path / "two")
+    one, two = MetadataStateMachine(tmp_path / "one"), MetadataStateMachine(tmp_path / "two")
     one.apply(request(NODE, 1), 1)
     answer = one.apply(request(CreateTopic("orders", 3, {}, 1), 2), 2)
     two.apply(request(RegisterNode("n9", 1, "", ""), 1, proposer=9), 1)
-    heard: list[State] = []
+    heard: list[MetadataState] = []
     two.listen(heard.append)
     one.snapshot(tmp_path / "snapshot")
     two.restore(tmp_path / "snapshot")
@@ -92,23 +92,23 @@ def test_a_snapshot_carries_the_memory_of_requests(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", [b"", b"\xc1", b"junk", {"type": "fence_node/1"}, None, 7])
 def test_what_is_no_command_is_refused_and_takes_its_place(
-    machine: MetadataMachine, command: Any
+    machine: MetadataStateMachine, command: Any
 ) -> None:
     machine.apply(request(NODE, 1), 1)
-    result = result_of(machine.apply(Request(1, 1, 2, command), 2))
-    assert isinstance(result, Refused)
+    result = decode_result(machine.apply(Proposal(1, 1, 2, command), 2))
+    assert isinstance(result, Rejected)
     assert machine.state.version == machine.applied_index == 2
     assert set(machine.state.nodes) == {"n1"}
 
 
-def test_a_request_of_another_version_is_refused(machine: MetadataMachine) -> None:
-    result = result_of(machine.apply(Request(2, 1, 1, request(NODE, 1).command), 1))
-    assert isinstance(result, Refused)
+def test_a_request_of_another_version_is_refused(machine: MetadataStateMachine) -> None:
+    result = decode_result(machine.apply(Proposal(2, 1, 1, request(NODE, 1).command), 1))
+    assert isinstance(result, Rejected)
     assert result.code == "unknown_command"
     assert not machine.state.nodes
 
 
-def test_an_index_that_was_applied_changes_nothing(machine: MetadataMachine) -> None:
+def test_an_index_that_was_applied_changes_nothing(machine: MetadataStateMachine) -> None:
     machine.apply(request(NODE, 1), 5)
     before = machine.state
     machine.apply(request(FenceNode("n1", 1), 2), 5)
@@ -116,11 +116,11 @@ def test_an_index_that_was_applied_changes_nothing(machine: MetadataMachine) -> 
 
 
 def test_listeners_hear_of_every_command_and_their_failures_harm_nobody(
-    machine: MetadataMachine,
+    machine: MetadataStateMachine,
 ) -> None:
     heard: list[int] = []
 
-    def fails(state: State) -> None:
+    def fails(state: MetadataState) -> None:
         raise RuntimeError("broken")
 
     machine.listen(fails)
@@ -131,7 +131,7 @@ def test_listeners_hear_of_every_command_and_their_failures_harm_nobody(
 
 
 def test_a_disk_that_takes_no_change_leaves_everything_as_it_was(
-    tmp_path: Path, machine: MetadataMachine
+    tmp_path: Path, machine: MetadataStateMachine
 ) -> None:
     machine.apply(request(NODE, 1), 1)
     before = machine.state
@@ -146,8 +146,8 @@ def test_a_disk_that_takes_no_change_leaves_everything_as_it_was(
     assert machine.applied_index == 1
     machine._machine.connection.execute("PRAGMA max_page_count = 100000")
     answer = machine.apply(request(CreateTopic("orders", 1000, settings, 1), 2), 2)
-    assert isinstance(result_of(answer), Accepted)
-    assert tables.load(machine._machine.connection, 2) == machine.state
+    assert isinstance(decode_result(answer), Accepted)
+    assert tables.load_state(machine._machine.connection, 2) == machine.state
 
 
 @pytest.mark.parametrize("data", [b"garbage" * 1000, b"SQLite format 3\0" + bytes(5000)])
@@ -156,26 +156,26 @@ def test_a_file_that_is_no_database_is_reported_with_what_to_do(
 ) -> None:
     (tmp_path / FILE_NAME).write_bytes(data)
     with pytest.raises(CorruptData, match="join again"):
-        MetadataMachine(tmp_path)
+        MetadataStateMachine(tmp_path)
     assert (tmp_path / FILE_NAME).read_bytes() == data
 
 
 def test_rows_that_hold_no_state_are_reported(tmp_path: Path) -> None:
-    machine = MetadataMachine(tmp_path)
+    machine = MetadataStateMachine(tmp_path)
     machine.apply(request(NODE, 1), 1)
     machine.close()
     other = sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)
     other.execute("UPDATE nodes SET status = 'somewhere'")
     other.close()
     with pytest.raises(CorruptData):
-        MetadataMachine(tmp_path)
+        MetadataStateMachine(tmp_path)
 
 
 def test_files_copied_at_any_moment_hold_rows_and_index_of_one_command(tmp_path: Path) -> None:
     folder = tmp_path / "live"
     folder.mkdir()
     commands, states = history("cut", 120)
-    machine = MetadataMachine(folder)
+    machine = MetadataStateMachine(folder)
     chance = random.Random(5)
     reached = set()
     for index, command in enumerate(commands, 1):

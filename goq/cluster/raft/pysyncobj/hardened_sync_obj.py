@@ -14,10 +14,10 @@ from pysyncobj import SyncObjConf
 from goq.cluster.raft import codec
 from goq.cluster.raft.log.journal import Journal
 from goq.cluster.raft.log.snapshots import Snapshots
-from goq.cluster.raft.member import Member, check_member
+from goq.cluster.raft.member import RaftMember, check_member
 from goq.cluster.raft.pysyncobj import follower as following
 from goq.cluster.raft.pysyncobj.core import now_s
-from goq.cluster.raft.state_machine.state_machine import Request, StateMachine
+from goq.cluster.raft.state_machine.state_machine import Proposal, StateMachine
 from goq.errors import CorruptData
 from goq.storage.disk import Disk
 
@@ -69,10 +69,10 @@ class HardenedSyncObj(following._SyncObj):
             journal.close()
             raise
         super().__init__(
-            Member(self_id),
-            [Member(spec) for spec in other_ids],
+            RaftMember(self_id),
+            [RaftMember(spec) for spec in other_ids],
             conf=conf,
-            nodeClass=Member,
+            nodeClass=RaftMember,
             transportClass=transport_class,
         )
         self._adopt(journal, snapshots, applied_index)
@@ -93,7 +93,7 @@ class HardenedSyncObj(following._SyncObj):
         if request is None:
             self._sequence += 1
             request = (self._proposer, self._sequence)
-        data = codec.encode_request(Request(codec.COMMAND_VERSION, *request, command))
+        data = codec.encode_proposal(Proposal(codec.COMMAND_VERSION, *request, command))
         self._applyCommand(data, None if callback is None else _quiet(callback), codec.REGULAR)
         return request
 

@@ -16,12 +16,12 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-Rows = list[list[str]]
+ReplicaRows = list[list[str]]
 Counts = Sequence[Counter[str]]
 
 
-def level_replicas(
-    rows: Rows,
+def balance_replicas(
+    rows: ReplicaRows,
     nodes: Sequence[str],
     racks: Mapping[str, str],
     counts: Counts,
@@ -66,8 +66,8 @@ def level_replicas(
     _level(nodes, counts, _Rules(movable, chosen, shift), steps_max)
 
 
-def level_leaders(
-    rows: Rows, nodes: Sequence[str], counts: Counts, steps_max: int = 1_000_000
+def balance_leaders(
+    rows: ReplicaRows, nodes: Sequence[str], counts: Counts, steps_max: int = 1_000_000
 ) -> None:
     """Make preferred leaderships even over ``nodes`` by changing the order of replicas."""
     led: dict[str, set[int]] = {node: set() for node in nodes}
