@@ -21,7 +21,7 @@ from goq import limits
 from goq.broker.events.index import SpanIndex
 from goq.broker.events.index_blocks import BlockBuilder
 from goq.broker.events.search import Events, timeline_of
-from goq.delivery.events.affected import Leaving
+from goq.delivery.events.affected import PendingCopies
 from goq.delivery.events.event import (
     Acked,
     AnyEvent,
@@ -31,7 +31,7 @@ from goq.delivery.events.event import (
     token_of,
 )
 from goq.delivery.events.frame_codec import encode_event_frame
-from goq.delivery.trace.steps import Name, Published
+from goq.delivery.trace.steps import PublishRecord, StepName
 from goq.storage.disk import RealDisk
 from goq.storage.log.log import Log, LogConfig
 from goq.storage.log.write_batch import Batch
@@ -64,7 +64,7 @@ def _fill(folder: Path, count: int, each: int) -> tuple[Log, float]:
     """Write the events; return their log, and the us of the processor to index one."""
     log = Log.open(folder, RealDisk(), LogConfig(_NEVER, _NEVER))
     spans = SpanIndex(RealDisk(), log.reader)
-    builder, used_s, events = BlockBuilder(0, Leaving()), 0.0, 0
+    builder, used_s, events = BlockBuilder(0, PendingCopies()), 0.0, 0
     found = _events(count, each)
     now_us = time.time_ns() // 1000
     is_done = False
@@ -85,7 +85,7 @@ def _fill(folder: Path, count: int, each: int) -> tuple[Log, float]:
         sealed = log.commit(batch)
         if sealed is not None:
             spans.seal(sealed, builder.blocks())
-            builder = BlockBuilder(sealed.end_offset, Leaving())
+            builder = BlockBuilder(sealed.end_offset, PendingCopies())
         sequence = log.end_offset - len(some)
         began_s = time.thread_time()
         for each_event, size_bytes in some:
@@ -113,10 +113,10 @@ def _trace_ms(log: Log, count: int) -> tuple[float, list[float]]:
     for number in range(_TRACES + 1):
         offset = draw.randrange(count)
         began_s = time.perf_counter()
-        timeline = timeline_of([events], offset, Published(offset, 0))
+        timeline = timeline_of([events], offset, PublishRecord(offset, 0))
         took_ms.append(1000 * (time.perf_counter() - began_s))
         names = [step.name for step in timeline.steps]
-        if names != [Name.PUBLISHED, Name.DELIVERED, Name.ACKNOWLEDGED]:
+        if names != [StepName.PUBLISHED, StepName.DELIVERED, StepName.ACKNOWLEDGED]:
             raise RuntimeError(f"trace {number} of offset {offset} says {names}")
     return took_ms[0], sorted(took_ms[1:])
 

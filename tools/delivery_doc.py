@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from goq.delivery.events.transitions import INTERVENTIONS, LIFE, State, Transition
+from goq.delivery.events.transitions import INTERVENTIONS, LIFE, MessageState, Transition
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "delivery.md"
 BEGIN = "<!-- begin: written by tools/delivery_doc.py -->\n"
@@ -25,8 +25,8 @@ def render() -> str:
         [
             "```mermaid\nstateDiagram-v2",
             *_edges(LIFE),
-            f"    {State.DONE} --> {_OUTSIDE}",
-            f"    {State.CANCELLED} --> {_OUTSIDE}",
+            f"    {MessageState.DONE} --> {_OUTSIDE}",
+            f"    {MessageState.CANCELLED} --> {_OUTSIDE}",
             "```\n",
             *_table("How a message lives", LIFE),
             "",
@@ -50,8 +50,8 @@ def _table(title: str, rows: Iterable[Transition]) -> Iterator[str]:
     yield f"| {title} | from | to | event |"
     yield "|---|---|---|---|"
     for row in rows:
-        every = len(row.sources) == len(State)
-        sources = "any" if every else ", ".join(s for s in State if s in row.sources) or "—"
+        every = len(row.sources) == len(MessageState)
+        sources = "any" if every else ", ".join(s for s in MessageState if s in row.sources) or "—"
         event = f"`{row.event.__name__}`" if row.event is not None else "—"
         yield f"| {row.why} | {sources} | {row.target or 'gone'} | {event} |"
 

@@ -12,15 +12,15 @@ from typing import NamedTuple
 
 import msgspec
 
-from goq.delivery.events.event import Departing, Failure, SnapshotDeparture, Span
+from goq.delivery.events.event import CopyQueued, Failure, SnapshotOutboxEntry, Span
 
-History = tuple[int, int, tuple[Failure, ...]]
+FailureHistory = tuple[int, int, tuple[Failure, ...]]
 """``(start, end, failures)``"""
 LOST = 2**62
 """What is taken off the offsets of messages that were lost while they were leaving."""
 
 
-class Departure(NamedTuple):
+class OutboxEntry(NamedTuple):
     """Messages that leave; ``number`` is made as a lease's token is.
 
     ``first_sequence`` is the number of the first, under which the target knows it. ``histories``
@@ -29,8 +29,8 @@ class Departure(NamedTuple):
 
     number: int
     first_sequence: int
-    event: Departing
-    histories: list[History]
+    event: CopyQueued
+    histories: list[FailureHistory]
 
 
 class Outbox:
@@ -38,16 +38,16 @@ class Outbox:
 
     def __init__(self) -> None:
         self.producer_id = 0
-        self.departures: dict[int, Departure] = {}
+        self.departures: dict[int, OutboxEntry] = {}
         self._sequences: dict[tuple[str, int], int] = {}
 
-    def add(self, number: int, event: Departing, histories: list[History]) -> None:
+    def add(self, number: int, event: CopyQueued, histories: list[FailureHistory]) -> None:
         """Note what leaves, and number it behind what left for the same partition before."""
         self.producer_id = self.producer_id or event.producer_id
         target = (event.topic, event.partition)
         first_sequence = self._sequences.get(target, 0)
         self._sequences[target] = first_sequence + sum(end - start for start, end, _ in event.spans)
-        self.departures[number] = Departure(number, first_sequence, event, histories)
+        self.departures[number] = OutboxEntry(number, first_sequence, event, histories)
 
     def remove(self, number: int) -> None:
         """Note what has arrived."""
@@ -75,16 +75,16 @@ class Outbox:
         self._sequences = {(topic, partition): n for topic, partition, n in sequences}
         self.departures.clear()
 
-    def snapshot(self) -> list[SnapshotDeparture]:
+    def snapshot(self) -> list[SnapshotOutboxEntry]:
         """Return what is under way."""
         return [
-            SnapshotDeparture(d.number, d.first_sequence, d.event, d.histories)
+            SnapshotOutboxEntry(d.number, d.first_sequence, d.event, d.histories)
             for d in self.departures.values()
         ]
 
-    def restore_departure(self, snapshot: SnapshotDeparture) -> None:
+    def restore_departure(self, snapshot: SnapshotOutboxEntry) -> None:
         """Take up what a snapshot has under way; its sequences are known already."""
-        self.departures[snapshot.departure] = Departure(
+        self.departures[snapshot.departure] = OutboxEntry(
             snapshot.departure, snapshot.first_sequence, snapshot.event, snapshot.failures
         )
 

@@ -13,16 +13,16 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from goq import limits
-from goq.delivery.dedup.producer_state import ProducerTable
-from goq.delivery.delay.maturity import Frontier
+from goq.delivery.dedup.producer_table import ProducerTable
+from goq.delivery.delay.maturity import Maturity
 from goq.delivery.events.event import (
     Acked,
     Cancelled,
     Cause,
     Compacted,
+    CopyQueued,
+    CopyStored,
     Corrupted,
-    Departed,
-    Departing,
     Dropped,
     Event,
     Expired,
@@ -39,10 +39,10 @@ from goq.delivery.events.event import (
     Rescheduled,
     Reset,
     Skipped,
-    SnapshotDeparture,
     SnapshotEnded,
     SnapshotGroup,
     SnapshotMarks,
+    SnapshotOutboxEntry,
     SnapshotProducers,
     SnapshotStarted,
     Span,
@@ -50,9 +50,9 @@ from goq.delivery.events.event import (
     Truncated,
     token_of,
 )
+from goq.delivery.group.attempt_ranges import AttemptRange, gaps
 from goq.delivery.group.group import Group
 from goq.delivery.group.offset_set import NO_CEILING, OffsetSet
-from goq.delivery.group.ranges import Part, gaps
 from goq.delivery.outbox import Outbox
 from goq.delivery.snapshot import restore_group, restore_marks, restore_producers
 from goq.model import OffsetRange
@@ -73,7 +73,7 @@ class PartitionState:
         """The lane of each message whose priority was changed."""
         self.rescheduled: dict[int, int] = {}
         """When each message is due whose time was changed, in ms."""
-        self.frontier = Frontier()
+        self.frontier = Maturity()
         self.outbox = Outbox()
         self.producers = ProducerTable()
         self.names: dict[int, str] = {}
@@ -112,7 +112,7 @@ class PartitionState:
 
     def _undamaged(self, holes: Iterable[OffsetRange]) -> Iterator[OffsetRange]:
         for hole in holes:
-            for piece in gaps(*hole, [Part(r.start, r.end, 0, 0) for r in self.corrupt]):
+            for piece in gaps(*hole, [AttemptRange(r.start, r.end, 0, 0) for r in self.corrupt]):
                 yield OffsetRange(*piece)
 
     def next_timer_ms(self, group_name: str | None = None) -> int | None:
@@ -148,7 +148,7 @@ class PartitionState:
         """Change the state as ``event`` says; ``sequence`` is its offset in the events log."""
         if isinstance(event, Leased):
             self._leased(event, token_of(epoch, sequence))
-        elif isinstance(event, Departing):
+        elif isinstance(event, CopyQueued):
             self._departing(event, token_of(epoch, sequence))
         else:
             _TRANSITIONS[type(event)](self, event)
@@ -194,7 +194,7 @@ class PartitionState:
         lease = group.leases[event.token]
         cause = Cause.NACKED if isinstance(event, Nacked) else Cause.EXPIRED
         failure = Failure(event.time_ms, lease.consumer, cause, event.reason)
-        back: list[Part] = []
+        back: list[AttemptRange] = []
         for start, end, attempt in event.spans:
             for part in lease.parts.within(start, end):
                 failures = _longer(part, failure) if attempt >= part.attempt else part.failures
@@ -203,7 +203,7 @@ class PartitionState:
         group.give_back(event.token, back)
         group.finish(event.token, [(start, end) for start, end, _ in event.spans])
 
-    def _not_cancelled(self, part: Part) -> Iterator[Part]:
+    def _not_cancelled(self, part: AttemptRange) -> Iterator[AttemptRange]:
         for start, end in self.cancelled.missing(part.start, part.end):
             yield part._replace(start=start, end=end)
 
@@ -232,7 +232,7 @@ class PartitionState:
         for start, end in event.ranges:
             group.skip(start, end)
 
-    def _departing(self, event: Departing, number: int) -> None:
+    def _departing(self, event: CopyQueued, number: int) -> None:
         histories: list[tuple[int, int, tuple[Failure, ...]]] = []
         ranges = [(start, end) for start, end, _ in event.spans]
         if event.group:
@@ -338,7 +338,7 @@ class PartitionState:
         self.rescheduled.clear()
         self.producers.clear()
         self.names.clear()
-        self.frontier = Frontier(event.frontier, event.exempt)
+        self.frontier = Maturity(event.frontier, event.exempt)
         self.outbox.restore(event.outbox_id, event.outbox_sequences)
 
     def _snapshot_group(self, event: SnapshotGroup) -> None:
@@ -347,7 +347,7 @@ class PartitionState:
         restore_group(self.groups[event.group], event)
 
 
-def _longer(part: Part, failure: Failure) -> tuple[Failure, ...]:
+def _longer(part: AttemptRange, failure: Failure) -> tuple[Failure, ...]:
     return (*part.failures, failure)[-limits.FAILURES_REMEMBERED_MAX :]
 
 
@@ -369,7 +369,7 @@ _TRANSITIONS: dict[type[Event], Callable[[PartitionState, Any], None]] = {
     Extended: PartitionState._extended,
     Dropped: PartitionState._dropped,
     Skipped: PartitionState._skipped,
-    Departed: lambda state, event: state.outbox.remove(event.departure),
+    CopyStored: lambda state, event: state.outbox.remove(event.departure),
     Cancelled: lambda state, event: state._cancel(event.ranges),
     Moved: PartitionState._moved,
     Rescheduled: PartitionState._rescheduled,
@@ -384,7 +384,7 @@ _TRANSITIONS: dict[type[Event], Callable[[PartitionState, Any], None]] = {
     Truncated: PartitionState._truncated,
     SnapshotStarted: PartitionState._snapshot_started,
     SnapshotMarks: restore_marks,
-    SnapshotDeparture: lambda state, event: state.outbox.restore_departure(event),
+    SnapshotOutboxEntry: lambda state, event: state.outbox.restore_departure(event),
     SnapshotGroup: PartitionState._snapshot_group,
     SnapshotProducers: restore_producers,
     SnapshotEnded: lambda _state, _event: None,

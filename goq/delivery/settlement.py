@@ -13,14 +13,14 @@ from goq.delivery.events.event import (
     Acked,
     AnyEvent,
     Cause,
-    Departing,
+    CopyQueued,
     Dropped,
     Expired,
     Extended,
     Nacked,
     Span,
 )
-from goq.delivery.group.ranges import Part
+from goq.delivery.group.attempt_ranges import AttemptRange
 from goq.delivery.group.retry_policy import RetryPolicy
 from goq.delivery.partition_state import PartitionState
 from goq.model import Receipt
@@ -28,7 +28,7 @@ from goq.model import Receipt
 _GOLDEN = 0.6180339887498949
 
 
-class Settled(NamedTuple):
+class Settlement(NamedTuple):
     """What a settling call comes to: events, messages settled, and the receipts that are void."""
 
     events: list[AnyEvent]
@@ -36,7 +36,7 @@ class Settled(NamedTuple):
     lost: list[Receipt]
 
 
-class Grave(NamedTuple):
+class DeadLetterTarget(NamedTuple):
     """Where dead letters go; the producer id is used if the partition has none of its own yet."""
 
     topic: str
@@ -44,7 +44,7 @@ class Grave(NamedTuple):
     producer_id: int
 
 
-class Failing(NamedTuple):
+class FailureContext(NamedTuple):
     """What is to be known when an attempt has failed; ``luck`` is from 0 to below 1.
 
     ``delay_ms`` is what the consumer asked for, None for the group's backoff.
@@ -52,13 +52,13 @@ class Failing(NamedTuple):
 
     now_ms: int
     policy: RetryPolicy
-    grave: Grave
+    grave: DeadLetterTarget
     luck: float
     delay_ms: int | None = None
     reason: str = ""
 
 
-def acknowledge(state: PartitionState, group: str, receipts: Iterable[Receipt]) -> Settled:
+def acknowledge(state: PartitionState, group: str, receipts: Iterable[Receipt]) -> Settlement:
     """Decide which messages are done."""
     return _settle(
         state,
@@ -70,7 +70,7 @@ def acknowledge(state: PartitionState, group: str, receipts: Iterable[Receipt]) 
 
 def extend(
     state: PartitionState, group: str, receipts: Iterable[Receipt], deadline_ms: int
-) -> Settled:
+) -> Settlement:
     """Decide which leases get a new deadline."""
     return _settle(
         state,
@@ -82,9 +82,9 @@ def extend(
     )
 
 
-def give_back(
-    state: PartitionState, group: str, receipts: Iterable[Receipt], failing: Failing
-) -> Settled:
+def nack(
+    state: PartitionState, group: str, receipts: Iterable[Receipt], failing: FailureContext
+) -> Settlement:
     """Decide which messages wait for another attempt, and which had their last."""
     return _settle(
         state,
@@ -95,17 +95,17 @@ def give_back(
 
 
 def reject(
-    state: PartitionState, group: str, receipts: Iterable[Receipt], failing: Failing
-) -> Settled:
+    state: PartitionState, group: str, receipts: Iterable[Receipt], failing: FailureContext
+) -> Settlement:
     """Decide which messages are given up at once."""
 
-    def make(token: int, parts: list[Part]) -> list[AnyEvent]:
+    def make(token: int, parts: list[AttemptRange]) -> list[AnyEvent]:
         return [_given_up(group, token, spans_of(parts), failing, Cause.REJECTED)]
 
     return _settle(state, group, receipts, make)
 
 
-def undo(
+def release_undelivered(
     state: PartitionState, group: str, token: int, spans: Iterable[Span], now_ms: int
 ) -> Nacked | None:
     """Decide to take back what was leased and never left the node: it counts as no attempt."""
@@ -117,14 +117,16 @@ def undo(
     return Nacked(group, token, back, now_ms, "", now_ms) if back else None
 
 
-def end_lease(state: PartitionState, group: str, token: int, failing: Failing) -> list[AnyEvent]:
+def expire_lease(
+    state: PartitionState, group: str, token: int, failing: FailureContext
+) -> list[AnyEvent]:
     """Decide to end a lease before its time: its consumer is gone."""
     lease = state.group(group).leases.get(token)
     return _failed(group, token, list(lease.parts), failing, Expired) if lease else []
 
 
-def expire(
-    state: PartitionState, now_ms: int, failing_of: Callable[[str], Failing]
+def expire_due(
+    state: PartitionState, now_ms: int, failing_of: Callable[[str], FailureContext]
 ) -> Iterator[list[AnyEvent]]:
     """Yield the expiry of every lease that is due; each is applied before the next is taken."""
     for group in list(state.groups.values()):
@@ -133,7 +135,7 @@ def expire(
             yield _failed(group.name, token, parts, failing, Expired)
 
 
-def spans_of(parts: Iterable[Part]) -> list[Span]:
+def spans_of(parts: Iterable[AttemptRange]) -> list[Span]:
     """Return parts as an event has them."""
     return [(part.start, part.end, part.attempt) for part in parts]
 
@@ -141,8 +143,8 @@ def spans_of(parts: Iterable[Part]) -> list[Span]:
 def _failed(
     group: str,
     token: int,
-    parts: list[Part],
-    failing: Failing,
+    parts: list[AttemptRange],
+    failing: FailureContext,
     event: type[Nacked] | type[Expired],
 ) -> list[AnyEvent]:
     """Return what follows when an attempt failed: attempts apart, for each waits its own time."""
@@ -164,12 +166,12 @@ def _failed(
 
 
 def _given_up(
-    group: str, token: int, spans: list[Span], failing: Failing, cause: Cause
+    group: str, token: int, spans: list[Span], failing: FailureContext, cause: Cause
 ) -> AnyEvent:
     now_ms, reason, grave = failing.now_ms, failing.reason, failing.grave
     if not failing.policy.dead_letters:
         return Dropped(group, token, spans, cause, reason, now_ms)
-    return Departing(
+    return CopyQueued(
         group,
         token,
         spans,
@@ -186,10 +188,10 @@ def _settle(
     state: PartitionState,
     group_name: str,
     receipts: Iterable[Receipt],
-    make: Callable[[int, list[Part]], list[AnyEvent]],
-) -> Settled:
+    make: Callable[[int, list[AttemptRange]], list[AnyEvent]],
+) -> Settlement:
     leases = state.group(group_name).leases
-    by_token: dict[int, dict[int, Part]] = {}
+    by_token: dict[int, dict[int, AttemptRange]] = {}
     lost: list[Receipt] = []
     for receipt in receipts:
         _, token, start, end = receipt
@@ -216,12 +218,12 @@ def _settle(
         if merged := _merged(chosen):
             events += make(token, merged)
             done += sum(part.end - part.start for part in merged)
-    return Settled(events, done, lost)
+    return Settlement(events, done, lost)
 
 
-def _merged(parts: dict[int, Part]) -> list[Part]:
+def _merged(parts: dict[int, AttemptRange]) -> list[AttemptRange]:
     """Return parts in order, neighbours of one attempt joined and overlaps counted once."""
-    merged: list[Part] = []
+    merged: list[AttemptRange] = []
     for part in sorted(parts.values()):
         last = merged[-1] if merged else None
         if last and part.start <= last.end and part.attempt == last.attempt:

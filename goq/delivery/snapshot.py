@@ -13,15 +13,14 @@ from goq.delivery.events.event import (
     AnyEvent,
     Failure,
     HeldSpan,
-    SnapshotDeparture,
     SnapshotEnded,
     SnapshotGroup,
     SnapshotMarks,
     SnapshotProducers,
     SnapshotStarted,
 )
+from goq.delivery.group.attempt_ranges import AttemptRange
 from goq.delivery.group.group import Group
-from goq.delivery.group.ranges import Part
 
 if TYPE_CHECKING:
     from goq.delivery.partition_state import PartitionState
@@ -58,20 +57,6 @@ def snapshot_of(state: PartitionState, messages_offset: int) -> list[AnyEvent]:
     events += (SnapshotProducers([], some) for some in _batches(state.names.items(), _NAMES_MAX))
     events.append(SnapshotEnded())
     return events
-
-
-def weight_of(event: AnyEvent) -> int:
-    """Return how much an event of a snapshot holds, about, in entries."""
-    if isinstance(event, SnapshotGroup):
-        parts = len(event.leases) + len(event.retries) + len(event.failures)
-        return 1 + parts + 4 * len(event.partial)
-    if isinstance(event, SnapshotMarks):
-        return 1 + 4 * len(event.cancelled_partial) + len(event.moved) + len(event.rescheduled)
-    if isinstance(event, SnapshotProducers):
-        return 1 + len(event.names)
-    if isinstance(event, SnapshotDeparture):
-        return 1 + len(event.event.spans) + sum(len(failures) for *_, failures in event.failures)
-    return 1
 
 
 def restore_group(group: Group, snapshot: SnapshotGroup) -> None:
@@ -146,7 +131,7 @@ class _Table:
         self.rows: list[tuple[Failure, ...]] = []
         self._numbers: dict[tuple[Failure, ...], int] = {}
 
-    def span(self, part: Part) -> HeldSpan:
+    def span(self, part: AttemptRange) -> HeldSpan:
         number = 0
         if part.failures:
             number = self._numbers.setdefault(part.failures, len(self.rows) + 1)
@@ -155,10 +140,10 @@ class _Table:
         return (part.start, part.end, part.attempt, part.time_ms, number)
 
 
-def _part(span: HeldSpan, table: list[tuple[Failure, ...]]) -> Part:
+def _part(span: HeldSpan, table: list[tuple[Failure, ...]]) -> AttemptRange:
     start, end, attempt, time_ms, number = span
     failures = tuple(table[number - 1]) if number else ()
-    return Part(start, end, attempt, time_ms, failures)
+    return AttemptRange(start, end, attempt, time_ms, failures)
 
 
 def _batches(items: Iterable[T], count: int) -> Iterator[list[T]]:

@@ -10,7 +10,7 @@ from goq import limits
 from goq.broker.partition.failure_policy import retry_policy
 from goq.config.topic import TopicSettings
 from goq.delivery.delay.timer_wheel import TimerWheel
-from goq.delivery.events.transitions import TRANSITIONS, State
+from goq.delivery.events.transitions import TRANSITIONS, MessageState
 from goq.delivery.queues.weighted_sharing import LaneShares
 from tests.support.paths import REPOSITORY
 
@@ -24,7 +24,7 @@ def test_the_diagram_is_the_one_of_the_table() -> None:
 
 
 def test_every_state_and_every_event_is_on_the_page() -> None:
-    for state in State:
+    for state in MessageState:
         assert re.search(rf"^\| {state} \|", PAGE, re.MULTILINE)
     for row in TRANSITIONS:
         assert row.why in PAGE

@@ -63,8 +63,8 @@ from goq.broker.partition.partition import LeasedBatch, Partition
 from goq.broker.topic.push_streams import PushStream, PushStreamOptions
 from goq.broker.topic.topic import Topic
 from goq.delivery.events.event import Span
-from goq.delivery.events.transitions import State
-from goq.delivery.settlement import Settled, acknowledge, extend, give_back, reject
+from goq.delivery.events.transitions import MessageState
+from goq.delivery.settlement import Settlement, acknowledge, extend, nack, reject
 from goq.errors import GoqError, GroupNotFound, LeaseLost, TooLarge
 from goq.http.message import Request, Response
 from goq.model import Receipt, check_name
@@ -176,7 +176,7 @@ class GroupRoutes:
                 "Look at messages without touching them",
                 answer=MessagesOut,
                 parameters=(
-                    Parameter("state", f"one of {', '.join(State)}; default ready"),
+                    Parameter("state", f"one of {', '.join(MessageState)}; default ready"),
                     Parameter("limit", "at most so many messages", "integer"),
                     Parameter("after", "go on behind this message id"),
                 ),
@@ -270,9 +270,9 @@ class GroupRoutes:
         if asked.delay is not None:
             delay_ms = duration_ms(asked.delay, "delay", limits.NACK_DELAY_MS_MAX)
 
-        def decide(partition: Partition, some: list[Receipt]) -> Settled:
+        def decide(partition: Partition, some: list[Receipt]) -> Settlement:
             failing = partition.failing(group, delay_ms=delay_ms, reason=reason)
-            return give_back(partition.state, group, some, failing)
+            return nack(partition.state, group, some, failing)
 
         topic = self._broker.topic(name)
         answer = await _settle(topic, group, receipts, decide)
@@ -286,7 +286,7 @@ class GroupRoutes:
         receipts = parse_receipts(asked.receipts, limits.RECEIPTS_PER_REQUEST_MAX)
         reason = _reason(asked.reason)
 
-        def decide(partition: Partition, some: list[Receipt]) -> Settled:
+        def decide(partition: Partition, some: list[Receipt]) -> Settlement:
             failing = partition.failing(group, reason=reason)
             return reject(partition.state, group, some, failing)
 
@@ -393,7 +393,7 @@ async def _settle(
     topic: Topic,
     group: str,
     receipts: list[Receipt],
-    decide: Callable[[Partition, list[Receipt]], Settled],
+    decide: Callable[[Partition, list[Receipt]], Settlement],
 ) -> SettledOut:
     done, lost = await topic.settle(group, receipts, decide)
     return SettledOut(done, [FailedOut(str(receipt), LeaseLost.code) for receipt in lost])

@@ -23,7 +23,7 @@ from goq.broker.group.message_status import (
 from goq.broker.partition.partition import Partition
 from goq.broker.topic.topic import Topic
 from goq.config.topic import TopicSettings
-from goq.delivery.events.transitions import State
+from goq.delivery.events.transitions import MessageState
 from goq.errors import CorruptData, InvalidInput, MessageCompacted, MessageNotFound, TooLarge
 from goq.frame.header import Attribute
 from goq.frame.view import FrameView
@@ -153,7 +153,9 @@ class SingleMessageRoutes:
             out.deliver_at = format_time_us(standing.due_ms * 1000)
         out.state = _AVAILABLE
         if standing.is_cancelled or standing.is_scheduled:
-            out.state = str(State.CANCELLED if standing.is_cancelled else State.SCHEDULED)
+            out.state = str(
+                MessageState.CANCELLED if standing.is_cancelled else MessageState.SCHEDULED
+            )
         now_ms = self._broker.clock.wall_ms()
         for count, name in enumerate(sorted(topic.groups), start=1):
             each = group_message_status(partition, name, standing, now_ms, expires_ms=expires_ms)
@@ -188,6 +190,6 @@ def _group_out(name: str, standing: GroupMessageStatus) -> GroupStateOut:
         str(standing.state),
         standing.attempt or None,
         standing.consumer,
-        time if standing.state is State.LEASED else None,
-        time if standing.state is State.RETRY else None,
+        time if standing.state is MessageState.LEASED else None,
+        time if standing.state is MessageState.RETRY else None,
     )

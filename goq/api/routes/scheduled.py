@@ -17,7 +17,7 @@ from goq.api.views.merge_pages import PAGE_MESSAGES, merge_by_due_time
 from goq.broker.broker import Broker
 from goq.broker.partition.delayed import DelayedMessage, DelayedReader
 from goq.broker.topic.topic import Topic
-from goq.delivery.events.transitions import State
+from goq.delivery.events.transitions import MessageState
 from goq.errors import InvalidInput
 from goq.frame.view import FrameView
 from goq.http.message import Request, Response
@@ -154,7 +154,7 @@ class _Reader:
                     return None
                 put_current_lane(out, topic, partition)
                 out.deliver_at = format_time_us(due.due_ms * 1000)
-                out.state = str(State.SCHEDULED)
+                out.state = str(MessageState.SCHEDULED)
                 return out
         return None
 

@@ -15,7 +15,7 @@ from goq.broker.broker import Broker
 from goq.broker.trace.trace import Trace, Traced, TracedStep
 from goq.broker.trace.tracer import LIVE, Tracing
 from goq.config.topic import TopicSettings
-from goq.delivery.trace.steps import Incomplete, Name
+from goq.delivery.trace.steps import StepName, TraceGap
 from goq.http.message import Request, Response
 from goq.model import Message, MessageId
 from goq.units import format_time_us
@@ -139,13 +139,13 @@ def _step_out(told: TracedStep, broker: Broker, node_id: str | None) -> StepOut:
         out.from_ = str(told.origin)
     if told.producer is not None:
         out.producer = told.producer
-    if step.name is Name.PUBLISHED and told.origin is None:
+    if step.name is StepName.PUBLISHED and told.origin is None:
         out.node = UNSET if node_id is None else node_id
         out.durability = str(broker.topic(told.id.topic).settings.fsync)
     return out
 
 
-def _incomplete_out(gap: Incomplete) -> TraceGapOut:
+def _incomplete_out(gap: TraceGap) -> TraceGapOut:
     out = TraceGapOut(reason=gap.reason)
     if gap.from_us is not None:
         out.from_ = format_time_us(gap.from_us)

@@ -14,7 +14,7 @@ from goq.broker.group.messages_by_state import runs_of
 from goq.broker.partition.partition import Partition
 from goq.broker.topic.topic import Topic
 from goq.clock import Clock
-from goq.delivery.events.transitions import State
+from goq.delivery.events.transitions import MessageState
 from goq.errors import InvalidInput
 
 
@@ -63,7 +63,7 @@ class GroupView:
         for partition in topic.partitions:
             if not (await exact_counts(partition, name, now_ms)).ready:
                 continue  # nor is there any need to look at all that is scheduled
-            async for run in runs_of(partition, name, State.READY, 0, now_ms):
+            async for run in runs_of(partition, name, MessageState.READY, 0, now_ms):
                 reading = await read_log(partition, run.start, run.start + 1)
                 times_us += [view.header.append_time_us for view in reading.frames]
                 break

@@ -13,8 +13,8 @@ from goq.broker.broker import Broker
 from goq.broker.group.messages_by_state import runs_of
 from goq.broker.partition.partition import Partition
 from goq.broker.topic.topic import Topic
-from goq.delivery.events.transitions import State
-from goq.delivery.group.ranges import Part
+from goq.delivery.events.transitions import MessageState
+from goq.delivery.group.attempt_ranges import AttemptRange
 from goq.errors import InvalidInput
 from goq.frame.header import Attribute
 from goq.frame.view import FrameView
@@ -24,16 +24,16 @@ from goq.units import format_time_us
 DEAD_LETTERS_SUFFIX = ".dlq"
 DEAD_GROUP_HEADER = "goq-dead-group"
 _BATCH = 1_000
-_TIMES = {State.LEASED: "lease_until", State.RETRY: "due"}
+_TIMES = {MessageState.LEASED: "lease_until", MessageState.RETRY: "due"}
 
 
-def state_of(text: str) -> State:
+def state_of(text: str) -> MessageState:
     """Return the state of this name; raise ``InvalidInput`` if there is none."""
     try:
-        return State(text)
+        return MessageState(text)
     except ValueError:
         raise InvalidInput(
-            f"{text[:50]!r} is not a state; there are {', '.join(State)}", field="state"
+            f"{text[:50]!r} is not a state; there are {', '.join(MessageState)}", field="state"
         ) from None
 
 
@@ -68,11 +68,11 @@ class Peek:
         self._broker = broker
 
     async def page(
-        self, topic: Topic, group: str, state: State, limit: int, after: str | None
+        self, topic: Topic, group: str, state: MessageState, limit: int, after: str | None
     ) -> MessagesOut:
         """Return messages in one state, and the id to go on behind if there may be more."""
         page = Page(limit)
-        if state is State.DEAD:
+        if state is MessageState.DEAD:
             dead = self._broker.topics.get(topic.name + DEAD_LETTERS_SUFFIX)
             if dead is None:
                 return page.answer(is_last=True)
@@ -90,13 +90,19 @@ class Peek:
         return page.answer(is_last=True)
 
     async def _add_run(
-        self, page: Page, topic: Topic, partition: Partition, run: Part, state: State, now_ms: int
+        self,
+        page: Page,
+        topic: Topic,
+        partition: Partition,
+        run: AttemptRange,
+        state: MessageState,
+        now_ms: int,
     ) -> bool:
         """Add what of a run is in the state; return whether all of it was looked at."""
         number = partition.identity.number
         async for views, first, last in _batches(partition, run.start, run.end, page):
             expired = _expired(views, first, last, now_ms) if run.attempt == 0 else set()
-            wanted = state is State.EXPIRED
+            wanted = state is MessageState.EXPIRED
             if wanted and not expired and not page.is_full:
                 page.passed(topic, number, last - 1, last - first)
                 continue
@@ -105,7 +111,10 @@ class Peek:
                 unseen -= 1
                 if page.is_full:
                     return False
-                if state in (State.READY, State.EXPIRED) and (out.offset in expired) != wanted:
+                if (
+                    state in (MessageState.READY, MessageState.EXPIRED)
+                    and (out.offset in expired) != wanted
+                ):
                     page.passed(topic, number, out.offset)
                     continue
                 out.state, out.attempt = str(state), run.attempt
@@ -137,7 +146,7 @@ class Peek:
                         return page.answer(is_last=False)
                     if _header(views, offset) == name and offset not in state.cancelled:
                         for out in messages_json(dead, number, views, offset, offset + 1):
-                            out.state = str(State.DEAD)
+                            out.state = str(MessageState.DEAD)
                             if not page.found.add(out):
                                 return page.answer(is_last=False)
                     page.passed(dead, number, offset)

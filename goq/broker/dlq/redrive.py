@@ -17,7 +17,7 @@ from goq import limits
 from goq.broker.dlq.search import DeadLetterSearch, Found, Wanted
 from goq.broker.partition.partition import Partition
 from goq.broker.topic.topic import Topic
-from goq.delivery.events.event import AnyEvent, Cancelled, Cause, Departing, Range
+from goq.delivery.events.event import AnyEvent, Cancelled, Cause, CopyQueued, Range
 from goq.frame.hashing import key_hash
 
 _PURGED = "purged"
@@ -76,7 +76,7 @@ async def redrive(dead: Topic, target: Topic, now_ms: int, taking: Taking) -> To
             place = hashes.get((number, offset), number) % count
             by_place.setdefault(place, []).append(offset)
         return [
-            Departing(
+            CopyQueued(
                 "",
                 0,
                 [(start, end, 0) for start, end in _runs(some)],

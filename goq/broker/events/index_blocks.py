@@ -23,13 +23,13 @@ from crc32c import crc32c
 
 from goq import limits
 from goq.broker.events.cover import Cover, Interval, joined
-from goq.delivery.events.affected import NONE, PLAIN, Leaving
+from goq.delivery.events.affected import NO_MESSAGES, WITH_OFFSETS, PendingCopies
 from goq.delivery.events.event import (
     AnyEvent,
-    Departed,
-    Departing,
+    CopyQueued,
+    CopyStored,
     Matured,
-    SnapshotDeparture,
+    SnapshotOutboxEntry,
     Trimmed,
 )
 from goq.delivery.events.frame_codec import StoredEvent, decode_event_frame
@@ -91,7 +91,7 @@ def events_between(reader: LogReader, start: int, end: int) -> Iterator[StoredEv
 class BlockBuilder:
     """Takes events in the order of their log, from a frame's beginning on."""
 
-    def __init__(self, sequence: int, leaving: Leaving) -> None:
+    def __init__(self, sequence: int, leaving: PendingCopies) -> None:
         self._done: list[Block] = []
         self._leaving = leaving
         self._size_bytes = 0
@@ -104,14 +104,14 @@ class BlockBuilder:
 
     def add(self, event: AnyEvent, epoch: int, sequence: int) -> None:
         """Take an event."""
-        stretches = PLAIN.get(type(event))
+        stretches = WITH_OFFSETS.get(type(event))
         if stretches is None:
             self._add_other(event)
             return
         cover = self._cover.add
         for each in stretches(event):
             cover(each[0], each[1])
-        if type(event) is Departing:
+        if type(event) is CopyQueued:
             self._leaving.begin(event, epoch, sequence)
 
     def _add_other(self, event: AnyEvent) -> None:
@@ -123,15 +123,15 @@ class BlockBuilder:
             )
         elif isinstance(event, Trimmed):
             self._open = block._replace(trimmed_to=max(block.trimmed_to, event.start_offset))
-        elif isinstance(event, Departed):
+        elif isinstance(event, CopyStored):
             spans = self._leaving.end(event)
             if spans is None:
                 self.add_lost()
             for each in spans or ():
                 self._cover.add(each[0], each[1])
-        elif isinstance(event, SnapshotDeparture):
+        elif isinstance(event, SnapshotOutboxEntry):
             self._leaving.restore(event.departure, event.event)
-        elif type(event) not in NONE:
+        elif type(event) not in NO_MESSAGES:
             self.add_lost()
 
     def add_lost(self) -> None:
@@ -159,7 +159,7 @@ def build_blocks(reader: LogReader, start: int, end: int) -> list[Block]:
     ``start`` is where a segment begins: so what leaves is known, or said not to be. Where frames
     begin does not matter here: a block that begins within one is read with the whole of it.
     """
-    builder, taken = BlockBuilder(start, Leaving()), 0
+    builder, taken = BlockBuilder(start, PendingCopies()), 0
     for found in events_between(reader, start, end):
         if isinstance(found, Lost):
             builder.add_lost()

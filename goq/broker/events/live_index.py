@@ -12,8 +12,8 @@ from typing import Any
 from goq import limits
 from goq.broker.events.index import Live, LiveBlocks, SpanIndex
 from goq.broker.events.index_blocks import Block, BlockBuilder
-from goq.delivery.events.affected import Leaving, is_within, touched
-from goq.delivery.events.event import AnyEvent, Departed, Matured
+from goq.delivery.events.affected import PendingCopies, affected_spans, holds_offset
+from goq.delivery.events.event import AnyEvent, CopyStored, Matured
 from goq.delivery.outbox import Outbox
 from goq.errors import TooManyRequests
 from goq.storage.disk import Disk
@@ -34,7 +34,7 @@ class LiveSpans:
         self._events = events
         self._epoch = epoch
         self._executor = executor
-        self._leaving = Leaving()
+        self._leaving = PendingCopies()
         for departure in outbox.departures.values():
             self._leaving.restore(departure.number, departure.event)
         self._sequence = events.end_offset
@@ -118,13 +118,13 @@ class LiveSpans:
             done.add_done_callback(partial(_tell_news, news))
 
     def _may_concern(self, event: AnyEvent, offset: int) -> bool:
-        if isinstance(event, Departed):
+        if isinstance(event, CopyStored):
             stretches = self._leaving.of(event.departure)
         elif isinstance(event, Matured):
             return event.end_offset > offset
         else:
-            stretches = touched(event)
-        return stretches is None or is_within(stretches, offset)
+            stretches = affected_spans(event)
+        return stretches is None or holds_offset(stretches, offset)
 
 
 def _tell_news(news: asyncio.Event, _done: asyncio.Future[Any]) -> None:

@@ -10,10 +10,10 @@ from typing import NamedTuple
 from goq.broker.events.cover import Interval
 from goq.broker.events.index import Live, SpanIndex
 from goq.broker.events.index_blocks import Lost, events_between
-from goq.delivery.events.affected import touches
-from goq.delivery.events.event import AnyEvent, Departed, Matured, Rescheduled, Trimmed, Truncated
+from goq.delivery.events.affected import affects
+from goq.delivery.events.event import AnyEvent, CopyStored, Matured, Rescheduled, Trimmed, Truncated
 from goq.delivery.events.frame_codec import StoredEvent
-from goq.delivery.trace.steps import Published
+from goq.delivery.trace.steps import PublishRecord
 from goq.delivery.trace.timeline import DAMAGED, DELETED, Timeline
 from goq.storage.log.reader import LogReader
 from goq.storage.log.segment import Segment
@@ -37,7 +37,11 @@ class Gap(NamedTuple):
 
 
 def timeline_of(
-    logs: Sequence[Events], offset: int, published: Published | None, *, is_deleted: bool = False
+    logs: Sequence[Events],
+    offset: int,
+    published: PublishRecord | None,
+    *,
+    is_deleted: bool = False,
 ) -> Timeline:
     """Return the life of a message, from logs of events of which each continues the one before.
 
@@ -54,7 +58,11 @@ def timeline_of(
 
 
 def find_events(
-    logs: Sequence[Events], offset: int, published: Published | None, *, is_deleted: bool = False
+    logs: Sequence[Events],
+    offset: int,
+    published: PublishRecord | None,
+    *,
+    is_deleted: bool = False,
 ) -> list[StoredEvent | Gap]:
     """Return the events about a message in their order, and where some may be missing."""
     found: dict[int, StoredEvent | Gap] = {}
@@ -102,7 +110,7 @@ def _first_us(reader: LogReader, segment: Segment) -> int | None:
 
 
 def _is_about(event: AnyEvent, offset: int) -> bool:
-    return isinstance(event, Departed) or touches(event, offset)
+    return isinstance(event, CopyStored) or affects(event, offset)
 
 
 def _find_first(

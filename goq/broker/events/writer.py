@@ -16,8 +16,8 @@ from goq.broker.log.quorum import Quorum
 from goq.broker.partition.loader import LoadedPartition
 from goq.broker.partition_context import PartitionContext, PartitionId
 from goq.delivery.events.event import AnyEvent, token_of
-from goq.delivery.events.frame_codec import encode_event_frame, snapshot_frames
-from goq.delivery.snapshot import snapshot_of, weight_of
+from goq.delivery.events.frame_codec import encode_event_frame, event_weight, snapshot_frames
+from goq.delivery.snapshot import snapshot_of
 from goq.errors import GoqError
 from goq.storage.log.segment import Segment
 
@@ -151,7 +151,7 @@ class EventWriter:
             done.add_done_callback(lambda last: self._snapshot_done(last, sequence))
         self._next_sequence += len(events)
         self._snapshot_sequence = self._next_sequence
-        self._snapshot_weight = sum(map(weight_of, events)) - len(events)
+        self._snapshot_weight = sum(map(event_weight, events)) - len(events)
         self._bytes_since_snapshot = 0
 
     def _snapshot_done(self, last: asyncio.Future[Appended], sequence: int) -> None:

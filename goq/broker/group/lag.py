@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from goq.broker.group.messages_by_state import runs_of
 from goq.broker.partition.partition import Partition
-from goq.delivery.events.transitions import State
+from goq.delivery.events.transitions import MessageState
 from goq.delivery.group.group import Group
 from goq.delivery.partition_state import PartitionState
 
@@ -45,7 +45,7 @@ async def exact_counts(partition: Partition, name: str, now_ms: int) -> GroupCou
     """
     scheduled_count = partition.dispatch.schedule.count
     if scheduled_count and partition.state.group(name).end_offset is not None:
-        runs = runs_of(partition, name, State.SCHEDULED, 0, now_ms)
+        runs = runs_of(partition, name, MessageState.SCHEDULED, 0, now_ms)
         scheduled_count = sum([run.end - run.start async for run in runs])
     return count_in(partition.state, partition.state.group(name), scheduled_count, now_ms)
 

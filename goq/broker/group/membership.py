@@ -13,7 +13,7 @@ from typing import Protocol
 
 from goq.clock import Clock
 from goq.delivery.membership.membership import Membership
-from goq.delivery.membership.rebalance_history import History, Reason, Rebalance
+from goq.delivery.membership.rebalance_history import Rebalance, RebalanceHistory, RebalanceReason
 
 _log = logging.getLogger("goq.broker")
 
@@ -69,7 +69,7 @@ class GroupMembers:
     ) -> None:
         """Begin with no members, and with the leases that are there already."""
         self.group = group
-        self.history = History()
+        self.history = RebalanceHistory()
         self.membership = Membership(host.partition_count(), generation)
         self._host = host
         self._clock = clock
@@ -148,7 +148,7 @@ class GroupMembers:
         if rebalance is None:
             return
         self.history.add(self._clock.wall_us(), rebalance)
-        if rebalance.reason is Reason.EVICTED:
+        if rebalance.reason is RebalanceReason.EVICTED:
             names = ", ".join(rebalance.consumers[:5])
             _log.info("group %s: %d evicted: %s", self.group, len(rebalance.consumers), names)
         if not self.membership.members:

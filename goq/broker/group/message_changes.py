@@ -17,11 +17,11 @@ from goq.broker.group.message_status import (
     message_status,
 )
 from goq.broker.partition.partition import Partition
-from goq.delivery.events.transitions import State
+from goq.delivery.events.transitions import MessageState
 from goq.errors import Conflict, TooManyRequests
 
-_FINISHED = (State.DONE, State.DEAD)
-_MOVABLE = (State.READY, State.RETRY, State.SCHEDULED, State.BLOCKED)
+_FINISHED = (MessageState.DONE, MessageState.DEAD)
+_MOVABLE = (MessageState.READY, MessageState.RETRY, MessageState.SCHEDULED, MessageState.BLOCKED)
 
 
 class MessageChanges:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from goq.broker.partition.partition import Partition
-from goq.delivery.events.transitions import State
+from goq.delivery.events.transitions import MessageState
 from goq.delivery.group.group import Group
 from goq.errors import MessageNotFound
 from goq.storage.column_index.rows import Rows
@@ -30,7 +30,7 @@ class MessageStatus(NamedTuple):
 class GroupMessageStatus(NamedTuple):
     """What a message is for a group; the time is a lease's end, or when a retry is due."""
 
-    state: State
+    state: MessageState
     attempt: int = 0
     consumer: str | None = None
     time_ms: int | None = None
@@ -78,7 +78,7 @@ def group_message_status(
     if group is not None and (held := _outstanding(group, offset, now_ms)) is not None:
         return held
     if standing.is_cancelled:
-        return GroupMessageStatus(State.CANCELLED)
+        return GroupMessageStatus(MessageState.CANCELLED)
     if group is not None and offset in group.taken:
         leaving = partition.state.outbox.departures.values()
         is_leaving = any(
@@ -86,24 +86,26 @@ def group_message_status(
             for each in leaving
             for start, end, _ in each.event.spans
         )
-        return GroupMessageStatus(State.DEAD if is_leaving else State.DONE)
+        return GroupMessageStatus(MessageState.DEAD if is_leaving else MessageState.DONE)
     if standing.is_scheduled:
-        return GroupMessageStatus(State.SCHEDULED, time_ms=standing.due_ms)
+        return GroupMessageStatus(MessageState.SCHEDULED, time_ms=standing.due_ms)
     if expires_ms and expires_ms <= now_ms:
-        return GroupMessageStatus(State.EXPIRED)
+        return GroupMessageStatus(MessageState.EXPIRED)
     if group is not None and any(
         held.offset == offset and held.fact.lane == standing.lane for held in group.locks.held()
     ):
-        return GroupMessageStatus(State.BLOCKED)
-    return GroupMessageStatus(State.READY)
+        return GroupMessageStatus(MessageState.BLOCKED)
+    return GroupMessageStatus(MessageState.READY)
 
 
 def _outstanding(group: Group, offset: int, now_ms: int) -> GroupMessageStatus | None:
     for lease in group.leases.values():
         part = lease.parts.at(offset)
         if part is not None:
-            return GroupMessageStatus(State.LEASED, part.attempt, lease.consumer, part.time_ms)
+            return GroupMessageStatus(
+                MessageState.LEASED, part.attempt, lease.consumer, part.time_ms
+            )
     for part in group.retries.within(offset, offset + 1):
-        state = State.READY if part.time_ms <= now_ms else State.RETRY
+        state = MessageState.READY if part.time_ms <= now_ms else MessageState.RETRY
         return GroupMessageStatus(state, part.attempt, time_ms=part.time_ms)
     return None

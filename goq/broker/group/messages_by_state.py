@@ -12,9 +12,9 @@ from functools import partial
 
 from goq.broker.partition.delayed import DelayedReader
 from goq.broker.partition.partition import Partition
-from goq.delivery.events.transitions import State
+from goq.delivery.events.transitions import MessageState
+from goq.delivery.group.attempt_ranges import AttemptRange
 from goq.delivery.group.group import Group
-from goq.delivery.group.ranges import Part
 from goq.delivery.partition_state import PartitionState
 
 Run = tuple[int, int]
@@ -22,8 +22,8 @@ _WINDOW = 16_384  # offsets looked at in one go
 
 
 async def runs_of(
-    partition: Partition, name: str, state: State, start: int, now_ms: int
-) -> AsyncIterator[Part]:
+    partition: Partition, name: str, state: MessageState, start: int, now_ms: int
+) -> AsyncIterator[AttemptRange]:
     """Yield what is in a state from offset ``start`` on; attempts are those already made.
 
     The time is a lease's end, when a retry is due, or 0. ``READY`` and ``EXPIRED`` both give all
@@ -31,13 +31,15 @@ async def runs_of(
     ``DEAD`` gives nothing: dead letters are in a topic of their own.
     """
     group = partition.state.group(name)
-    if state is State.LEASED:
+    if state is MessageState.LEASED:
         held = (part for lease in group.leases.values() for part in lease.parts)
         found = sorted(part for part in held if part.end > start)
-    elif state is State.RETRY:
+    elif state is MessageState.RETRY:
         found = [p for p in group.retries if p.time_ms > now_ms and p.end > start]
-    elif state is State.BLOCKED:
-        found = [Part(o, o + 1, 0, 0) for o in _blocked(partition.state, group) if o >= start]
+    elif state is MessageState.BLOCKED:
+        found = [
+            AttemptRange(o, o + 1, 0, 0) for o in _blocked(partition.state, group) if o >= start
+        ]
     else:
         if state in _WINDOWS:
             async for part in _windows(partition, name, state, start, now_ms):
@@ -48,18 +50,18 @@ async def runs_of(
 
 
 async def _windows(
-    partition: Partition, name: str, state: State, start: int, now_ms: int
-) -> AsyncIterator[Part]:
+    partition: Partition, name: str, state: MessageState, start: int, now_ms: int
+) -> AsyncIterator[AttemptRange]:
     at = max(start, partition.state.start_offset)
     while True:
         group, end = partition.state.group(name), partition.state.end_offset
-        if state in (State.READY, State.EXPIRED, State.SCHEDULED):
+        if state in (MessageState.READY, MessageState.EXPIRED, MessageState.SCHEDULED):
             at, end = max(at, _first_open(group, state)), min(end, group.taken.ceiling)
         if at >= end:
             return
         stop = min(at + _WINDOW, end)
         waiting: list[Run] = []
-        if state is not State.DONE and partition.dispatch.schedule.count:
+        if state is not MessageState.DONE and partition.dispatch.schedule.count:
             waiting = await partition.look(partial(DelayedReader.runs, start=at, end=stop))
             group = partition.state.group(name)
         else:
@@ -69,9 +71,9 @@ async def _windows(
         at = stop
 
 
-def _first_open(group: Group, state: State) -> int:
+def _first_open(group: Group, state: MessageState) -> int:
     """Return the first offset that may be in a state of what is not done."""
-    first = group.retries.first() if state is State.READY else None
+    first = group.retries.first() if state is MessageState.READY else None
     return group.taken.floor if first is None else min(group.taken.floor, first.start)
 
 
@@ -90,49 +92,49 @@ def fresh_runs(
 
 def _ready(
     state: PartitionState, group: Group, waiting: list[Run], start: int, stop: int, now_ms: int
-) -> list[Part]:
+) -> list[AttemptRange]:
     due = [p for p in group.retries.within(start, stop) if p.time_ms <= now_ms]
-    fresh = (Part(*run, 0, 0) for run in fresh_runs(state, group, waiting, start, stop))
+    fresh = (AttemptRange(*run, 0, 0) for run in fresh_runs(state, group, waiting, start, stop))
     return sorted([*due, *fresh])
 
 
 def _expired(
     state: PartitionState, group: Group, waiting: list[Run], start: int, stop: int, now_ms: int
-) -> Iterator[Part]:
-    return (Part(*run, 0, 0) for run in fresh_runs(state, group, waiting, start, stop))
+) -> Iterator[AttemptRange]:
+    return (AttemptRange(*run, 0, 0) for run in fresh_runs(state, group, waiting, start, stop))
 
 
 def _scheduled(
     state: PartitionState, group: Group, waiting: list[Run], start: int, stop: int, now_ms: int
-) -> Iterator[Part]:
+) -> Iterator[AttemptRange]:
     taken = group.taken.present(start, stop)
-    return (Part(*run, 0, 0) for run in _minus(waiting, taken))
+    return (AttemptRange(*run, 0, 0) for run in _minus(waiting, taken))
 
 
 def _done(
     state: PartitionState, group: Group, waiting: list[Run], start: int, stop: int, now_ms: int
-) -> Iterator[Part]:
+) -> Iterator[AttemptRange]:
     cancelled = state.cancelled.present(start, stop)
     done = list(_minus(group.taken.present(start, stop), cancelled))
     held = sorted((p.start, p.end) for p in group.outstanding()) if done else []
-    return (Part(*run, 0, 0) for run in _minus(done, held))
+    return (AttemptRange(*run, 0, 0) for run in _minus(done, held))
 
 
 def _cancelled(
     state: PartitionState, group: Group, waiting: list[Run], start: int, stop: int, now_ms: int
-) -> Iterator[Part]:
+) -> Iterator[AttemptRange]:
     cancelled = list(state.cancelled.present(start, stop))
     held = sorted((p.start, p.end) for p in group.outstanding()) if cancelled else []
-    return (Part(*run, 0, 0) for run in _minus(cancelled, held))
+    return (AttemptRange(*run, 0, 0) for run in _minus(cancelled, held))
 
 
-_Window = Callable[[PartitionState, Group, list[Run], int, int, int], Iterable[Part]]
-_WINDOWS: dict[State, _Window] = {
-    State.READY: _ready,
-    State.EXPIRED: _expired,
-    State.SCHEDULED: _scheduled,
-    State.DONE: _done,
-    State.CANCELLED: _cancelled,
+_Window = Callable[[PartitionState, Group, list[Run], int, int, int], Iterable[AttemptRange]]
+_WINDOWS: dict[MessageState, _Window] = {
+    MessageState.READY: _ready,
+    MessageState.EXPIRED: _expired,
+    MessageState.SCHEDULED: _scheduled,
+    MessageState.DONE: _done,
+    MessageState.CANCELLED: _cancelled,
 }
 
 

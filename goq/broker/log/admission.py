@@ -12,7 +12,7 @@ from goq.broker.runtime.metrics import TopicStats
 from goq.config.topic import TopicSettings
 from goq.delivery.dedup.dedup_window import DedupWindow, Offsets, Original
 from goq.delivery.dedup.id_table import Ids
-from goq.delivery.dedup.producer_state import ProducerTable
+from goq.delivery.dedup.producer_table import ProducerTable
 from goq.frame.encoder import LeftOut
 from goq.frame.header import Attribute, FrameHeader
 from goq.frame.slice import without_rows

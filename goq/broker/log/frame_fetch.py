@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from goq.broker.log.frame_cache import CachedFrame, PartitionFrames
-from goq.delivery.selection.redelivery import Facts
+from goq.delivery.selection.redelivery import AttributeColumns
 from goq.errors import InvalidFrame
 from goq.frame.header import Attribute
 from goq.frame.view import FrameView
@@ -58,7 +58,7 @@ class FrameFetch:
         """The frames that were asked about, in the order they were."""
         return list(self._frames.values())
 
-    def facts(self, start: int, end: int) -> Facts | None:
+    def facts(self, start: int, end: int) -> AttributeColumns | None:
         """Return what is known of messages from ``start`` on; None when there is enough."""
         if self._bytes_left <= 0:
             return None
@@ -85,7 +85,7 @@ class FrameFetch:
             self._frames[base] = view
             self._cached.use(frame)
         first, last = start - base, end - base
-        return Facts(
+        return AttributeColumns(
             end,
             True,
             frame.keys[first:last].tolist() if frame.keys is not None else None,
@@ -93,15 +93,15 @@ class FrameFetch:
             _groups(view, first, last) if header.attributes & Attribute.REDRIVEN else None,
         )
 
-    def _pass_gone(self, frame: CachedFrame, start: int, end: int) -> Facts:
+    def _pass_gone(self, frame: CachedFrame, start: int, end: int) -> AttributeColumns:
         """Return the facts of messages that are gone; that much reading uses up the room too."""
         header = frame.view.header
         share_bytes = (end - start) * header.frame_bytes // header.message_count
         is_whole = end - start == header.message_count
         self._bytes_left -= max(share_bytes, _GONE_FRAME_COSTS_BYTES if is_whole else 0)
-        return Facts(end, is_gone=True)
+        return AttributeColumns(end, is_gone=True)
 
-    def _frame(self, start: int, end: int) -> CachedFrame | Facts | None:
+    def _frame(self, start: int, end: int) -> CachedFrame | AttributeColumns | None:
         """Return the frame with ``start``, from the cache or the log, or what there is instead."""
         frame = self._cached.at(start)
         if frame is not None:
@@ -120,7 +120,7 @@ class FrameFetch:
         after = min((v.header.base_offset for v in reading.frames), default=reading.next_offset)
         if after <= start:
             raise InvalidFrame(f"offset {start} cannot be read")
-        return Facts(min(after, end), is_readable=False)
+        return AttributeColumns(min(after, end), is_readable=False)
 
 
 def _is_empty(view: FrameView) -> bool:

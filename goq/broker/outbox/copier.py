@@ -21,7 +21,7 @@ from goq.broker.outbox.dead_letter_headers import (
 )
 from goq.broker.partition_context import PartitionId
 from goq.delivery.events.event import Failure
-from goq.delivery.outbox import LOST, Departure, History
+from goq.delivery.outbox import LOST, FailureHistory, OutboxEntry
 from goq.errors import GoqError
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.header import HEADER_BYTES, Attribute, parse_header
@@ -58,7 +58,7 @@ class Copies:
         self._default_lane = default_lane
         self._view: FrameView | None = None
 
-    def frame(self, departures: Sequence[Departure], mark: ProducerMark) -> FrameView:
+    def frame(self, departures: Sequence[OutboxEntry], mark: ProducerMark) -> FrameView:
         """Return a frame of the messages from number ``mark.first_sequence`` on.
 
         The numbers of the departures follow each other.
@@ -95,7 +95,7 @@ class Copies:
             lanes=lanes if any(c.lane is not None for c in copies) else None,
         )
 
-    def _copies(self, departures: Sequence[Departure], sequence: int) -> Iterator[_Copy]:
+    def _copies(self, departures: Sequence[OutboxEntry], sequence: int) -> Iterator[_Copy]:
         for departure in departures:
             number = departure.first_sequence
             for start, end, attempt in departure.event.spans:
@@ -104,7 +104,7 @@ class Copies:
                 if first < end:
                     yield from self._run(departure, first, end, attempt)
 
-    def _run(self, departure: Departure, start: int, end: int, attempt: int) -> Iterator[_Copy]:
+    def _run(self, departure: OutboxEntry, start: int, end: int, attempt: int) -> Iterator[_Copy]:
         """Yield the copies of messages that share an attempt, in order of offset."""
         at = start
         while at < end:
@@ -137,7 +137,7 @@ class Copies:
         return self._view
 
     def _found(
-        self, departure: Departure, view: FrameView, found: Columns, start: int, attempt: int
+        self, departure: OutboxEntry, view: FrameView, found: Columns, start: int, attempt: int
     ) -> Iterator[_Copy]:
         published = format_time_us(view.header.append_time_us)
         base = view.header.base_offset
@@ -162,14 +162,14 @@ class Copies:
                 found.lanes[index] if found.lanes is not None else None,
             )
 
-    def _lost(self, departure: Departure, offset: int, attempt: int, why: str = "") -> _Copy:
+    def _lost(self, departure: OutboxEntry, offset: int, attempt: int, why: str = "") -> _Copy:
         why = why or (_DELETED if 0 <= offset < self._messages.start_offset else _DAMAGED)
         life = self._life(departure, offset, attempt, "")
         if departure.event.group:
             return _Copy(b"", None, dead_headers((), life, lost=why))
         return _Copy(b"", None, lost_headers(life.id, why))
 
-    def _life(self, departure: Departure, offset: int, attempt: int, published: str) -> Life:
+    def _life(self, departure: OutboxEntry, offset: int, attempt: int, published: str) -> Life:
         event = departure.event
         if offset < 0:
             offset += LOST
@@ -189,7 +189,7 @@ class Copies:
         )
 
 
-def _start(history: History) -> int:
+def _start(history: FailureHistory) -> int:
     return history[0]
 
 

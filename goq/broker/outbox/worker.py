@@ -23,8 +23,8 @@ from goq.broker.outbox.copier import Copies
 from goq.broker.partition.partition import Partition
 from goq.broker.partition.publish_target import PublishTarget
 from goq.broker.partition_context import PartitionContext
-from goq.delivery.events.event import Departed, epoch_of
-from goq.delivery.outbox import Departure
+from goq.delivery.events.event import CopyStored, epoch_of
+from goq.delivery.outbox import OutboxEntry
 from goq.errors import GoqError
 from goq.frame.encoder import ProducerMark
 
@@ -77,7 +77,7 @@ class Departures:
 
     async def _all(self) -> bool:
         """Carry out all that is under way; return whether nothing failed."""
-        by_target: dict[tuple[str, int], list[Departure]] = {}
+        by_target: dict[tuple[str, int], list[OutboxEntry]] = {}
         for departure in self._partition.state.outbox.departures.values():
             event = departure.event
             by_target.setdefault((event.topic, event.partition), []).append(departure)
@@ -98,7 +98,7 @@ class Departures:
                 _log.exception("what leaves for partition %d of %s waits", number, topic)
         return not failed
 
-    async def _carry(self, topic: str, number: int, departures: Sequence[Departure]) -> None:
+    async def _carry(self, topic: str, number: int, departures: Sequence[OutboxEntry]) -> None:
         """Publish the copies for one target, first to leave first."""
         loop = asyncio.get_running_loop()
         producer_id = self._partition.state.outbox.producer_id
@@ -106,14 +106,14 @@ class Departures:
         while waiting:
             target = await self._targets(topic, number)
             producers = await target.producers(producer_id)
-            arrived: list[Departed] = []
+            arrived: list[CopyStored] = []
             while waiting:
                 epoch, sequence = self._place(waiting[0], producers.reached(producer_id))
                 if sequence < _end(waiting[0]):
                     break
                 departure = waiting.popleft()
                 first = producers.offset_of(producer_id, departure.first_sequence)
-                arrived.append(Departed(departure.number, -1 if first is None else first))
+                arrived.append(CopyStored(departure.number, -1 if first is None else first))
             if arrived:
                 self._partition.record(arrived)
             if waiting:
@@ -124,7 +124,7 @@ class Departures:
                 target.check_publish(view.header.frame_bytes)
                 await target.publish(view)
 
-    def _place(self, departure: Departure, reached: tuple[int, int] | None) -> tuple[int, int]:
+    def _place(self, departure: OutboxEntry, reached: tuple[int, int] | None) -> tuple[int, int]:
         """Return the epoch and the number to go on with, from how far the target is."""
         first = departure.first_sequence
         born = epoch_of(departure.number)
@@ -136,13 +136,13 @@ class Departures:
         return epoch, sequence
 
 
-def _end(departure: Departure) -> int:
+def _end(departure: OutboxEntry) -> int:
     return departure.first_sequence + sum(end - start for start, end, _ in departure.event.spans)
 
 
-def _together(departures: Iterable[Departure]) -> list[Departure]:
+def _together(departures: Iterable[OutboxEntry]) -> list[OutboxEntry]:
     """Return the first and what goes with it: of the same epoch, and numbered on."""
-    found: list[Departure] = []
+    found: list[OutboxEntry] = []
     for departure in islice(departures, limits.DEPARTURE_FRAME_MESSAGES):
         if found and (
             departure.first_sequence != _end(found[-1])

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from goq.delivery.delay.maturity import Frontier
+from goq.delivery.delay.maturity import Maturity
 from goq.delivery.partition_state import PartitionState
 from goq.storage.column_index.rows import Int64s, Rows
 from goq.storage.log.reader import LogReader
@@ -37,7 +37,7 @@ class DelayedReader:
         self._messages = messages
         self._start_offset = state.start_offset
         self._end_offset = state.end_offset
-        self._frontier = Frontier(state.frontier.pairs, state.frontier.exempt)
+        self._frontier = Maturity(state.frontier.pairs, state.frontier.exempt)
         self._cancelled = state.cancelled.copy()
         changed = sorted(state.rescheduled.items())
         self._changed = np.array([offset for offset, _ in changed], np.int64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from goq.broker.partition_context import PartitionContext, PartitionId
 from goq.config.topic import Cleanup, TopicSettings
 from goq.delivery.group.retry_policy import RetryPolicy
-from goq.delivery.settlement import Failing, Grave
+from goq.delivery.settlement import DeadLetterTarget, FailureContext
 from goq.model import DEAD_LETTERS_SUFFIX
 
 
@@ -22,7 +22,7 @@ def retry_policy(settings: TopicSettings) -> RetryPolicy:
 
 def failure_context(
     identity: PartitionId, policy: RetryPolicy, now_ms: int, context: PartitionContext
-) -> Failing:
+) -> FailureContext:
     """Return what is to be known when an attempt fails in a partition.
 
     Dead letters keep the number of their partition. Those of a topic of dead letters stay there:
@@ -30,8 +30,10 @@ def failure_context(
     """
     if identity.topic.endswith(DEAD_LETTERS_SUFFIX):
         policy = policy._replace(attempts_max=None, dead_letters=False)
-    grave = Grave(identity.topic + DEAD_LETTERS_SUFFIX, identity.number, context.new_id())
-    return Failing(now_ms, policy, grave, context.random())
+    grave = DeadLetterTarget(
+        identity.topic + DEAD_LETTERS_SUFFIX, identity.number, context.new_id()
+    )
+    return FailureContext(now_ms, policy, grave, context.random())
 
 
 def dead_letter_settings(settings: TopicSettings) -> TopicSettings:

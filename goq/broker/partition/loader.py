@@ -14,9 +14,9 @@ from goq.broker.log.admission import dedup_window_us
 from goq.broker.partition.ready_state import ReadyState, first_unfinished
 from goq.broker.partition_context import PartitionContext
 from goq.config.topic import TopicSettings
-from goq.delivery.dedup.dedup_window import DedupRows, DedupWindow
+from goq.delivery.dedup.dedup_window import DedupWindow, StoredDedupIds
 from goq.delivery.events.frame_codec import encode_event_frame
-from goq.delivery.group.key_locks import Fact
+from goq.delivery.group.key_locks import MessageAttributes
 from goq.delivery.partition_state import PartitionState
 from goq.errors import CorruptData, GoqError
 from goq.frame.header import Attribute
@@ -34,7 +34,7 @@ def learn_outstanding(messages: Log, state: PartitionState, dispatch: ReadyState
         name: sorted((part.start, part.end) for part in group.outstanding())
         for name, group in state.groups.items()
     }
-    facts: dict[int, Fact] = {}
+    facts: dict[int, MessageAttributes] = {}
     for start, end in _joined(run for runs in outstanding.values() for run in runs):
         for view in _frames_between(messages, start, min(end, messages.end_offset)):
             if view.header.attributes & _TELLING or state.moved:
@@ -57,7 +57,7 @@ def _frames_between(messages: Log, start: int, end: int) -> Iterator[FrameView]:
 
 def _facts(
     view: FrameView, start: int, end: int, state: PartitionState, dispatch: ReadyState
-) -> Iterator[tuple[int, Fact]]:
+) -> Iterator[tuple[int, MessageAttributes]]:
     header = view.header
     first, last = max(start, header.base_offset), min(end, header.end_offset)
     keys = view.column(Attribute.KEY_HASH)
@@ -70,7 +70,7 @@ def _facts(
     for offset in range(first, last):
         lane, tenant = places.get(offset, (dispatch.default_lane, 0))
         key = hashes[offset - header.base_offset]
-        fact = Fact(key, state.moved.get(offset, lane), tenant)
+        fact = MessageAttributes(key, state.moved.get(offset, lane), tenant)
         if fact != (0, dispatch.default_lane, 0):
             yield offset, fact
 
@@ -99,7 +99,7 @@ def restore_dedup(messages: Log, settings: TopicSettings, now_us: int) -> DedupW
     if window.window_us is not None:
         end = messages.end_offset
         start = messages.reader.find_time(now_us - window.window_us + 1, end)
-        rows = (DedupRows(*rows) for rows in messages.reader.dedup_rows(start, end))
+        rows = (StoredDedupIds(*rows) for rows in messages.reader.dedup_rows(start, end))
         window.restore(rows, max(now_us, messages.active.time_us))
     return window
 

@@ -32,15 +32,15 @@ from goq.broker.partition.trimmer import Trimmer
 from goq.broker.partition_context import PartitionContext, PartitionId, Quorums
 from goq.broker.runtime.metrics import TopicStats
 from goq.config.topic import Ordering, TopicSettings
-from goq.delivery.dedup.producer_state import ProducerTable
-from goq.delivery.delay.delayed_messages import Load
+from goq.delivery.dedup.producer_table import ProducerTable
+from goq.delivery.delay.delayed_messages import LoadRequest
 from goq.delivery.events.event import (
     Acked,
     AnyEvent,
     Cancelled,
     Cause,
+    CopyQueued,
     Corrupted,
-    Departing,
     Dropped,
     Expired,
     Extended,
@@ -55,9 +55,16 @@ from goq.delivery.events.event import (
     Span,
     Trimmed,
 )
-from goq.delivery.group.ranges import gaps
-from goq.delivery.selection.selector import Choice
-from goq.delivery.settlement import Failing, Settled, end_lease, expire, spans_of, undo
+from goq.delivery.group.attempt_ranges import gaps
+from goq.delivery.selection.selector import Selector
+from goq.delivery.settlement import (
+    FailureContext,
+    Settlement,
+    expire_due,
+    expire_lease,
+    release_undelivered,
+    spans_of,
+)
 from goq.errors import GoqError, PartitionOffline, StorageFailed, TooManyRequests
 from goq.frame.view import FrameView
 from goq.storage.column_index.extract import ROW_ATTRIBUTES, rows_of
@@ -376,7 +383,7 @@ class Partition:
 
         fetch = FrameFetch(self._cached, read, self.note_damage, bytes_max=bytes_max)
         default_lane = self.dispatch.default_lane
-        choice = Choice(self.state, group, settings.ordering, default_lane, now_ms, fetch.facts)
+        choice = Selector(self.state, group, settings.ordering, default_lane, now_ms, fetch.facts)
         choice.take(messages_max)
         for cause, ranges in choice.skipped.items():
             self._skip(group_name, ranges, cause, settings, now_ms)
@@ -427,7 +434,7 @@ class Partition:
             and failure_context.policy.dead_letters
         ):
             spans = [span for run in ranges for span in self._attempts(group, *run)]
-            self._record([Departing(group, 0, spans, cause, "", now_ms, *failure_context.grave)])
+            self._record([CopyQueued(group, 0, spans, cause, "", now_ms, *failure_context.grave)])
         else:
             self._record([Skipped(group, ranges, cause)])
 
@@ -437,12 +444,14 @@ class Partition:
         fresh = [(*gap, 0) for gap in gaps(start, end, tried)]
         return sorted([*spans_of(tried), *fresh])
 
-    def _failing(self, group: str, now_ms: int) -> Failing:
+    def _failing(self, group: str, now_ms: int) -> FailureContext:
         return failure_context(
             self.identity, retry_policy(self._callbacks.settings_of(group)), now_ms, self._context
         )
 
-    def failing(self, group: str, *, delay_ms: int | None = None, reason: str = "") -> Failing:
+    def failing(
+        self, group: str, *, delay_ms: int | None = None, reason: str = ""
+    ) -> FailureContext:
         """Return what is to be known to decide on an attempt that fails now."""
         now_ms = self._context.clock.wall_ms()
         return self._failing(group, now_ms)._replace(delay_ms=delay_ms, reason=reason)
@@ -451,7 +460,7 @@ class Partition:
         """Give back what was leased and never left the node: it counts as no attempt."""
         if group in self.state.groups and self.is_online:
             now_ms = self._context.clock.wall_ms()
-            event = undo(self.state, group, token, spans, now_ms)
+            event = release_undelivered(self.state, group, token, spans, now_ms)
             if event is not None:
                 self._record([event])
                 self._callbacks.on_ready(group)
@@ -460,7 +469,7 @@ class Partition:
         """End a lease at once, because its consumer is gone; its messages are ready again."""
         self._check_online()
         failure_context = self.failing(group, delay_ms=0, reason=reason)
-        events = end_lease(self.state, group, token, failure_context)
+        events = expire_lease(self.state, group, token, failure_context)
         if events:
             self._record(events)
             self._callbacks.on_ready(group)
@@ -483,7 +492,7 @@ class Partition:
         self._check_online()
         self._recorder.commit.check_room(0)
 
-    def settle(self, group: str, settled: Settled) -> tuple[Settled, Settling]:
+    def settle(self, group: str, settled: Settlement) -> tuple[Settlement, Settling]:
         """Carry out a settling decision; what it says holds when the future, if any, is done."""
         self._check_online()
         recorded = None
@@ -548,7 +557,7 @@ class Partition:
         """Follow an event that was applied to the state."""
         if isinstance(event, Leased | Nacked | Expired | Extended):
             self._arm_timer(self.state.next_timer_ms(event.group))
-        elif isinstance(event, Departing):
+        elif isinstance(event, CopyQueued):
             self._callbacks.on_departing()
         elif isinstance(event, Trimmed):
             self.dispatch.trim(event.start_offset)
@@ -559,7 +568,7 @@ class Partition:
         told = self._callbacks.on_settled
         if isinstance(event, Acked):
             told(event.group, event.token, sum([end - start for start, end in event.ranges]))
-        elif isinstance(event, Nacked | Expired | Dropped | Departing):
+        elif isinstance(event, Nacked | Expired | Dropped | CopyQueued):
             told(event.group, event.token, sum([end - start for start, end, _ in event.spans]))
         elif isinstance(event, Reset | GroupDeleted):
             told(event.group, None, 0)
@@ -595,13 +604,13 @@ class Partition:
         if not self.is_online:
             return
         now_ms = self._context.clock.wall_ms()
-        expired = expire(self.state, now_ms, lambda group: self._failing(group, now_ms))
+        expired = expire_due(self.state, now_ms, lambda group: self._failing(group, now_ms))
         has_freed = self._mature(now_ms)
         for events in islice(expired, _EXPIRE_AT_ONCE_MAX):
             has_freed = True
             self._record(events)
             for event in events:
-                assert isinstance(event, Expired | Departing | Dropped)
+                assert isinstance(event, Expired | CopyQueued | Dropped)
                 self._stats.expired_messages += sum(end - start for start, end, _ in event.spans)
         if self.state.ripen(now_ms) or has_freed:
             self._callbacks.on_ready(None)
@@ -664,7 +673,7 @@ class Partition:
             self._context.tasks.start(self._load(load))
         return event is not None
 
-    async def _load(self, load: Load) -> None:
+    async def _load(self, load: LoadRequest) -> None:
         dispatch = self.dispatch
         try:
             found = await self._loop.run_in_executor(

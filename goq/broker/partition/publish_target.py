@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from goq.broker.log.group_commit import Appended
-from goq.delivery.dedup.producer_state import ProducerTable
+from goq.delivery.dedup.producer_table import ProducerTable
 from goq.frame.view import FrameView
 
 

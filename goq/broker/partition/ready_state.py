@@ -14,14 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from goq.config.topic import TopicSettings
-from goq.delivery.delay.delayed_messages import Due, Load, Schedule
+from goq.delivery.delay.delayed_messages import DelayedMessages, DueMessages, LoadRequest
 from goq.delivery.events.event import Matured
 from goq.delivery.group.group import Group
-from goq.delivery.group.key_locks import Fact
+from goq.delivery.group.key_locks import MessageAttributes
 from goq.delivery.partition_state import PartitionState
-from goq.delivery.queues.fair_scheduler import Turns
-from goq.delivery.queues.policy import Policy, Tenants
-from goq.delivery.queues.ready_queues import Ready
+from goq.delivery.queues.fair_scheduler import FairScheduler
+from goq.delivery.queues.policy import SchedulingPolicy, TenantNumbers
+from goq.delivery.queues.ready_queues import ReadyQueues
 from goq.storage.column_index.rows import Rows
 from goq.storage.log.log import Log
 
@@ -36,9 +36,9 @@ def first_unfinished(messages: Log, state: PartitionState) -> int:
     return max(min(needed, default=end), messages.start_offset)
 
 
-def policy_of(settings: TopicSettings) -> Policy:
+def policy_of(settings: TopicSettings) -> SchedulingPolicy:
     """Return how a topic's settings want lanes and tenants to take turns."""
-    return Policy(
+    return SchedulingPolicy(
         lane_weights=settings.lane_weights,
         starvation_ms=settings.starvation_ms,
         tenant_weights=dict(settings.tenant_weights),
@@ -47,12 +47,12 @@ def policy_of(settings: TopicSettings) -> Policy:
 
 
 class ReadyState:
-    """Ready queues and schedule of one partition."""
+    """The ready queues and delayed messages of one partition."""
 
     def __init__(self, state: PartitionState, settings: TopicSettings, now_ms: int) -> None:
-        self.ready = Ready(state.start_offset)
-        self.tenants = Tenants()
-        self.schedule = Schedule(
+        self.ready = ReadyQueues(state.start_offset)
+        self.tenants = TenantNumbers()
+        self.schedule = DelayedMessages(
             now_ms,
             state.frontier,
             cancelled=_offsets(state.cancelled.present(state.start_offset, state.cancelled.top())),
@@ -89,7 +89,9 @@ class ReadyState:
         ready_from = max(start, ready_from)
         self._restore(messages.reader.rows(start, end), ready_from, end, now_ms)
 
-    def renumbered(self, facts: Mapping[int, Fact], before: ReadyState) -> dict[int, Fact]:
+    def renumbered(
+        self, facts: Mapping[int, MessageAttributes], before: ReadyState
+    ) -> dict[int, MessageAttributes]:
         """Return facts with the numbers that tenants have here."""
         return {
             offset: fact._replace(tenant=self.tenants.number(before.tenants.name(fact.tenant)))
@@ -105,11 +107,11 @@ class ReadyState:
         """Whether the queues are as these settings want them."""
         return (self.default_lane, self._policy) == (settings.default_lane, policy_of(settings))
 
-    def turns_of(self, group: Group) -> Turns:
+    def turns_of(self, group: Group) -> FairScheduler:
         """Return a group's places in the ready queues."""
         if group.turns is None:
             floor = group.taken.floor
-            group.turns = Turns(self.ready, self.tenants, self._policy, floor_offset=floor)
+            group.turns = FairScheduler(self.ready, self.tenants, self._policy, floor_offset=floor)
         return group.turns
 
     def places(self, rows: Rows) -> tuple[_Int64s, _Int64s]:
@@ -168,14 +170,14 @@ class ReadyState:
         (tag,) = _tags(*self.places(row)).tolist()
         self.schedule.reschedule(int(row.offsets[0]), tag, due_ms, new_due_ms)
 
-    def load(self, messages: Log, load: Load) -> list[Rows]:
+    def load(self, messages: Log, load: LoadRequest) -> list[Rows]:
         """Read the rows that a load wants; blocks on the disk."""
         found = messages.reader.rows(
             messages.start_offset, load.end_offset, due_from_ms=load.from_ms, due_to_ms=load.to_ms
         )
         return list(found)
 
-    def loaded(self, load: Load, found: list[Rows]) -> None:
+    def loaded(self, load: LoadRequest, found: list[Rows]) -> None:
         """Take what was read for a load."""
         empty = np.empty(0, np.int64)
         offsets, tags, due_ms = [empty], [empty], [empty]
@@ -187,7 +189,7 @@ class ReadyState:
             load.to_ms, np.concatenate(offsets), np.concatenate(tags), np.concatenate(due_ms)
         )
 
-    def _enter_due(self, due: Due, now_ms: int) -> None:
+    def _enter_due(self, due: DueMessages, now_ms: int) -> None:
         lanes = due.tags & ((1 << _LANE_BITS) - 1)
         tenants = due.tags >> _LANE_BITS
         self._move(due.offsets, lanes)

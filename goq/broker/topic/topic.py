@@ -35,7 +35,7 @@ from goq.broker.topic.publisher import TopicPublisher, wait_for_all
 from goq.broker.topic.stream_credit import StreamCredits
 from goq.broker.topic.waiters import ReadyCounter, Waiters
 from goq.config.topic import Ordering, TopicSettings
-from goq.delivery.settlement import Settled
+from goq.delivery.settlement import Settlement
 from goq.errors import GoqError, NotLeader
 from goq.model import Receipt
 from goq.storage.damage import Damage
@@ -398,7 +398,7 @@ class Topic:
         self,
         group: str,
         receipts: Sequence[Receipt],
-        decide: Callable[[Partition, list[Receipt]], Settled],
+        decide: Callable[[Partition, list[Receipt]], Settlement],
     ) -> tuple[int, list[Receipt]]:
         """Settle receipts of any partitions; return how many messages, and the void receipts."""
         by_partition: dict[int, list[Receipt]] = {}

@@ -8,7 +8,7 @@ from heapq import merge
 from typing import NamedTuple
 
 from goq.broker.outbox.dead_letter_headers import read_dead_letter
-from goq.delivery.trace.steps import Incomplete, Name, Step
+from goq.delivery.trace.steps import Step, StepName, TraceGap
 from goq.delivery.trace.timeline import Timeline
 from goq.errors import InvalidInput
 from goq.model import DEAD_LETTERS_SUFFIX, Message, MessageId
@@ -48,7 +48,7 @@ class Trace(NamedTuple):
     message: Traced
     copies: Sequence[Traced]
     steps: Sequence[TracedStep]
-    incomplete: Sequence[Incomplete]
+    incomplete: Sequence[TraceGap]
 
     @property
     def attempts(self) -> int:
@@ -58,8 +58,8 @@ class Trace(NamedTuple):
     @property
     def publish_to_ack_us(self) -> int | None:
         """How long it took from the first publish to the first ack, None where one is not known."""
-        began_us = _first(self.steps, Name.PUBLISHED)
-        ended_us = _first(self.steps, Name.ACKNOWLEDGED)
+        began_us = _first(self.steps, StepName.PUBLISHED)
+        ended_us = _first(self.steps, StepName.ACKNOWLEDGED)
         return None if began_us is None or ended_us is None else ended_us - began_us
 
 
@@ -113,7 +113,7 @@ def put_together(asked: Traced, messages: Sequence[Traced], links: Links, *, is_
     ]
     incomplete = dict.fromkeys(gap for each in messages for gap in each.timeline.incomplete)
     if is_cut:
-        incomplete[Incomplete(None, None, _CUT)] = None
+        incomplete[TraceGap(None, None, _CUT)] = None
     return Trace(
         asked,
         [each for each in messages if each is not asked],
@@ -126,13 +126,13 @@ def _told(
     traced: Traced, number: int, step: Step, links: Links, origins: dict[MessageId, MessageId]
 ) -> TracedStep:
     to = links.get(traced.id, {}).get(number)
-    if step.name is not Name.PUBLISHED:
+    if step.name is not StepName.PUBLISHED:
         return TracedStep(traced.id, step, to)
     origin = origins.get(traced.id) or _claimed_origin(traced)
     return TracedStep(traced.id, step, to, origin, None if origin else traced.producer)
 
 
-def _first(steps: Sequence[TracedStep], name: Name) -> int | None:
+def _first(steps: Sequence[TracedStep], name: StepName) -> int | None:
     return next((each.step.time_us for each in steps if each.step.name is name), None)
 
 

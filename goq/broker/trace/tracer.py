@@ -22,7 +22,7 @@ from goq.broker.trace.copyplace import place_of_copy
 from goq.broker.trace.sources import Source, Sources, first_event, frame_of, last_time_us
 from goq.broker.trace.trace import Links, Trace, Traced, in_order, linked, put_together
 from goq.delivery.events.event import SnapshotStarted
-from goq.delivery.trace.steps import Published
+from goq.delivery.trace.steps import PublishRecord
 from goq.delivery.trace.timeline import Timeline
 from goq.errors import GoqError, InvalidInput, MessageNotFound
 from goq.frame.header import Attribute
@@ -131,7 +131,7 @@ class Tracing:
         producer = producer_name(partition, header, source.events.reader)
         if view.gone is not None and view.gone.has(index):
             time_us = None if _may_be_joined(view) else header.append_time_us
-            published = None if time_us is None else Published(offset, time_us)
+            published = None if time_us is None else PublishRecord(offset, time_us)
             timeline = timeline_of(logs, offset, published)
             timeline.tell_compacted()
             self._tell_beginning(partition, source, timeline, is_gone=True)
@@ -140,7 +140,7 @@ class Tracing:
         (message,) = view.messages(index, index + 1)
         is_delayed = message.deliver_at_ms > header.append_time_us // 1000
         due_ms = message.deliver_at_ms if is_delayed else 0
-        published = Published(offset, header.append_time_us, due_ms)
+        published = PublishRecord(offset, header.append_time_us, due_ms)
         timeline, until_us = timeline_of(logs, offset, published), None
         self._tell_beginning(partition, source, timeline)
         is_archived = self._tell_archived(partition, timeline)

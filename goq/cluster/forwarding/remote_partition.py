@@ -11,7 +11,7 @@ import msgspec
 from goq.broker.broker import Broker
 from goq.broker.log.group_commit import Appended
 from goq.cluster.rpc.framing import join_head, split_head
-from goq.delivery.dedup.producer_state import ProducerTable
+from goq.delivery.dedup.producer_table import ProducerTable
 from goq.delivery.events.event import SnapshotProducers
 from goq.errors import InvalidFrame, NotLeader, PartitionOffline, Unavailable
 from goq.frame.encoder import LeftOut

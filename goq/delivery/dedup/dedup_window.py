@@ -41,7 +41,7 @@ class Original(NamedTuple):
     time_us: int
 
 
-class DedupRows(NamedTuple):
+class StoredDedupIds(NamedTuple):
     """Ids of stored messages, as ``uint64[n, 2]``, by rising offset; all zero is none."""
 
     offsets: Offsets
@@ -164,21 +164,21 @@ class DedupWindow:
             newest.add(ids[:room], mixed[:room], offsets[:room], time_us)
             ids, mixed, offsets = ids[room:], mixed[room:], offsets[room:]
 
-    def restore(self, rows: Iterable[DedupRows], newest_us: int) -> None:
+    def restore(self, rows: Iterable[StoredDedupIds], newest_us: int) -> None:
         """Remember what the log holds, the newest rows first, before anything else is added.
 
         No message in it is newer than ``newest_us``.
         """
         if self.window_us is None:
             return
-        waiting: list[DedupRows] = []
+        waiting: list[StoredDedupIds] = []
         count = 0
         for offsets, ids in rows:
             is_one = ids.any(axis=1)
             offsets, ids = offsets[is_one], ids[is_one]
             while len(ids):
                 room = TABLE_IDS_MAX - count
-                waiting.append(DedupRows(offsets[-room:], ids[-room:]))
+                waiting.append(StoredDedupIds(offsets[-room:], ids[-room:]))
                 count += len(waiting[-1].ids)
                 offsets, ids = offsets[:-room], ids[:-room]
                 if count == TABLE_IDS_MAX:
@@ -187,7 +187,7 @@ class DedupWindow:
         if waiting:
             self._restore_table(waiting, newest_us)
 
-    def _restore_table(self, newest_first: list[DedupRows], newest_us: int) -> None:
+    def _restore_table(self, newest_first: list[StoredDedupIds], newest_us: int) -> None:
         rows = newest_first[::-1]
         first, last = int(rows[0].offsets[0]), int(rows[-1].offsets[-1])
         count = sum(len(some.ids) for some in rows)
@@ -200,7 +200,7 @@ class DedupWindow:
             generation.add(some.ids, self._mixer.mix(some.ids), some.offsets, None)
         self._generations.insert(0, generation)
 
-    def _restore_each(self, rows: DedupRows, newest_us: int) -> None:
+    def _restore_each(self, rows: StoredDedupIds, newest_us: int) -> None:
         offsets, ids = rows
         while len(ids):
             near = offsets > offsets[-1] - (1 << _OFFSET_BITS) + 1

@@ -2,13 +2,14 @@
 
 The near ones, due before the horizon, are in a timer wheel. The far ones stay on the disk, where
 the columns of the segments have their due times, and are only counted. Before the horizon is
-reached the schedule asks for the next window of time to be read (:class:`Load`).
+reached the schedule asks for the next window of time to be read (:class:`LoadRequest`).
 
 Only where a message differs from its row on the disk is something kept of it: the offset of one
 that was cancelled or given another time while it was far, and the new time if that is far too.
 
 Nothing here is written down. What is recorded of a maturing is ``Matured(up_to_ms, end_offset)``,
-both from :class:`Due`; :class:`~goq.delivery.delay.maturity.Frontier` says what follows from it.
+both from :class:`DueMessages`; :class:`~goq.delivery.delay.maturity.Maturity` says what follows
+from it.
 """
 
 from __future__ import annotations
@@ -18,22 +19,31 @@ from typing import NamedTuple
 
 import numpy as np
 
-from goq.delivery.delay.maturity import Frontier
-from goq.delivery.delay.timer_wheel import Column, Int64s, Rows, TimerWheel, among, sorted_offsets
+from goq.delivery.delay.maturity import Maturity
+from goq.delivery.delay.timer_wheel import (
+    Column,
+    DelayedRows,
+    Int64s,
+    TimerWheel,
+    among,
+    sorted_offsets,
+)
 from goq.limits import SCHEDULE_HORIZON_MS
 
 _FEW = 8  # a batch up to which a loop costs less than numpy
 
 
-class Load(NamedTuple):
-    """Rows to read: due from ``from_ms`` up to ``to_ms`` and of offsets before ``end_offset``."""
+class LoadRequest(NamedTuple):
+    """DelayedRows to read: due from ``from_ms`` up to ``to_ms`` and of offsets before
+    ``end_offset``.
+    """
 
     from_ms: int
     to_ms: int
     end_offset: int
 
 
-class Due(NamedTuple):
+class DueMessages(NamedTuple):
     """What has matured: messages in order of due time and offset, and what to record of it.
 
     ``up_to_ms`` is less than the time that was asked for where more has to be read first.
@@ -46,10 +56,11 @@ class Due(NamedTuple):
     tags: Int64s
 
 
-class Schedule:
+class DelayedMessages:
     """What waits for its time.
 
-    Due times are in ms since the epoch. A tag is what the caller wants back with a message. Every
+    DueMessages times are in ms since the epoch. A tag is what the caller wants back with a
+    message. Every
     delayed message is either restored or added, in batches of rising offsets, before an offset
     behind it is. ``cancelled`` and ``rescheduled`` (offset to due time), those of the partition's
     state, matter to what is restored only; the frontier is the state's own, and shared.
@@ -58,7 +69,7 @@ class Schedule:
     def __init__(
         self,
         now_ms: int,
-        frontier: Frontier,
+        frontier: Maturity,
         *,
         cancelled: Iterable[int] = (),
         rescheduled: Mapping[int, int] | None = None,
@@ -70,13 +81,13 @@ class Schedule:
         self._wheel = TimerWheel(now_ms)
         self._loaded_to_ms = now_ms + SCHEDULE_HORIZON_MS
         self._end_offset = 0
-        self._load: Load | None = None
+        self._load: LoadRequest | None = None
         self._is_loading = False
         self._on_disk_count = 0
         self._void_on_disk: set[int] = set()
         """Offsets whose rows on the disk, beyond the horizon, no longer hold."""
         self._far: dict[int, tuple[int, int]] = {}
-        """Due time and tag of what was rescheduled to beyond the horizon, by offset."""
+        """DueMessages time and tag of what was rescheduled to beyond the horizon, by offset."""
 
     @property
     def count(self) -> int:
@@ -85,7 +96,7 @@ class Schedule:
 
     def restore(self, offsets: Column, tags: Column, due_ms: Column) -> None:
         """Take rows from the disk while a partition opens: all that were delayed, once each."""
-        rows = Rows.of(offsets, tags, due_ms)
+        rows = DelayedRows.of(offsets, tags, due_ms)
         self._note_end(rows)
         cancelled = among(rows.offsets, self._cancelled)
         changed = among(rows.offsets, self._rescheduled_offsets) | cancelled
@@ -118,7 +129,7 @@ class Schedule:
                 else:
                     self._on_disk_count += 1
             return
-        rows = Rows.of(offsets, tags, due_ms)
+        rows = DelayedRows.of(offsets, tags, due_ms)
         self._note_end(rows)
         near = rows.due_ms < reach_ms
         near_count = int(np.count_nonzero(near))
@@ -140,7 +151,7 @@ class Schedule:
         self.cancel(offset, due_ms)
         self._put(offset, tag, new_due_ms)
 
-    def pop_due(self, now_ms: int) -> Due:
+    def pop_due(self, now_ms: int) -> DueMessages:
         """Remove and return what matures, as far as the horizon.
 
         Where nothing is returned there is nothing to record. Where ``up_to_ms`` is before
@@ -148,12 +159,13 @@ class Schedule:
         """
         self._advance(now_ms)
         up_to_ms = min(now_ms, self._loaded_to_ms - 1)
-        return Due(up_to_ms, self._end_offset, *self._wheel.pop_due(up_to_ms))
+        return DueMessages(up_to_ms, self._end_offset, *self._wheel.pop_due(up_to_ms))
 
-    def load_wanted(self, now_ms: int) -> Load | None:
+    def load_wanted(self, now_ms: int) -> LoadRequest | None:
         """Return what is to be read from the disk now, None if nothing is or it is under way.
 
-        The answer is given to :meth:`loaded`, or :meth:`load_failed` is called. Rows at or after
+        The answer is given to :meth:`loaded`, or :meth:`load_failed` is called. DelayedRows at or
+        after
         the load's ``end_offset``, or due at another time, may be read or not.
         """
         self._advance(now_ms)
@@ -163,7 +175,7 @@ class Schedule:
             if self._loaded_to_ms - now_ms > SCHEDULE_HORIZON_MS // 2 or not self._on_disk_count:
                 return None
             to_ms = now_ms + SCHEDULE_HORIZON_MS
-            self._load = Load(self._loaded_to_ms, to_ms, self._end_offset)
+            self._load = LoadRequest(self._loaded_to_ms, to_ms, self._end_offset)
         self._is_loading = True
         return self._load
 
@@ -177,7 +189,7 @@ class Schedule:
         load = self._load
         if load is None or not self._is_loading or not load.from_ms < to_ms <= load.to_ms:
             raise ValueError(f"nothing is to be loaded up to {to_ms}")
-        rows = Rows.of(offsets, tags, due_ms)
+        rows = DelayedRows.of(offsets, tags, due_ms)
         rows = rows.only(
             (rows.due_ms >= load.from_ms) & (rows.due_ms < to_ms) & (rows.offsets < load.end_offset)
         )
@@ -230,10 +242,10 @@ class Schedule:
         else:
             self._far[offset] = (due_ms, tag)
 
-    def _enter(self, rows: Rows) -> None:
+    def _enter(self, rows: DelayedRows) -> None:
         self._wheel.add_many(rows.due_ms, rows.offsets, rows.tags)
 
-    def _note_end(self, rows: Rows) -> None:
+    def _note_end(self, rows: DelayedRows) -> None:
         if len(rows.offsets):
             self._end_offset = max(self._end_offset, int(rows.offsets.max()) + 1)
 

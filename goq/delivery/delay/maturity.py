@@ -19,7 +19,7 @@ import numpy.typing as npt
 Pair = tuple[int, int]
 
 
-class Frontier:
+class Maturity:
     """The maturings that count, and the exempt; part of a partition's state.
 
     ``pairs`` are ``(up_to_ms, end_offset)`` with times falling and offsets rising, ``exempt`` are

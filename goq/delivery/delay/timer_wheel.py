@@ -29,7 +29,7 @@ Column = Sequence[int] | Int64s
 Mask = npt.NDArray[np.bool_]
 
 
-class Rows(NamedTuple):
+class DelayedRows(NamedTuple):
     """Messages, each with a tag and the time it is due in ms since the epoch."""
 
     offsets: Int64s
@@ -37,13 +37,13 @@ class Rows(NamedTuple):
     due_ms: Int64s
 
     @classmethod
-    def of(cls, *columns: Column) -> Rows:
+    def of(cls, *columns: Column) -> DelayedRows:
         """Return rows of columns in the fields' order."""
         return cls(*(np.asarray(column, np.int64) for column in columns))
 
-    def only(self, mask: Mask) -> Rows:
+    def only(self, mask: Mask) -> DelayedRows:
         """Return the rows at which the mask is true."""
-        return Rows(self.offsets[mask], self.tags[mask], self.due_ms[mask])
+        return DelayedRows(self.offsets[mask], self.tags[mask], self.due_ms[mask])
 
 
 def sorted_offsets(offsets: Iterable[int]) -> Int64s:
@@ -113,8 +113,8 @@ _Group = dict[tuple[int, int], int | None]
 _NONE: _Group = {}
 
 
-class Entries(NamedTuple):
-    """Entries in order of due time and then offset, as columns."""
+class TimerEntries(NamedTuple):
+    """TimerEntries in order of due time and then offset, as columns."""
 
     offsets: Int64s
     due_ms: Int64s
@@ -122,7 +122,7 @@ class Entries(NamedTuple):
 
 
 class TimerWheel:
-    """Entries of a due time in ms, an offset and a tag, all from 0 to 2**63 - 1.
+    """TimerEntries of a due time in ms, an offset and a tag, all from 0 to 2**63 - 1.
 
     No two entries may share both due time and offset. The tag is the caller's and comes back as it
     was given.
@@ -187,7 +187,7 @@ class TimerWheel:
             rows = rows_of(level.slots[number])
             self._replace(level, number, rows[rows[:, _OFFSET] >= start_offset])
 
-    def pop_due(self, now_ms: int) -> Entries:
+    def pop_due(self, now_ms: int) -> TimerEntries:
         """Remove and return everything that is due at ``now_ms``, and nothing that is not."""
         self.position_ms = now_ms
         taken: list[Int64s] = []
@@ -205,7 +205,7 @@ class TimerWheel:
         rows = self._amend(rows)
         if len(rows) > 1:
             rows = rows[np.lexsort((rows[:, _OFFSET], rows[:, _DUE]))]
-        return Entries(rows[:, _OFFSET].copy(), rows[:, _DUE].copy(), rows[:, _TAG].copy())
+        return TimerEntries(rows[:, _OFFSET].copy(), rows[:, _DUE].copy(), rows[:, _TAG].copy())
 
     def next_ms(self) -> int | None:
         """Return a time at or before the earliest due time, None when the wheel is empty.

@@ -14,9 +14,9 @@ from goq.delivery.events.event import (
     Acked,
     Cancelled,
     Compacted,
+    CopyQueued,
+    CopyStored,
     Corrupted,
-    Departed,
-    Departing,
     Dropped,
     Event,
     Expired,
@@ -31,10 +31,10 @@ from goq.delivery.events.event import (
     Rescheduled,
     Reset,
     Skipped,
-    SnapshotDeparture,
     SnapshotEnded,
     SnapshotGroup,
     SnapshotMarks,
+    SnapshotOutboxEntry,
     SnapshotProducers,
     SnapshotStarted,
     Trimmed,
@@ -42,13 +42,13 @@ from goq.delivery.events.event import (
     token_of,
 )
 
-Stretches = Sequence[tuple[int, ...]]
+OffsetSpans = Sequence[tuple[int, ...]]
 """Ranges or spans: whatever begins with a start and an end."""
 
-_spans: Callable[[Any], Stretches] = attrgetter("spans")
-_ranges: Callable[[Any], Stretches] = attrgetter("ranges")
+_spans: Callable[[Any], OffsetSpans] = attrgetter("spans")
+_ranges: Callable[[Any], OffsetSpans] = attrgetter("ranges")
 
-PLAIN: Final[dict[type[Event], Callable[[Any], Stretches]]] = {
+WITH_OFFSETS: Final[dict[type[Event], Callable[[Any], OffsetSpans]]] = {
     Leased: _spans,
     Acked: _ranges,
     Nacked: _spans,
@@ -57,7 +57,7 @@ PLAIN: Final[dict[type[Event], Callable[[Any], Stretches]]] = {
     Cancelled: _ranges,
     Skipped: _ranges,
     Dropped: _spans,
-    Departing: _spans,
+    CopyQueued: _spans,
     Corrupted: lambda event: ((event.start, event.end),),
     Compacted: lambda event: ((event.start, event.end),),
     Repaired: lambda event: ((event.start, event.end),),
@@ -66,11 +66,11 @@ PLAIN: Final[dict[type[Event], Callable[[Any], Stretches]]] = {
 }
 """What says itself which messages it is about."""
 
-NONE: Final[frozenset[type[Event]]] = frozenset(
+NO_MESSAGES: Final[frozenset[type[Event]]] = frozenset(
     {
         SnapshotStarted,
         SnapshotMarks,
-        SnapshotDeparture,
+        SnapshotOutboxEntry,
         SnapshotGroup,
         SnapshotProducers,
         SnapshotEnded,
@@ -79,55 +79,55 @@ NONE: Final[frozenset[type[Event]]] = frozenset(
 )
 """What repeats a state, or tells of a producer: nothing that happened to a message."""
 
-OTHERWISE: Final[frozenset[type[Event]]] = frozenset({Matured, Trimmed, Departed})
+WITHOUT_OFFSETS: Final[frozenset[type[Event]]] = frozenset({Matured, Trimmed, CopyStored})
 """What is found by another thing than an offset: a due time, the first offset that is kept, and
 the departure that it ends."""
 
-WIDE: Final[frozenset[type[Event]]] = frozenset({Reset, GroupDeleted, Truncated})
+ANY_OFFSET: Final[frozenset[type[Event]]] = frozenset({Reset, GroupDeleted, Truncated})
 """What may concern any message; all of it is rare."""
 
 
-def touched(event: Event) -> Stretches | None:
+def affected_spans(event: Event) -> OffsetSpans | None:
     """Return what an event says of the messages it is about; None where that may be any.
 
     Of an event that is found otherwise, nothing.
     """
     kind = type(event)
-    stretches = PLAIN.get(kind)
+    stretches = WITH_OFFSETS.get(kind)
     if stretches is not None:
         return stretches(event)
-    return () if kind in NONE or kind in OTHERWISE else None
+    return () if kind in NO_MESSAGES or kind in WITHOUT_OFFSETS else None
 
 
-def touches(event: Event, offset: int) -> bool:
+def affects(event: Event, offset: int) -> bool:
     """Whether an event is about a message, or may be."""
-    stretches = touched(event)
-    return stretches is None or is_within(stretches, offset)
+    stretches = affected_spans(event)
+    return stretches is None or holds_offset(stretches, offset)
 
 
-def is_within(stretches: Stretches, offset: int) -> bool:
+def holds_offset(stretches: OffsetSpans, offset: int) -> bool:
     """Whether one of the stretches holds an offset."""
     return any(each[0] <= offset < each[1] for each in stretches)
 
 
-class Leaving:
+class PendingCopies:
     """The messages of departures that have not ended, as far as the events seen so far tell."""
 
     def __init__(self) -> None:
-        self._spans: dict[int, Stretches] = {}
+        self._spans: dict[int, OffsetSpans] = {}
 
-    def begin(self, event: Departing, epoch: int, sequence: int) -> None:
+    def begin(self, event: CopyQueued, epoch: int, sequence: int) -> None:
         """Note what leaves, by the place of its event."""
         self._spans[token_of(epoch, sequence)] = event.spans
 
-    def restore(self, departure: int, event: Departing) -> None:
+    def restore(self, departure: int, event: CopyQueued) -> None:
         """Note what a snapshot, or a state, has under way."""
         self._spans[departure] = event.spans
 
-    def end(self, event: Departed) -> Stretches | None:
+    def end(self, event: CopyStored) -> OffsetSpans | None:
         """Return the messages that have arrived, None where their departure was not seen."""
         return self._spans.pop(event.departure, None)
 
-    def of(self, departure: int) -> Stretches | None:
+    def of(self, departure: int) -> OffsetSpans | None:
         """Return the messages of a departure, None where it was not seen or has ended."""
         return self._spans.get(departure)

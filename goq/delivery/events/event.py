@@ -240,7 +240,7 @@ class Dropped(Event, frozen=True, tag=20):
     time_ms: int = 0
 
 
-class Departing(Event, frozen=True, tag=21):
+class CopyQueued(Event, frozen=True, tag=21):
     """Messages leave for another topic; what is written there is told by producer and sequence.
 
     The producer is the one that this partition has already, if it has one. Messages leave a group
@@ -259,7 +259,7 @@ class Departing(Event, frozen=True, tag=21):
     producer_id: int
 
 
-class Departed(Event, frozen=True, tag=22):
+class CopyStored(Event, frozen=True, tag=22):
     """Messages that left are stored where they went, the first of them at ``offset``."""
 
     departure: int
@@ -276,12 +276,12 @@ class SnapshotMarks(Event, frozen=True, tag=23):
     rescheduled: list[tuple[int, int]] = []
 
 
-class SnapshotDeparture(Event, frozen=True, tag=24):
+class SnapshotOutboxEntry(Event, frozen=True, tag=24):
     """Messages that are leaving, with how earlier attempts failed, by run."""
 
     departure: int
     first_sequence: int
-    event: Departing
+    event: CopyQueued
     failures: list[tuple[int, int, tuple[Failure, ...]]]
 
 
@@ -323,8 +323,8 @@ AnyEvent = (
     | Rescheduled
     | Skipped
     | Dropped
-    | Departing
-    | Departed
+    | CopyQueued
+    | CopyStored
     | Named
     | Compacted
     | Repaired
@@ -332,11 +332,11 @@ AnyEvent = (
     | SnapshotGroup
     | SnapshotProducers
     | SnapshotMarks
-    | SnapshotDeparture
+    | SnapshotOutboxEntry
     | SnapshotEnded
 )
 
-SNAPSHOT_PARTS = (SnapshotMarks, SnapshotDeparture, SnapshotGroup, SnapshotProducers)
+SNAPSHOT_PARTS = (SnapshotMarks, SnapshotOutboxEntry, SnapshotGroup, SnapshotProducers)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[AnyEvent])

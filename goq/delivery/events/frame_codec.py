@@ -7,16 +7,28 @@ a multiple of 8.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from goq.delivery.events.event import AnyEvent, SnapshotStarted, decode_events, encode_events
-from goq.delivery.snapshot import weight_of
+from goq.delivery.events.event import (
+    AnyEvent,
+    SnapshotGroup,
+    SnapshotMarks,
+    SnapshotOutboxEntry,
+    SnapshotProducers,
+    SnapshotStarted,
+    decode_events,
+    encode_events,
+)
 from goq.errors import InvalidFrame
 from goq.frame.encoder import seal
 from goq.frame.header import Attribute, padding_bytes
 from goq.frame.view import FrameView
+
+if TYPE_CHECKING:
+    pass
+
 
 _LENGTH_BYTES = 8
 _LIST_HEAD_BYTES = {b"\xdc": 3, b"\xdd": 5}  # of a long MessagePack array; a short one has 1
@@ -46,7 +58,7 @@ def snapshot_frames(events: Sequence[AnyEvent]) -> Iterator[FrameView]:
     weight = 0
     for event in events:
         some.append(event)
-        weight += weight_of(event)
+        weight += event_weight(event)
         if weight >= _SNAPSHOT_FRAME_WEIGHT:
             yield encode_event_frame(some)
             some, weight = [], 0
@@ -78,3 +90,17 @@ def begins_snapshot(body: memoryview) -> bool:
     head = bytes(body[_LENGTH_BYTES : _LENGTH_BYTES + 8])
     tag_at = _LIST_HEAD_BYTES.get(head[:1], 1) + 1
     return head[tag_at : tag_at + 1] == _SNAPSHOT_TAG
+
+
+def event_weight(event: AnyEvent) -> int:
+    """Return how much an event of a snapshot holds, about, in entries."""
+    if isinstance(event, SnapshotGroup):
+        parts = len(event.leases) + len(event.retries) + len(event.failures)
+        return 1 + parts + 4 * len(event.partial)
+    if isinstance(event, SnapshotMarks):
+        return 1 + 4 * len(event.cancelled_partial) + len(event.moved) + len(event.rescheduled)
+    if isinstance(event, SnapshotProducers):
+        return 1 + len(event.names)
+    if isinstance(event, SnapshotOutboxEntry):
+        return 1 + len(event.event.spans) + sum(len(failures) for *_, failures in event.failures)
+    return 1

@@ -14,9 +14,9 @@ from goq.delivery.events.event import (
     Acked,
     Cancelled,
     Compacted,
+    CopyQueued,
+    CopyStored,
     Corrupted,
-    Departed,
-    Departing,
     Dropped,
     Event,
     Expired,
@@ -35,7 +35,7 @@ from goq.delivery.events.event import (
 )
 
 
-class State(StrEnum):
+class MessageState(StrEnum):
     """What a message is for a group. Each is one of these at a time."""
 
     READY = "ready"
@@ -57,93 +57,191 @@ class Transition(NamedTuple):
     """
 
     event: type[Event] | None
-    sources: tuple[State, ...]
-    target: State | None
+    sources: tuple[MessageState, ...]
+    target: MessageState | None
     why: str
 
 
-_ALL = tuple(State)
-_WAITING = (State.READY, State.BLOCKED, State.RETRY, State.SCHEDULED, State.EXPIRED)
+_ALL = tuple(MessageState)
+_WAITING = (
+    MessageState.READY,
+    MessageState.BLOCKED,
+    MessageState.RETRY,
+    MessageState.SCHEDULED,
+    MessageState.EXPIRED,
+)
 
 LIFE = (
-    Transition(None, (), State.READY, "published"),
-    Transition(None, (), State.SCHEDULED, "published with a delay or a time to be delivered at"),
-    Transition(Matured, (State.SCHEDULED,), State.READY, "its time has come"),
-    Transition(None, (State.READY,), State.BLOCKED, "a receive met it while its key was in hand"),
-    Transition(Leased, (State.READY, State.BLOCKED), State.LEASED, "handed to a consumer"),
-    Transition(Extended, (State.LEASED,), State.LEASED, "the consumer asked for more time"),
-    Transition(Acked, (State.LEASED,), State.DONE, "acknowledged"),
-    Transition(Nacked, (State.LEASED,), State.RETRY, "given back"),
-    Transition(Expired, (State.LEASED,), State.RETRY, "the lease ended, or its connection closed"),
-    Transition(None, (State.RETRY,), State.READY, "the wait before the next attempt is over"),
-    Transition(Departing, (State.LEASED,), State.DEAD, "rejected, or the last attempt failed"),
-    Transition(Departed, (State.DEAD,), State.DONE, "its copy is stored in the dead letters"),
-    Transition(Dropped, (State.LEASED,), State.DONE, "given up where no dead letters are kept"),
-    Transition(None, (State.READY, State.BLOCKED), State.EXPIRED, "its ttl is over"),
-    Transition(Skipped, (State.EXPIRED,), State.DONE, "a receive came to it"),
+    Transition(None, (), MessageState.READY, "published"),
     Transition(
-        Departing,
-        (State.EXPIRED,),
-        State.DEAD,
+        None, (), MessageState.SCHEDULED, "published with a delay or a time to be delivered at"
+    ),
+    Transition(Matured, (MessageState.SCHEDULED,), MessageState.READY, "its time has come"),
+    Transition(
+        None,
+        (MessageState.READY,),
+        MessageState.BLOCKED,
+        "a receive met it while its key was in hand",
+    ),
+    Transition(
+        Leased,
+        (MessageState.READY, MessageState.BLOCKED),
+        MessageState.LEASED,
+        "handed to a consumer",
+    ),
+    Transition(
+        Extended, (MessageState.LEASED,), MessageState.LEASED, "the consumer asked for more time"
+    ),
+    Transition(Acked, (MessageState.LEASED,), MessageState.DONE, "acknowledged"),
+    Transition(Nacked, (MessageState.LEASED,), MessageState.RETRY, "given back"),
+    Transition(
+        Expired,
+        (MessageState.LEASED,),
+        MessageState.RETRY,
+        "the lease ended, or its connection closed",
+    ),
+    Transition(
+        None, (MessageState.RETRY,), MessageState.READY, "the wait before the next attempt is over"
+    ),
+    Transition(
+        CopyQueued,
+        (MessageState.LEASED,),
+        MessageState.DEAD,
+        "rejected, or the last attempt failed",
+    ),
+    Transition(
+        CopyStored,
+        (MessageState.DEAD,),
+        MessageState.DONE,
+        "its copy is stored in the dead letters",
+    ),
+    Transition(
+        Dropped,
+        (MessageState.LEASED,),
+        MessageState.DONE,
+        "given up where no dead letters are kept",
+    ),
+    Transition(
+        None, (MessageState.READY, MessageState.BLOCKED), MessageState.EXPIRED, "its ttl is over"
+    ),
+    Transition(Skipped, (MessageState.EXPIRED,), MessageState.DONE, "a receive came to it"),
+    Transition(
+        CopyQueued,
+        (MessageState.EXPIRED,),
+        MessageState.DEAD,
         "a receive came to it, and expired messages are kept as dead letters",
     ),
-    Transition(Cancelled, _WAITING, State.CANCELLED, "cancelled, or purged from dead letters"),
+    Transition(
+        Cancelled, _WAITING, MessageState.CANCELLED, "cancelled, or purged from dead letters"
+    ),
 )
 """How messages live: what the diagram shows."""
 
 INTERVENTIONS = (
-    Transition(Moved, (State.READY, State.BLOCKED), State.READY, "it has another priority"),
-    Transition(Moved, (State.RETRY,), State.RETRY, "its retry is in another lane"),
-    Transition(Moved, (State.SCHEDULED,), State.SCHEDULED, "it will be in another lane"),
-    Transition(Moved, (State.LEASED,), State.LEASED, "if it comes back, then in another lane"),
-    Transition(Rescheduled, (State.SCHEDULED,), State.SCHEDULED, "it is due at another time"),
+    Transition(
+        Moved,
+        (MessageState.READY, MessageState.BLOCKED),
+        MessageState.READY,
+        "it has another priority",
+    ),
+    Transition(Moved, (MessageState.RETRY,), MessageState.RETRY, "its retry is in another lane"),
+    Transition(
+        Moved, (MessageState.SCHEDULED,), MessageState.SCHEDULED, "it will be in another lane"
+    ),
+    Transition(
+        Moved, (MessageState.LEASED,), MessageState.LEASED, "if it comes back, then in another lane"
+    ),
+    Transition(
+        Rescheduled, (MessageState.SCHEDULED,), MessageState.SCHEDULED, "it is due at another time"
+    ),
     Transition(
         Skipped,
-        (State.READY,),
-        State.DONE,
+        (MessageState.READY,),
+        MessageState.DONE,
         "it is a dead letter put back for another group, or its ttl is over before a retry",
     ),
     Transition(
-        Departing,
-        (State.READY,),
-        State.DEAD,
+        CopyQueued,
+        (MessageState.READY,),
+        MessageState.DEAD,
         "its ttl is over before a retry, and expired messages are kept as dead letters",
     ),
-    Transition(Departing, _WAITING, State.CANCELLED, "it is a dead letter, and is put back"),
-    Transition(Cancelled, (State.LEASED,), State.LEASED, "its consumer may still settle it"),
+    Transition(
+        CopyQueued, _WAITING, MessageState.CANCELLED, "it is a dead letter, and is put back"
+    ),
+    Transition(
+        Cancelled, (MessageState.LEASED,), MessageState.LEASED, "its consumer may still settle it"
+    ),
     *(
-        Transition(event, (State.LEASED,), State.CANCELLED, "it was cancelled while it was leased")
+        Transition(
+            event,
+            (MessageState.LEASED,),
+            MessageState.CANCELLED,
+            "it was cancelled while it was leased",
+        )
         for event in (Acked, Nacked, Expired, Dropped)
     ),
     Transition(
         Cancelled,
-        (State.DEAD, State.DONE),
-        State.CANCELLED,
+        (MessageState.DEAD, MessageState.DONE),
+        MessageState.CANCELLED,
         "cancelled for the groups that had not got it",
     ),
     Transition(
         Reset,
-        (State.READY, State.BLOCKED, State.LEASED, State.RETRY, State.DEAD, State.DONE),
-        State.READY,
+        (
+            MessageState.READY,
+            MessageState.BLOCKED,
+            MessageState.LEASED,
+            MessageState.RETRY,
+            MessageState.DEAD,
+            MessageState.DONE,
+        ),
+        MessageState.READY,
         "the group goes back to it or to one before it",
     ),
     Transition(
         Reset,
-        (State.BLOCKED, State.LEASED, State.DONE, *_WAITING[2:], State.READY),
-        State.DONE,
+        (
+            MessageState.BLOCKED,
+            MessageState.LEASED,
+            MessageState.DONE,
+            *_WAITING[2:],
+            MessageState.READY,
+        ),
+        MessageState.DONE,
         "the group goes on from behind it, or ends before it",
     ),
     Transition(
         GroupDeleted,
-        (State.READY, State.BLOCKED, State.LEASED, State.RETRY, State.DEAD, State.DONE),
-        State.READY,
+        (
+            MessageState.READY,
+            MessageState.BLOCKED,
+            MessageState.LEASED,
+            MessageState.RETRY,
+            MessageState.DEAD,
+            MessageState.DONE,
+        ),
+        MessageState.READY,
         "what a new group of the name begins with",
     ),
-    Transition(Corrupted, (State.READY,), State.READY, "it cannot be read: it is held back"),
-    Transition(Corrupted, (State.LEASED, State.RETRY), State.DONE, "it cannot be read any more"),
-    Transition(Repaired, (State.READY,), State.READY, "it can be read again: it is due"),
     Transition(
-        Skipped, (State.READY, State.BLOCKED, State.RETRY), State.DONE, "it was compacted away"
+        Corrupted, (MessageState.READY,), MessageState.READY, "it cannot be read: it is held back"
+    ),
+    Transition(
+        Corrupted,
+        (MessageState.LEASED, MessageState.RETRY),
+        MessageState.DONE,
+        "it cannot be read any more",
+    ),
+    Transition(
+        Repaired, (MessageState.READY,), MessageState.READY, "it can be read again: it is due"
+    ),
+    Transition(
+        Skipped,
+        (MessageState.READY, MessageState.BLOCKED, MessageState.RETRY),
+        MessageState.DONE,
+        "it was compacted away",
     ),
     *(
         Transition(Compacted, (state,), state, "compaction passed, whether it is kept or gone")

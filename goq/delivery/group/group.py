@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from goq.delivery.events.event import Range, Span
-from goq.delivery.group.key_locks import Fact, KeyLocks
+from goq.delivery.group.attempt_ranges import AttemptRange, AttemptRanges, gaps
+from goq.delivery.group.key_locks import KeyLocks, MessageAttributes
 from goq.delivery.group.offset_set import NO_CEILING, OffsetSet
-from goq.delivery.group.ranges import Part, Parts, gaps
 from goq.delivery.group.retries import Retries
-from goq.delivery.group.tenant_cap import Capped
-from goq.delivery.queues.fair_scheduler import Turns
+from goq.delivery.group.tenant_cap import TenantCap
+from goq.delivery.queues.fair_scheduler import FairScheduler
 
 _SMALL = 64
 
@@ -68,7 +68,7 @@ class Lease:
 
     token: int
     consumer: str
-    parts: Parts = field(default_factory=Parts)
+    parts: AttemptRanges = field(default_factory=AttemptRanges)
 
 
 class Group:
@@ -82,24 +82,24 @@ class Group:
         self.leased_count = 0
         self.dead_count = 0
         """How many messages left it as dead letters."""
-        self.facts: dict[int, Fact] = {}
+        self.facts: dict[int, MessageAttributes] = {}
         self.locks = KeyLocks()
-        self.capped = Capped()
+        self.capped = TenantCap()
         self.in_flight: dict[int, int] = {}
         """How many messages of each tenant are leased."""
-        self.turns: Turns | None = None
+        self.turns: FairScheduler | None = None
         """Its places in the partition's ready queues, once it has taken from them."""
         self._deadlines = LeaseDeadlines(self._living_deadlines)
 
-    def learn(self, facts: Mapping[int, Fact]) -> None:
+    def learn(self, facts: Mapping[int, MessageAttributes]) -> None:
         """Be told of messages that are about to be leased."""
         self.facts.update(facts)
 
-    def learn_outstanding(self, facts: Mapping[int, Fact]) -> None:
+    def learn_outstanding(self, facts: Mapping[int, MessageAttributes]) -> None:
         """Be told of all outstanding messages, after the state was rebuilt."""
         self.facts = dict(facts)
         self.locks = KeyLocks()
-        self.capped = Capped()
+        self.capped = TenantCap()
         self.in_flight.clear()
         waiting = list(self.retries)
         self.retries = Retries(self._lane_of)
@@ -116,15 +116,15 @@ class Group:
             reached = start
             for part in self._stop_waiting(start, end) if len(self.retries) else ():
                 if reached < part.start:
-                    self._hold(lease, Part(reached, part.start, attempt, deadline_ms))
+                    self._hold(lease, AttemptRange(reached, part.start, attempt, deadline_ms))
                 self._hold(lease, part._replace(attempt=attempt, time_ms=deadline_ms))
                 reached = part.end
             if reached < end:
-                self._hold(lease, Part(reached, end, attempt, deadline_ms))
+                self._hold(lease, AttemptRange(reached, end, attempt, deadline_ms))
             self.taken.add(start, end)
         self._deadlines.add(deadline_ms, token, living_count=len(self.leases))
 
-    def finish(self, token: int, ranges: Sequence[Range]) -> list[Part]:
+    def finish(self, token: int, ranges: Sequence[Range]) -> list[AttemptRange]:
         """Let go of messages that are done with; return what was let go of."""
         lease = self.leases.get(token)
         if lease is None:
@@ -140,7 +140,7 @@ class Group:
         self._drop_if_empty(lease)
         return ended
 
-    def give_back(self, token: int, parts: Iterable[Part]) -> None:
+    def give_back(self, token: int, parts: Iterable[AttemptRange]) -> None:
         """Let go of messages that are to be tried again at the time of their part."""
         lease = self.leases[token]
         for part in parts:
@@ -159,7 +159,7 @@ class Group:
         self._deadlines.add(deadline_ms, token, living_count=len(self.leases))
 
     def restore(
-        self, leases: Iterable[tuple[int, str, list[Part]]], retries: Iterable[Part]
+        self, leases: Iterable[tuple[int, str, list[AttemptRange]]], retries: Iterable[AttemptRange]
     ) -> None:
         """Put outstanding messages back as a snapshot has them."""
         for token, consumer, parts in leases:
@@ -182,7 +182,7 @@ class Group:
         self.leased_count = 0
         self.facts.clear()
         self.locks = KeyLocks()
-        self.capped = Capped()
+        self.capped = TenantCap()
         self.in_flight.clear()
         self.start_over()
         self.retries = Retries(self._lane_of)
@@ -220,11 +220,11 @@ class Group:
         if fact is not None:
             self.facts[offset] = fact._replace(lane=lane)
         elif waiting or any(lease.parts.at(offset) for lease in self.leases.values()):
-            self.facts[offset] = Fact(0, lane, 0)
+            self.facts[offset] = MessageAttributes(0, lane, 0)
         for part in waiting:
             self._wait(part)
 
-    def outstanding(self) -> Iterator[Part]:
+    def outstanding(self) -> Iterator[AttemptRange]:
         """Yield all that is leased or waits for a retry."""
         for lease in self.leases.values():
             yield from lease.parts
@@ -235,7 +235,7 @@ class Group:
         parts = [part for part in self.outstanding() if part.start < end and start < part.end]
         return gaps(start, end, parts)
 
-    def expired(self, now_ms: int) -> Iterator[tuple[int, list[Part]]]:
+    def expired(self, now_ms: int) -> Iterator[tuple[int, list[AttemptRange]]]:
         """Yield the tokens and parts of leases whose deadline has passed.
 
         The caller applies the expiry of one before it asks for the next.
@@ -260,22 +260,22 @@ class Group:
         fact = self.facts.get(offset)
         return DEFAULT_LANE if fact is None else fact.lane
 
-    def _hold(self, lease: Lease, part: Part) -> None:
+    def _hold(self, lease: Lease, part: AttemptRange) -> None:
         lease.parts.add(part)
         self.leased_count += part.end - part.start
         self._lock(part.start, part.end)
 
-    def _take(self, lease: Lease, start: int, end: int) -> list[Part]:
+    def _take(self, lease: Lease, start: int, end: int) -> list[AttemptRange]:
         taken = lease.parts.take(start, end)
         self.leased_count -= sum(part.end - part.start for part in taken)
         return taken
 
-    def _take_for_good(self, lease: Lease, start: int, end: int) -> list[Part]:
+    def _take_for_good(self, lease: Lease, start: int, end: int) -> list[AttemptRange]:
         ended = self._take(lease, start, end)
         self._end(ended)
         return ended
 
-    def _end(self, parts: Iterable[Part]) -> None:
+    def _end(self, parts: Iterable[AttemptRange]) -> None:
         """Forget what was known of messages that are in no lease any more."""
         facts = self.facts
         if not facts:
@@ -286,14 +286,14 @@ class Group:
                 if fact is not None:
                     self._unlock_one(fact)
 
-    def _wait(self, part: Part) -> None:
+    def _wait(self, part: AttemptRange) -> None:
         for piece in self._pieces(part):
             fact = self.facts.get(piece.start)
             if fact is not None and fact.key:
                 self.locks.wait(fact.key, fact.lane, piece.start)
             self.retries.add(piece)
 
-    def _pieces(self, part: Part) -> Iterator[Part]:
+    def _pieces(self, part: AttemptRange) -> Iterator[AttemptRange]:
         """Yield a part by what is known of its messages: keys apart, lanes and tenants apart."""
         if not self.facts or not any(o in self.facts for o in range(part.start, part.end)):
             yield part
@@ -306,7 +306,7 @@ class Group:
                 first = offset
         yield part._replace(start=first)
 
-    def _stop_waiting(self, start: int, end: int) -> list[Part]:
+    def _stop_waiting(self, start: int, end: int) -> list[AttemptRange]:
         waited = self.retries.take(start, end)
         if self.facts:
             for part in waited:
@@ -339,7 +339,7 @@ class Group:
             if fact is not None:
                 self._unlock_one(fact)
 
-    def _unlock_one(self, fact: Fact) -> None:
+    def _unlock_one(self, fact: MessageAttributes) -> None:
         if fact.key and self.locks.end_lease(fact.key):
             self._enter_waiting_again(fact.key)
         if fact.tenant:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 
-class Fact(NamedTuple):
+class MessageAttributes(NamedTuple):
     """What matters about one message: the hash of its key (0 for none), its lane and tenant.
 
     A lane of -1 is the topic's default lane, a tenant of 0 none.
@@ -29,11 +29,11 @@ class Fact(NamedTuple):
     tenant: int
 
 
-class Held(NamedTuple):
+class HeldMessage(NamedTuple):
     """A fresh message that is held back behind its key; ``expires_ms`` 0 for never."""
 
     offset: int
-    fact: Fact
+    fact: MessageAttributes
     expires_ms: int
 
 
@@ -45,7 +45,7 @@ class KeyLocks:
     def __init__(self) -> None:
         self._leased: dict[int, int] = {}
         self._waiting: dict[int, dict[int, list[int]]] = {}  # key, then lane
-        self._held: dict[int, dict[int, deque[Held]]] = {}  # key, then lane
+        self._held: dict[int, dict[int, deque[HeldMessage]]] = {}  # key, then lane
         self._freed: dict[int, dict[int, None]] = {}  # lane, then keys in order
         self.held_count = 0
 
@@ -57,7 +57,7 @@ class KeyLocks:
         """Whether a message of the key is with a consumer."""
         return key in self._leased
 
-    def is_behind(self, fact: Fact) -> bool:
+    def is_behind(self, fact: MessageAttributes) -> bool:
         """Whether a fresh message has to be held back behind others of its key.
 
         What was chosen and is not leased yet does not matter: it goes to the same consumer.
@@ -101,18 +101,18 @@ class KeyLocks:
             del self._waiting[key]
             self.free(key)
 
-    def held(self) -> Iterator[Held]:
+    def held(self) -> Iterator[HeldMessage]:
         """Yield what is held back, in no order."""
         for lanes in self._held.values():
             for waiting in lanes.values():
                 yield from waiting
 
-    def hold(self, held: Held) -> None:
+    def hold(self, held: HeldMessage) -> None:
         """Hold a fresh message back, behind those of its key and lane that are."""
         self._lane_of(held).append(held)
         self.held_count += 1
 
-    def put_back(self, held: Held) -> None:
+    def put_back(self, held: HeldMessage) -> None:
         """Hold a message back that was taken and could not be handed out: it is the next again."""
         self._lane_of(held).appendleft(held)
         self.held_count += 1
@@ -138,7 +138,7 @@ class KeyLocks:
         """Return the lanes in which messages are held back behind a key that is free."""
         return [lane for lane in list(self._freed) if self._next_freed(lane) is not None]
 
-    def pop_freed(self, lane: int) -> Held | None:
+    def pop_freed(self, lane: int) -> HeldMessage | None:
         """Take the first message of the key in the lane that has been free for longest.
 
         The others of the key are :meth:`pop_next`'s, or come when it is free again.
@@ -149,7 +149,7 @@ class KeyLocks:
         del self._freed[lane][key]
         return self.pop_next(key, lane)
 
-    def pop_next(self, key: int, lane: int) -> Held | None:
+    def pop_next(self, key: int, lane: int) -> HeldMessage | None:
         """Take the next held message of a key that is free, or is being handed out."""
         lanes = self._held.get(key, {})
         if lane not in lanes:
@@ -162,7 +162,7 @@ class KeyLocks:
             del self._held[key]
         return held
 
-    def _lane_of(self, held: Held) -> deque[Held]:
+    def _lane_of(self, held: HeldMessage) -> deque[HeldMessage]:
         return self._held.setdefault(held.fact.key, {}).setdefault(held.fact.lane, deque())
 
     def _next_freed(self, lane: int) -> int | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 
-from goq.delivery.group.ranges import Part, Parts
+from goq.delivery.group.attempt_ranges import AttemptRange, AttemptRanges
 
 _SMALL = 64
 
@@ -24,7 +24,7 @@ class Retries:
 
     def __init__(self, lane_of: Callable[[int], int]) -> None:
         self._lane_of = lane_of
-        self._parts = Parts()
+        self._parts = AttemptRanges()
         self._waiting: list[tuple[int, int]] = []
         self._ripe: dict[int, list[tuple[int, int]]] = {}
         self._entries = 0
@@ -33,7 +33,7 @@ class Retries:
     def __len__(self) -> int:
         return len(self._parts)
 
-    def __iter__(self) -> Iterator[Part]:
+    def __iter__(self) -> Iterator[AttemptRange]:
         return iter(self._parts)
 
     @property
@@ -41,12 +41,12 @@ class Retries:
         """How many messages wait."""
         return self._parts.message_count
 
-    def add(self, part: Part) -> None:
+    def add(self, part: AttemptRange) -> None:
         """Let messages wait that do not yet; the part's time is when they are due."""
         self._parts.add(part)
         self._enter(part)
 
-    def take(self, start: int, end: int) -> list[Part]:
+    def take(self, start: int, end: int) -> list[AttemptRange]:
         """Let go of what waits from ``start`` up to ``end``, and return it."""
         taken = self._parts.take(start, end)
         rest = self._parts.at(end)
@@ -63,11 +63,11 @@ class Retries:
         part = self._parts.at(offset)
         return part is not None and part.time_ms <= now_ms
 
-    def within(self, start: int, end: int) -> list[Part]:
+    def within(self, start: int, end: int) -> list[AttemptRange]:
         """Return what waits from ``start`` up to ``end``."""
         return self._parts.within(start, end)
 
-    def first(self) -> Part | None:
+    def first(self) -> AttemptRange | None:
         """Return the part with the lowest offsets."""
         return next(iter(self._parts), None)
 
@@ -75,7 +75,7 @@ class Retries:
         """Return the lanes in which something may be ripe."""
         return [lane for lane, heap in self._ripe.items() if heap]
 
-    def pop_ripe(self, lanes: Sequence[int]) -> Part | None:
+    def pop_ripe(self, lanes: Sequence[int]) -> AttemptRange | None:
         """Return the part of these lanes that has been ripe for longest; it stays until taken.
 
         It is not returned again unless it is entered again.
@@ -116,11 +116,11 @@ class Retries:
         """Return a time at or before the earliest at which more becomes due."""
         return self._waiting[0][0] if self._waiting else None
 
-    def _behind(self, entry: tuple[int, int]) -> Part | None:
+    def _behind(self, entry: tuple[int, int]) -> AttemptRange | None:
         part = self._parts.at(entry[1])
         return part if part is not None and (part.time_ms, part.start) == entry else None
 
-    def _enter(self, part: Part) -> None:
+    def _enter(self, part: AttemptRange) -> None:
         if self._entries > 2 * len(self._parts) + _SMALL:
             self._rebuild()
         else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 
-class Capped:
+class TenantCap:
     """What one group put aside, by tenant, in the order in which it came up."""
 
     __slots__ = ("_freed", "_keys", "_retries")

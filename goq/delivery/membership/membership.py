@@ -17,14 +17,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from goq.delivery.membership.rebalance_history import Move, Reason, Rebalance
+from goq.delivery.membership.rebalance_history import Move, Rebalance, RebalanceReason
 from goq.delivery.membership.sticky_assignor import assign
 
 DEFAULT_SESSION_TIMEOUT_MS = 30_000
 
 
 @dataclass(slots=True)
-class Member:
+class GroupMember:
     """A consumer that takes part."""
 
     consumer: str
@@ -47,7 +47,7 @@ class Membership:
 
     def __init__(self, partition_count: int, generation: int = 0) -> None:
         self.generation = generation
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, GroupMember] = {}
         self._targets: list[str | None] = [None] * partition_count
         self._held: list[str | None] = [None] * partition_count  # who had it last
         self._moving: dict[int, Move] = {}
@@ -102,16 +102,16 @@ class Membership:
             member.seen(now_ms)
             return None
         timeout_ms = session_timeout_ms or DEFAULT_SESSION_TIMEOUT_MS
-        self.members[consumer] = Member(
+        self.members[consumer] = GroupMember(
             consumer, self.generation + 1, timeout_ms, now_ms, now_ms + timeout_ms
         )
-        return self._rebalance(Reason.JOINED, [consumer], now_ms)
+        return self._rebalance(RebalanceReason.JOINED, [consumer], now_ms)
 
     def leave(self, consumer: str, now_ms: int) -> Rebalance | None:
         """Let a member go."""
         if self.members.pop(consumer, None) is None:
             return None
-        return self._rebalance(Reason.LEFT, [consumer], now_ms)
+        return self._rebalance(RebalanceReason.LEFT, [consumer], now_ms)
 
     def open(self, consumer: str, now_ms: int) -> int:
         """Keep a member alive until :meth:`close`; return what to close with."""
@@ -135,7 +135,7 @@ class Membership:
         evicted = [m.consumer for m in self.members.values() if _is_over(m, now_ms)]
         for consumer in evicted:
             del self.members[consumer]
-        return self._rebalance(Reason.EVICTED, evicted, now_ms) if evicted else None
+        return self._rebalance(RebalanceReason.EVICTED, evicted, now_ms) if evicted else None
 
     def excuse(self, grace_ms: int) -> None:
         """Give every member more time: it could not be heard of."""
@@ -149,7 +149,9 @@ class Membership:
             return None
         self._targets += [None] * added
         self._held += [None] * added
-        return self._rebalance(Reason.PARTITIONS_ADDED, [], now_ms) if self.members else None
+        return (
+            self._rebalance(RebalanceReason.PARTITIONS_ADDED, [], now_ms) if self.members else None
+        )
 
     def hold(self, partition: int, consumer: str) -> None:
         """Note who has messages of an unowned partition outstanding: it is to get it back."""
@@ -177,7 +179,9 @@ class Membership:
             self._moving[partition] = Move(partition, consumer, owner, now_ms)
             self._disown({partition})
 
-    def _rebalance(self, reason: Reason, consumers: Iterable[str], now_ms: int) -> Rebalance:
+    def _rebalance(
+        self, reason: RebalanceReason, consumers: Iterable[str], now_ms: int
+    ) -> Rebalance:
         self.generation += 1
         before, self._targets = self._targets, assign(self.members, self._targets, self._held)
         moves = []
@@ -201,5 +205,5 @@ class Membership:
                 del self._owned[consumer]
 
 
-def _is_over(member: Member, now_ms: int) -> bool:
+def _is_over(member: GroupMember, now_ms: int) -> bool:
     return not member.open_count and member.deadline_ms <= now_ms

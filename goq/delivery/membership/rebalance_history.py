@@ -11,7 +11,7 @@ from typing import NamedTuple
 from goq import limits
 
 
-class Reason(StrEnum):
+class RebalanceReason(StrEnum):
     """Why partitions were shared out anew."""
 
     JOINED = "joined"
@@ -42,7 +42,7 @@ class Rebalance:
     """One change of the membership, and what it moved."""
 
     generation: int
-    reason: Reason
+    reason: RebalanceReason
     consumers: tuple[str, ...]
     """Who joined, left or was evicted."""
     moves: tuple[Move, ...]
@@ -53,29 +53,29 @@ class Rebalance:
         return len(self.consumers) + len(self.moves)
 
 
-class Remembered(NamedTuple):
+class RebalanceRecord(NamedTuple):
     """A rebalance, and its wall-clock time in microseconds."""
 
     time_us: int
     rebalance: Rebalance
 
 
-class History:
+class RebalanceHistory:
     """The latest rebalances, oldest first, as many as the limits allow and at least one."""
 
     def __init__(self) -> None:
-        self._entries: deque[Remembered] = deque()
+        self._entries: deque[RebalanceRecord] = deque()
         self._weight = 0
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __iter__(self) -> Iterator[Remembered]:
+    def __iter__(self) -> Iterator[RebalanceRecord]:
         return iter(self._entries)
 
     def add(self, time_us: int, rebalance: Rebalance) -> None:
         """Remember a rebalance; the oldest are forgotten for it."""
-        self._entries.append(Remembered(time_us, rebalance))
+        self._entries.append(RebalanceRecord(time_us, rebalance))
         self._weight += rebalance.weight
         while len(self._entries) > 1 and (
             len(self._entries) > limits.REBALANCES_REMEMBERED

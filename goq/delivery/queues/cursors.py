@@ -9,23 +9,24 @@ from __future__ import annotations
 from array import array
 
 from goq.delivery.queues.ready_queue import COUNT_BITS, COUNT_MAX
-from goq.delivery.queues.ready_queues import Ready
+from goq.delivery.queues.ready_queues import ReadyQueues
 
-IN_ROUND = 1
-IN_AGING = 2
-PARKED = 4
+IS_ACTIVE = 1
+IS_WATCHED = 2
+IS_PARKED = 4
 
 
-class Places:
+class Cursors:
     """Positions in all queues of a partition, and what else a group notes about each.
 
-    ``credits`` belongs to :class:`~goq.delivery.queues.weighted_sharing.Rounds`. ``flags`` says in
+    ``credits`` belongs to :class:`~goq.delivery.queues.weighted_sharing.WeightedSharing`.
+    ``flags`` says in
     which of the group's structures a queue is. Nothing before ``floor_offset`` is ever offered.
     """
 
     __slots__ = ("_offsets", "_ready", "_runs", "credits", "flags", "floor_offset")
 
-    def __init__(self, ready: Ready, floor_offset: int) -> None:
+    def __init__(self, ready: ReadyQueues, floor_offset: int) -> None:
         self._ready = ready
         self._runs = array("q")
         self._offsets = array("q")
@@ -98,7 +99,7 @@ class Places:
         assert queue is not None
         if slot >= len(self.flags):
             return queue.first
-        if self.head(slot) is None and not self.flags[slot] & (IN_ROUND | PARKED):
+        if self.head(slot) is None and not self.flags[slot] & (IS_ACTIVE | IS_PARKED):
             return queue.end
         return min(self._runs[slot], queue.end - 1)
 

@@ -4,7 +4,8 @@
 :mod:`goq.delivery.queues.weighted_sharing`. Retries and released messages of a lane come before its
 fresh ones and count in its share.
 
-**Tenants** of a lane share it by :mod:`goq.delivery.queues.weighted_sharing`. A tenant at its cap
+**TenantNumbers** of a lane share it by :mod:`goq.delivery.queues.weighted_sharing`. A tenant at
+its cap
 leaves the rounds until one of its messages ends.
 
 **Starvation.** A fresh message that has been ready for longer than the bound goes next, before
@@ -25,14 +26,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from goq.delivery.queues.cursors import IN_ROUND, PARKED, Places
-from goq.delivery.queues.policy import NO_TENANT, Policy, Tenants
-from goq.delivery.queues.ready_queues import Ready
-from goq.delivery.queues.starvation import Aging
-from goq.delivery.queues.weighted_sharing import UNIT, UNLIMITED, LaneShares, Rounds, lowest
+from goq.delivery.queues.cursors import IS_ACTIVE, IS_PARKED, Cursors
+from goq.delivery.queues.policy import NO_TENANT, SchedulingPolicy, TenantNumbers
+from goq.delivery.queues.ready_queues import ReadyQueues
+from goq.delivery.queues.starvation_bound import StarvationBound
+from goq.delivery.queues.weighted_sharing import (
+    UNIT,
+    UNLIMITED,
+    LaneShares,
+    WeightedSharing,
+    lowest,
+)
 
 
-class Source(Protocol):
+class MessageTaker(Protocol):
     """The group: what it has outstanding, and what it makes of the messages it is offered."""
 
     def waiting_lanes(self) -> Iterable[int]:
@@ -61,18 +68,23 @@ class Source(Protocol):
 _NEVER_READ = -1
 
 
-class Turns:
+class FairScheduler:
     """One group's way through the ready queues of a partition, from their beginnings.
 
     Nothing before ``floor_offset`` is offered: the group is done with it.
     """
 
     def __init__(
-        self, ready: Ready, tenants: Tenants, policy: Policy, *, floor_offset: int = 0
+        self,
+        ready: ReadyQueues,
+        tenants: TenantNumbers,
+        policy: SchedulingPolicy,
+        *,
+        floor_offset: int = 0,
     ) -> None:
         self._ready = ready
         self._tenants = tenants
-        self._places = Places(ready, floor_offset)
+        self._places = Cursors(ready, floor_offset)
         self._is_full = False
         self._waiting = 0
         self.set_policy(policy)
@@ -82,7 +94,7 @@ class Turns:
         """Let the queues go that are kept for this group."""
         self._ready.leave(self)
 
-    def set_policy(self, policy: Policy) -> None:
+    def set_policy(self, policy: SchedulingPolicy) -> None:
         """Follow other rules from now on; positions stay, turns begin anew."""
         self._policy = policy
         self._weights = {name: round(w * UNIT) for name, w in policy.tenant_weights.items()}
@@ -90,15 +102,15 @@ class Turns:
             UNLIMITED if policy.tenant_in_flight_max is None else policy.tenant_in_flight_max
         )
         self._shares = None if policy.lane_weights is None else LaneShares(policy.lane_weights)
-        self._aging = Aging(self._places)
+        self._aging = StarvationBound(self._places)
         self._owed = 0
-        self._rounds: dict[int, Rounds] = {}
+        self._rounds: dict[int, WeightedSharing] = {}
         self._lanes = 0
         self._parked: dict[int, list[int]] = {}
         self._places.flags[:] = bytes(len(self._places))
         self._arrival = _NEVER_READ
 
-    def take(self, source: Source, now_ms: int, messages_max: int) -> int:
+    def take(self, source: MessageTaker, now_ms: int, messages_max: int) -> int:
         """Offer messages to the group until it has ``messages_max`` or there are no more.
 
         Returns how many it took.
@@ -126,7 +138,7 @@ class Turns:
             left -= handed
         return messages_max - left
 
-    def room(self, source: Source, tenant: int, messages_max: int) -> int:
+    def room(self, source: MessageTaker, tenant: int, messages_max: int) -> int:
         """Return how many of so many messages a tenant may have out more."""
         return max(0, min(messages_max, self._under_cap(source, tenant)))
 
@@ -138,7 +150,7 @@ class Turns:
     def tenant_freed(self, tenant: int) -> None:
         """Offer a tenant's messages again: one that it had in flight has ended."""
         for slot in self._parked.pop(tenant, ()):
-            self._places.flags[slot] &= ~PARKED
+            self._places.flags[slot] &= ~IS_PARKED
             self._activate(slot)
 
     def oldest_ready_ms(self) -> int | None:
@@ -175,11 +187,11 @@ class Turns:
         queue = self._ready.slots[slot]
         if queue is None:
             return
-        if not self._places.flags[slot] & (IN_ROUND | PARKED):
+        if not self._places.flags[slot] & (IS_ACTIVE | IS_PARKED):
             rounds = self._rounds.get(queue.lane)
             if rounds is None:
-                rounds = self._rounds[queue.lane] = Rounds(self._places.credits)
-            self._places.flags[slot] |= IN_ROUND
+                rounds = self._rounds[queue.lane] = WeightedSharing(self._places.credits)
+            self._places.flags[slot] |= IS_ACTIVE
             self._lanes |= 1 << queue.lane
             rounds.enter(slot, self._weight(queue.tenant) if self._weights else UNIT)
         if self._policy.starvation_ms is not None:
@@ -191,7 +203,7 @@ class Turns:
             return None
         return self._aging.oldest(now_ms - bound_ms)
 
-    def _offer_starving(self, source: Source, slot: int, messages_max: int) -> int:
+    def _offer_starving(self, source: MessageTaker, slot: int, messages_max: int) -> int:
         queue, head = self._ready.slots[slot], self._places.head(slot)
         assert queue is not None
         assert head is not None
@@ -208,7 +220,7 @@ class Turns:
         self._is_full = dealt_to < end and handed < messages_max
         return handed
 
-    def _offer_lane(self, source: Source, messages_max: int) -> int:
+    def _offer_lane(self, source: MessageTaker, messages_max: int) -> int:
         lane = lowest(self._lanes | self._waiting)
         if self._shares is not None:
             lane, share = self._shares.choose(self._lanes | self._waiting)
@@ -232,7 +244,12 @@ class Turns:
         return handed
 
     def _offer_turn(
-        self, source: Source, rounds: Rounds, slot: int, allowance: int, messages_max: int
+        self,
+        source: MessageTaker,
+        rounds: WeightedSharing,
+        slot: int,
+        allowance: int,
+        messages_max: int,
     ) -> int:
         """Offer messages of the queue whose turn it is; return how many were taken."""
         places, queue = self._places, self._ready.slots[slot]
@@ -255,10 +272,10 @@ class Turns:
                 break
         if is_empty:
             rounds.leave()
-            places.flags[slot] &= ~IN_ROUND
+            places.flags[slot] &= ~IS_ACTIVE
         elif handed >= room:
             rounds.leave()
-            places.flags[slot] = places.flags[slot] & ~IN_ROUND | PARKED
+            places.flags[slot] = places.flags[slot] & ~IS_ACTIVE | IS_PARKED
             self._park(tenant, slot)
         else:
             rounds.charge(slot, handed, weight)
@@ -269,7 +286,7 @@ class Turns:
         if slot not in slots:  # it may be here for its age already
             slots.append(slot)
 
-    def _under_cap(self, source: Source, tenant: int) -> int:
+    def _under_cap(self, source: MessageTaker, tenant: int) -> int:
         if self._cap == UNLIMITED or tenant == NO_TENANT:
             return UNLIMITED
         return self._cap - source.in_flight(tenant)

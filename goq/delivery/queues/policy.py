@@ -11,8 +11,9 @@ from goq.errors import InvalidInput
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
-    """The rules that :class:`~goq.delivery.queues.fair_scheduler.Turns` follows; ``InvalidInput``
+class SchedulingPolicy:
+    """The rules that :class:`~goq.delivery.queues.fair_scheduler.FairScheduler` follows;
+    ``InvalidInput``
     if out of bounds.
 
     ``lane_weights``: None is strict. A lane beyond the end of the weights weighs 1.
@@ -49,7 +50,7 @@ class Policy:
 NO_TENANT = 0
 
 
-class Tenants:
+class TenantNumbers:
     """Names to numbers and back."""
 
     __slots__ = ("_names", "_numbers")

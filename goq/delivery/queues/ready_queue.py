@@ -90,7 +90,8 @@ _WINDOW = 4096
 class ReadyQueue:
     """The runs of one lane and tenant. ``first`` is the number of ``runs[0]``.
 
-    ``slot`` is its place in :class:`~goq.delivery.queues.ready_queues.Ready`, ``announced`` the
+    ``slot`` is its place in :class:`~goq.delivery.queues.ready_queues.ReadyQueues`, ``announced``
+    the
     number of its last entry in the arrivals.
     """
 

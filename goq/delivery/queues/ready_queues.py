@@ -2,14 +2,16 @@
 
 Each lane and tenant has one (:class:`~goq.delivery.queues.ready_queue.ReadyQueue`). They belong to
 the partition and only grow; a group is a reader with a position in each
-(:class:`~goq.delivery.queues.fair_scheduler.Turns`). Entries are hints: a message that was
+(:class:`~goq.delivery.queues.fair_scheduler.FairScheduler`). Entries are hints: a message that was
 cancelled, moved, expired or deleted stays where it is, and whoever takes it looks.
 
-What all readers are past is dropped, a few queues at each :meth:`Ready.release`, so that no call
+What all readers are past is dropped, a few queues at each :meth:`ReadyQueues.release`, so that no
+call
 ever pays for 100,000 tenants. A queue that is empty for two sweeps is forgotten altogether: a
 tenant without messages costs its name and no more.
 
-All of this is derived. Without readers everything may go; :attr:`Ready.complete_from` says from
+All of this is derived. Without readers everything may go; :attr:`ReadyQueues.complete_from` says
+from
 which offset on the queues still have every message that became ready, so that the owner knows
 whether a new reader finds all it needs or the queues must be built anew.
 """
@@ -29,7 +31,7 @@ from goq.delivery.queues.ready_queue import IN_ORDER, ReadyQueue, ReadyTimes
 _SMALL = 1024
 
 
-class Arrivals:
+class ArrivalLog:
     """Slots of queues, numbered from the first entry that there ever was."""
 
     __slots__ = ("_first", "_slots", "read_to")
@@ -67,7 +69,7 @@ _SWEEP_MIN = 16
 _SWEEP_SHARE = 8
 
 
-class Reader(Protocol):
+class QueueReader(Protocol):
     """One that reads the queues, as far as dropping must know."""
 
     def passed(self, slot: int) -> int:
@@ -77,7 +79,7 @@ class Reader(Protocol):
         """Forget a queue: the slot may become another's."""
 
 
-class Ready:
+class ReadyQueues:
     """All ready queues. ``slots`` has None where a queue was forgotten.
 
     ``start_offset`` is where the log begins; ``entry_count`` how many runs are kept.
@@ -86,13 +88,13 @@ class Ready:
     def __init__(self, start_offset: int = 0) -> None:
         self.slots: list[ReadyQueue | None] = []
         self.times = ReadyTimes()
-        self.arrivals = Arrivals()
+        self.arrivals = ArrivalLog()
         self.start_offset = start_offset
         self.complete_from = start_offset
         self.entry_count = 0
         self._queues: dict[int, ReadyQueue] = {}
         self._free_slots: list[int] = []
-        self._readers: list[Reader] = []
+        self._readers: list[QueueReader] = []
         self._end_offset = start_offset
         self._lowest_end: int | None = None
         self._sweep_slot = 0
@@ -104,11 +106,11 @@ class Ready:
     def __len__(self) -> int:
         return len(self._queues)
 
-    def join(self, reader: Reader) -> None:
+    def join(self, reader: QueueReader) -> None:
         """Keep from now on what this reader has not passed."""
         self._readers.append(reader)
 
-    def leave(self, reader: Reader) -> None:
+    def leave(self, reader: QueueReader) -> None:
         """Keep nothing more for this reader."""
         self._readers.remove(reader)
 
@@ -238,7 +240,7 @@ class Ready:
         self._queues.clear()
         self._free_slots.clear()
         self.times.trim(self._end_offset)
-        self.arrivals = Arrivals()
+        self.arrivals = ArrivalLog()
         self.complete_from = max(self.complete_from, self._end_offset)
         self.entry_count = 0
         self._lowest_end = None

@@ -25,7 +25,7 @@ UNLIMITED = 1 << 62
 _MARK = -1
 
 
-class Rounds:
+class WeightedSharing:
     """The queues of a lane that may have something, by their slots.
 
     ``credits`` is a column by slot: what is left to a queue in its turn, or for its next.

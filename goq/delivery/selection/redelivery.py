@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from goq.config.topic import Ordering
 from goq.delivery.events.event import Cause, Range, Span
+from goq.delivery.group.attempt_ranges import AttemptRange
 from goq.delivery.group.group import DEFAULT_LANE, Group
-from goq.delivery.group.key_locks import Fact, Held
-from goq.delivery.group.ranges import Part
+from goq.delivery.group.key_locks import HeldMessage, MessageAttributes
 
 if TYPE_CHECKING:
     from goq.delivery.partition_state import PartitionState
 
 
-class Facts(NamedTuple):
+class AttributeColumns(NamedTuple):
     """What is known of the messages from the offset asked for up to ``end``; None for nothing.
 
     ``keys`` holds hashes, 0 for none; ``expires_ms`` 0 for never; ``groups`` the one group that a
@@ -31,16 +31,16 @@ class Facts(NamedTuple):
     is_gone: bool = False
 
 
-FactsOf = Callable[[int, int], Facts | None]
-"""Facts from one offset on, at most up to another; None where the receive has enough."""
+AttributeReader = Callable[[int, int], AttributeColumns | None]
+"""AttributeColumns from one offset on, at most up to another; None where the receive has enough."""
 
 
-class Chosen:
+class Selection:
     """Messages that are about to be leased, and those that are done without having been."""
 
-    def __init__(self, facts_of: FactsOf) -> None:
+    def __init__(self, facts_of: AttributeReader) -> None:
         self.spans: list[Span] = []
-        self.facts: dict[int, Fact] = {}
+        self.facts: dict[int, MessageAttributes] = {}
         self.skipped: dict[Cause, list[Range]] = {}
         self.is_full = False
         """Whether the receive has enough, whatever was asked for."""
@@ -49,7 +49,7 @@ class Chosen:
         self._facts_of = facts_of
         self._tenants: dict[int, int] = {}
 
-    def facts_of(self, start: int, end: int) -> Facts | None:
+    def facts_of(self, start: int, end: int) -> AttributeColumns | None:
         """Return facts, or None when the receive is full."""
         facts = self._facts_of(start, end)
         self.is_full |= facts is None
@@ -83,10 +83,10 @@ class Chosen:
         return self._tenants.get(tenant, 0)
 
 
-_UNKNOWN = Fact(0, DEFAULT_LANE, 0)
+_UNKNOWN = MessageAttributes(0, DEFAULT_LANE, 0)
 
 
-class OutstandingChoice:
+class Redelivery:
     """A choice's walk over retries and freed keys.
 
     ``room`` says how many of so many messages a tenant may have more.
@@ -99,7 +99,7 @@ class OutstandingChoice:
         ordering: Ordering,
         default_lane: int,
         now_ms: int,
-        chosen: Chosen,
+        chosen: Selection,
         room: Callable[[int, int], int],
     ) -> None:
         self._state = state
@@ -110,7 +110,7 @@ class OutstandingChoice:
         self._chosen = chosen
         self._room = room
         self._passed: dict[tuple[int, int], int] = {}  # key and lane: how many had waited
-        self._rests: dict[int, Part] = {}  # by lane what there was no room for so far
+        self._rests: dict[int, AttemptRange] = {}  # by lane what there was no room for so far
         self._untouched: list[int] = []
 
     def lanes(self) -> set[int]:
@@ -190,7 +190,7 @@ class OutstandingChoice:
                 self._passed[place] = self._passed.get(place, 0) + 1
         return messages_max - left
 
-    def _is_next_of_key(self, offset: int, fact: Fact) -> bool:
+    def _is_next_of_key(self, offset: int, fact: MessageAttributes) -> bool:
         """Whether a retry need not wait for others of its key."""
         locks = self._group.locks
         if not fact.key or self._ordering is not Ordering.KEY:
@@ -201,7 +201,7 @@ class OutstandingChoice:
         number = self._passed.get((fact.key, fact.lane), 0)
         return number < len(waiting) and waiting[number] == offset
 
-    def _take_retry(self, part: Part, messages_max: int) -> tuple[int, int]:
+    def _take_retry(self, part: AttemptRange, messages_max: int) -> tuple[int, int]:
         """Choose as much of a part as there is room for; return how many, and up to where.
 
         What is left of it comes up again when what was chosen of it is leased.
@@ -221,7 +221,7 @@ class OutstandingChoice:
             self._untouched.append(at)
         return messages_max - left, at
 
-    def _choose_readable(self, part: Part, start: int, facts: Facts) -> int:
+    def _choose_readable(self, part: AttemptRange, start: int, facts: AttributeColumns) -> int:
         if facts.expires_ms is None:
             self._chosen.choose(start, facts.end, part.attempt + 1)
             return facts.end - start
@@ -248,7 +248,7 @@ class OutstandingChoice:
                 held = locks.pop_next(held.fact.key, lane)
         return messages_max - left
 
-    def _take_held(self, held: Held, has_room: bool) -> int | None:
+    def _take_held(self, held: HeldMessage, has_room: bool) -> int | None:
         """Deal with a message that was held back; return how many are chosen, None if it stays."""
         offset, fact, expires_ms = held
         if not self._is_to_be_had(held):
@@ -278,7 +278,7 @@ class OutstandingChoice:
         self._chosen.choose(offset, offset + 1, 1)
         return 1
 
-    def _is_to_be_had(self, held: Held) -> bool:
+    def _is_to_be_had(self, held: HeldMessage) -> bool:
         offset, fact, _ = held
         if self._state.moved.get(offset, fact.lane) != fact.lane or offset in self._chosen.seen:
             return False

@@ -1,7 +1,9 @@
 """What a group gets next: one receive's walk over retries, freed keys and ready queues.
 
-:class:`~goq.delivery.queues.fair_scheduler.Turns` says in which order lanes and tenants have their
-turn; a choice is the :class:`~goq.delivery.queues.fair_scheduler.Source` that it asks. It passes
+:class:`~goq.delivery.queues.fair_scheduler.FairScheduler` says in which order lanes and tenants
+have their
+turn; a choice is the :class:`~goq.delivery.queues.fair_scheduler.MessageTaker` that it asks. It
+passes
 over what was taken, cancelled, moved away or is damaged, drops what has outlived its time, and
 holds back what stands behind its key. A choice changes only places in queues, and what it chose has
 to be leased: what it passed is not offered again.
@@ -16,8 +18,13 @@ from goq import limits
 from goq.config.topic import Ordering
 from goq.delivery.events.event import Cause, Range, Span
 from goq.delivery.group.group import Group
-from goq.delivery.group.key_locks import Fact, Held
-from goq.delivery.selection.redelivery import Chosen, Facts, FactsOf, OutstandingChoice
+from goq.delivery.group.key_locks import HeldMessage, MessageAttributes
+from goq.delivery.selection.redelivery import (
+    AttributeColumns,
+    AttributeReader,
+    Redelivery,
+    Selection,
+)
 
 if TYPE_CHECKING:
     from goq.delivery.partition_state import PartitionState
@@ -25,7 +32,7 @@ if TYPE_CHECKING:
 _FEW_MOVED = 16
 
 
-class Choice:
+class Selector:
     """The messages chosen for one receive."""
 
     def __init__(
@@ -35,15 +42,15 @@ class Choice:
         ordering: Ordering,
         default_lane: int,
         now_ms: int,
-        facts_of: FactsOf,
+        facts_of: AttributeReader,
     ) -> None:
         self._state = state
         self._group = group
         self._ordering = ordering
         self._default_lane = default_lane
         self._now_ms = now_ms
-        self._chosen = Chosen(facts_of)
-        self._outstanding = OutstandingChoice(
+        self._chosen = Selection(facts_of)
+        self._outstanding = Redelivery(
             state, group, ordering, default_lane, now_ms, self._chosen, self._room
         )
         self._holds_all = False
@@ -55,7 +62,7 @@ class Choice:
         return self._chosen.spans
 
     @property
-    def facts(self) -> dict[int, Fact]:
+    def facts(self) -> dict[int, MessageAttributes]:
         """What has to be known of the fresh messages among it."""
         return self._chosen.facts
 
@@ -182,11 +189,13 @@ class Choice:
             return iter(sorted(offset for offset in moved if start <= offset < end))
         return (offset for offset in range(start, end) if offset in moved)
 
-    def _fresh(self, lane: int, tenant: int, start: int, facts: Facts) -> tuple[int, int]:
+    def _fresh(
+        self, lane: int, tenant: int, start: int, facts: AttributeColumns
+    ) -> tuple[int, int]:
         """Deal with the messages from ``start`` on that the facts speak of."""
         keys = facts.keys  # whatever the ordering: it may be changed while messages are out
         if keys is None and facts.expires_ms is None and facts.groups is None:
-            self._choose(start, facts.end, Fact(0, lane, tenant))
+            self._choose(start, facts.end, MessageAttributes(0, lane, tenant))
             return facts.end - start, facts.end
         locks = self._group.locks
         chosen = 0
@@ -199,12 +208,12 @@ class Choice:
             if expires_ms and expires_ms <= self._now_ms:
                 self._skip(offset, Cause.TTL)
                 continue
-            fact = Fact(keys[index] if keys is not None else 0, lane, tenant)
+            fact = MessageAttributes(keys[index] if keys is not None else 0, lane, tenant)
             if fact.key and self._ordering is Ordering.KEY and locks.is_behind(fact):
                 if locks.held_count >= limits.HELD_MESSAGES_MAX:
                     self._holds_all = True
                     return chosen, offset
-                locks.hold(Held(offset, fact, expires_ms))
+                locks.hold(HeldMessage(offset, fact, expires_ms))
                 continue
             self._choose(offset, offset + 1, fact)
             chosen += 1
@@ -222,7 +231,7 @@ class Choice:
             self._chosen.seen.update(self._moved_within(offset, offset + 1))
         self._chosen.skip(offset, cause)
 
-    def _choose(self, start: int, end: int, fact: Fact) -> None:
+    def _choose(self, start: int, end: int, fact: MessageAttributes) -> None:
         if self._state.moved:
             self._chosen.seen.update(self._moved_within(start, end))
         self._chosen.choose(start, end, 1)

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 
-class Name(StrEnum):
+class StepName(StrEnum):
     """What a step is called."""
 
     PUBLISHED = "PUBLISHED"
@@ -38,7 +38,7 @@ class Name(StrEnum):
     DELETED = "DELETED"
 
 
-class Copy(NamedTuple):
+class CopyLocation(NamedTuple):
     """Where the copy of a message that left is: ``number`` behind the one at ``offset``.
 
     ``offset`` is -1 where it is not known, or the copy is still on its way.
@@ -55,7 +55,7 @@ class Step:
     """Something that happened to the message, with what is known of it; times as they are named."""
 
     time_us: int
-    name: Name
+    name: StepName
     group: str | None = None
     consumer: str | None = None
     attempt: int | None = None
@@ -63,10 +63,10 @@ class Step:
     reason: str | None = None
     lane: int | None = None
     due_ms: int | None = None
-    copy: Copy | None = None
+    copy: CopyLocation | None = None
 
 
-class Incomplete(NamedTuple):
+class TraceGap(NamedTuple):
     """Between which times something may be missing, as far as that is known, and why."""
 
     from_us: int | None
@@ -74,7 +74,7 @@ class Incomplete(NamedTuple):
     reason: str
 
 
-class Published(NamedTuple):
+class PublishRecord(NamedTuple):
     """What the message itself tells; ``due_ms`` 0 where it was not delayed."""
 
     offset: int

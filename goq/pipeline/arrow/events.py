@@ -22,8 +22,8 @@ from goq.delivery.events.event import (
     Cancelled,
     Cause,
     Compacted,
+    CopyQueued,
     Corrupted,
-    Departing,
     Dropped,
     Event,
     Expired,
@@ -149,7 +149,7 @@ def _dropped(event: Dropped, _: int) -> Iterable[_Rows]:
         yield _Rows(start, end, "DROPPED", event.group, attempt, reason, event.token)
 
 
-def _departing(event: Departing, _: int) -> Iterable[_Rows]:
+def _departing(event: CopyQueued, _: int) -> Iterable[_Rows]:
     name = "DEAD_LETTERED" if event.group else "REDRIVEN"
     for start, end, attempt in event.spans:
         reason = event.reason or str(event.cause)
@@ -206,7 +206,7 @@ _ROWS: dict[type[Event], Callable[[Any, int], Iterable[_Rows]]] = {
     Expired: _given_back,
     Extended: _extended,
     Dropped: _dropped,
-    Departing: _departing,
+    CopyQueued: _departing,
     Skipped: _skipped,
     Cancelled: _cancelled,
     Moved: _moved,

@@ -28,7 +28,7 @@ from goq.broker.topic.topic import Topic
 from goq.broker.trace.trace import Trace
 from goq.broker.trace.tracer import Tracing
 from goq.clock import ManualClock
-from goq.delivery.settlement import Settled, reject
+from goq.delivery.settlement import Settlement, reject
 from goq.errors import CorruptData, GroupNotFound, HistoryNotRetained, MessageNotFound
 from goq.model import Message, MessageId, Receipt
 from goq.storage.log.reader import LogReader
@@ -93,7 +93,7 @@ async def take(topic: Topic, group: str = "g", count: int = 10) -> int:
 async def rejected(topic: Topic, group: str, given: Sequence[Receipt]) -> None:
     """Reject what was received."""
 
-    def decide(partition: Partition, some: list[Receipt]) -> Settled:
+    def decide(partition: Partition, some: list[Receipt]) -> Settlement:
         return reject(partition.state, group, some, partition.failing(group))
 
     await topic.settle(group, given, decide)

@@ -23,7 +23,8 @@ from goq.broker.topic.publisher import RoutedMessage
 from goq.broker.topic.topic import ReceiveRequest, Topic
 from goq.clock import ManualClock
 from goq.config.topic import TopicSettings
-from goq.delivery.settlement import Settled, acknowledge, give_back
+from goq.delivery import settlement
+from goq.delivery.settlement import Settlement, acknowledge
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.view import FrameView
 from goq.model import Message, Receipt
@@ -305,9 +306,9 @@ async def settle_acked(
 async def settle_nacked(
     topic: Topic, group: str, given: Sequence[Receipt], delay_ms: int = 0, reason: str = ""
 ) -> tuple[int, list[Receipt]]:
-    def decide(partition: Partition, some: list[Receipt]) -> Settled:
+    def decide(partition: Partition, some: list[Receipt]) -> Settlement:
         failing = partition.failing(group, delay_ms=delay_ms, reason=reason)
-        return give_back(partition.state, group, some, failing)
+        return settlement.nack(partition.state, group, some, failing)
 
     return await topic.settle(group, given, decide)
 

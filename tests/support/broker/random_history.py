@@ -21,7 +21,8 @@ from goq.broker.topic.publisher import RoutedMessage
 from goq.broker.topic.topic import Topic
 from goq.client import LogMessage, Published
 from goq.clock import ManualClock
-from goq.delivery.settlement import Settled, acknowledge, extend, give_back, reject
+from goq.delivery.settlement import Settlement as Decision
+from goq.delivery.settlement import acknowledge, extend, nack, reject
 from goq.errors import Conflict
 from goq.model import Message, MessageId, Receipt
 from tests.support.broker.harness import MemoryMetadata, leased, options, quiet, until
@@ -112,13 +113,13 @@ class Life:
         asked_us = self.latest_us
         lasts_us = (self.clock.wall_ms() + lasts_ms) * 1000 - asked_us
 
-        def decide(partition: Partition, some: list[Receipt]) -> Settled:
+        def decide(partition: Partition, some: list[Receipt]) -> Decision:
             if verb == "ack":
                 return acknowledge(partition.state, GROUP, some)
             if verb == "extend":
                 return extend(partition.state, GROUP, some, self.clock.wall_ms() + lasts_ms)
             failing = partition.failing(GROUP, delay_ms=lasts_ms, reason="")
-            return (give_back if verb == "nack" else reject)(partition.state, GROUP, some, failing)
+            return (nack if verb == "nack" else reject)(partition.state, GROUP, some, failing)
 
         done, lost = await self.topic.settle(GROUP, chosen, decide)
         assert done + len(lost) == len(chosen)

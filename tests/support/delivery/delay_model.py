@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from goq.delivery.delay.delayed_messages import Due, Load, Schedule
-from goq.delivery.delay.maturity import Frontier
+from goq.delivery.delay.delayed_messages import DelayedMessages, DueMessages, LoadRequest
+from goq.delivery.delay.maturity import Maturity
 
 Row = tuple[int, int, int]
 """``(offset, tag, due_ms)``"""
@@ -62,12 +62,12 @@ class SchedulePair:
 
     now_ms: int
     messages: dict[int, Message] = field(default_factory=dict)
-    load: Load | None = None
+    load: LoadRequest | None = None
     next_offset: int = 0
 
     def __post_init__(self) -> None:
-        self.frontier = Frontier()
-        self.schedule = Schedule(self.now_ms, self.frontier)
+        self.frontier = Maturity()
+        self.schedule = DelayedMessages(self.now_ms, self.frontier)
 
     def waiting(self) -> list[Message]:
         return [message for message in self.messages.values() if message.waits]
@@ -92,7 +92,7 @@ class SchedulePair:
         self.frontier.reschedule(offset, due_ms)
         message.due_ms = due_ms
 
-    def pop(self) -> Due:
+    def pop(self) -> DueMessages:
         due = self.schedule.pop_due(self.now_ms)
         expected = sorted(
             (m.due_ms, m.row[0], m.row[1]) for m in self.waiting() if m.due_ms <= due.up_to_ms
@@ -162,10 +162,10 @@ class SchedulePair:
     def restart(self, chunk_size: int = 3) -> None:
         """Build the schedule anew from the disk and the state."""
         self.load = None
-        self.frontier = Frontier(self.frontier.pairs, self.frontier.exempt)
+        self.frontier = Maturity(self.frontier.pairs, self.frontier.exempt)
         changed = {o: m for o, m in self.messages.items() if m.due_ms != m.row[2]}
         twice = {o: m for o, m in self.messages.items() if m.row[2] == m.due_ms and o % 3 == 0}
-        self.schedule = Schedule(
+        self.schedule = DelayedMessages(
             self.now_ms,
             self.frontier,
             cancelled=[o for o, m in self.messages.items() if m.cancelled],

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from goq.delivery.selection.redelivery import Facts
+from goq.delivery.selection.redelivery import AttributeColumns
 from goq.storage.column_index.rows import Rows
 from tests.support.delivery.model import Message
 
@@ -65,13 +65,13 @@ class MessageLog:
                 rows = rows.due_within(due_from_ms, due_to_ms)
             yield rows
 
-    def facts(self, start: int, end: int) -> Facts:
+    def facts(self, start: int, end: int) -> AttributeColumns:
         end = min(end, self.frame(start).end)
         messages = self.messages[start:end]
         keys = [m.key for m in messages]
         expires_ms = [m.expires_ms for m in messages]
         groups = [m.only_group for m in messages]
-        return Facts(
+        return AttributeColumns(
             end,
             True,
             keys if any(keys) else None,

@@ -17,9 +17,9 @@ from goq.delivery.events.event import (
     AnyEvent,
     Cancelled,
     Cause,
+    CopyQueued,
+    CopyStored,
     Corrupted,
-    Departed,
-    Departing,
     Dropped,
     Expired,
     Extended,
@@ -37,21 +37,21 @@ from goq.delivery.events.event import (
     token_of,
 )
 from goq.delivery.group.group import Group
-from goq.delivery.group.key_locks import Fact
+from goq.delivery.group.key_locks import MessageAttributes
 from goq.delivery.group.retry_policy import RetryPolicy
 from goq.delivery.partition_state import PartitionState
-from goq.delivery.selection.redelivery import Facts
-from goq.delivery.selection.selector import Choice
+from goq.delivery.selection.redelivery import AttributeColumns
+from goq.delivery.selection.selector import Selector
 from goq.delivery.settlement import (
-    Failing,
-    Grave,
-    Settled,
+    DeadLetterTarget,
+    FailureContext,
+    Settlement,
     acknowledge,
-    expire,
+    expire_due,
     extend,
-    give_back,
+    nack,
     reject,
-    undo,
+    release_undelivered,
 )
 from goq.delivery.snapshot import snapshot_of
 from goq.model import Receipt
@@ -123,7 +123,7 @@ class Pair:
                 if offset < self.twin.end:
                     message = self.twin.messages[offset]
                     lane = state.moved.get(offset, message.lane)
-                    fact = Fact(message.key, lane, self._tenant(dispatch, message))
+                    fact = MessageAttributes(message.key, lane, self._tenant(dispatch, message))
                     if fact != (0, self.settings.default_lane, 0):
                         facts[offset] = fact
             group.start_over()
@@ -147,7 +147,7 @@ class Pair:
     def _facts_of(self, reads_max: int) -> Any:
         reads = iter(range(reads_max))
 
-        def facts_of(start: int, end: int) -> Facts | None:
+        def facts_of(start: int, end: int) -> AttributeColumns | None:
             if next(reads, None) is None:
                 return None
             facts = self.log.facts(start, end)
@@ -159,7 +159,7 @@ class Pair:
                 return self.log.facts(start, first)
             if any(o not in self.twin.corrupt for o in range(start, last)):
                 self.corrupt(start, last)
-            return Facts(min(last, facts.end), is_readable=False)
+            return AttributeColumns(min(last, facts.end), is_readable=False)
 
         return facts_of
 
@@ -181,11 +181,11 @@ class Pair:
         rows = None if is_plain else self.log.rows_of(start, end)
         self.dispatch.published(start, end, rows, self.now_ms)
 
-    def choice(self, name: str, reads_max: int = 10**6) -> Choice:
+    def choice(self, name: str, reads_max: int = 10**6) -> Selector:
         """Return the choice that a receive makes."""
         group, facts_of = self._group(name), self._facts_of(reads_max)
         ordering, lane = self.orderings.get(name, Ordering.KEY), self.settings.default_lane
-        return Choice(self.real, group, ordering, lane, self.now_ms, facts_of)
+        return Selector(self.real, group, ordering, lane, self.now_ms, facts_of)
 
     def receive(
         self, name: str, messages_max: int, visibility_ms: int, reads_max: int = 10**6
@@ -238,14 +238,14 @@ class Pair:
         assert len(set(offsets)) == len(offsets)
         if cause is Cause.TTL and self.settings.dead_letter_expired:
             self._departs(
-                Departing(
+                CopyQueued(
                     name, 0, [(s, e, 0) for s, e in ranges], cause, "", self.now_ms, "dlq", 0, 7
                 )
             )
         else:
             self.apply(Skipped(name, ranges, cause))
 
-    def _departs(self, event: Departing) -> None:
+    def _departs(self, event: CopyQueued) -> None:
         """Apply a departure; its messages are numbered behind those before."""
         offsets = [o for start, end, _ in event.spans for o in range(start, end)]
         number = self.apply(event)
@@ -257,13 +257,15 @@ class Pair:
 
     # Settling
 
-    def failing(self, delay_ms: int | None = None, reason: str = "") -> Failing:
+    def failing(self, delay_ms: int | None = None, reason: str = "") -> FailureContext:
         self.luck = (self.luck + 0.37) % 1
-        return Failing(self.now_ms, self.policy, Grave("dlq", 0, 7), self.luck, delay_ms, reason)
+        return FailureContext(
+            self.now_ms, self.policy, DeadLetterTarget("dlq", 0, 7), self.luck, delay_ms, reason
+        )
 
     def settle(
         self, how: str, name: str, receipts: list[Receipt], time_ms: int | None = None
-    ) -> Settled:
+    ) -> Settlement:
         """Settle as ``how`` says; ``time_ms`` is a delay, or for an extension the deadline."""
         settled, lost = self.twin.settle(name, receipts)
         before = canonical(self.real) if not settled else None
@@ -273,7 +275,7 @@ class Pair:
         elif how == "extend":
             answer = extend(self.real, name, receipts, time_ms or 0)
         elif how == "nack":
-            answer = give_back(self.real, name, receipts, failing)
+            answer = nack(self.real, name, receipts, failing)
         else:
             answer = reject(self.real, name, receipts, failing)
         assert answer.done == len(settled)
@@ -296,7 +298,7 @@ class Pair:
         for event in events:
             for offset, attempt in _offsets(event):
                 assert offset not in told
-                assert isinstance(event, Acked | Extended | Nacked | Expired | Dropped | Departing)
+                assert isinstance(event, Acked | Extended | Nacked | Expired | Dropped | CopyQueued)
                 told[offset] = event.token
                 _, known, _, failures, token = states[offset]
                 assert attempt in (known, 0)
@@ -316,16 +318,16 @@ class Pair:
                     assert how == "ack"
                 else:
                     assert how == "reject" or self.policy.gives_up(known)
-                    assert isinstance(event, Departing) == self.policy.dead_letters
+                    assert isinstance(event, CopyQueued) == self.policy.dead_letters
                     assert event.cause == how + "ed"
-            if isinstance(event, Departing):
+            if isinstance(event, CopyQueued):
                 self._departs(event)
                 self._check_histories(event, states)
             else:
                 self.apply(event)
         assert told == settled
 
-    def _check_histories(self, event: Departing, states: dict[int, State]) -> None:
+    def _check_histories(self, event: CopyQueued, states: dict[int, State]) -> None:
         departure = list(self.real.outbox.departures.values())[-1]
         covered = sorted(o for start, end, _ in departure.histories for o in range(start, end))
         assert covered == sorted(o for o, _ in _offsets(event))
@@ -341,9 +343,9 @@ class Pair:
         plain_ms = min(self.policy.initial_ms * 2 ** (attempt - 1), self.policy.max_ms)
         assert abs(wait_ms - plain_ms) <= plain_ms * self.policy.jitter + 1
 
-    def undo(self, name: str, token: int, spans: list[tuple[int, int, int]]) -> None:
+    def release_undelivered(self, name: str, token: int, spans: list[tuple[int, int, int]]) -> None:
         """Give back what never left: it counts as no attempt."""
-        event = undo(self.real, name, token, spans, self.now_ms)
+        event = release_undelivered(self.real, name, token, spans, self.now_ms)
         states = self.twin.states(name)
         given = [o for s, e, _ in spans for o in range(s, e) if self.twin.held(name, token, o)]
         assert (event is not None) == bool(given)
@@ -374,9 +376,9 @@ class Pair:
             }
             for name in self.twin.groups
         }
-        for events in expire(self.real, self.now_ms, lambda _group: self.failing()):
+        for events in expire_due(self.real, self.now_ms, lambda _group: self.failing()):
             for event in events:
-                assert isinstance(event, Expired | Departing | Dropped)
+                assert isinstance(event, Expired | CopyQueued | Dropped)
                 found = dict.fromkeys((o for o, _ in _offsets(event)), event.token)
                 expired[event.group].update(found)
                 self._carry_out(event.group, [event], found, None, "expir")
@@ -432,7 +434,7 @@ class Pair:
         if self.departures:
             number = next(iter(self.departures))
             del self.departures[number]
-            self.apply(Departed(number, 0))
+            self.apply(CopyStored(number, 0))
 
     # What happens to groups and to the log
 
@@ -604,5 +606,5 @@ def _offsets(event: AnyEvent) -> list[tuple[int, int]]:
     """Return offsets and attempts; 0 where the event says none."""
     if isinstance(event, Acked | Extended):
         return [(o, 0) for start, end in event.ranges for o in range(start, end)]
-    assert isinstance(event, Nacked | Expired | Dropped | Departing)
+    assert isinstance(event, Nacked | Expired | Dropped | CopyQueued)
     return [(o, attempt) for start, end, attempt in event.spans for o in range(start, end)]

@@ -1,6 +1,7 @@
 """A naive twin of ready queues and turns: lists of messages, and a referee for each group.
 
-The referee is the source that ``Turns`` offers messages to. It knows from its lists what should
+The referee is the source that ``FairScheduler`` offers messages to. It knows from its lists what
+should
 be offered and checks each offer: the right messages of the queue, each once, the lane that is due,
 no tenant passed over for more than a round, no cap overrun; and that a call which returns with
 less than it was asked for left nothing behind. It takes, skips and refuses at random.
@@ -16,9 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from goq.delivery.queues.fair_scheduler import Turns
-from goq.delivery.queues.policy import Policy, Tenants
-from goq.delivery.queues.ready_queues import Ready
+from goq.delivery.queues.fair_scheduler import FairScheduler
+from goq.delivery.queues.policy import SchedulingPolicy, TenantNumbers
+from goq.delivery.queues.ready_queues import ReadyQueues
 
 TENANTS = ["", "a", "b", "c", "d"]
 
@@ -31,9 +32,11 @@ class Entry(NamedTuple):
 class Referee:
     """One group: a source with opinions."""
 
-    def __init__(self, world: World, policy: Policy, floor: int, rng: random.Random) -> None:
+    def __init__(
+        self, world: World, policy: SchedulingPolicy, floor: int, rng: random.Random
+    ) -> None:
         self.world, self.policy, self.rng, self.floor = world, policy, rng, floor
-        self.turns = Turns(world.ready, world.tenants, policy, floor_offset=floor)
+        self.turns = FairScheduler(world.ready, world.tenants, policy, floor_offset=floor)
         self.next_index: Counter[tuple[int, int]] = Counter()
         self.skipped: set[int] = set()
         self.out: Counter[int] = Counter()
@@ -166,9 +169,9 @@ class World:
     """A partition with its groups; every step is done to both."""
 
     def __init__(self) -> None:
-        self.tenants = Tenants()
+        self.tenants = TenantNumbers()
         self.numbers = [self.tenants.number(name) for name in TENANTS]
-        self.ready = Ready()
+        self.ready = ReadyQueues()
         self.queues: dict[tuple[int, int], list[Entry]] = defaultdict(list)
         self.groups: list[Referee] = []
         self.delayed: list[int] = []
@@ -204,7 +207,7 @@ class World:
         offsets, lanes, tenants = np.array(rows, dtype=np.int64).reshape(-1, 3).T
         self.ready.add_rows(offsets, lanes.astype(np.uint8), tenants.astype(np.uint32), self.now_ms)
 
-    def join(self, policy: Policy, rng: random.Random) -> None:
+    def join(self, policy: SchedulingPolicy, rng: random.Random) -> None:
         floor = rng.randint(self.ready.complete_from, max(self.end, self.ready.complete_from))
         self.groups.append(Referee(self, policy, floor, rng))
 
@@ -281,8 +284,8 @@ def _step_of_group(group: Referee, rng: random.Random) -> None:
         group.take(rng.choice([1, 1, 2, 5, 20]), rng.choice([0, 1, 3, 1000]))
 
 
-def random_policy(rng: random.Random) -> Policy:
-    return Policy(
+def random_policy(rng: random.Random) -> SchedulingPolicy:
+    return SchedulingPolicy(
         lane_weights=rng.choice([None, None, (), (8, 3, 1)]),
         starvation_ms=rng.choice([None, None, 500, 3000]),
         tenant_weights=rng.choice([{}, {"a": 3.0, "b": 0.4, "": 1.5}]),

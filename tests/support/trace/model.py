@@ -24,7 +24,7 @@ from goq.broker.topic.publisher import RoutedMessage
 from goq.broker.topic.topic import ReceiveRequest, Topic
 from goq.broker.trace.trace import TracedStep
 from goq.clock import ManualClock
-from goq.delivery.settlement import Settled, acknowledge, extend, give_back, reject
+from goq.delivery.settlement import Settlement, acknowledge, extend, nack, reject
 from goq.errors import Conflict
 from goq.model import Message, MessageId, Receipt
 from tests.support.broker.harness import leased, quiet, until
@@ -253,13 +253,13 @@ class TraceTwin:
         delay_ms = self.chance.choice((None, 0, 700))
         deadline_ms = self.clock.wall_ms() + 900
 
-        def decide(partition: Partition, some: list[Receipt]) -> Settled:
+        def decide(partition: Partition, some: list[Receipt]) -> Settlement:
             if verb == "ack":
                 return acknowledge(partition.state, group, some)
             if verb == "extend":
                 return extend(partition.state, group, some, deadline_ms)
             failing = partition.failing(group, delay_ms=delay_ms, reason=reason)
-            return (give_back if verb == "nack" else reject)(partition.state, group, some, failing)
+            return (nack if verb == "nack" else reject)(partition.state, group, some, failing)
 
         receipts = [Receipt(0, standing.held[o].token, o, o + 1) for o in chosen]
         done, lost = await topic.settle(group, receipts, decide)

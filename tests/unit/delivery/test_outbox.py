@@ -1,27 +1,28 @@
 from __future__ import annotations
 
-from goq.delivery.dedup.producer_state import ProducerTable
+from goq.delivery.dedup.producer_table import ProducerTable
 from goq.delivery.events.event import (
     Cause,
-    Departed,
-    Departing,
+    CopyQueued,
+    CopyStored,
     Failure,
     Leased,
     Nacked,
-    SnapshotDeparture,
+    SnapshotOutboxEntry,
     Truncated,
     epoch_of,
     token_of,
 )
+from goq.delivery.events.frame_codec import event_weight
 from goq.delivery.outbox import LOST
 from goq.delivery.partition_state import PartitionState
-from goq.delivery.snapshot import snapshot_of, weight_of
+from goq.delivery.snapshot import snapshot_of
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.header import FrameHeader, parse_header
 
 
-def leaving(*spans: tuple[int, int, int], token: int = 0, group: str = "g") -> Departing:
-    return Departing(group, token, list(spans), Cause.TTL, "", 5, "t.dlq", 0, 77)
+def leaving(*spans: tuple[int, int, int], token: int = 0, group: str = "g") -> CopyQueued:
+    return CopyQueued(group, token, list(spans), Cause.TTL, "", 5, "t.dlq", 0, 77)
 
 
 def state_of(end_offset: int) -> PartitionState:
@@ -45,7 +46,7 @@ def test_departures_are_numbered_on_through_a_snapshot() -> None:
     state = state_of(20)
     state.apply(leaving((0, 3, 1)), 1, 9)
     state.apply(leaving((5, 7, 1)), 2, 9)
-    state.apply(Departed(token_of(9, 1), 0), 3, 9)
+    state.apply(CopyStored(token_of(9, 1), 0), 3, 9)
     state = restored(state)
     state.apply(leaving((9, 10, 1)), 4, 10)
     assert [(epoch_of(d.number), d.first_sequence) for d in state.outbox.departures.values()] == [
@@ -83,7 +84,7 @@ def test_a_message_that_expires_while_it_waits_for_a_retry_leaves_with_its_past(
 
 def test_a_departure_of_many_runs_weighs_as_much_in_a_snapshot() -> None:
     event = leaving(*[(2 * n, 2 * n + 1, 1) for n in range(1000)])
-    assert weight_of(SnapshotDeparture(1, 0, event, [])) > 1000
+    assert event_weight(SnapshotOutboxEntry(1, 0, event, [])) > 1000
 
 
 def test_a_table_tells_how_far_a_producer_is_and_where_its_messages_lie() -> None:

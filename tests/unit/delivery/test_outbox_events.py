@@ -2,16 +2,16 @@ from __future__ import annotations
 
 import msgspec
 
-from goq.delivery.events.event import Cause, Departed, Departing, token_of
+from goq.delivery.events.event import Cause, CopyQueued, CopyStored, token_of
 from goq.delivery.partition_state import PartitionState
 from goq.delivery.snapshot import snapshot_of
 
 
-def departing(*spans: tuple[int, int, int], partition: int = 0, group: str = "g") -> Departing:
-    return Departing(group, 0, list(spans), Cause.TTL, "", 5, "t.dlq", partition, 77)
+def departing(*spans: tuple[int, int, int], partition: int = 0, group: str = "g") -> CopyQueued:
+    return CopyQueued(group, 0, list(spans), Cause.TTL, "", 5, "t.dlq", partition, 77)
 
 
-def state_with(*events: Departing) -> PartitionState:
+def state_with(*events: CopyQueued) -> PartitionState:
     state = PartitionState()
     state.extend_to(100)
     for sequence, event in enumerate(events):
@@ -40,8 +40,8 @@ def test_the_first_producer_stays_that_of_the_partition() -> None:
 
 def test_what_arrived_is_gone_and_its_numbers_are_not_given_again() -> None:
     state = state_with(departing((0, 2, 0)))
-    state.apply(Departed(token_of(1, 0), 40), 1, 1)
-    state.apply(Departed(token_of(1, 0), 40), 2, 1)
+    state.apply(CopyStored(token_of(1, 0), 40), 1, 1)
+    state.apply(CopyStored(token_of(1, 0), 40), 2, 1)
     assert not state.outbox.departures
     state.apply(departing((2, 3, 0)), 3, 1)
     assert [d.first_sequence for d in state.outbox.departures.values()] == [2]
@@ -49,7 +49,7 @@ def test_what_arrived_is_gone_and_its_numbers_are_not_given_again() -> None:
 
 def test_a_snapshot_keeps_what_is_under_way_and_the_numbers() -> None:
     state = state_with(departing((0, 2, 0)), departing((2, 3, 0)))
-    state.apply(Departed(token_of(1, 0), 40), 2, 1)
+    state.apply(CopyStored(token_of(1, 0), 40), 2, 1)
     fresh = PartitionState()
     for event in snapshot_of(state, 0):
         fresh.apply(event, 0, 0)

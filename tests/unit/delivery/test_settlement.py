@@ -5,7 +5,7 @@ import pytest
 from goq.delivery.events.event import (
     Acked,
     Cause,
-    Departing,
+    CopyQueued,
     Dropped,
     Expired,
     Leased,
@@ -16,14 +16,14 @@ from goq.delivery.events.event import (
 from goq.delivery.group.retry_policy import RetryPolicy
 from goq.delivery.partition_state import PartitionState
 from goq.delivery.settlement import (
-    Failing,
-    Grave,
+    DeadLetterTarget,
+    FailureContext,
     acknowledge,
-    expire,
+    expire_due,
     extend,
-    give_back,
+    nack,
     reject,
-    undo,
+    release_undelivered,
 )
 from goq.model import Receipt
 
@@ -37,9 +37,9 @@ def leased(*spans: Span) -> PartitionState:
     return state
 
 
-def failing(**policy: object) -> Failing:
+def failing(**policy: object) -> FailureContext:
     made = RetryPolicy(**{"jitter": 0.0, **policy})  # type: ignore[arg-type]
-    return Failing(500, made, Grave("t.dlq", 3, 9), 0.5, reason="busy")
+    return FailureContext(500, made, DeadLetterTarget("t.dlq", 3, 9), 0.5, reason="busy")
 
 
 def receipt(start: int, end: int, token: int = TOKEN) -> Receipt:
@@ -69,23 +69,23 @@ def test_an_extension_gives_only_the_named_messages_another_deadline() -> None:
     state.apply(event, 1, 1)
     parts = [(p.start, p.end, p.time_ms) for p in state.groups["g"].leases[TOKEN].parts]
     assert parts == [(0, 1, 1000), (1, 3, 2000), (3, 4, 1000)]
-    (events,) = expire(state, 1000, lambda _group: failing())
+    (events,) = expire_due(state, 1000, lambda _group: failing())
     assert [e.spans for e in events if isinstance(e, Expired)] == [[(0, 1, 1), (3, 4, 1)]]
 
 
 def test_attempts_wait_their_own_time_and_the_last_one_is_given_up() -> None:
     state = leased((0, 2, 1), (2, 4, 2), (4, 6, 3))
-    events = give_back(state, "g", [receipt(0, 6)], failing(attempts_max=3)).events
+    events = nack(state, "g", [receipt(0, 6)], failing(attempts_max=3)).events
     assert events == [
         Nacked("g", TOKEN, [(0, 2, 1)], 1500, "busy", 500),
         Nacked("g", TOKEN, [(2, 4, 2)], 2500, "busy", 500),
-        Departing("g", TOKEN, [(4, 6, 3)], Cause.NACKED, "busy", 500, "t.dlq", 3, 9),
+        CopyQueued("g", TOKEN, [(4, 6, 3)], Cause.NACKED, "busy", 500, "t.dlq", 3, 9),
     ]
 
 
 def test_a_delay_that_was_asked_for_counts_instead_of_the_backoff() -> None:
     asked = failing()._replace(delay_ms=7)
-    (event,) = give_back(leased((0, 2, 1)), "g", [receipt(0, 2)], asked).events
+    (event,) = nack(leased((0, 2, 1)), "g", [receipt(0, 2)], asked).events
     assert isinstance(event, Nacked)
     assert event.due_ms == 507
 
@@ -93,15 +93,15 @@ def test_a_delay_that_was_asked_for_counts_instead_of_the_backoff() -> None:
 @pytest.mark.parametrize("keeps", [True, False])
 def test_what_is_rejected_becomes_a_dead_letter_if_the_group_keeps_any(keeps: bool) -> None:
     (event,) = reject(leased((0, 2, 1)), "g", [receipt(0, 2)], failing(dead_letters=keeps)).events
-    assert isinstance(event, Departing if keeps else Dropped)
+    assert isinstance(event, CopyQueued if keeps else Dropped)
     assert event.cause is Cause.REJECTED
     assert event.spans == [(0, 2, 1)]
 
 
 def test_what_never_left_the_node_counts_as_no_attempt() -> None:
     state = leased((0, 4, 2))
-    event = undo(state, "g", TOKEN, [(1, 3, 2)], 700)
+    event = release_undelivered(state, "g", TOKEN, [(1, 3, 2)], 700)
     assert event == Nacked("g", TOKEN, [(1, 3, 1)], 700, "", 700)
     state.apply(event, 1, 1)
     assert [(p.start, p.attempt, p.failures) for p in state.groups["g"].retries] == [(1, 1, ())]
-    assert undo(state, "g", TOKEN, [(1, 3, 2)], 700) is None
+    assert release_undelivered(state, "g", TOKEN, [(1, 3, 2)], 700) is None

@@ -17,7 +17,7 @@ from goq.broker.events.replay import read_events
 from goq.broker.group.state_at_time import replayed_to
 from goq.broker.partition.partition import Partition
 from goq.clock import ManualClock
-from goq.delivery.dedup.producer_state import ProducerTable
+from goq.delivery.dedup.producer_table import ProducerTable
 from goq.delivery.events.event import SNAPSHOT_PARTS, SnapshotEnded, SnapshotStarted
 from goq.delivery.partition_state import PartitionState
 from goq.errors import GroupNotFound, HistoryNotRetained, MessageNotFound

@@ -17,7 +17,7 @@ from goq.broker.runtime.metrics import Histogram, TopicStats
 from goq.clock import ManualClock
 from goq.config.topic import Fsync
 from goq.delivery.dedup.dedup_window import DedupWindow
-from goq.delivery.dedup.producer_state import ProducerTable
+from goq.delivery.dedup.producer_table import ProducerTable
 from goq.errors import (
     GoqError,
     OutOfOrderSequence,

@@ -18,7 +18,7 @@ from goq.broker.runtime.metrics import Histogram, TopicStats
 from goq.broker.topic.topic import Leadership, Topic
 from goq.clock import ManualClock
 from goq.delivery.dedup.dedup_window import DedupWindow
-from goq.delivery.dedup.producer_state import ProducerTable
+from goq.delivery.dedup.producer_table import ProducerTable
 from goq.errors import NotLeader, OutOfOrderSequence, ShuttingDown, TooManyRequests, Unavailable
 from goq.frame.encoder import ProducerMark
 from goq.storage.disk import RealDisk

@@ -19,7 +19,7 @@ from goq.broker.outbox.dead_letter_headers import read_dead_letter
 from goq.broker.partition.partition import LeasedBatch, Partition
 from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
-from goq.delivery.settlement import Settled, reject
+from goq.delivery.settlement import Settlement, reject
 from goq.errors import StorageFull
 from goq.frame.encoder import Columns, encode_frame
 from goq.frame.view import FrameView
@@ -45,7 +45,7 @@ ALL = Taking(Wanted(), (-1, -1), 10_000)
 
 
 async def reject_all(topic: Topic, found: list[LeasedBatch], reason: str = "bad") -> int:
-    def decide(partition: Partition, some: list[Receipt]) -> Settled:
+    def decide(partition: Partition, some: list[Receipt]) -> Settlement:
         return reject(partition.state, "g", some, partition.failing("g", reason=reason))
 
     done, _ = await topic.settle("g", receipts(found), decide)

@@ -17,7 +17,7 @@ from goq.broker.topic.topic import Topic
 from goq.broker.trace.trace import Trace
 from goq.broker.trace.tracer import Tracing
 from goq.clock import ManualClock
-from goq.delivery.settlement import Settled, reject
+from goq.delivery.settlement import Settlement, reject
 from goq.errors import MessageNotFound, TopicNotFound
 from goq.model import Message, MessageId, Receipt
 from tests.support.broker.harness import (
@@ -213,7 +213,7 @@ def test_a_damaged_message_has_the_steps_that_its_events_tell(tmp_path: Path) ->
 
 
 async def reject_all(topic: Topic, group: str, count: int) -> None:
-    def decide(partition: Partition, some: list[Receipt]) -> Settled:
+    def decide(partition: Partition, some: list[Receipt]) -> Settlement:
         return reject(partition.state, group, some, partition.failing(group))
 
     found = await topic.receive(group, options(count))

@@ -13,7 +13,7 @@ from goq import limits
 from goq.broker.events.index import SpanIndex
 from goq.broker.events.search import Events, timeline_of
 from goq.clock import ManualClock
-from goq.delivery.trace.steps import Published, Step
+from goq.delivery.trace.steps import PublishRecord, Step
 from goq.delivery.trace.timeline import Timeline
 from goq.storage.disk import RealDisk
 from goq.storage.log.log import Log, LogConfig
@@ -40,7 +40,7 @@ def live(path: Path, seed: int) -> Path:
     return path / "topics" / TOPIC / "0"
 
 
-def published(partition: Path) -> list[Published]:
+def published(partition: Path) -> list[PublishRecord]:
     log = Log.open(partition / "messages", RealDisk())
     found = []
     for view in log.reader.read(0, log.end_offset).frames:
@@ -48,12 +48,12 @@ def published(partition: Path) -> list[Published]:
         for offset, message in enumerate(
             view.messages(0, header.message_count), header.base_offset
         ):
-            found.append(Published(offset, header.append_time_us, message.deliver_at_ms))
+            found.append(PublishRecord(offset, header.append_time_us, message.deliver_at_ms))
     log.close()
     return found
 
 
-def timelines(partition: Path, messages: list[Published]) -> list[Timeline]:
+def timelines(partition: Path, messages: list[PublishRecord]) -> list[Timeline]:
     disk = RealDisk()
     log = Log.open(partition / "events", disk, NEVER)
     try:

@@ -20,9 +20,9 @@ from goq.delivery.events.event import (
     AnyEvent,
     Cancelled,
     Cause,
+    CopyQueued,
+    CopyStored,
     Corrupted,
-    Departed,
-    Departing,
     Dropped,
     Expired,
     Extended,
@@ -35,8 +35,8 @@ from goq.delivery.events.event import (
     Rescheduled,
     Reset,
     Skipped,
-    SnapshotDeparture,
     SnapshotEnded,
+    SnapshotOutboxEntry,
     SnapshotStarted,
     Span,
     Trimmed,
@@ -45,7 +45,7 @@ from goq.delivery.events.event import (
 )
 from goq.delivery.events.frame_codec import StoredEvent, encode_event_frame
 from goq.delivery.outbox import Outbox
-from goq.delivery.trace.steps import Published
+from goq.delivery.trace.steps import PublishRecord
 from goq.delivery.trace.timeline import Timeline
 from goq.storage.log.log import Log, LogConfig
 from goq.storage.log.segment import SPANS_SUFFIX
@@ -73,14 +73,14 @@ class History:
         self.chance = random.Random(seed)
         self.disk = SimulatedDisk()
         self.stored: list[StoredEvent] = []
-        self.leaving: dict[int, Departing] = {}
+        self.leaving: dict[int, CopyQueued] = {}
         self.log = Log.open(FOLDER, self.disk, NEVER)
         self._index()
 
     def _index(self) -> None:
         outbox = Outbox()
         for number, event in self.leaving.items():
-            outbox.restore_departure(SnapshotDeparture(number, 0, event, []))
+            outbox.restore_departure(SnapshotOutboxEntry(number, 0, event, []))
         self.live = LiveSpans(self.log, outbox, EPOCH, self.disk, AtOnce())
 
     def reopen(self) -> None:
@@ -92,7 +92,7 @@ class History:
         events = [self._event() for _ in range(self.chance.randint(1, 5))]
         sequence = self.log.end_offset
         for number, event in enumerate(events, sequence):
-            if isinstance(event, Departing):
+            if isinstance(event, CopyQueued):
                 self.leaving[token_of(EPOCH, number)] = event
         view = encode_event_frame(events)
         self.live.recorded(events, view.header.frame_bytes, None)  # type: ignore[arg-type]
@@ -103,7 +103,7 @@ class History:
         events: list[AnyEvent] = [SnapshotStarted(0, 0, [])]
         if self.chance.random() < 0.8:
             for number, event in self.leaving.items():
-                events.append(SnapshotDeparture(number, 0, event, []))
+                events.append(SnapshotOutboxEntry(number, 0, event, []))
             events.append(SnapshotEnded())
         self.live.snapshot_recorded(len(events), begins_segment=bool(self.log.active.size_bytes))
         self._append(events, roll=True)
@@ -149,7 +149,7 @@ class History:
             Corrupted(offset, offset + 3, "bad"),
             Moved(offset, 2),
             Rescheduled(offset, time_ms),
-            Departing(group, 0, spans, Cause.REJECTED, "", 1, "t.dlq", 0, 7),
+            CopyQueued(group, 0, spans, Cause.REJECTED, "", 1, "t.dlq", 0, 7),
         ]
         if self.chance.random() < 0.1:
             some = [
@@ -162,7 +162,7 @@ class History:
         if self.leaving and self.chance.random() < 0.2:
             number = self.chance.choice(list(self.leaving))
             del self.leaving[number]
-            return Departed(number, self.chance.randrange(OFFSETS))
+            return CopyStored(number, self.chance.randrange(OFFSETS))
         return self.chance.choice(some)
 
     def check(self, spans: SpanIndex, live: Any) -> None:
@@ -170,7 +170,7 @@ class History:
         for _ in range(25):
             offset = self.chance.randrange(OFFSETS)
             due_ms = self.chance.choice((0, 5, 40))
-            published = Published(offset, 0, due_ms) if self.chance.random() < 0.8 else None
+            published = PublishRecord(offset, 0, due_ms) if self.chance.random() < 0.8 else None
             all_of_it = Timeline(offset, published)
             for each in self.stored:
                 if published is not None and isinstance(each.event, Trimmed):

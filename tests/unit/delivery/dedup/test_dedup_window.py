@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from goq.delivery.dedup import dedup_window as dedup
-from goq.delivery.dedup.dedup_window import DedupRows, DedupWindow, Original
+from goq.delivery.dedup.dedup_window import DedupWindow, Original, StoredDedupIds
 from goq.delivery.dedup.id_table import IdTable, Mixer
 
 WINDOW_US = 1_000
@@ -60,7 +60,9 @@ class Pair:
         """Rebuild the window from the log, in so many pieces, the newest first."""
         self.window = self.fresh()
         rows = [
-            DedupRows(np.array([o for _, o, _ in some], np.int64), ids_of(*(n for n, _, _ in some)))
+            StoredDedupIds(
+                np.array([o for _, o, _ in some], np.int64), ids_of(*(n for n, _, _ in some))
+            )
             for some in (self.log[i::1][:size] for i, size in _cuts(len(self.log), pieces))
         ]
         newest_us = max([self.now_us, *(t for _, _, t in self.log)])
@@ -117,7 +119,7 @@ def test_an_id_is_a_repetition_up_to_the_last_microsecond_of_the_window() -> Non
 def test_no_window_keeps_nothing() -> None:
     window = DedupWindow(None, time_of=lambda _offset: None, factors=FACTORS)
     window.add(ids_of(1), np.array([5]), 10**15)
-    window.restore([DedupRows(np.array([5]), ids_of(1))], 10**15)
+    window.restore([StoredDedupIds(np.array([5]), ids_of(1))], 10**15)
     assert window.find(ids_of(1), 10**15) == {}
     assert len(window) == 0
     window.configure(WINDOW_US)
@@ -129,14 +131,14 @@ def test_no_window_keeps_nothing() -> None:
 
 def test_an_original_that_is_gone_from_the_log_makes_no_repetition() -> None:
     window = DedupWindow(WINDOW_US, time_of=lambda _offset: None, factors=FACTORS)
-    window.restore([DedupRows(np.array([5]), ids_of(1))], 10**15)
+    window.restore([StoredDedupIds(np.array([5]), ids_of(1))], 10**15)
     assert window.find(ids_of(1), 10**15) == {}
 
 
 def test_rows_without_an_id_are_not_restored() -> None:
     window = DedupWindow(WINDOW_US, time_of=lambda _offset: 10**15, factors=FACTORS)
     ids = np.array([[0, 0], [0, 1], [1, 0]], np.uint64)
-    window.restore([DedupRows(np.array([5, 6, 7]), ids)], 10**15)
+    window.restore([StoredDedupIds(np.array([5, 6, 7]), ids)], 10**15)
     assert len(window) == 2
     assert window.find(ids[1:], 10**15) == {0: Original(6, 10**15), 1: Original(7, 10**15)}
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from goq import limits
-from goq.delivery.dedup.producer_state import ProducerTable
+from goq.delivery.dedup.producer_table import ProducerTable
 from goq.delivery.events.event import SnapshotProducers, decode_events, encode_events
 from goq.errors import OutOfOrderSequence, ProducerFenced
 from goq.frame.encoder import Columns, ProducerMark, encode_frame, named_producer

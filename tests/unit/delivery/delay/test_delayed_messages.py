@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from goq.delivery.delay.delayed_messages import Load, Schedule
-from goq.delivery.delay.maturity import Frontier
+from goq.delivery.delay.delayed_messages import DelayedMessages, LoadRequest
+from goq.delivery.delay.maturity import Maturity
 from goq.limits import SCHEDULE_HORIZON_MS as HORIZON_MS
 from tests.support.delivery.delay_model import SchedulePair
 from tests.support.memory import memory_of
@@ -120,7 +120,7 @@ TestSchedules.settings = settings(
 
 
 def test_what_is_due_before_the_horizon_is_in_memory_and_the_rest_is_counted() -> None:
-    schedule = Schedule(NOW_MS, Frontier())
+    schedule = DelayedMessages(NOW_MS, Maturity())
     due = [NOW_MS + HORIZON_MS - 1, NOW_MS + HORIZON_MS, NOW_MS + HORIZON_MS + 1]
     schedule.add([0, 1, 2], [0, 0, 0], due, NOW_MS)
     assert len(schedule._wheel) == 1
@@ -128,13 +128,13 @@ def test_what_is_due_before_the_horizon_is_in_memory_and_the_rest_is_counted() -
 
 
 def test_a_window_is_wanted_when_half_of_the_horizon_is_left() -> None:
-    schedule = Schedule(NOW_MS, Frontier())
+    schedule = DelayedMessages(NOW_MS, Maturity())
     schedule.add([7], [0], [NOW_MS + 2 * HORIZON_MS], NOW_MS)
     then_ms = NOW_MS + HORIZON_MS // 2
     assert schedule.next_ms() == then_ms
     assert schedule.load_wanted(then_ms - 1) is None
     load = schedule.load_wanted(then_ms)
-    assert load == Load(NOW_MS + HORIZON_MS, then_ms + HORIZON_MS, 8)
+    assert load == LoadRequest(NOW_MS + HORIZON_MS, then_ms + HORIZON_MS, 8)
     assert schedule.load_wanted(then_ms) is None  # it is under way
     schedule.loaded(load.to_ms, [], [], [])
     assert schedule.load_wanted(then_ms) is None
@@ -142,7 +142,7 @@ def test_a_window_is_wanted_when_half_of_the_horizon_is_left() -> None:
 
 
 def test_nothing_is_read_when_nothing_is_on_the_disk_only() -> None:
-    schedule = Schedule(NOW_MS, Frontier())
+    schedule = DelayedMessages(NOW_MS, Maturity())
     late_ms = NOW_MS + 100 * HORIZON_MS
     assert schedule.load_wanted(late_ms) is None
     schedule.add([0], [0], [late_ms + 5], late_ms)
@@ -152,7 +152,7 @@ def test_nothing_is_read_when_nothing_is_on_the_disk_only() -> None:
 
 
 def test_a_jump_past_the_horizon_matures_nothing_beyond_it_before_it_was_read() -> None:
-    schedule = Schedule(NOW_MS, Frontier())
+    schedule = DelayedMessages(NOW_MS, Maturity())
     far_ms = NOW_MS + 30 * 24 * HOUR_MS
     schedule.add([0, 1], [4, 5], [NOW_MS + 10, far_ms], NOW_MS)
     due = schedule.pop_due(far_ms + 1)
@@ -168,7 +168,7 @@ def test_a_jump_past_the_horizon_matures_nothing_beyond_it_before_it_was_read() 
 
 @pytest.mark.parametrize("read_too", [False, True])
 def test_what_is_published_into_a_window_that_is_being_read_comes_once(read_too: bool) -> None:
-    schedule = Schedule(NOW_MS, Frontier())
+    schedule = DelayedMessages(NOW_MS, Maturity())
     first_ms = NOW_MS + HORIZON_MS + 5
     schedule.add([0], [0], [first_ms], NOW_MS)
     then_ms = NOW_MS + HORIZON_MS // 2
@@ -183,7 +183,7 @@ def test_what_is_published_into_a_window_that_is_being_read_comes_once(read_too:
 
 @pytest.mark.parametrize("read_too", [False, True])
 def test_a_reading_that_failed_is_asked_for_again_as_it_was(read_too: bool) -> None:
-    schedule = Schedule(NOW_MS, Frontier())
+    schedule = DelayedMessages(NOW_MS, Maturity())
     first_ms = NOW_MS + HORIZON_MS + 5
     schedule.add([0], [0], [first_ms], NOW_MS)
     then_ms = NOW_MS + HORIZON_MS // 2
@@ -198,7 +198,7 @@ def test_a_reading_that_failed_is_asked_for_again_as_it_was(read_too: bool) -> N
 
 
 def test_the_horizon_stays_while_a_window_is_read_though_its_messages_were_cancelled() -> None:
-    schedule = Schedule(NOW_MS, Frontier())
+    schedule = DelayedMessages(NOW_MS, Maturity())
     far_ms = NOW_MS + HORIZON_MS + 5
     schedule.add([0], [0], [far_ms], NOW_MS)
     load = schedule.load_wanted(NOW_MS + HORIZON_MS // 2)
@@ -214,7 +214,7 @@ def test_the_horizon_stays_while_a_window_is_read_though_its_messages_were_cance
 
 
 def test_what_lies_in_a_window_that_is_being_read_wakes_nobody_in_vain() -> None:
-    schedule = Schedule(NOW_MS, Frontier())
+    schedule = DelayedMessages(NOW_MS, Maturity())
     far_ms = NOW_MS + HORIZON_MS + 5
     schedule.add([0], [0], [far_ms], NOW_MS)
     assert schedule.load_wanted(NOW_MS + HORIZON_MS // 2) is not None
@@ -224,7 +224,7 @@ def test_what_lies_in_a_window_that_is_being_read_wakes_nobody_in_vain() -> None
 
 
 def test_what_was_not_asked_for_is_refused() -> None:
-    schedule = Schedule(NOW_MS, Frontier())
+    schedule = DelayedMessages(NOW_MS, Maturity())
     with pytest.raises(ValueError, match="nothing is to be loaded"):
         schedule.loaded(NOW_MS + 2 * HORIZON_MS, [], [], [])
     schedule.add([0], [0], [NOW_MS + 3 * HORIZON_MS], NOW_MS)
@@ -269,7 +269,7 @@ def test_a_message_with_another_time_comes_then_and_once(
 
 
 def test_messages_that_wait_far_off_cost_no_memory() -> None:
-    schedule = Schedule(NOW_MS, Frontier())
+    schedule = DelayedMessages(NOW_MS, Maturity())
     offsets = np.arange(10_000, dtype=np.int64)
     schedule.add(offsets, offsets, NOW_MS + 2 * HORIZON_MS + offsets, NOW_MS)
     with memory_of("goq/delivery") as held_bytes:
@@ -285,7 +285,7 @@ def test_messages_that_wait_far_off_cost_no_memory() -> None:
 
 
 def test_cancelling_a_far_message_twice_counts_once() -> None:
-    schedule = Schedule(NOW_MS, Frontier())
+    schedule = DelayedMessages(NOW_MS, Maturity())
     due_ms = NOW_MS + 5 * HORIZON_MS
     schedule.add([0, 1], [0, 0], [due_ms, due_ms], NOW_MS)
     schedule.cancel(0, due_ms)
@@ -294,7 +294,7 @@ def test_cancelling_a_far_message_twice_counts_once() -> None:
 
 
 def test_offsets_that_were_remembered_for_a_window_are_forgotten_with_it() -> None:
-    schedule = Schedule(NOW_MS, Frontier())
+    schedule = DelayedMessages(NOW_MS, Maturity())
     due_ms = NOW_MS + HORIZON_MS + 5
     offsets = list(range(100))
     schedule.add(offsets, offsets, [due_ms] * 100, NOW_MS)
@@ -313,7 +313,7 @@ def test_offsets_that_were_remembered_for_a_window_are_forgotten_with_it() -> No
 
 def test_rows_that_matured_while_the_clock_was_ahead_do_not_come_again() -> None:
     ahead_ms = NOW_MS + 40 * HOUR_MS
-    schedule = Schedule(NOW_MS, Frontier([(ahead_ms, 2)]))
+    schedule = DelayedMessages(NOW_MS, Maturity([(ahead_ms, 2)]))
     rows = [NOW_MS + 5, ahead_ms, ahead_ms + 1, NOW_MS + 5]
     schedule.restore([0, 1, 2, 3], [0, 0, 0, 0], [rows[0], rows[1], rows[2], rows[3]])
     assert schedule.count == 2

@@ -6,14 +6,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goq.delivery.delay.maturity import Frontier
+from goq.delivery.delay.maturity import Maturity
 
 PAIRS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=12)
 
 
 @given(PAIRS)
 def test_the_staircase_says_what_all_maturings_together_say(pairs: list[tuple[int, int]]) -> None:
-    frontier = Frontier(pairs)
+    frontier = Maturity(pairs)
     offsets, due_ms = (grid.ravel() for grid in np.meshgrid(np.arange(14), np.arange(14)))
     expected = [
         any(offset < end and due <= up_to for up_to, end in pairs)
@@ -24,18 +24,18 @@ def test_the_staircase_says_what_all_maturings_together_say(pairs: list[tuple[in
     assert asked == expected
     assert frontier.pairs == sorted(frontier.pairs, reverse=True)
     assert [end for _, end in frontier.pairs] == sorted({end for _, end in frontier.pairs})
-    assert Frontier(frontier.pairs).pairs == frontier.pairs
+    assert Maturity(frontier.pairs).pairs == frontier.pairs
 
 
 def test_a_clock_that_runs_forward_leaves_one_pair() -> None:
-    frontier = Frontier()
+    frontier = Maturity()
     for tick in range(1000):
         frontier.mature(tick, tick // 2 + 1)
     assert frontier.pairs == [(999, 500)]
 
 
 def test_a_message_published_after_the_clock_was_set_back_has_not_matured() -> None:
-    frontier = Frontier([(900, 40)])
+    frontier = Maturity([(900, 40)])
     frontier.mature(500, 60)
     assert frontier.pairs == [(900, 40), (500, 60)]
     assert frontier.has_matured(39, 900)
@@ -47,11 +47,11 @@ def test_a_message_published_after_the_clock_was_set_back_has_not_matured() -> N
 
 
 def test_a_waiting_message_given_a_time_that_is_over_matures_with_the_next_maturing() -> None:
-    frontier = Frontier([(900, 40)])
+    frontier = Maturity([(900, 40)])
     frontier.reschedule(7, 600)
     assert not frontier.has_matured(7, 600)
     assert frontier.matured(np.array([6, 7]), np.array([600, 600])).tolist() == [True, False]
-    again = Frontier(frontier.pairs, frontier.exempt)
+    again = Maturity(frontier.pairs, frontier.exempt)
     for each in (frontier, again):
         each.mature(500, 60)
         assert not each.has_matured(7, 600)
@@ -61,7 +61,7 @@ def test_a_waiting_message_given_a_time_that_is_over_matures_with_the_next_matur
 
 
 def test_a_waiting_message_given_a_later_time_again_is_no_longer_exempt() -> None:
-    frontier = Frontier([(900, 40)])
+    frontier = Maturity([(900, 40)])
     frontier.reschedule(7, 600)
     frontier.reschedule(7, 901)
     assert frontier.exempt == []
@@ -69,7 +69,7 @@ def test_a_waiting_message_given_a_later_time_again_is_no_longer_exempt() -> Non
 
 
 def test_offsets_that_are_given_to_others_have_not_matured() -> None:
-    frontier = Frontier([(900, 40), (500, 60)], exempt=[(20, 600), (45, 100)])
+    frontier = Maturity([(900, 40), (500, 60)], exempt=[(20, 600), (45, 100)])
     frontier.truncate(30)
     assert frontier.pairs == [(900, 30)]
     assert frontier.exempt == [(20, 600)]
@@ -78,6 +78,6 @@ def test_offsets_that_are_given_to_others_have_not_matured() -> None:
 
 
 def test_what_concerns_only_deleted_messages_is_forgotten() -> None:
-    frontier = Frontier([(900, 40), (500, 60)], exempt=[(20, 600), (45, 100)])
+    frontier = Maturity([(900, 40), (500, 60)], exempt=[(20, 600), (45, 100)])
     frontier.trim(40)
     assert (frontier.pairs, frontier.exempt) == ([(500, 60)], [(45, 100)])

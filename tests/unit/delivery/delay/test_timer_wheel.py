@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from goq.delivery.delay import timer_wheel as wheel_module
-from goq.delivery.delay.timer_wheel import Entries, Int64s, TimerWheel, sorted_offsets
+from goq.delivery.delay.timer_wheel import Int64s, TimerEntries, TimerWheel, sorted_offsets
 from tests.support.delivery.delay_model import HeapTwin
 from tests.support.memory import memory_of
 from tests.support.paths import DOCS
@@ -29,7 +29,7 @@ DISTANCES_MS = st.one_of(
 )
 
 
-def _listed(entries: Entries) -> list[tuple[int, int, int]]:
+def _listed(entries: TimerEntries) -> list[tuple[int, int, int]]:
     columns = (entries.due_ms, entries.offsets, entries.tags)
     return list(zip(*(column.tolist() for column in columns), strict=True))
 

@@ -16,9 +16,9 @@ from goq.delivery.events.event import (
     Cancelled,
     Cause,
     Compacted,
+    CopyQueued,
+    CopyStored,
     Corrupted,
-    Departed,
-    Departing,
     Dropped,
     Event,
     Expired,
@@ -39,8 +39,8 @@ from goq.delivery.events.event import (
     Truncated,
     token_of,
 )
-from goq.delivery.events.transitions import TRANSITIONS, State, Transition
-from goq.delivery.group.key_locks import Fact, Held
+from goq.delivery.events.transitions import TRANSITIONS, MessageState, Transition
+from goq.delivery.group.key_locks import HeldMessage, MessageAttributes
 from goq.delivery.partition_state import PartitionState
 from goq.errors import MessageNotFound
 
@@ -62,7 +62,7 @@ class Scene:
         self.state.apply(event, self.sequence, 1)
         return token_of(1, self.sequence)
 
-    def seen(self) -> State | None:
+    def seen(self) -> MessageState | None:
         partition: Any = SimpleNamespace(state=self.state, identity=("topic", 0))
         try:
             check_exists(partition, 0)
@@ -82,35 +82,35 @@ class Scene:
         return found.state
 
 
-def departing(group: str, token: int) -> Departing:
-    return Departing(group, token, [(0, 1, 1)], Cause.REJECTED, "", NOW_MS, "topic.dlq", 0, 7)
+def departing(group: str, token: int) -> CopyQueued:
+    return CopyQueued(group, token, [(0, 1, 1)], Cause.REJECTED, "", NOW_MS, "topic.dlq", 0, 7)
 
 
-def bring_to(state: State) -> Scene:
+def bring_to(state: MessageState) -> Scene:
     scene = Scene()
-    if state in (State.LEASED, State.RETRY, State.DEAD, State.DONE):
+    if state in (MessageState.LEASED, MessageState.RETRY, MessageState.DEAD, MessageState.DONE):
         scene.token = scene.apply(Leased("g", "c", DUE_MS, [(0, 1, 1)]))
-    if state is State.RETRY:
+    if state is MessageState.RETRY:
         scene.apply(Nacked("g", scene.token, [(0, 1, 1)], DUE_MS))
-    elif state is State.DEAD:
+    elif state is MessageState.DEAD:
         scene.token = scene.apply(departing("g", scene.token))
-    elif state is State.DONE:
+    elif state is MessageState.DONE:
         scene.apply(Acked("g", scene.token, [(0, 1)]))
-    elif state is State.SCHEDULED:
+    elif state is MessageState.SCHEDULED:
         scene.due_ms = DUE_MS
-    elif state is State.EXPIRED:
+    elif state is MessageState.EXPIRED:
         scene.expires_ms = NOW_MS
-    elif state is State.CANCELLED:
+    elif state is MessageState.CANCELLED:
         scene.apply(Cancelled([(0, 1)]))
-    elif state is State.BLOCKED:
+    elif state is MessageState.BLOCKED:
         scene.group.locks.lease(7)
-        scene.group.locks.hold(Held(0, Fact(7, LANE, 0), 0))
+        scene.group.locks.hold(HeldMessage(0, MessageAttributes(7, LANE, 0), 0))
     assert scene.seen() is state
     return scene
 
 
-def departing_as(row: Transition, token: int) -> Departing:
-    return departing("" if row.target is State.CANCELLED else "g", token)
+def departing_as(row: Transition, token: int) -> CopyQueued:
+    return departing("" if row.target is MessageState.CANCELLED else "g", token)
 
 
 EVENTS: dict[type[Event], Callable[[Transition, int], Event]] = {
@@ -120,14 +120,14 @@ EVENTS: dict[type[Event], Callable[[Transition, int], Event]] = {
     Expired: lambda _row, token: Expired("g", token, [(0, 1, 1)], DUE_MS),
     Extended: lambda _row, token: Extended("g", token, [(0, 1)], DUE_MS),
     Dropped: lambda _row, token: Dropped("g", token, [(0, 1, 1)], Cause.NACKED),
-    Departing: departing_as,
-    Departed: lambda _row, token: Departed(token, 0),
+    CopyQueued: departing_as,
+    CopyStored: lambda _row, token: CopyStored(token, 0),
     Skipped: lambda _row, _token: Skipped("g", [(0, 1)], Cause.TTL),
     Cancelled: lambda _row, _token: Cancelled([(0, 1)]),
     Moved: lambda _row, _token: Moved(0, 0),
     Rescheduled: lambda _row, _token: Rescheduled(0, DUE_MS + 1),
     Matured: lambda _row, _token: Matured(DUE_MS, 2),
-    Reset: lambda row, _token: Reset("g", 0 if row.target is State.READY else 1),
+    Reset: lambda row, _token: Reset("g", 0 if row.target is MessageState.READY else 1),
     GroupDeleted: lambda _row, _token: GroupDeleted("g"),
     Corrupted: lambda _row, _token: Corrupted(0, 1, "crc"),
     Repaired: lambda _row, _token: Repaired(0, 1),
@@ -145,11 +145,13 @@ CASES = [
 
 
 @pytest.mark.parametrize(("row", "source"), CASES)
-def test_an_event_makes_of_a_message_what_the_table_says(row: Transition, source: State) -> None:
+def test_an_event_makes_of_a_message_what_the_table_says(
+    row: Transition, source: MessageState
+) -> None:
     scene = bring_to(source)
-    if source is State.LEASED and row.target is State.CANCELLED:
+    if source is MessageState.LEASED and row.target is MessageState.CANCELLED:
         scene.apply(Cancelled([(0, 1)]))
-        assert scene.seen() is State.LEASED
+        assert scene.seen() is MessageState.LEASED
     assert row.event is not None
     scene.apply(EVENTS[row.event](row, scene.token))
     if row.event is Truncated:
@@ -164,40 +166,43 @@ def test_the_table_speaks_of_every_event_that_is_about_messages() -> None:
 
 
 def test_what_the_table_says_of_no_event_follows_from_the_message_the_keys_and_the_time() -> None:
-    def published(due_ms: int) -> State | None:
+    def published(due_ms: int) -> MessageState | None:
         scene = Scene()
         scene.due_ms = due_ms
         return scene.seen()
 
-    def later(source: State, expires_ms: int = 0) -> State | None:
+    def later(source: MessageState, expires_ms: int = 0) -> MessageState | None:
         scene = bring_to(source)
         scene.now_ms, scene.expires_ms = DUE_MS, expires_ms
         return scene.seen()
 
-    def met(source: State) -> State | None:
+    def met(source: MessageState) -> MessageState | None:
         scene = bring_to(source)
         scene.group.locks.lease(7)
-        scene.group.locks.hold(Held(0, Fact(7, LANE, 0), 0))
+        scene.group.locks.hold(HeldMessage(0, MessageAttributes(7, LANE, 0), 0))
         return scene.seen()
 
     assert {(row.sources, row.target) for row in TRANSITIONS if row.event is None} == {
         ((), published(0)),
         ((), published(DUE_MS)),
-        ((State.RETRY,), later(State.RETRY)),
-        ((State.READY,), met(State.READY)),
-        ((State.READY, State.BLOCKED), later(State.READY, expires_ms=NOW_MS + 1)),
+        ((MessageState.RETRY,), later(MessageState.RETRY)),
+        ((MessageState.READY,), met(MessageState.READY)),
+        (
+            (MessageState.READY, MessageState.BLOCKED),
+            later(MessageState.READY, expires_ms=NOW_MS + 1),
+        ),
     }
-    assert later(State.BLOCKED, expires_ms=NOW_MS + 1) is State.EXPIRED
+    assert later(MessageState.BLOCKED, expires_ms=NOW_MS + 1) is MessageState.EXPIRED
 
 
 def test_every_state_can_be_come_to_and_left_but_those_that_are_an_end() -> None:
-    assert {row.target for row in TRANSITIONS} == {*State, None}
-    for state in State:
+    assert {row.target for row in TRANSITIONS} == {*MessageState, None}
+    for state in MessageState:
         ways_out = {row.target for row in TRANSITIONS if state in row.sources}
         assert None in ways_out
 
 
 def test_a_message_that_was_held_back_behind_its_key_and_moved_away_is_not_blocked() -> None:
-    scene = bring_to(State.BLOCKED)
+    scene = bring_to(MessageState.BLOCKED)
     scene.apply(Moved(0, 0))
-    assert scene.seen() is State.READY
+    assert scene.seen() is MessageState.READY

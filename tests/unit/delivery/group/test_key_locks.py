@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from goq.delivery.group.key_locks import Fact, Held, KeyLocks
+from goq.delivery.group.key_locks import HeldMessage, KeyLocks, MessageAttributes
 
 
-def held(offset: int, *, key: int = 7, lane: int = 1, tenant: int = 0) -> Held:
-    return Held(offset, Fact(key, lane, tenant), 0)
+def held(offset: int, *, key: int = 7, lane: int = 1, tenant: int = 0) -> HeldMessage:
+    return HeldMessage(offset, MessageAttributes(key, lane, tenant), 0)
 
 
 def test_what_is_held_behind_a_key_comes_in_order_when_nothing_has_it_in_hand() -> None:
@@ -41,10 +41,10 @@ def test_each_lane_holds_back_for_itself() -> None:
     locks.hold(held(2, lane=0))
     locks.end_lease(7)
     assert sorted(locks.freed_lanes()) == [0, 2]
-    assert not locks.is_behind(Fact(7, 1, 0))
-    assert locks.is_behind(Fact(7, 0, 0))
+    assert not locks.is_behind(MessageAttributes(7, 1, 0))
+    assert locks.is_behind(MessageAttributes(7, 0, 0))
     assert locks.pop_freed(0) == held(2, lane=0)
-    assert not locks.is_behind(Fact(7, 0, 0))
+    assert not locks.is_behind(MessageAttributes(7, 0, 0))
     assert locks.pop_freed(2) == held(1, lane=2)
 
 

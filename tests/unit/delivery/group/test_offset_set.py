@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from goq.delivery.group.attempt_ranges import AttemptRange, gaps
 from goq.delivery.group.offset_set import OffsetSet
-from goq.delivery.group.ranges import Part, gaps
 
 LAST = 20_000
 # Around the edges of chunks of 4096, where mistakes are.
@@ -107,7 +107,7 @@ def test_gaps_are_what_no_part_covers_and_never_empty(
     for start, count in runs:
         if not covered & set(range(start, start + count)):
             covered |= set(range(start, start + count))
-            parts.append(Part(start, start + count, 1, 0))
+            parts.append(AttemptRange(start, start + count, 1, 0))
     start, end = min(a, b) % 50, max(a, b) % 50
     found = list(gaps(start, end, parts))
     assert all(first < last for first, last in found)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from goq.delivery.group.ranges import Part, Parts
+from goq.delivery.group.attempt_ranges import AttemptRange, AttemptRanges
 
 
-def _parts(*runs: tuple[int, int]) -> Parts:
-    parts = Parts()
+def _parts(*runs: tuple[int, int]) -> AttemptRanges:
+    parts = AttemptRanges()
     for start, end in runs:
-        parts.add(Part(start, end, 1, 0))
+        parts.add(AttemptRange(start, end, 1, 0))
     return parts
 
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from goq import limits
 from goq.delivery.membership.membership import DEFAULT_SESSION_TIMEOUT_MS, Membership
-from goq.delivery.membership.rebalance_history import History, Move, Reason, Rebalance
+from goq.delivery.membership.rebalance_history import (
+    Move,
+    Rebalance,
+    RebalanceHistory,
+    RebalanceReason,
+)
 
 
 def settled(membership: Membership, now_ms: int = 0) -> None:
@@ -102,7 +107,7 @@ def test_a_member_is_evicted_when_its_time_is_over_and_not_before() -> None:
     assert membership.next_deadline_ms() == 2010
     rebalance = membership.tick(2010)
     assert rebalance is not None
-    assert (rebalance.reason, rebalance.consumers) == (Reason.EVICTED, ("bob",))
+    assert (rebalance.reason, rebalance.consumers) == (RebalanceReason.EVICTED, ("bob",))
     assert set(membership.members) == {"ann"}
     assert membership.next_deadline_ms() == DEFAULT_SESSION_TIMEOUT_MS
 
@@ -156,7 +161,7 @@ def test_added_partitions_are_shared_out_without_moving_others() -> None:
     membership = joined("ann", "bob")
     rebalance = membership.add_partitions(6, 0)
     assert rebalance is not None
-    assert rebalance.reason is Reason.PARTITIONS_ADDED
+    assert rebalance.reason is RebalanceReason.PARTITIONS_ADDED
     assert [(m.partition, m.source, m.target) for m in rebalance.moves] == [
         (4, None, "ann"),
         (5, None, "bob"),
@@ -199,20 +204,20 @@ def test_the_generation_rises_with_every_change_and_with_nothing_else() -> None:
 
 
 def test_the_history_forgets_the_oldest_changes() -> None:
-    history = History()
+    history = RebalanceHistory()
     for generation in range(limits.REBALANCES_REMEMBERED + 7):
-        history.add(generation, Rebalance(generation, Reason.JOINED, ("ann",), ()))
+        history.add(generation, Rebalance(generation, RebalanceReason.JOINED, ("ann",), ()))
     assert len(history) == limits.REBALANCES_REMEMBERED
     assert min(entry.time_us for entry in history) == 7
 
 
 def test_the_history_is_bounded_in_moves_but_keeps_the_latest_change() -> None:
-    history = History()
+    history = RebalanceHistory()
     many = limits.REBALANCE_MOVES_REMEMBERED // 2
     for generation in range(5):
         moves = tuple(Move(n, None, "ann", 0) for n in range(many))
-        history.add(generation, Rebalance(generation, Reason.LEFT, (), moves))
+        history.add(generation, Rebalance(generation, RebalanceReason.LEFT, (), moves))
     assert [entry.time_us for entry in history] == [3, 4]
     moves = tuple(Move(n, None, "ann", 0) for n in range(10 * many))
-    history.add(5, Rebalance(5, Reason.LEFT, (), moves))
+    history.add(5, Rebalance(5, RebalanceReason.LEFT, (), moves))
     assert [entry.time_us for entry in history] == [5]

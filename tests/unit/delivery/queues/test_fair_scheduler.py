@@ -1,4 +1,4 @@
-"""Turns: lanes, tenants, starvation and caps; nothing skipped, nothing offered twice."""
+"""FairScheduler: lanes, tenants, starvation and caps; nothing skipped, nothing offered twice."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from goq import limits
-from goq.delivery.queues.fair_scheduler import Turns
-from goq.delivery.queues.policy import Policy, Tenants
-from goq.delivery.queues.ready_queues import Ready
-from goq.delivery.queues.weighted_sharing import UNIT, Rounds
+from goq.delivery.queues.fair_scheduler import FairScheduler
+from goq.delivery.queues.policy import SchedulingPolicy, TenantNumbers
+from goq.delivery.queues.ready_queues import ReadyQueues
+from goq.delivery.queues.weighted_sharing import UNIT, WeightedSharing
 from goq.errors import InvalidInput
 from tests.support.delivery.scheduler_model import World, random_policy, step
 
@@ -25,9 +25,13 @@ from tests.support.delivery.scheduler_model import World, random_policy, step
 class Group:
     """Takes all it is offered, up to its budget, and notes it as ``(lane, tenant, offset)``."""
 
-    def __init__(self, partition: Partition, policy: Policy, floor_offset: int = 0) -> None:
+    def __init__(
+        self, partition: Partition, policy: SchedulingPolicy, floor_offset: int = 0
+    ) -> None:
         self.partition = partition
-        self.turns = Turns(partition.ready, partition.tenants, policy, floor_offset=floor_offset)
+        self.turns = FairScheduler(
+            partition.ready, partition.tenants, policy, floor_offset=floor_offset
+        )
         self.taken: list[tuple[int, str, int]] = []
         self.offers: list[tuple[int, int]] = []
         self.out: Counter[int] = Counter()
@@ -80,14 +84,14 @@ class Group:
 
 class Partition:
     def __init__(self) -> None:
-        self.ready, self.tenants, self.end = Ready(), Tenants(), 0
+        self.ready, self.tenants, self.end = ReadyQueues(), TenantNumbers(), 0
 
     def publish(self, name: str = "", count: int = 1, *, lane: int = 0, now_ms: int = 0) -> None:
         start, self.end = self.end, self.end + count
         self.ready.add(lane, self.tenants.number(name), start, self.end, now_ms)
 
     def group(self, floor_offset: int = 0, **policy: Any) -> Group:
-        return Group(self, Policy(**policy), floor_offset)
+        return Group(self, SchedulingPolicy(**policy), floor_offset)
 
 
 @pytest.fixture
@@ -474,7 +478,7 @@ def test_new_rules_hold_from_the_next_call_and_repeat_nothing(partition: Partiti
     for name in "ab":
         partition.publish(name, count=10)
     assert group.names(100) == "ab"
-    group.turns.set_policy(Policy(tenant_weights={"a": 3}))
+    group.turns.set_policy(SchedulingPolicy(tenant_weights={"a": 3}))
     assert group.names(8) == "aaabaaab"
     group.take(100)
     assert len({offset for _, _, offset in group.taken}) == len(group.taken) == 20
@@ -495,7 +499,7 @@ def test_new_rules_hold_from_the_next_call_and_repeat_nothing(partition: Partiti
 )
 def test_rules_out_of_bounds_are_refused(policy: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
-        Policy(**policy)
+        SchedulingPolicy(**policy)
 
 
 def test_a_large_run_is_offered_whole(partition: Partition) -> None:
@@ -542,7 +546,7 @@ def _calls(action: Any) -> int:
     return count
 
 
-def _crowd(tenant_count: int, policy: Policy) -> Group:
+def _crowd(tenant_count: int, policy: SchedulingPolicy) -> Group:
     partition = Partition()
     group = Group(partition, policy)
     for name in range(tenant_count):
@@ -556,16 +560,22 @@ def _crowd(tenant_count: int, policy: Policy) -> Group:
 
 
 @pytest.mark.parametrize(
-    "policy", [Policy(), Policy((8, 3, 1), 100, {"t3": 7, "t5": 0.01}, tenant_in_flight_max=5)]
+    "policy",
+    [
+        SchedulingPolicy(),
+        SchedulingPolicy((8, 3, 1), 100, {"t3": 7, "t5": 0.01}, tenant_in_flight_max=5),
+    ],
 )
-def test_a_message_costs_the_same_among_ten_tenants_and_among_100_000(policy: Policy) -> None:
+def test_a_message_costs_the_same_among_ten_tenants_and_among_100_000(
+    policy: SchedulingPolicy,
+) -> None:
     few, many = _crowd(1000, policy), _crowd(100_000, policy)
     assert _calls(lambda: many.take(1000)) <= 1.1 * _calls(lambda: few.take(1000))
     assert _calls(lambda: many.take(1)) <= 40
 
 
 def test_tenants_without_messages_are_forgotten() -> None:
-    group = _crowd(20_000, Policy())
+    group = _crowd(20_000, SchedulingPolicy())
     group.take(40_000)
     ready = group.partition.ready
     for _ in range(4000):
@@ -580,7 +590,7 @@ def test_tenants_without_messages_are_forgotten() -> None:
 def test_after_any_number_of_turns_each_has_had_its_weight_of_rounds(
     weights: list[int], turns: int
 ) -> None:
-    rounds, served = Rounds([0] * len(weights)), [0] * len(weights)  # type: ignore[arg-type]
+    rounds, served = WeightedSharing([0] * len(weights)), [0] * len(weights)  # type: ignore[arg-type]
     for slot, weight in enumerate(weights):
         rounds.enter(slot, weight)
     for _ in range(turns):

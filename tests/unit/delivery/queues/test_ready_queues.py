@@ -1,4 +1,4 @@
-"""Ready queues: what is kept, in which order, since when, and what is forgotten."""
+"""ReadyQueues queues: what is kept, in which order, since when, and what is forgotten."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from goq import limits
-from goq.delivery.queues.policy import Tenants
+from goq.delivery.queues.policy import TenantNumbers
 from goq.delivery.queues.ready_queue import COUNT_BITS, COUNT_MAX, IN_ORDER, ReadyQueue, ReadyTimes
-from goq.delivery.queues.ready_queues import Ready
+from goq.delivery.queues.ready_queues import ReadyQueues
 
 Rows = list[tuple[int, int, int]]
 
@@ -20,7 +20,7 @@ Rows = list[tuple[int, int, int]]
 class Progress:
     """A reader that has passed what it says."""
 
-    def __init__(self, ready: Ready) -> None:
+    def __init__(self, ready: ReadyQueues) -> None:
         self.ready = ready
         self.passed_runs: dict[int, int] = {}
         ready.join(self)
@@ -43,27 +43,27 @@ def offsets_of(queue: ReadyQueue) -> list[int]:
     return [offset for start, count in runs for offset in range(start, start + count)]
 
 
-def contents(ready: Ready) -> dict[tuple[int, int], list[int]]:
+def contents(ready: ReadyQueues) -> dict[tuple[int, int], list[int]]:
     return {(queue.lane, queue.tenant): offsets_of(queue) for queue in ready}
 
 
-def add_rows(ready: Ready, rows: Rows, ready_ms: int = 0) -> None:
+def add_rows(ready: ReadyQueues, rows: Rows, ready_ms: int = 0) -> None:
     offsets, lanes, tenants = np.array(rows, dtype=np.int64).reshape(-1, 3).T
     ready.add_rows(offsets, lanes.astype(np.uint8), tenants.astype(np.uint32), ready_ms)
 
 
-def ready_ms(ready: Ready, queue: ReadyQueue, index: int) -> int:
+def ready_ms(ready: ReadyQueues, queue: ReadyQueue, index: int) -> int:
     late_ms = queue.late_ms(queue.first + index)
     return ready.times.at(queue.runs[index] >> COUNT_BITS) if late_ms == IN_ORDER else late_ms
 
 
-def sweep(ready: Ready) -> None:
+def sweep(ready: ReadyQueues) -> None:
     for _ in range(10 * (len(ready.slots) + 1)):
         ready.release()
 
 
 def test_messages_that_follow_one_another_are_one_entry() -> None:
-    ready = Ready()
+    ready = ReadyQueues()
     for start in range(0, 5000, 10):
         ready.add(1, 0, start, start + 10, start)
     assert ready.entry_count == 1
@@ -72,7 +72,7 @@ def test_messages_that_follow_one_another_are_one_entry() -> None:
 
 @pytest.mark.parametrize("count", [COUNT_MAX - 1, COUNT_MAX, COUNT_MAX + 1, 3 * COUNT_MAX + 7])
 def test_a_run_that_is_too_long_for_one_entry_becomes_several(count: int) -> None:
-    ready = Ready()
+    ready = ReadyQueues()
     ready.add(0, 0, 5, 5 + count, 0)
     ready.add(0, 0, 5 + count, 7 + count, 0)
     assert contents(ready) == {(0, 0): list(range(5, 7 + count))}
@@ -80,7 +80,7 @@ def test_a_run_that_is_too_long_for_one_entry_becomes_several(count: int) -> Non
 
 
 def test_a_message_on_its_own_is_eight_bytes() -> None:
-    ready = Ready()
+    ready = ReadyQueues()
     add_rows(ready, [(offset, 0, 1 + offset % 2) for offset in range(1000)])
     queue = next(iter(ready))
     assert ready.entry_count == 1000
@@ -88,7 +88,7 @@ def test_a_message_on_its_own_is_eight_bytes() -> None:
 
 
 def test_the_largest_offsets_are_kept() -> None:
-    ready = Ready()
+    ready = ReadyQueues()
     top = 2**48 - 1
     add_rows(ready, [(top - 2, 255, 7), (top, 255, 7)])
     assert contents(ready) == {(255, 7): [top - 2, top]}
@@ -101,7 +101,7 @@ def test_the_largest_offsets_are_kept() -> None:
     )
 )
 def test_rows_come_to_the_same_as_messages_added_one_by_one(frames: list[Rows]) -> None:
-    by_rows, one_by_one, naive = Ready(), Ready(), dict[tuple[int, int], list[int]]()
+    by_rows, one_by_one, naive = ReadyQueues(), ReadyQueues(), dict[tuple[int, int], list[int]]()
     for number, rows in enumerate(frames):
         add_rows(by_rows, rows, number)
         for offset, lane, tenant in rows:
@@ -112,14 +112,14 @@ def test_rows_come_to_the_same_as_messages_added_one_by_one(frames: list[Rows]) 
 
 
 def test_nothing_is_added_by_nothing() -> None:
-    ready = Ready()
+    ready = ReadyQueues()
     add_rows(ready, [])
     ready.add(0, 0, 5, 5, 0)
     assert len(ready) == 0
 
 
 def test_ready_times_of_messages_in_order_cost_nothing_by_queue() -> None:
-    ready = Ready()
+    ready = ReadyQueues()
     for frame in range(20):
         add_rows(ready, [(10 * frame + n, 0, 1 + n) for n in range(10)], 1000 * frame)
     for queue in ready:
@@ -128,7 +128,7 @@ def test_ready_times_of_messages_in_order_cost_nothing_by_queue() -> None:
 
 
 def test_a_matured_message_is_ready_since_it_matured() -> None:
-    ready = Ready()
+    ready = ReadyQueues()
     ready.add(0, 0, 0, 3, 1000)
     ready.add(0, 0, 4, 6, 2000)
     ready.add(0, 0, 3, 4, 9000)
@@ -139,7 +139,7 @@ def test_a_matured_message_is_ready_since_it_matured() -> None:
 
 
 def test_a_matured_message_does_not_make_its_neighbours_younger_or_older() -> None:
-    ready = Ready()
+    ready = ReadyQueues()
     ready.add(0, 0, 0, 3, 1000)
     ready.add(1, 0, 5, 6, 1000)
     ready.add(0, 0, 3, 5, 9000)
@@ -151,7 +151,7 @@ def test_a_matured_message_does_not_make_its_neighbours_younger_or_older() -> No
 
 
 def test_many_that_mature_at_once_are_one_run() -> None:
-    ready = Ready()
+    ready = ReadyQueues()
     ready.add(0, 0, 1000, 1001, 0)
     add_rows(ready, [(offset, 0, 0) for offset in range(500)], 70_000)
     ready.add(0, 0, 500, 600, 70_000)
@@ -159,7 +159,7 @@ def test_many_that_mature_at_once_are_one_run() -> None:
 
 
 def test_a_clock_that_was_set_back_is_told_as_it_was() -> None:
-    ready = Ready()
+    ready = ReadyQueues()
     for offset, now_ms in enumerate([5000, 9000, 2000, 2010, 3000]):
         ready.add(offset % 2, 0, offset, offset + 1, now_ms)
     times = [ready.times.at(offset) for offset in range(5)]
@@ -181,7 +181,7 @@ def test_ready_times_are_never_late_and_nearly_right_and_few() -> None:
 
 
 def test_ready_times_of_deleted_messages_are_forgotten() -> None:
-    ready = Ready()
+    ready = ReadyQueues()
     for offset in range(100):
         ready.add(0, 0, offset, offset + 1, 1000 * offset)
     ready.trim(90)
@@ -190,7 +190,7 @@ def test_ready_times_of_deleted_messages_are_forgotten() -> None:
 
 
 def test_trimming_forgets_the_runs_wholly_before() -> None:
-    ready = Ready()
+    ready = ReadyQueues()
     add_rows(ready, [(offset, 0, offset % 3) for offset in range(300)])
     ready.trim(150)
     assert contents(ready) == {(0, t): [o for o in range(150, 300) if o % 3 == t] for t in range(3)}
@@ -203,7 +203,7 @@ def test_trimming_forgets_the_runs_wholly_before() -> None:
 
 
 def test_a_long_beginning_is_trimmed_as_a_short_one_is() -> None:
-    ready = Ready()
+    ready = ReadyQueues()
     for offset in range(0, 40_000, 2):
         ready.add(0, 0, offset, offset + 1, 0)
     ready.trim(30_001)
@@ -211,7 +211,7 @@ def test_a_long_beginning_is_trimmed_as_a_short_one_is() -> None:
 
 
 def test_what_one_reader_still_needs_is_kept() -> None:
-    ready = Ready()
+    ready = ReadyQueues()
     fast, slow = Progress(ready), Progress(ready)
     add_rows(ready, [(offset, 0, 1 + offset % 2) for offset in range(20)])
     fast.pass_all()
@@ -228,7 +228,7 @@ def test_what_one_reader_still_needs_is_kept() -> None:
 
 
 def test_a_reader_that_leaves_holds_nothing_back() -> None:
-    ready = Ready()
+    ready = ReadyQueues()
     fast, slow = Progress(ready), Progress(ready)
     add_rows(ready, [(offset, 0, 1 + offset % 2) for offset in range(20)])
     fast.pass_all()
@@ -238,7 +238,7 @@ def test_a_reader_that_leaves_holds_nothing_back() -> None:
 
 
 def test_memory_stays_flat_while_readers_keep_up() -> None:
-    ready, rng = Ready(), random.Random(1)
+    ready, rng = ReadyQueues(), random.Random(1)
     reader = Progress(ready)
     counts = []
     for frame in range(300):
@@ -252,7 +252,7 @@ def test_memory_stays_flat_while_readers_keep_up() -> None:
 
 
 def test_the_slot_of_a_forgotten_queue_is_used_again() -> None:
-    ready = Ready()
+    ready = ReadyQueues()
     reader = Progress(ready)
     for tenant in range(1, 50):
         ready.add(0, tenant, 2 * tenant, 2 * tenant + 1, 0)
@@ -263,7 +263,7 @@ def test_the_slot_of_a_forgotten_queue_is_used_again() -> None:
 
 
 def test_a_plain_topic_stays_complete_though_all_is_passed() -> None:
-    ready = Ready()
+    ready = ReadyQueues()
     reader = Progress(ready)
     for start in range(0, 1000, 10):
         ready.add(0, 0, start, start + 10, 0)
@@ -273,7 +273,7 @@ def test_a_plain_topic_stays_complete_though_all_is_passed() -> None:
 
 
 def test_without_readers_everything_is_forgotten() -> None:
-    ready = Ready()
+    ready = ReadyQueues()
     add_rows(ready, [(offset, offset % 3, offset % 5) for offset in range(100)], 5)
     ready.release()
     assert (len(ready), ready.entry_count, ready.complete_from) == (0, 0, 100)
@@ -282,7 +282,7 @@ def test_without_readers_everything_is_forgotten() -> None:
 
 
 def test_a_forgotten_message_from_beyond_the_others_is_not_taken_for_kept() -> None:
-    ready = Ready()
+    ready = ReadyQueues()
     ready.add(0, 0, 0, 10, 0)
     add_rows(ready, [(30, 0, 0), (26, 0, 0)], 5)
     ready.release()
@@ -290,7 +290,7 @@ def test_a_forgotten_message_from_beyond_the_others_is_not_taken_for_kept() -> N
 
 
 def test_arrivals_do_not_grow_while_nobody_reads_them() -> None:
-    ready = Ready()
+    ready = ReadyQueues()
     Progress(ready)
     for frame in range(50):
         add_rows(ready, [(100 * frame + n, 0, n) for n in range(100)])
@@ -298,7 +298,7 @@ def test_arrivals_do_not_grow_while_nobody_reads_them() -> None:
 
 
 def test_tenants_have_one_number_each_and_none_is_zero() -> None:
-    tenants = Tenants()
+    tenants = TenantNumbers()
     numbers = [tenants.number(f"tenant-{n}") for n in range(100_000)]
     assert numbers == list(range(1, 100_001))
     assert [tenants.number(""), tenants.number("tenant-7")] == [0, 8]
@@ -307,7 +307,7 @@ def test_tenants_have_one_number_each_and_none_is_zero() -> None:
 
 def test_names_beyond_the_bound_share_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "TENANTS_PER_PARTITION_MAX", 10)
-    tenants = Tenants()
+    tenants = TenantNumbers()
     numbers = {tenants.number(f"tenant-{n}") for n in range(1000)}
     assert numbers == set(range(1, 11))
     assert tenants.number("tenant-3") == 4

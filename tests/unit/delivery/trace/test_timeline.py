@@ -11,9 +11,9 @@ from goq.delivery.events.event import (
     AnyEvent,
     Cancelled,
     Cause,
+    CopyQueued,
+    CopyStored,
     Corrupted,
-    Departed,
-    Departing,
     Dropped,
     Expired,
     Extended,
@@ -29,16 +29,16 @@ from goq.delivery.events.event import (
     Truncated,
     token_of,
 )
-from goq.delivery.trace.steps import Copy, Name, Published, Step
+from goq.delivery.trace.steps import CopyLocation, PublishRecord, Step, StepName
 from goq.delivery.trace.timeline import Timeline
 
 EPOCH, OFFSET = 2, 10
-PUBLISHED = Published(OFFSET, 1_000_000)
+PUBLISHED = PublishRecord(OFFSET, 1_000_000)
 TOKEN = token_of(EPOCH, 0)
 LEASED = Leased("g", "c", 31_000, [(5, 8, 1), (10, 12, 1)])
 
 
-def timeline(*events: AnyEvent | None, published: Published | None = PUBLISHED) -> Timeline:
+def timeline(*events: AnyEvent | None, published: PublishRecord | None = PUBLISHED) -> Timeline:
     """Feed events, a second apart; None for one that is damaged."""
     found = Timeline(OFFSET, published)
     for number, event in enumerate(events):
@@ -67,10 +67,10 @@ def test_an_open_lease_and_one_that_ran_out_say_until_when() -> None:
     assert last(LEASED).until_ms == 31_000
     over = timeline(LEASED, Expired("g", TOKEN, [(10, 12, 1)], 3000, "", 3000))
     assert over.steps[1].until_ms == 31_000
-    assert (over.steps[2].name, over.steps[2].reason) == (Name.EXPIRED, "visibility_timeout")
+    assert (over.steps[2].name, over.steps[2].reason) == (StepName.EXPIRED, "visibility_timeout")
     settled = timeline(LEASED, Acked("g", TOKEN, [(10, 12)]))
     assert settled.steps[1].until_ms is None
-    assert settled.steps[2] == Step(3_000_000, Name.ACKNOWLEDGED, "g", "c", 1)
+    assert settled.steps[2] == Step(3_000_000, StepName.ACKNOWLEDGED, "g", "c", 1)
 
 
 def test_a_retry_is_a_step_where_it_has_to_wait() -> None:
@@ -91,7 +91,7 @@ def test_what_never_left_the_node_was_returned_and_is_no_attempt() -> None:
 
 def test_without_its_lease_a_step_has_no_consumer_and_that_is_said() -> None:
     found = timeline(None, Acked("g", TOKEN, [(10, 12)]))
-    assert found.steps[1:] == [Step(3_000_000, Name.ACKNOWLEDGED, "g")]
+    assert found.steps[1:] == [Step(3_000_000, StepName.ACKNOWLEDGED, "g")]
     assert [gap.reason for gap in found.incomplete] == [
         "events are damaged",
         "the event that handed the message out is missing",
@@ -122,7 +122,7 @@ def test_what_is_given_up_says_why_before_it_says_what_became_of_it(
     spans = [(10, 12, 1)]
     dropped = timeline(LEASED, Dropped("g", TOKEN, spans, cause, reason, 3_000))
     assert names(dropped)[2:] == [name, "DROPPED"]
-    departing = Departing("g", TOKEN, spans, cause, reason, 3_000, "t.dlq", 1, 7)
+    departing = CopyQueued("g", TOKEN, spans, cause, reason, 3_000, "t.dlq", 1, 7)
     gone = timeline(LEASED, departing)
     assert names(gone)[2:] == [name, "DEAD_LETTERED"]
     for found in (dropped, gone):
@@ -131,25 +131,25 @@ def test_what_is_given_up_says_why_before_it_says_what_became_of_it(
 
 def test_a_copy_is_counted_from_the_first_that_left_with_it() -> None:
     spans = [(3, 5, 1), (9, 12, 1)]
-    departing = Departing("g", 0, spans, Cause.TTL, "", 3_000, "t.dlq", 1, 7)
+    departing = CopyQueued("g", 0, spans, Cause.TTL, "", 3_000, "t.dlq", 1, 7)
     found = timeline(departing)
     assert names(found)[1:] == ["EXPIRED", "DEAD_LETTERED"]
-    assert (found.steps[1].reason, found.steps[2].copy) == ("ttl", Copy("t.dlq", 1, -1, 3))
-    found = timeline(departing, Departed(token_of(EPOCH, 0), 70), Departed(9, 80))
-    assert found.steps[2].copy == Copy("t.dlq", 1, 70, 3)
+    assert (found.steps[1].reason, found.steps[2].copy) == ("ttl", CopyLocation("t.dlq", 1, -1, 3))
+    found = timeline(departing, CopyStored(token_of(EPOCH, 0), 70), CopyStored(9, 80))
+    assert found.steps[2].copy == CopyLocation("t.dlq", 1, 70, 3)
 
 
 def test_what_is_put_back_is_over_for_every_group() -> None:
-    departing = Departing("", 0, [(10, 11, 0)], Cause.REDRIVEN, "", 3_000, "t", 0, 7)
+    departing = CopyQueued("", 0, [(10, 11, 0)], Cause.REDRIVEN, "", 3_000, "t", 0, 7)
     found = timeline(departing, Reset("g", 0))
     assert names(found)[1:] == ["REDRIVEN"]
     assert found.steps[1].group is None
 
 
 def test_what_is_passed_over_says_why() -> None:
-    assert last(Skipped("g", [(10, 11)], Cause.TTL)).name is Name.EXPIRED
+    assert last(Skipped("g", [(10, 11)], Cause.TTL)).name is StepName.EXPIRED
     assert last(Skipped("g", [(10, 11)], Cause.OTHER_GROUP)) == Step(
-        2_000_000, Name.SKIPPED, "g", reason="other_group"
+        2_000_000, StepName.SKIPPED, "g", reason="other_group"
     )
 
 
@@ -191,14 +191,14 @@ def test_a_message_never_matures_before_it_was_published() -> None:
 
 def test_what_retention_deleted_is_deleted_once() -> None:
     found = timeline(Trimmed(10), Trimmed(11), Trimmed(90), published=None)
-    assert [(step.name, step.time_us) for step in found.steps] == [(Name.DELETED, 3_000_000)]
+    assert [(step.name, step.time_us) for step in found.steps] == [(StepName.DELETED, 3_000_000)]
 
 
 def test_what_was_lost_before_a_message_got_its_offset_was_about_another() -> None:
     found = timeline(LEASED, None, Truncated(10), Leased("g", "d", 5, [(10, 11, 1)]))
     assert [(step.name, step.consumer) for step in found.steps] == [
-        (Name.PUBLISHED, None),
-        (Name.DELIVERED, "d"),
+        (StepName.PUBLISHED, None),
+        (StepName.DELIVERED, "d"),
     ]
     assert (found.attempts, found.incomplete) == (1, [])
     assert names(timeline(LEASED, Truncated(11))) == ["PUBLISHED", "DELIVERED"]
@@ -215,7 +215,7 @@ def test_damage_from_before_the_message_is_no_gap_in_its_trace() -> None:
 
 def test_an_extension_and_a_corruption_are_steps() -> None:
     extended = last(LEASED, Extended("g", TOKEN, [(10, 12)], 77_000))
-    assert extended == Step(3_000_000, Name.EXTENDED, "g", "c", 1, 77_000)
-    assert last(Corrupted(8, 12, "bad")) == Step(2_000_000, Name.CORRUPTED, reason="bad")
+    assert extended == Step(3_000_000, StepName.EXTENDED, "g", "c", 1, 77_000)
+    assert last(Corrupted(8, 12, "bad")) == Step(2_000_000, StepName.CORRUPTED, reason="bad")
     repaired = last(Corrupted(8, 12, "bad"), Repaired(8, 12))
-    assert repaired == Step(3_000_000, Name.REPAIRED)
+    assert repaired == Step(3_000_000, StepName.REPAIRED)

@@ -19,7 +19,7 @@ from goq.errors import OutOfOrderSequence, ProducerFenced
 from goq.frame.header import FrameHeader
 
 
-class Remembered(NamedTuple):
+class ProducerBatch(NamedTuple):
     """A batch that the partition has.
 
     ``message_count`` is the producer's; ``left_out`` of them were not stored with the batch, for
@@ -40,7 +40,7 @@ class Remembered(NamedTuple):
 
 class _Producer(NamedTuple):
     epoch: int
-    batches: deque[Remembered]
+    batches: deque[ProducerBatch]
 
 
 class ProducerTable:
@@ -49,7 +49,7 @@ class ProducerTable:
     def __init__(self) -> None:
         self._producers: OrderedDict[int, _Producer] = OrderedDict()
 
-    def find(self, header: FrameHeader) -> Remembered | None:
+    def find(self, header: FrameHeader) -> ProducerBatch | None:
         """Return where the batch already lies, None if it is the next one.
 
         Raises ``ProducerFenced`` for an epoch that was left behind and ``OutOfOrderSequence`` for a
@@ -98,15 +98,15 @@ class ProducerTable:
     def add(self, header: FrameHeader, offset: int, time_us: int) -> None:
         """Remember a batch that was appended at ``offset``."""
         if header.numbered_by:
-            batch = Remembered(
+            batch = ProducerBatch(
                 header.first_sequence, header.producer_count, offset, time_us, header.left_out
             )
             self._add(header.producer_id, header.producer_epoch, batch)
 
-    def _add(self, producer_id: int, epoch: int, batch: Remembered) -> None:
+    def _add(self, producer_id: int, epoch: int, batch: ProducerBatch) -> None:
         known = self._producers.get(producer_id)
         if known is None or known.epoch != epoch:
-            batches: deque[Remembered] = deque(maxlen=limits.PRODUCER_BATCHES_REMEMBERED)
+            batches: deque[ProducerBatch] = deque(maxlen=limits.PRODUCER_BATCHES_REMEMBERED)
             known = self._producers[producer_id] = _Producer(epoch, batches)
             if len(self._producers) > limits.PRODUCERS_PER_PARTITION_MAX:
                 self._producers.popitem(last=False)
@@ -155,4 +155,4 @@ class ProducerTable:
         """Put back what one event of a snapshot says."""
         for producer_id, epoch, batches in snapshot.producers:
             for batch in batches:
-                self._add(producer_id, epoch, Remembered(*batch))
+                self._add(producer_id, epoch, ProducerBatch(*batch))

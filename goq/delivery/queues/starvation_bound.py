@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from heapq import heappop, heappush, heapreplace
 
-from goq.delivery.queues.cursors import IN_AGING, Places
+from goq.delivery.queues.cursors import IS_WATCHED, Cursors
 
 _SLOT_BITS = 32
 
 
-class Aging:
+class StarvationBound:
     """Queues of a group by the age of their heads, one entry each."""
 
     __slots__ = ("_heap", "_places")
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: Cursors) -> None:
         self._places = places
         self._heap: list[int] = []
 
@@ -28,11 +28,11 @@ class Aging:
 
     def enter(self, slot: int) -> None:
         """Watch a queue, if it has a head and is not watched."""
-        if self._places.flags[slot] & IN_AGING:
+        if self._places.flags[slot] & IS_WATCHED:
             return
         entry = self._entry(slot)
         if entry is not None:
-            self._places.flags[slot] |= IN_AGING
+            self._places.flags[slot] |= IS_WATCHED
             heappush(self._heap, entry)
 
     def oldest(self, before_ms: int) -> int | None:
@@ -51,7 +51,7 @@ class Aging:
     def drop_oldest(self) -> None:
         """No longer watch the queue that :meth:`oldest` told."""
         slot = heappop(self._heap) & ((1 << _SLOT_BITS) - 1)
-        self._places.flags[slot] &= ~IN_AGING
+        self._places.flags[slot] &= ~IS_WATCHED
 
     def _entry(self, slot: int) -> int | None:
         head = self._places.head(slot)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from goq.delivery.events.event import Failure
 
 
-class Part(NamedTuple):
+class AttemptRange(NamedTuple):
     """Offsets from ``start`` up to ``end`` that share an attempt, a time, and what failed."""
 
     start: int
@@ -23,23 +23,23 @@ class Part(NamedTuple):
     failures: tuple[Failure, ...] = ()
 
 
-class Parts:
-    """A sorted, disjoint set of :class:`Part`."""
+class AttemptRanges:
+    """A sorted, disjoint set of :class:`AttemptRange`."""
 
     __slots__ = ("_parts", "_starts", "message_count")
 
     def __init__(self) -> None:
-        self._parts: list[Part] = []
+        self._parts: list[AttemptRange] = []
         self._starts: list[int] = []  # of the parts, to search among plain numbers
         self.message_count = 0
 
     def __len__(self) -> int:
         return len(self._parts)
 
-    def __iter__(self) -> Iterator[Part]:
+    def __iter__(self) -> Iterator[AttemptRange]:
         return iter(self._parts)
 
-    def add(self, part: Part) -> None:
+    def add(self, part: AttemptRange) -> None:
         """Add a part that overlaps none that is here."""
         starts = self._starts
         self.message_count += part.end - part.start
@@ -49,15 +49,15 @@ class Parts:
         starts.insert(place, part.start)
         self._parts.insert(place, part)
 
-    def take(self, start: int, end: int) -> list[Part]:
+    def take(self, start: int, end: int) -> list[AttemptRange]:
         """Remove what lies from ``start`` up to ``end`` and return it."""
         parts = self._parts
         first = max(0, bisect_right(self._starts, start) - 1)
         if first < len(parts) and parts[first].end <= start:
             first += 1
         last = first
-        taken: list[Part] = []
-        kept: list[Part] = []
+        taken: list[AttemptRange] = []
+        kept: list[AttemptRange] = []
         while last < len(parts) and parts[last].start < end:
             part = parts[last]
             if part.start < start:
@@ -71,23 +71,23 @@ class Parts:
         self.message_count -= sum(part.end - part.start for part in taken)
         return taken
 
-    def take_all(self) -> list[Part]:
+    def take_all(self) -> list[AttemptRange]:
         """Remove everything and return it."""
         taken, self._parts, self._starts = self._parts, [], []
         self.message_count = 0
         return taken
 
-    def at(self, offset: int) -> Part | None:
+    def at(self, offset: int) -> AttemptRange | None:
         """Return the part that holds ``offset``."""
         number = bisect_right(self._starts, offset) - 1
         if number >= 0 and offset < self._parts[number].end:
             return self._parts[number]
         return None
 
-    def within(self, start: int, end: int) -> list[Part]:
+    def within(self, start: int, end: int) -> list[AttemptRange]:
         """Return what :meth:`take` would, and leave it."""
         number = max(0, bisect_right(self._starts, start) - 1)
-        found: list[Part] = []
+        found: list[AttemptRange] = []
         while number < len(self._parts) and (part := self._parts[number]).start < end:
             if part.end > start:
                 found.append(_cut(part, start, end))
@@ -118,7 +118,7 @@ class Parts:
         return min((part.time_ms for part in self._parts), default=None)
 
 
-def gaps(start: int, end: int, parts: Iterable[Part]) -> Iterator[tuple[int, int]]:
+def gaps(start: int, end: int, parts: Iterable[AttemptRange]) -> Iterator[tuple[int, int]]:
     """Yield what lies from ``start`` up to ``end`` and in none of ``parts``, which are disjoint."""
     for part in sorted(parts):
         if part.start >= end:
@@ -130,7 +130,7 @@ def gaps(start: int, end: int, parts: Iterable[Part]) -> Iterator[tuple[int, int
         yield start, end
 
 
-def _cut(part: Part, start: int, end: int) -> Part:
+def _cut(part: AttemptRange, start: int, end: int) -> AttemptRange:
     """Return what of a part lies from ``start`` up to ``end``."""
     if start <= part.start and part.end <= end:
         return part
