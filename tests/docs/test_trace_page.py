@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from goq.delivery.trace.timeline import Name
+from goq.delivery.trace.steps import StepName
 from tests.support.cli import terminal
 from tests.support.paths import DOCS
 
@@ -31,4 +31,4 @@ def test_the_session_and_the_program_of_the_page_run_as_written(tmp_path: Path) 
 
 def test_every_step_is_explained() -> None:
     explained = set(re.findall(r"^\| ([A-Z_]+) \|", PAGE.read_text(), re.MULTILINE))
-    assert {str(name) for name in Name} <= explained
+    assert {str(name) for name in StepName} <= explained
