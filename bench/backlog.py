@@ -48,7 +48,7 @@ def _acks(place: Place) -> tuple[float, float, float]:
     took_s: dict[str, list[float]] = {"few": [], "many": []}
     cpu_s = {"few": 0.0, "many": 0.0}
     with Client(place.goq.url) as client:
-        batches = {name: client.receive(name, group, max=ACKS) for name in took_s}
+        batches = {name: client.receive(name, group, max_messages=ACKS) for name in took_s}
         for pair in zip(*batches.values(), strict=True):
             for name, message in zip(took_s, pair, strict=True):
                 before_s, began_s = place.goq.cpu_s(), time.perf_counter()

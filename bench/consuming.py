@@ -45,7 +45,7 @@ def rate(consumers: int, *, split: bool) -> Measure:
 
         async def consume(client: AsyncClient) -> int:
             done = 0
-            while len(batch := await client.receive_batch(TOPIC, group, max=BATCH)):
+            while len(batch := await client.receive_batch(TOPIC, group, max_messages=BATCH)):
                 if split:
                     assert len(list(batch.values())) == len(batch)
                 done += (await batch.ack()).done

@@ -50,7 +50,7 @@ async def _lateness_ms(url: str, topic: str, count: int) -> list[float]:
 
     async def consume(client: AsyncClient) -> None:
         while len(late_ms) < count:
-            batch = await client.receive_batch(topic, "bench", max=_BATCH, wait="1s")
+            batch = await client.receive_batch(topic, "bench", max_messages=_BATCH, wait="1s")
             now_ms = time.time_ns() / 1e6
             late_ms.extend(now_ms - _DUE.unpack(value)[0] for value in batch.values() if value)
             ack = asyncio.ensure_future(batch.ack())

@@ -83,7 +83,7 @@ def _receive(place: Place, topic: str, group: str, count: int) -> float:
 
     async def consume(client: AsyncClient) -> int:
         done = 0
-        while len(batch := await client.receive_batch(topic, group, max=BATCH)):
+        while len(batch := await client.receive_batch(topic, group, max_messages=BATCH)):
             done += (await batch.ack()).done
         return done
 

@@ -56,7 +56,7 @@ async def _settle_singly(url: str, count: int) -> None:
 
     async with AsyncClient(url) as client:
         while count > 0:
-            found = list(await client.receive(TOPIC, GROUP, max=min(count, 1000)))
+            found = list(await client.receive(TOPIC, GROUP, max_messages=min(count, 1000)))
             count -= len(found)
             some = [found[number::CONNECTIONS] for number in range(CONNECTIONS)]
             await asyncio.gather(*(settle(client, each) for each in some))
@@ -68,7 +68,7 @@ def _ask(place: Place) -> tuple[float, float]:
     with Client(place.goq.url) as client:
         for at_us in _moments_us[:: max(1, ROUNDS // MOMENTS)] + _moments_us[-1:]:
             began_s = time.perf_counter()
-            client.group(TOPIC, GROUP, at=at_us // 1000)
+            client.describe_group(TOPIC, GROUP, as_of=at_us // 1000)
             took_ms.append(1000 * (time.perf_counter() - began_s))
     return median(took_ms), max(took_ms)
 

@@ -71,7 +71,7 @@ def letters_of(
     """Yield up to ``limit`` dead letters, however many requests that takes."""
     left, after = limit, None
     while left:
-        answer = client.dead_letters(
+        answer = client.list_dead_letters(
             topic, limit=min(left, PORTION), after=after, ids=ids or (), **wanted
         )
         yield from answer["messages"]

@@ -79,7 +79,7 @@ def print_messages(
 ) -> None:
     """Print the messages of a replay, then on stderr how many they were."""
     damage, count = Damage(), 0
-    messages = client.replayed(replay, on_damage=damage.tell)
+    messages = client.read_replay(replay, on_damage=damage.tell)
     with closing(messages):
         for message in messages:
             pace.wait(before_sleep=writer.flush)
@@ -95,7 +95,7 @@ def print_messages(
 def count_only(client: Client, replay: Replay, into: str | None) -> None:
     """Print how many messages a replay has, by partition."""
     damage, counts = Damage(), dict[int, int]()
-    for message in client.replayed(replay, on_damage=damage.tell):
+    for message in client.read_replay(replay, on_damage=damage.tell):
         counts[message.partition] = counts.get(message.partition, 0) + 1
     total = sum(counts.values())
     if SESSION.json:

@@ -123,10 +123,10 @@ class ClusterMap:
         known = self._known.get(topic)
         return known.version if known is not None and known.version >= 0 else None
 
-    def leader(self, place: TopicPartition) -> str | None:
+    def leader(self, partition: TopicPartition) -> str | None:
         """Return who is known to lead a partition, None where nobody is, or does not answer."""
-        known = self._known.get(place.topic)
-        url = None if known is None else known.leaders.get(place.partition)
+        known = self._known.get(partition.topic)
+        url = None if known is None else known.leaders.get(partition.partition)
         return None if url is None or self._is_passed_over(url) else url
 
     def leaders(self, topic: str) -> list[str]:
@@ -143,16 +143,16 @@ class ClusterMap:
             found = found[turn:] + found[:turn]
         return found
 
-    def url_for(self, place: TopicPartition | None) -> str:
+    def url_for(self, partition: TopicPartition | None) -> str:
         """Return which node to ask."""
-        return (self.leader(place) if place is not None else None) or self._current
+        return (self.leader(partition) if partition is not None else None) or self._current
 
-    def moved(self, place: TopicPartition | None, leader: str | None) -> None:
+    def moved(self, partition: TopicPartition | None, leader: str | None) -> None:
         """Hear that a node does not lead a partition, and who does where that was said."""
-        if place is None or (known := self._known.get(place.topic)) is None:
+        if partition is None or (known := self._known.get(partition.topic)) is None:
             return
-        leaders = {**known.leaders, place.partition: self._usable(leader or "")}
-        self._known[place.topic] = _Known(-1, leaders)
+        leaders = {**known.leaders, partition.partition: self._usable(leader or "")}
+        self._known[partition.topic] = _Known(-1, leaders)
 
     def failed(self, url: str, *, answered: bool) -> None:
         """Hear that a node could not do what it was asked; without an answer it is passed over."""

@@ -74,7 +74,7 @@ def _publish_batches(client: Client, topic: str, value: bytes, count: int, batch
 def _consume(client: Client, topic: str, count: int, batch: int) -> float:
     began = time.perf_counter()
     while count > 0:
-        received = client.receive_batch(topic, _GROUP, max=batch, wait="5s")
+        received = client.receive_batch(topic, _GROUP, max_messages=batch, wait="5s")
         count -= received.ack().done
     return time.perf_counter() - began
 

@@ -45,14 +45,14 @@ def status(
     a leader, with a replica that is not in sync, or damaged.
     """
     with SESSION.client() as client:
-        cluster = client.cluster(lag=True)
+        cluster = client.describe_cluster(lag=True)
         while watch:
             if sys.stdout.isatty() and not SESSION.json:
                 sys.stdout.write(_CLEAR)
             _print(cluster, partitions)
             sys.stdout.flush()
             time.sleep(_WATCH_S)
-            cluster = client.cluster(lag=True)
+            cluster = client.describe_cluster(lag=True)
     _print(cluster, partitions)
     if is_degraded(cluster):
         raise typer.Exit(1)
@@ -69,7 +69,7 @@ def _print(cluster: dict[str, Any], partitions: bool) -> None:
 def nodes() -> None:
     """List the nodes: how each is, what it leads and has, how many messages it is behind."""
     with SESSION.client() as client:
-        cluster = client.cluster(lag=True)
+        cluster = client.describe_cluster(lag=True)
     if SESSION.json:
         print_json({"nodes": cluster["nodes"]})
     else:
@@ -87,10 +87,10 @@ def join(
     """
     with SESSION.client() as client:
         if node is not None and address is not None:
-            client.admit_node(node, address)
+            client.add_node(node, address)
             notice(f"{node} is let in")
             return
-        cluster = client.cluster()
+        cluster = client.describe_cluster()
     taken = ", ".join(known["id"] for known in cluster["nodes"])
     via = next((n["url"] for n in cluster["nodes"] if n["status"] == "up"), "URL")
     print_text(
@@ -118,8 +118,8 @@ def leave(
     had is copied from others, or, if they are too few, once another node has joined.
     """
     with SESSION.client() as client:
-        client.leave_node(node, fewer_replicas=fewer_replicas)
-        asked = client.cluster()
+        client.decommission_node(node, fewer_replicas=fewer_replicas)
+        asked = client.describe_cluster()
         others = [n["url"] for n in asked["nodes"] if n["id"] != node]
     from goq.client import Client
 
@@ -139,7 +139,7 @@ def leave(
 def _wait_until_gone(client: Client, node: str) -> None:
     said = ""
     while True:
-        cluster = client.cluster(lag=True)
+        cluster = client.describe_cluster(lag=True)
         if node not in (known["id"] for known in cluster["nodes"]):
             return
         left = sum(
@@ -191,9 +191,9 @@ def move(
         raise UsageError("say --to N1,N2,… or --cancel")
     with SESSION.client() as client:
         if cancel:
-            client.cancel_move(topic, partition)
+            client.cancel_reassignment(topic, partition)
         else:
-            client.move_partition(topic, partition, to.split(","))
+            client.reassign_partition(topic, partition, to.split(","))
     notice(f"{topic}:{partition} {'stays' if cancel else f'moves to {to}'}")
 
 
@@ -265,7 +265,7 @@ def set_settings(
         raise UsageError(f"there is no setting {sorted(unknown)[0]}; see goq cluster set --help")
     values = {name: parse_size_bytes(text, field=name) for name, text in pairs.items()}
     with SESSION.client() as client:
-        now = client.alter_cluster(**values)
+        now = client.set_cluster_config(**values)
     if SESSION.json:
         print_json(now)
     else:

@@ -135,8 +135,8 @@ def command(
         received = client.consume(
             topics,
             group=group,
-            batch=batch,
-            max=maximum,
+            prefetch=batch,
+            max_messages=maximum,
             visibility=visibility,
             until_empty=until_empty,
             timeout=timeout,
@@ -204,7 +204,7 @@ def _log(
     if where.follow and not where.from_beginning and where.from_offset is None:
         from_time = from_time or "now"
     for topic in topics:
-        yield from client.log(
+        yield from client.read_log(
             topic,
             partition=where.partition,
             from_offset=where.from_offset,

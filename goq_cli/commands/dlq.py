@@ -129,10 +129,10 @@ def redrive(
         while limit is None or total["redriven"] < limit:
             left = portion if limit is None else min(portion, limit - total["redriven"])
             began_s = time.monotonic()
-            answer = client.redrive(
+            answer = client.redrive_dead_letters(
                 topic,
                 to=to,
-                max=left,
+                max_messages=left,
                 after=after,
                 ids=ids or (),
                 dry_run=dry_run,
@@ -181,7 +181,7 @@ def purge(
         while limit is None or total["purged"] < limit:
             left = PORTION if limit is None else min(PORTION, limit - total["purged"])
             answer = client.purge_dead_letters(
-                topic, max=left, after=after, ids=ids or (), dry_run=dry_run, **wanted
+                topic, max_messages=left, after=after, ids=ids or (), dry_run=dry_run, **wanted
             )
             for name in total:
                 total[name] += answer[name]

@@ -31,7 +31,7 @@ def command(
 
 def _node_is_well() -> bool:
     with SESSION.client() as client:
-        health, version = client.health(), client.version()
+        health, version = client.get_health(), client.get_version()
     lines = [f"node {version['node']}, goq {version['version']}: {health['status']}"]
     lines += [f"offline: {name}" for name in health.get("offline", ())]
     lines += [f"damaged: {name}" for name in health.get("damaged", ())]

@@ -159,7 +159,7 @@ def _check_topics(topics: list[str]) -> None:
     """Raise ``TopicNotFound`` before anything is written, or started."""
     with SESSION.client() as client:
         for topic in topics:
-            client.topic(topic)
+            client.describe_topic(topic)
 
 
 @contextmanager

@@ -24,8 +24,8 @@ def list_groups(
 ) -> None:
     """List groups with their lag."""
     with SESSION.client() as client:
-        names = [topic] if topic else [t["name"] for t in client.topics()]
-        found = [(name, group) for name in names for group in client.groups(name)]
+        names = [topic] if topic else [t["name"] for t in client.list_topics()]
+        found = [(name, group) for name in names for group in client.list_groups(name)]
     if SESSION.json:
         print_json({"groups": [{"topic": name, **group} for name, group in found]})
     else:
@@ -43,8 +43,8 @@ def show(
     With --at, what was then: rebuilt from what was written, also of a group deleted since.
     """
     with SESSION.client() as client:
-        found = client.group(topic, group, at)
-        membership = None if at is not None else client.group_members(topic, group)
+        found = client.describe_group(topic, group, as_of=at)
+        membership = None if at is not None else client.describe_members(topic, group)
     if SESSION.json:
         print_json(found if membership is None else {**found, "membership": membership})
         return
@@ -66,7 +66,7 @@ def set_settings(
     """Give a group settings of its own, over those of its topic; a new group begins with them."""
     pairs = parse_settings(settings)
     with SESSION.client() as client:
-        found = client.configure_group(topic, group, pairs)
+        found = client.set_group_config(topic, group, pairs)
     if SESSION.json:
         print_json(found)
     else:

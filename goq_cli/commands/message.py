@@ -32,7 +32,7 @@ _CHANGED = ("id", "state", "priority")
 def show(message_id: Annotated[str, typer.Argument(metavar="ID")]) -> None:
     """Show a message and what it is for each group."""
     with SESSION.client() as client:
-        found = client.message(message_id)
+        found = client.get_message(message_id)
     if SESSION.json:
         print_json(found)
         return
@@ -52,7 +52,7 @@ def cancel(
 ) -> None:
     """Cancel messages: no group gets them that has not got them yet."""
     with SESSION.client() as client:
-        done = for_each(ids, lambda name: client.cancel(name, reason=reason))
+        done = for_each(ids, lambda name: client.cancel_message(name, reason=reason))
     print_messages(done, _CHANGED)
 
 
@@ -63,7 +63,7 @@ def priority(
 ) -> None:
     """Move messages that wait to another lane."""
     with SESSION.client() as client:
-        done = for_each(ids, lambda name: client.change_priority(name, to))
+        done = for_each(ids, lambda name: client.set_message_priority(name, to))
     print_messages(done, _CHANGED)
 
 

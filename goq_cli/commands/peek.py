@@ -58,7 +58,7 @@ def command(
                     "key": (message.key or b"").decode(errors="backslashreplace"),
                     "value": (message.value or b"").decode(errors="backslashreplace"),
                 }
-                for message in islice(client.log(topic), maximum)
+                for message in islice(client.read_log(topic), maximum)
             ]
     extra = (_TIMES[chosen],) if group is not None and chosen in _TIMES else ()
     print_messages(found, (*_COLUMNS[:3], *extra, *_COLUMNS[3:]))

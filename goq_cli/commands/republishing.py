@@ -94,12 +94,14 @@ def default_transaction(query: str, topics: list[str], into: str) -> str:
 
 def _look(options: SinkOptions, *, dry_run: bool) -> None:
     """See whether the target is there, before Spark is started, and say what will be done."""
+    from goq.client._sync.frame_publisher import FramePublisher
+
     try:
         with SESSION.client() as client:
             if not dry_run:
-                client.topic_for_publish(options.topic)
+                FramePublisher(client).open_topic(options.topic)
             else:
-                client.topic(options.topic)
+                client.describe_topic(options.topic)
     except TopicNotFound:
         if not dry_run:
             raise

@@ -43,7 +43,7 @@ def cancel(
 ) -> None:
     """Cancel messages: no group gets them that has not got them yet."""
     with SESSION.client() as client:
-        done = for_each(ids, lambda name: client.cancel(name, reason=reason))
+        done = for_each(ids, lambda name: client.cancel_message(name, reason=reason))
     print_messages(done, _CHANGED)
 
 
@@ -60,7 +60,7 @@ def reschedule(
         raise UsageError("say when: --at or --delay")
     deliver_at = at if at is not None else _from_now(delay or "")
     with SESSION.client() as client:
-        done = for_each(ids, lambda name: client.reschedule(name, deliver_at))
+        done = for_each(ids, lambda name: client.reschedule_message(name, deliver_at))
     print_messages(done, _CHANGED)
 
 
@@ -69,7 +69,7 @@ def _scheduled(
 ) -> Iterator[dict[str, Any]]:
     after: str | None = None
     while True:
-        page = client.scheduled(topic, limit=limit, after=after, until=until)
+        page = client.list_scheduled(topic, limit=limit, after=after, until=until)
         yield from page["messages"]
         after = page["next"]
         if after is None:

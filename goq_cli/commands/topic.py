@@ -38,8 +38,8 @@ def create(
 def list_topics() -> None:
     """List topics."""
     with SESSION.client() as client:
-        topics = client.topics()
-        counts = {t["name"]: len(t["partitions"]) for t in client.cluster()["topics"]}
+        topics = client.list_topics()
+        counts = {t["name"]: len(t["partitions"]) for t in client.describe_cluster()["topics"]}
     if SESSION.json:
         print_json({"topics": topics})
         return
@@ -65,9 +65,9 @@ def show(
     Days are those of UTC; what retention has deleted is not counted.
     """
     with SESSION.client() as client:
-        topic = client.topic(name)
-        history = client.topic_history(name, days)
-        placed = client.cluster(name)["topics"]
+        topic = client.describe_topic(name)
+        history = client.get_topic_history(name, days)
+        placed = client.describe_cluster(name)["topics"]
     if SESSION.json:
         print_json({**topic, "history": history})
     else:

@@ -104,7 +104,7 @@ def command(
             return
         answer: Json = {}
         if is_id:
-            traces = [client.trace(what)]
+            traces = [client.get_trace(what)]
         else:
             answer = _search(client, what, selector, limit or 10)
             traces = answer["traces"]
@@ -136,7 +136,7 @@ def _search(client: Client, topic: str, selector: Selector, limit: int) -> Json:
     cursor: str | None = None
     while len(traces) < limit:
         portion = min(_PORTION, limit - len(traces))
-        page = client.trace_search(topic, **selector.arguments(), limit=portion, cursor=cursor)
+        page = client.search_traces(topic, **selector.arguments(), limit=portion, cursor=cursor)
         traces += page["traces"]
         cursor = page["next"]
         if cursor is None:
@@ -160,7 +160,7 @@ def _print(traces: list[Json]) -> None:
 
 def _follow(client: Client, message_id: str) -> None:
     """Print the steps that there are, then each as it comes, until interrupted."""
-    trace = client.trace(message_id)
+    trace = client.get_trace(message_id)
     timeline = Timeline(trace, _style())
     told: Counter[Step] = Counter()
     if not SESSION.json:
@@ -174,7 +174,7 @@ def _follow(client: Client, message_id: str) -> None:
             sys.stdout.flush()
         else:
             _write(timeline.steps(fresh))
-        trace = client.trace(message_id, wait_ms=_FOLLOW_WAIT_MS, seen=len(trace["events"]))
+        trace = client.get_trace(message_id, wait_ms=_FOLLOW_WAIT_MS, seen=len(trace["events"]))
 
 
 def _untold(events: list[Json], told: Counter[Step]) -> Iterator[Json]:

@@ -26,7 +26,7 @@ TURNS, TURN_ROWS = 24, 40
 
 
 def logged(client: Client) -> Counter[str]:
-    return Counter((m.value or b"").decode() for m in client.log(SINK))
+    return Counter((m.value or b"").decode() for m in client.read_log(SINK))
 
 
 def expected(count: int) -> Counter[str]:

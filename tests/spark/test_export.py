@@ -47,7 +47,7 @@ def publish(node: RunningNode, topic: str) -> None:
         with client.producer(topic, batch=7) as producer:
             for number in range(300):
                 producer.send(f"v{number}", key=f"k{number % 11}", headers={"n": str(number)})
-        client.receive_batch(topic, "g", max=50, wait="5s").ack()
+        client.receive_batch(topic, "g", max_messages=50, wait="5s").ack()
 
 
 @pytest.mark.parametrize(

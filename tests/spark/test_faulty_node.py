@@ -31,7 +31,7 @@ ROWS = 600
 
 def logged(node: RunningNode, topic: str) -> list[str]:
     with Client(node.url) as client:
-        return sorted((m.value or b"").decode() for m in client.log(topic))
+        return sorted((m.value or b"").decode() for m in client.read_log(topic))
 
 
 def expected(count: int) -> list[str]:

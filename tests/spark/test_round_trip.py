@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from goq import limits
 from goq.client import Client
+from goq.client._sync.frame_publisher import FramePublisher
 from goq.frame.encoder import columns_of, encode_frame
 from goq.model import Message
 from goq.pipeline.arrow.node_source import NodeSource
@@ -81,13 +82,13 @@ def publish(client: Client, topic: str, messages: Sequence[Message], default_lan
     while some := list(itertools.islice(waiting, next(sizes))):
         columns = columns_of(some, default_lane=default_lane)
         frame = encode_frame(columns, compress=len(some) == 40)
-        client.publish_frames(topic, [(next(partitions), frame)])
+        FramePublisher(client).publish(topic, [(next(partitions), frame)])
 
 
 def logged(client: Client, topic: str) -> list[list[Any]]:
     """Return what each partition has, in its order."""
     found: list[list[Any]] = [[] for _ in range(PARTITIONS)]
-    for m in client.log(topic):
+    for m in client.read_log(topic):
         said = (m.value, m.key, tuple(m.headers), m.priority, m.deliver_at, m.tenant)
         found[m.partition].append(said)
     return found

@@ -58,7 +58,7 @@ def test_a_query_has_every_message_with_all_that_it_says(
     fill(node, topic, 100)
     rows = load(spark, node, topic).collect()
     with Client(node.url) as client:
-        logged = {str(m.id): m for m in client.log(topic)}
+        logged = {str(m.id): m for m in client.read_log(topic)}
     assert len(rows) == 100
     for row in rows:
         message = logged[row.message_id]
@@ -104,7 +104,7 @@ def test_events_are_a_table_of_what_happened(
 ) -> None:
     fill(node, topic, 20)
     with Client(node.url) as client:
-        client.receive_batch(topic, "g", max=20, wait="5s").ack()
+        client.receive_batch(topic, "g", max_messages=20, wait="5s").ack()
     rows = load(spark, node, topic, table="events").collect()
     told = [(row.event, row.group) for row in rows]
     assert told.count(("DELIVERED", "g")) == told.count(("ACKNOWLEDGED", "g")) > 0

@@ -165,7 +165,7 @@ def test_what_retention_deleted_before_it_was_read_fails_the_stream_unless_that_
             node.on_loop(broker.topics[topic].partitions[0].keeping.roll)
         client.alter_topic(topic, settings={"retention.bytes": "64KiB", "segment.bytes": "64KiB"})
         node.on_loop(broker.apply_retention)
-        kept = [(m.value or b"").decode() for m in client.log(topic)]
+        kept = [(m.value or b"").decode() for m in client.read_log(topic)]
     assert 0 < len(kept) < 10
     end = strict.latestOffset(start, ALL)
     with pytest.raises(CorruptData, match=r"messages \[\(0, \d\)\] .* set failOnDataLoss=false"):

@@ -29,7 +29,7 @@ SCHEMA = StructType().add("value", "string")
 
 def logged(node: RunningNode, topic: str) -> list[str]:
     with Client(node.url) as client:
-        return sorted((m.value or b"").decode() for m in client.log(topic))
+        return sorted((m.value or b"").decode() for m in client.read_log(topic))
 
 
 def expected(count: int, start: int = 0) -> list[str]:

@@ -33,15 +33,15 @@ class AsyncAdmin(AsyncDeadLetters, AsyncClusterAdmin):
             body["settings"] = dict(settings)
         return _dict(await self._http.call("POST", routes.TOPICS, body))
 
-    async def topics(self) -> list[Json]:
+    async def list_topics(self) -> list[Json]:
         """Return all topics."""
         return _list(await self._http.call("GET", routes.TOPICS), "topics")
 
-    async def topic(self, name: str) -> Json:
+    async def describe_topic(self, name: str) -> Json:
         """Return one topic: its partitions with their bounds, and its settings."""
         return _dict(await self._http.call("GET", routes.topic(name)))
 
-    async def topic_history(self, topic: str, days: int | None = None) -> Json:
+    async def get_topic_history(self, topic: str, days: int | None = None) -> Json:
         """Return what a topic holds by day, its rates of late, and what is scheduled in it.
 
         ``days`` are the last so many of UTC, today included.
@@ -56,20 +56,22 @@ class AsyncAdmin(AsyncDeadLetters, AsyncClusterAdmin):
         """Delete a topic with everything in it."""
         await self._http.call("DELETE", routes.topic(name))
 
-    async def groups(self, topic: str) -> list[Json]:
+    async def list_groups(self, topic: str) -> list[Json]:
         """Return the groups of a topic."""
         return _list(await self._http.call("GET", routes.groups(topic)), "groups")
 
-    async def group(self, topic: str, group: str, at: str | int | None = None) -> Json:
-        """Return one group: how far it is and what it holds, or was and held ``at`` a time.
+    async def describe_group(
+        self, topic: str, group: str, *, as_of: str | int | None = None
+    ) -> Json:
+        """Return one group: how far it is and what it holds, or was and held ``as_of`` a time.
 
         Raises ``GroupNotFound`` where there was none, ``HistoryNotRetained`` for a time before what
         is kept.
         """
-        target = routes.query(routes.group(topic, group), at=at)
+        target = routes.query(routes.group(topic, group), at=as_of)
         return _dict(await self._http.call("GET", target))
 
-    async def group_members(self, topic: str, group: str) -> Json:
+    async def describe_members(self, topic: str, group: str) -> Json:
         """Return who owns which partitions of a group, what moves, and the latest changes."""
         return _dict(await self._http.call("GET", routes.members(topic, group)))
 
@@ -92,7 +94,9 @@ class AsyncAdmin(AsyncDeadLetters, AsyncClusterAdmin):
         path = f"{routes.group(topic, group)}/reset"
         return _dict(await self._http.call("POST", path, body, repeatable=True))
 
-    async def configure_group(self, topic: str, group: str, settings: Mapping[str, object]) -> Json:
+    async def set_group_config(
+        self, topic: str, group: str, settings: Mapping[str, object]
+    ) -> Json:
         """Give a group settings of its own, over those of its topic; return the group."""
         body = {"settings": dict(settings)}
         return _dict(
@@ -122,7 +126,7 @@ class AsyncAdmin(AsyncDeadLetters, AsyncClusterAdmin):
             target = routes.query(path, state=state, limit=limit, after=after)
             return _dict(await self._http.call("GET", target))
         found: list[Json] = []
-        for partition in (await self.topic(topic))["partitions"]:
+        for partition in (await self.describe_topic(topic))["partitions"]:
             target = routes.query(
                 routes.messages(topic), partition=partition["partition"], limit=limit
             )
@@ -130,11 +134,11 @@ class AsyncAdmin(AsyncDeadLetters, AsyncClusterAdmin):
         found.sort(key=lambda item: (item["timestamp"], item["partition"], item["offset"]))
         return {"messages": found[:limit], "next": None}
 
-    async def message(self, message_id: str | MessageId) -> Json:
+    async def get_message(self, message_id: str | MessageId) -> Json:
         """Return one message and what is known of it."""
         return _dict(await self._http.call("GET", routes.message(message_id)))
 
-    async def scheduled(
+    async def list_scheduled(
         self,
         topic: str,
         *,
@@ -146,7 +150,9 @@ class AsyncAdmin(AsyncDeadLetters, AsyncClusterAdmin):
         target = routes.query(routes.scheduled(topic), limit=limit, after=after, until=until)
         return _dict(await self._http.call("GET", target))
 
-    async def cancel(self, message_id: str | MessageId, *, reason: str | None = None) -> Json:
+    async def cancel_message(
+        self, message_id: str | MessageId, *, reason: str | None = None
+    ) -> Json:
         """Deliver a message to no group that has not got it yet; return what holds for it.
 
         Raises ``Conflict`` if every group has finished it.
@@ -154,14 +160,16 @@ class AsyncAdmin(AsyncDeadLetters, AsyncClusterAdmin):
         target = routes.query(routes.message(message_id), reason=reason)
         return _dict(await self._http.call("DELETE", target, repeatable=True))
 
-    async def change_priority(self, message_id: str | MessageId, priority: str | int) -> Json:
+    async def set_message_priority(self, message_id: str | MessageId, priority: str | int) -> Json:
         """Move a message that waits to another lane; raises ``Conflict`` if it does not wait."""
         change = {"priority": priority}
         return _dict(
             await self._http.call("PATCH", routes.message(message_id), change, repeatable=True)
         )
 
-    async def reschedule(self, message_id: str | MessageId, deliver_at: str | float) -> Json:
+    async def reschedule_message(
+        self, message_id: str | MessageId, deliver_at: str | float
+    ) -> Json:
         """Give a message that waits for its time another; one in the past is at once.
 
         Raises ``Conflict`` if it does not wait for its time.
@@ -171,11 +179,11 @@ class AsyncAdmin(AsyncDeadLetters, AsyncClusterAdmin):
             await self._http.call("PATCH", routes.message(message_id), change, repeatable=True)
         )
 
-    async def version(self) -> Json:
+    async def get_version(self) -> Json:
         """Return the node's version."""
         return _dict(await self._http.call("GET", "/version"))
 
-    async def health(self) -> Json:
+    async def get_health(self) -> Json:
         """Return what the node says of its own health."""
         return _dict(await self._http.call("GET", "/healthz"))
 

@@ -12,11 +12,11 @@ Json = dict[str, Any]
 
 
 class AsyncClusterAdmin:
-    """What a client can ask about the cluster. On a node of its own only :meth:`cluster` works."""
+    """What a client can ask about the cluster. Alone a node has only :meth:`describe_cluster`."""
 
     _http: Http
 
-    async def cluster(self, topic: str | None = None, *, lag: bool = False) -> Json:
+    async def describe_cluster(self, topic: str | None = None, *, lag: bool = False) -> Json:
         """Return nodes, leaders and replicas, of all topics or of one.
 
         With ``lag`` also how far the replicas are; leaders that do not answer are left out.
@@ -24,13 +24,13 @@ class AsyncClusterAdmin:
         target = routes.query(routes.CLUSTER, topic=topic, lag="true" if lag else None)
         return _dict(await self._http.call("GET", target))
 
-    async def admit_node(self, node: str, address: str) -> None:
+    async def add_node(self, node: str, address: str) -> None:
         """Let a node in that runs and knows the others; ``goq serve --join`` does it by itself."""
         body = {"node": node, "address": address}
         await self._http.call("POST", f"{routes.CLUSTER}/nodes", body)
 
-    async def leave_node(self, node: str, *, fewer_replicas: bool = False) -> None:
-        """Have a node give away what it has, then go; :meth:`cluster` says when it has gone.
+    async def decommission_node(self, node: str, *, fewer_replicas: bool = False) -> None:
+        """Have a node give away what it has, then go; see :meth:`describe_cluster`.
 
         With ``fewer_replicas`` there may be fewer replicas then; of a node that is fenced that need
         not be said. Raises ``NodeNotFound``, ``Conflict`` where too few nodes would be left, or
@@ -45,12 +45,12 @@ class AsyncClusterAdmin:
         answer = await self._http.call("POST", f"{routes.CLUSTER}/rebalance", {"dry_run": dry_run})
         return list(_dict(answer).get("moves", ()))
 
-    async def move_partition(self, topic: str, partition: int, replicas: Sequence[str]) -> None:
+    async def reassign_partition(self, topic: str, partition: int, replicas: Sequence[str]) -> None:
         """Have a partition moved to these nodes, of which the first is preferred as leader."""
         body = {"topic": topic, "partition": partition, "replicas": list(replicas)}
         await self._http.call("POST", f"{routes.CLUSTER}/moves", body)
 
-    async def cancel_move(self, topic: str, partition: int) -> None:
+    async def cancel_reassignment(self, topic: str, partition: int) -> None:
         """Give a move up."""
         await self._http.call("DELETE", routes.move(topic, partition))
 
@@ -75,7 +75,7 @@ class AsyncClusterAdmin:
             body |= {"unclean": True, "dry_run": dry_run}
         return _dict(await self._http.call("POST", f"{routes.CLUSTER}/elections", body))
 
-    async def alter_cluster(self, **settings: int) -> Json:
+    async def set_cluster_config(self, **settings: int) -> Json:
         """Change settings of the whole cluster, as ``min_insync=2``; return all."""
         target = f"{routes.CLUSTER}/settings"
         return _dict(await self._http.call("PATCH", target, settings, repeatable=True))

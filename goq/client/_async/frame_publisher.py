@@ -1,13 +1,14 @@
-"""Publishing whole frames under numbers of the caller's own: what makes a copy exact.
+"""Publisher of whole frames under producer sequences that the caller chose: exact copies.
 
-A producer that is known by what it does, and not by who does it, can be run again: the node
-refuses what it has already, and tells how far the earlier run got.
+The producer id is a function of the work, not of the process. A later run of the same work has the
+same producer: the node drops the frames that it has, and tells how far the earlier run got.
+Internal: the Spark sink, the replay into a topic and tests use it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -19,53 +20,99 @@ from goq.client.protocol import frames as wire
 from goq.client.protocol import routes
 from goq.errors import InvalidFrame, TopicExists
 
+if TYPE_CHECKING:
+    from goq.client._async.client import AsyncClient
+
+
+class AsyncFramePublisher:
+    """Publishes frames over a client's connections."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._http = client._http
+
+    async def publish(
+        self, topic: str, frames: Sequence[tuple[int, bytes]]
+    ) -> list[wire.StoredFrame]:
+        """Store frames, each ``(partition, frame)``; return where each was stored, in order.
+
+        A request whose answer was lost is sent again. Only frames that carry a producer sequence
+        are stored once then. Raises ``OutOfOrderSequence`` where a frame neither follows its
+        producer's last frame nor is one of the last few.
+        """
+        return await post_frames(self._http, topic, frames)
+
+    async def open_topic(self, name: str) -> dict[str, Any]:
+        """Return a topic that is about to be published to.
+
+        A node that creates topics on publish creates it. Raises ``TopicNotFound`` otherwise.
+        """
+        found = await self._http.call("PUT", routes.topic(name), repeatable=True)
+        return found if isinstance(found, dict) else {}
+
+    async def ensure_topic(
+        self, name: str, partitions: int, settings: Mapping[str, object]
+    ) -> dict[str, Any]:
+        """Return a topic, created with these partitions and settings if it does not exist."""
+        body = {"name": name, "partitions": partitions, "settings": dict(settings)}
+        try:
+            found = await self._http.call("POST", routes.TOPICS, body, repeatable=True)
+        except TopicExists:  # also the answer to a repeated request that had created it
+            found = await self._http.call("GET", routes.topic(name))
+        return found if isinstance(found, dict) else {}
+
+    async def next_sequences(self, topic: str, producer_id: int) -> dict[int, int]:
+        """Return the producer's next sequence by partition, for the partitions that know it."""
+        found = await self._http.call("GET", routes.producer(topic, producer_id))
+        return {each["partition"]: each["next_sequence"] for each in found["partitions"]}
+
 
 async def post_frames(
     http: Http, topic: str, frames: Sequence[tuple[int, bytes]], acks: str | None = None
 ) -> list[wire.StoredFrame]:
-    """Store frames, each in the partition before it; return where each lies.
+    """Store frames, each ``(partition, frame)``; return where each was stored, in order.
 
-    One request brings those of one leader. When it raises, some may be stored and others not: to
-    be sent again they must carry a producer's numbers.
+    Each leader gets one request. When this raises, some frames may be stored and others not. Only
+    frames that carry a producer sequence can be sent again without doubling.
     """
-    parts = await _by_leader(http, topic, frames)
-    posts = [_Post(http, topic, [frames[n] for n in numbers], acks) for numbers in parts]
-    if len(posts) == 1:
-        return await posts[0].send()
-    workers = [Worker(post.run) for post in posts[1:]]
+    by_leader = await _indexes_by_leader(http, topic, frames)
+    requests = [_FramesRequest(http, topic, [frames[n] for n in ns], acks) for ns in by_leader]
+    if len(requests) == 1:
+        return await requests[0].send()
+    workers = [Worker(request.run) for request in requests[1:]]
     try:
-        await posts[0].run()
+        await requests[0].run()
         for worker in workers:
             await worker.join()
     finally:
         for worker in workers:
             await worker.stop()
-    for post in posts:
-        if post.error is not None:
-            raise post.error
-    found = {
-        number: stored
-        for numbers, post in zip(parts, posts, strict=True)
-        for number, stored in zip(numbers, post.stored, strict=True)
+    for request in requests:
+        if request.error is not None:
+            raise request.error
+    stored_by_index = {
+        index: stored
+        for indexes, request in zip(by_leader, requests, strict=True)
+        for index, stored in zip(indexes, request.stored, strict=True)
     }
-    return [found[number] for number in range(len(frames))]
+    return [stored_by_index[index] for index in range(len(frames))]
 
 
-async def _by_leader(
+async def _indexes_by_leader(
     http: Http, topic: str, frames: Sequence[tuple[int, bytes]]
 ) -> list[list[int]]:
-    """Return the numbers of the frames that go out in a request together."""
-    if not http.places.is_cluster or len(frames) == 1:
+    """Return the indexes of the frames of each request: one request for each leader."""
+    if not http.cluster_map.is_cluster or len(frames) == 1:
         return [list(range(len(frames)))]
     await http.find_leaders(topic)
     found: dict[str | None, list[int]] = {}
-    for number, (partition, _) in enumerate(frames):
-        found.setdefault(http.places.leader(TopicPartition(topic, partition)), []).append(number)
+    for index, (partition, _) in enumerate(frames):
+        leader = http.cluster_map.leader(TopicPartition(topic, partition))
+        found.setdefault(leader, []).append(index)
     return list(found.values())
 
 
-class _Post:
-    """One request, and what became of it."""
+class _FramesRequest:
+    """One request for one leader, with its result or its error."""
 
     def __init__(
         self, http: Http, topic: str, frames: Sequence[tuple[int, bytes]], acks: str | None
@@ -78,64 +125,23 @@ class _Post:
         self._acks = acks
 
     async def run(self) -> None:
-        """Send; keep what came of it."""
+        """Send the frames; keep the result or the error."""
         try:
             self.stored = await self.send()
         except Exception as error:
             self.error = error
 
     async def send(self) -> list[wire.StoredFrame]:
-        """Send; return where each frame lies."""
+        """Send the frames; return where each was stored."""
         answer = await self._http.request(
             "POST",
             routes.query(routes.messages(self._topic), acks=self._acks),
             b"".join([piece for placed in self._frames for piece in wire.place(*placed)]),
             content_type=routes.FRAMES,
             repeatable=True,
-            place=TopicPartition(self._topic, self._frames[0][0]) if self._frames else None,
+            partition=TopicPartition(self._topic, self._frames[0][0]) if self._frames else None,
         )
         try:
             return wire.decode_published(answer.body, len(self._frames))
         except (msgspec.DecodeError, InvalidFrame) as error:
             raise unreadable(self._topic, error) from None
-
-
-class FramePublisher:
-    """What a client can do with frames that it or somebody else made."""
-
-    _http: Http
-
-    async def publish_frames(
-        self, topic: str, frames: Sequence[tuple[int, bytes]]
-    ) -> list[wire.StoredFrame]:
-        """Store frames, each in the partition before it; return where each lies.
-
-        Sent again when the answer is lost: only frames that carry a producer's numbers are then
-        stored once. Raises ``OutOfOrderSequence`` where a frame neither follows its producer's last
-        one nor is one of the last few.
-        """
-        return await post_frames(self._http, topic, frames)
-
-    async def topic_for_publish(self, name: str) -> dict[str, Any]:
-        """Return a topic that is about to be published to.
-
-        The node makes it if it makes those that are published to; else ``TopicNotFound``.
-        """
-        found = await self._http.call("PUT", routes.topic(name), repeatable=True)
-        return found if isinstance(found, dict) else {}
-
-    async def topic_for_copies(
-        self, name: str, partitions: int, settings: Mapping[str, object]
-    ) -> dict[str, Any]:
-        """Return a topic, made if there is none: as it was asked for, or as somebody else did."""
-        body = {"name": name, "partitions": partitions, "settings": dict(settings)}
-        try:
-            found = await self._http.call("POST", routes.TOPICS, body, repeatable=True)
-        except TopicExists:  # which may be the answer to the second time that it was sent
-            found = await self._http.call("GET", routes.topic(name))
-        return found if isinstance(found, dict) else {}
-
-    async def producer_reached(self, topic: str, producer_id: int) -> dict[int, int]:
-        """Return by partition the number with which a producer goes on, where it is known."""
-        found = await self._http.call("GET", routes.producer(topic, producer_id))
-        return {each["partition"]: each["next_sequence"] for each in found["partitions"]}

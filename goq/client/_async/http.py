@@ -57,11 +57,11 @@ class Http:
         self,
         options: HttpOptions,
         connections_max: int = CONNECTIONS_MAX,
-        places: ClusterMap | None = None,
+        cluster_map: ClusterMap | None = None,
     ) -> None:
         self._options = options
         self._servers = {text: _server_of(text) for text in options.servers}
-        self.places = places or ClusterMap(options.servers, time.monotonic)
+        self.cluster_map = cluster_map or ClusterMap(options.servers, time.monotonic)
         schemes = {server.scheme for server in self._servers.values()}
         self._transports = {scheme: open_transport(scheme, connections_max) for scheme in schemes}
         self._closed = False
@@ -76,7 +76,7 @@ class Http:
 
     def fork(self, connections_max: int) -> Http:
         """Return another one for the same servers, with connections of its own."""
-        return Http(self._options, connections_max, self.places)
+        return Http(self._options, connections_max, self.cluster_map)
 
     def finish(self) -> None:
         """Ask no more, but hear what is under way to its end: a node then ends its waiting."""
@@ -107,7 +107,7 @@ class Http:
         try:
             return msgspec.json.decode(answer.body) if answer.body else None
         except msgspec.DecodeError as error:
-            raise unreadable(self.places.current, error) from None
+            raise unreadable(self.cluster_map.current, error) from None
 
     async def request(
         self,
@@ -119,11 +119,11 @@ class Http:
         accept: bytes = routes.JSON,
         repeatable: bool,
         wait_ms: int = 0,
-        place: TopicPartition | None = None,
+        partition: TopicPartition | None = None,
     ) -> Answer:
         """Return the answer, if it is a good one. ``wait_ms`` is how long the node may hold it.
 
-        Who leads the ``place`` is asked, as far as that is known; else any node.
+        Who leads the ``partition`` is asked, as far as that is known; else any node.
         """
         headers = [(b"Accept", accept)]
         if body:
@@ -131,7 +131,7 @@ class Http:
         return await self._persist(
             lambda server: self._attempt(server, method, target, headers, body, wait_ms),
             repeatable,
-            place,
+            partition,
         )
 
     async def request_at(
@@ -175,31 +175,31 @@ class Http:
 
     async def learn(self, topic: str, *, wait_ms: int = 0) -> None:
         """Learn who leads what of a topic; with ``wait_ms``, when that is not as it was."""
-        version = self.places.version(topic) if wait_ms else None
+        version = self.cluster_map.version(topic) if wait_ms else None
         wait = f"{wait_ms}ms" if version is not None else None
         target = routes.query(routes.CLUSTER, topic=topic, version=version, wait=wait)
         answer = await self.request(
             "GET", target, repeatable=True, wait_ms=wait_ms if wait is not None else 0
         )
         try:
-            self.places.take(topic, decode_map(answer.body))
+            self.cluster_map.take(topic, decode_map(answer.body))
         except msgspec.DecodeError as error:
-            raise unreadable(self.places.current, error) from None
+            raise unreadable(self.cluster_map.current, error) from None
 
     async def find_leaders(self, topic: str) -> None:
         """Learn who leads what of a topic where that may have changed.
 
         Nothing depends on it, so failing to is no error.
         """
-        if self.places.wants(topic):
+        if self.cluster_map.wants(topic):
             target = routes.query(routes.CLUSTER, topic=topic)
-            server, accept = self.places.current, [(b"Accept", routes.JSON)]
+            server, accept = self.cluster_map.current, [(b"Accept", routes.JSON)]
             try:
                 answer = await self._attempt(server, "GET", target, accept, b"", 0, ASK_MS_MAX)
-                self.places.take(topic, decode_map(answer.body))
+                self.cluster_map.take(topic, decode_map(answer.body))
             except _Failed as failed:
                 if not failed.has_answer:
-                    self.places.failed(server, answered=False)
+                    self.cluster_map.failed(server, answered=False)
             except msgspec.DecodeError:
                 pass
 
@@ -211,13 +211,13 @@ class Http:
         self,
         attempt: Callable[[str], Awaitable[Outcome]],
         repeatable: bool,
-        place: TopicPartition | None = None,
+        partition: TopicPartition | None = None,
     ) -> Outcome:
         attempts = self.attempts()
         while True:
-            if place is not None:
-                await self.find_leaders(place.topic)
-            server = self.places.url_for(place)
+            if partition is not None:
+                await self.find_leaders(partition.topic)
+            server = self.cluster_map.url_for(partition)
             try:
                 return await attempt(server)
             except _Failed as failed:
@@ -226,9 +226,9 @@ class Http:
             if pause_s is None or self._closed:
                 raise failure.error
             if isinstance(failure.error, NotLeader):
-                self.places.moved(place, leader)
+                self.cluster_map.moved(partition, leader)
             else:
-                self.places.failed(server, answered=has_answer)
+                self.cluster_map.failed(server, answered=has_answer)
             await sleep(pause_s)
 
     async def _once(self, server: str, attempt: Callable[[], Awaitable[Outcome]]) -> Outcome:
@@ -236,7 +236,7 @@ class Http:
             return await attempt()
         except _Failed as failed:
             if not failed.has_answer:
-                self.places.failed(server, answered=False)
+                self.cluster_map.failed(server, answered=False)
             raise failed.failure.error from failed
 
     async def _attempt(
@@ -256,7 +256,7 @@ class Http:
             answer = Answer(response.status_code, response.headers, await _body_of(response.stream))
         except httpx.TransportError as error:
             raise _Failed(failure_of_transport(error, server)) from error
-        self.places.hear(answer.headers.get(VERSION_HEADER))
+        self.cluster_map.hear(answer.headers.get(VERSION_HEADER))
         if 200 <= answer.status < 300:
             return answer
         raise _answered(answer, server)
@@ -268,7 +268,7 @@ class Http:
         try:
             response = await self._transport_of(server).handle_async_request(request)
             assert isinstance(response.stream, httpx.AsyncByteStream)
-            self.places.hear(response.headers.get(VERSION_HEADER))
+            self.cluster_map.hear(response.headers.get(VERSION_HEADER))
             if response.status_code < 300:
                 return StreamedResponse(self, server, response)
             text = await _body_of(response.stream)

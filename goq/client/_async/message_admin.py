@@ -21,7 +21,9 @@ class AsyncTracing:
 
     _http: Http
 
-    async def trace(self, message_id: str | MessageId, *, wait_ms: int = 0, seen: int = 0) -> Json:
+    async def get_trace(
+        self, message_id: str | MessageId, *, wait_ms: int = 0, seen: int = 0
+    ) -> Json:
         """Return every step of a message's life: ``message``, ``events``, ``attempts``, ….
 
         With ``wait_ms`` the node holds the answer for so long until there are more events than
@@ -34,7 +36,7 @@ class AsyncTracing:
         )
         return _dict(await self._http.call("GET", target, wait_ms=wait_ms))
 
-    async def trace_search(
+    async def search_traces(
         self,
         topic: str,
         *,
@@ -84,7 +86,7 @@ class AsyncDeadLetters:
 
     _http: Http
 
-    async def dead_letters(
+    async def list_dead_letters(
         self,
         topic: str,
         *,
@@ -97,12 +99,12 @@ class AsyncDeadLetters:
         target = routes.query(routes.dead(topic), limit=limit, after=after, **_query(ids, wanted))
         return _dict(await self._http.call("GET", target))
 
-    async def redrive(
+    async def redrive_dead_letters(
         self,
         topic: str,
         *,
         to: str | None = None,
-        max: int = 1000,
+        max_messages: int = 1000,
         after: str | None = None,
         ids: Sequence[str] = (),
         dry_run: bool = False,
@@ -113,7 +115,7 @@ class AsyncDeadLetters:
 
         Those that were put back too often already stay, unless with ``force``.
         """
-        body: Json = {"max": max, "dry_run": dry_run, "force": force, "ids": [*ids]}
+        body: Json = {"max": max_messages, "dry_run": dry_run, "force": force, "ids": [*ids]}
         body |= {"to": to, "after": after} | wanted
         given = {name: value for name, value in body.items() if value is not None}
         path = routes.redrive(topic)
@@ -123,7 +125,7 @@ class AsyncDeadLetters:
         self,
         topic: str,
         *,
-        max: int = limits.REDRIVE_MESSAGES_MAX,
+        max_messages: int = limits.REDRIVE_MESSAGES_MAX,
         after: str | None = None,
         ids: Sequence[str] = (),
         dry_run: bool = False,
@@ -132,7 +134,7 @@ class AsyncDeadLetters:
         """Take dead letters away for good."""
         target = routes.query(
             routes.dead(topic),
-            max=max,
+            max=max_messages,
             after=after,
             dry_run="true" if dry_run else None,
             **_query(ids, wanted),

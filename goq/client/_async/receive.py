@@ -38,7 +38,7 @@ OWN_ALONE: Final = (b"Goq-Local", b"true")
 class ReceiveOptions:
     """What to ask a group for."""
 
-    max: int
+    max_messages: int
     wait_ms: int
     visibility_ms: int | None
     consumer: str | None
@@ -52,7 +52,7 @@ class ReceiveOptions:
         return self._body({"stream": True} if limit is None else {"stream": True, "limit": limit})
 
     def _body(self, asked: dict[str, object]) -> bytes:
-        asked["max"] = min(self.max, limits.RECEIVE_MESSAGES_MAX)
+        asked["max"] = min(self.max_messages, limits.RECEIVE_MESSAGES_MAX)
         if self.visibility_ms is not None:
             asked["visibility"] = format_duration_ms(self.visibility_ms)
         if self.consumer is not None:
@@ -132,7 +132,7 @@ async def receive(
     path = f"{routes.group(topic, group)}/receive"
     body = replace(options, wait_ms=0).body()
     await http.find_leaders(topic)
-    for server in http.places.leaders_in_turn(topic):
+    for server in http.cluster_map.leaders_in_turn(topic):
         try:
             answer = await http.request_at(
                 server, path, body, accept=routes.FRAMES, extra=[OWN_ALONE]
@@ -201,7 +201,7 @@ class DeliveryStream:
     async def open(self, limit: int | None) -> None:
         """Begin a stream, of ``limit`` messages in all."""
         self.in_flight = self._arrived = self._arrived_at_grant = 0
-        self._credit = min(self._options.max, limits.RECEIVE_MESSAGES_MAX)
+        self._credit = min(self._options.max_messages, limits.RECEIVE_MESSAGES_MAX)
         self._stream = await self._http.stream(
             f"{routes.group(self.topic, self.group)}/receive",
             self._options.stream_body(limit),
@@ -256,7 +256,7 @@ class DeliveryStream:
     async def more(self) -> None:
         """Let the node hand over as much again as the credit was at first."""
         self._arrived_at_grant = self._arrived
-        asked = {"more": min(self._options.max, limits.RECEIVE_MESSAGES_MAX)}
+        asked = {"more": min(self._options.max_messages, limits.RECEIVE_MESSAGES_MAX)}
         with contextlib.suppress(GoqError):  # the stream has ended: there will be another
             stream = self._stream
             if stream is not None:

@@ -58,7 +58,7 @@ class AsyncReplays:
             from_snapshot=from_snapshot,
         )
 
-    def replayed(
+    def read_replay(
         self,
         replay: Replay,
         *,

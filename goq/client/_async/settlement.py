@@ -42,34 +42,36 @@ class Settler:
     ) -> Settled:
         """Settle receipts, in as few requests as their leaders and the limit of one allow."""
         done, failed = 0, list[FailedReceipt]()
-        if self._http.places.is_cluster:
+        if self._http.cluster_map.is_cluster:
             await self._http.find_leaders(topic)
-        for place, some in self._by_leader(topic, receipts):
+        for partition, some in self._by_leader(topic, receipts):
             for start in range(0, len(some), limits.RECEIPTS_PER_REQUEST_MAX):
                 piece = some[start : start + limits.RECEIPTS_PER_REQUEST_MAX]
-                settled = await self._settle(verb, place, group, piece, details)
+                settled = await self._settle(verb, partition, group, piece, details)
                 done += settled.done
                 failed.extend(settled.failed)
                 if verb != "extend":
                     for listener in list(self.listeners):
-                        listener(topic, group, place.partition, settled.done)
+                        listener(topic, group, partition.partition, settled.done)
         return Settled(done, failed)
 
     async def _settle(
         self,
         verb: str,
-        place: TopicPartition,
+        partition: TopicPartition,
         group: str,
         receipts: Sequence[str],
         details: Mapping[str, object],
     ) -> Settled:
         """Settle receipts with one leader; again for a while those that found none."""
-        path = f"{routes.group(place.topic, group)}/{verb}"
+        path = f"{routes.group(partition.topic, group)}/{verb}"
         attempts = self._http.attempts()
         done, failed = 0, list[FailedReceipt]()
         while True:
             body = msgspec.json.encode({"receipts": receipts, **details})
-            answer = await self._http.request("POST", path, body, repeatable=True, place=place)
+            answer = await self._http.request(
+                "POST", path, body, repeatable=True, partition=partition
+            )
             try:
                 settled = wire.decode_settled(answer.body)
             except msgspec.DecodeError as error:
@@ -94,12 +96,14 @@ class Settler:
         """Return receipts by who leads their partitions, each with one of these."""
         if not receipts:
             return []
-        if not self._http.places.is_cluster:
+        if not self._http.cluster_map.is_cluster:
             return [(TopicPartition(topic, _partition_of(receipts[0])), receipts)]
         found: dict[str | None, tuple[TopicPartition, list[str]]] = {}
         for receipt in receipts:
-            place = TopicPartition(topic, _partition_of(receipt))
-            found.setdefault(self._http.places.leader(place), (place, []))[1].append(receipt)
+            partition = TopicPartition(topic, _partition_of(receipt))
+            found.setdefault(self._http.cluster_map.leader(partition), (partition, []))[1].append(
+                receipt
+            )
         return list(found.values())
 
     async def settle_one(

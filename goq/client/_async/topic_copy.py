@@ -114,8 +114,8 @@ class TopicCopy:
             found = await self._http.call("GET", routes.producer(self._target, producer_id))
             for each in found["partitions"]:
                 offset = await self._last_origin(partition, each["partition"], each["offset"])
-                place = (partition, each["partition"])
-                self._reached[place] = _CopyProgress(each["next_sequence"], offset)
+                pair = (partition, each["partition"])
+                self._reached[pair] = _CopyProgress(each["next_sequence"], offset)
 
     async def _last_origin(self, partition: int, target: int, offset: int | None) -> int:
         """Return which message of a partition the copy at ``offset`` of the target is of."""
@@ -165,22 +165,22 @@ class TopicCopy:
         for partition in self._partitions():
             if self._plan.source_partitions == self._plan.target_partitions:
                 targets = range(partition, partition + 1)
-            places = [self._reached.get((partition, target)) for target in targets]
-            reached = [place.offset for place in places if place is not None]
-            if len(reached) == len(places):
+            pairs = [self._reached.get((partition, target)) for target in targets]
+            reached = [pair.offset for pair in pairs if pair is not None]
+            if len(reached) == len(pairs):
                 starts[partition] = min(reached) + 1
         return starts
 
     def _take(self, message: LogMessage) -> bool:
         """Put a message into its batch, unless its copy is there."""
-        place = (message.partition, self._plan.partition(message.partition, message.key))
-        if message.offset <= self._reached.get(place, _CopyProgress()).offset:
+        pair = (message.partition, self._plan.partition(message.partition, message.key))
+        if message.offset <= self._reached.get(pair, _CopyProgress()).offset:
             return False
         copy = self._plan.copy(message)
         check_message(copy, field=f"the copy of {message.id}")
         size_bytes = message_bytes(copy)
-        self._batches.setdefault(place, ProducerBatch()).add(copy, size_bytes)
-        self._last[place] = message.offset
+        self._batches.setdefault(pair, ProducerBatch()).add(copy, size_bytes)
+        self._last[pair] = message.offset
         self._count += 1
         self._size_bytes += size_bytes
         return True
@@ -193,27 +193,25 @@ class TopicCopy:
             return
         if self._options.before_send is not None:
             await self._options.before_send(self._count)
-        places = list(self._batches)
-        results = await post_frames(
-            self._http, self._target, [self._frame(place) for place in places]
-        )
+        pairs = list(self._batches)
+        results = await post_frames(self._http, self._target, [self._frame(pair) for pair in pairs])
         stored = 0
-        for place, result in zip(places, results, strict=True):
-            count = len(self._batches[place])
-            sequence = self._reached.get(place, _CopyProgress()).sequence + count
-            self._reached[place] = _CopyProgress(sequence, self._last[place])
+        for pair, result in zip(pairs, results, strict=True):
+            count = len(self._batches[pair])
+            sequence = self._reached.get(pair, _CopyProgress()).sequence + count
+            self._reached[pair] = _CopyProgress(sequence, self._last[pair])
             if not result.duplicate:
                 stored += count
         self._forget_batches()
         if self._options.on_stored is not None:
             self._options.on_stored(stored)
 
-    def _frame(self, place: tuple[int, int]) -> tuple[int, bytes]:
-        source, target = place
-        sequence = self._reached.get(place, _CopyProgress()).sequence
+    def _frame(self, pair: tuple[int, int]) -> tuple[int, bytes]:
+        source, target = pair
+        sequence = self._reached.get(pair, _CopyProgress()).sequence
         mark = ProducerMark(self._replay.producer_id(self._target, source), 0, sequence)
         lanes = lanes_of(self._plan.target_lanes)
-        share = self._batches[place].whole(target, default_lane=lanes.default_lane)
+        share = self._batches[pair].whole(target, default_lane=lanes.default_lane)
         return target, encode_frame(share.columns, producer=mark)
 
     def _forget_batches(self) -> None:

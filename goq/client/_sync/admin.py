@@ -34,15 +34,15 @@ class Admin(DeadLetters, ClusterAdmin):
             body["settings"] = dict(settings)
         return _dict(self._http.call("POST", routes.TOPICS, body))
 
-    def topics(self) -> list[Json]:
+    def list_topics(self) -> list[Json]:
         """Return all topics."""
         return _list(self._http.call("GET", routes.TOPICS), "topics")
 
-    def topic(self, name: str) -> Json:
+    def describe_topic(self, name: str) -> Json:
         """Return one topic: its partitions with their bounds, and its settings."""
         return _dict(self._http.call("GET", routes.topic(name)))
 
-    def topic_history(self, topic: str, days: int | None = None) -> Json:
+    def get_topic_history(self, topic: str, days: int | None = None) -> Json:
         """Return what a topic holds by day, its rates of late, and what is scheduled in it.
 
         ``days`` are the last so many of UTC, today included.
@@ -57,20 +57,22 @@ class Admin(DeadLetters, ClusterAdmin):
         """Delete a topic with everything in it."""
         self._http.call("DELETE", routes.topic(name))
 
-    def groups(self, topic: str) -> list[Json]:
+    def list_groups(self, topic: str) -> list[Json]:
         """Return the groups of a topic."""
         return _list(self._http.call("GET", routes.groups(topic)), "groups")
 
-    def group(self, topic: str, group: str, at: str | int | None = None) -> Json:
-        """Return one group: how far it is and what it holds, or was and held ``at`` a time.
+    def describe_group(
+        self, topic: str, group: str, *, as_of: str | int | None = None
+    ) -> Json:
+        """Return one group: how far it is and what it holds, or was and held ``as_of`` a time.
 
         Raises ``GroupNotFound`` where there was none, ``HistoryNotRetained`` for a time before what
         is kept.
         """
-        target = routes.query(routes.group(topic, group), at=at)
+        target = routes.query(routes.group(topic, group), at=as_of)
         return _dict(self._http.call("GET", target))
 
-    def group_members(self, topic: str, group: str) -> Json:
+    def describe_members(self, topic: str, group: str) -> Json:
         """Return who owns which partitions of a group, what moves, and the latest changes."""
         return _dict(self._http.call("GET", routes.members(topic, group)))
 
@@ -93,7 +95,9 @@ class Admin(DeadLetters, ClusterAdmin):
         path = f"{routes.group(topic, group)}/reset"
         return _dict(self._http.call("POST", path, body, repeatable=True))
 
-    def configure_group(self, topic: str, group: str, settings: Mapping[str, object]) -> Json:
+    def set_group_config(
+        self, topic: str, group: str, settings: Mapping[str, object]
+    ) -> Json:
         """Give a group settings of its own, over those of its topic; return the group."""
         body = {"settings": dict(settings)}
         return _dict(
@@ -123,7 +127,7 @@ class Admin(DeadLetters, ClusterAdmin):
             target = routes.query(path, state=state, limit=limit, after=after)
             return _dict(self._http.call("GET", target))
         found: list[Json] = []
-        for partition in (self.topic(topic))["partitions"]:
+        for partition in (self.describe_topic(topic))["partitions"]:
             target = routes.query(
                 routes.messages(topic), partition=partition["partition"], limit=limit
             )
@@ -131,11 +135,11 @@ class Admin(DeadLetters, ClusterAdmin):
         found.sort(key=lambda item: (item["timestamp"], item["partition"], item["offset"]))
         return {"messages": found[:limit], "next": None}
 
-    def message(self, message_id: str | MessageId) -> Json:
+    def get_message(self, message_id: str | MessageId) -> Json:
         """Return one message and what is known of it."""
         return _dict(self._http.call("GET", routes.message(message_id)))
 
-    def scheduled(
+    def list_scheduled(
         self,
         topic: str,
         *,
@@ -147,7 +151,9 @@ class Admin(DeadLetters, ClusterAdmin):
         target = routes.query(routes.scheduled(topic), limit=limit, after=after, until=until)
         return _dict(self._http.call("GET", target))
 
-    def cancel(self, message_id: str | MessageId, *, reason: str | None = None) -> Json:
+    def cancel_message(
+        self, message_id: str | MessageId, *, reason: str | None = None
+    ) -> Json:
         """Deliver a message to no group that has not got it yet; return what holds for it.
 
         Raises ``Conflict`` if every group has finished it.
@@ -155,14 +161,16 @@ class Admin(DeadLetters, ClusterAdmin):
         target = routes.query(routes.message(message_id), reason=reason)
         return _dict(self._http.call("DELETE", target, repeatable=True))
 
-    def change_priority(self, message_id: str | MessageId, priority: str | int) -> Json:
+    def set_message_priority(self, message_id: str | MessageId, priority: str | int) -> Json:
         """Move a message that waits to another lane; raises ``Conflict`` if it does not wait."""
         change = {"priority": priority}
         return _dict(
             self._http.call("PATCH", routes.message(message_id), change, repeatable=True)
         )
 
-    def reschedule(self, message_id: str | MessageId, deliver_at: str | float) -> Json:
+    def reschedule_message(
+        self, message_id: str | MessageId, deliver_at: str | float
+    ) -> Json:
         """Give a message that waits for its time another; one in the past is at once.
 
         Raises ``Conflict`` if it does not wait for its time.
@@ -172,11 +180,11 @@ class Admin(DeadLetters, ClusterAdmin):
             self._http.call("PATCH", routes.message(message_id), change, repeatable=True)
         )
 
-    def version(self) -> Json:
+    def get_version(self) -> Json:
         """Return the node's version."""
         return _dict(self._http.call("GET", "/version"))
 
-    def health(self) -> Json:
+    def get_health(self) -> Json:
         """Return what the node says of its own health."""
         return _dict(self._http.call("GET", "/healthz"))
 

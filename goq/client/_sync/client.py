@@ -18,7 +18,6 @@ from types import TracebackType
 from goq import limits
 from goq.client._sync.admin import Admin
 from goq.client._sync.consumer import ConsumeOptions, Consumer
-from goq.client._sync.frame_publisher import FramePublisher
 from goq.client._sync.http import Http, HttpOptions
 from goq.client._sync.message_admin import Tracing
 from goq.client._sync.producer import Producer, ProducerOptions
@@ -63,7 +62,7 @@ from goq.units import format_time_us, parse_duration_ms, parse_size_bytes, parse
 Receipts = Iterable[str | Receipt]
 
 
-class Client(Admin, FramePublisher, Replays, Tracing):
+class Client(Admin, Replays, Tracing):
     """A client of one node or of the nodes of a cluster.
 
     ``timeout`` bounds the wait for each answer, ``retries`` how long a failing request is tried
@@ -245,7 +244,7 @@ class Client(Admin, FramePublisher, Replays, Tracing):
         span = LogRange(sequence, background=background, include_deleted=include_deleted)
         return read_events(self._http, topic, partition, span)
 
-    def log(
+    def read_log(
         self,
         topic: str,
         *,
@@ -284,8 +283,8 @@ class Client(Admin, FramePublisher, Replays, Tracing):
         topics: str | Sequence[str],
         *,
         group: str,
-        batch: int = 100,
-        max: int | None = None,
+        max_messages: int | None = None,
+        prefetch: int = 100,
         wait: Duration = "20s",
         visibility: Duration | None = None,
         consumer: str | None = None,
@@ -295,10 +294,10 @@ class Client(Admin, FramePublisher, Replays, Tracing):
         before_wait: Callable[[], None] | None = None,
         after_wait: Callable[[], None] | None = None,
     ) -> Generator[ReceivedMessage, None, None]:
-        """Yield messages of a group as they become ready, ``batch`` at a time at most.
+        """Yield messages of a group as they become ready, ``prefetch`` in flight at most.
 
         Each is yours until its visibility timeout: ``ack`` it, or it comes again. The loop ends
-        after ``max`` messages, when none is ready (``until_empty``), or when none has come for
+        after ``max_messages``, when none is ready (``until_empty``), or when none has come for
         ``timeout``. When it is left early, what was not yielded yet is given back at once.
         ``auto_extend`` renews the leases of what is not settled for as long as the loop lasts.
         ``before_wait`` is called when all that came was passed on, the moment to settle it, and
@@ -308,8 +307,8 @@ class Client(Admin, FramePublisher, Replays, Tracing):
         if not names:
             raise InvalidInput("consuming needs at least one topic", field="topics")
         options = ConsumeOptions(
-            self._receive_options(batch, wait, visibility, consumer),
-            max,
+            self._receive_options(prefetch, wait, visibility, consumer),
+            max_messages,
             until_empty,
             None if timeout is None else parse_duration_ms(timeout, field="timeout"),
             auto_extend,
@@ -326,14 +325,19 @@ class Client(Admin, FramePublisher, Replays, Tracing):
         topic: str,
         group: str,
         *,
-        max: int = 100,
+        max_messages: int = 100,
         wait: Duration | None = None,
         visibility: Duration | None = None,
         consumer: str | None = None,
     ) -> list[ReceivedMessage]:
-        """Return up to ``max`` messages that are ready, after ``wait`` perhaps none."""
+        """Return up to ``max_messages`` that are ready, after ``wait`` perhaps none."""
         batch = self.receive_batch(
-            topic, group, max=max, wait=wait, visibility=visibility, consumer=consumer
+            topic,
+            group,
+            max_messages=max_messages,
+            wait=wait,
+            visibility=visibility,
+            consumer=consumer,
         )
         return list(batch.messages())
 
@@ -342,13 +346,13 @@ class Client(Admin, FramePublisher, Replays, Tracing):
         topic: str,
         group: str,
         *,
-        max: int = 1000,
+        max_messages: int = 1000,
         wait: Duration | None = None,
         visibility: Duration | None = None,
         consumer: str | None = None,
     ) -> DeliveryBatch:
         """Return messages unsplit: the fast form of ``receive``."""
-        options = self._receive_options(max, wait, visibility, consumer)
+        options = self._receive_options(max_messages, wait, visibility, consumer)
         return receive(self._http, self._settler, topic, group, options)
 
     def ack(self, topic: str, group: str, receipts: Receipts) -> Settled:

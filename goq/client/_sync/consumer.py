@@ -38,13 +38,13 @@ _WATCH_PAUSE_S: Final = 0.1
 class ConsumeOptions:
     """When the loop ends, and what it does meanwhile.
 
-    ``max`` counts messages, ``until_empty`` ends the loop when no message is ready, and
+    ``max_messages`` counts messages, ``until_empty`` ends the loop when no message is ready, and
     ``timeout_ms`` when none has come for so long. ``before_wait`` is called when all that
     came has been passed on, ``after_wait`` when more may have come and none of it is passed on.
     """
 
     receive: ReceiveOptions
-    max: int | None
+    max_messages: int | None
     until_empty: bool
     timeout_ms: int | None
     auto_extend: bool
@@ -66,7 +66,7 @@ class Consumer:
 
     A loop that is to end when nothing is ready asks for messages instead, as a stream never says
     that there are none; so does one over several topics or several nodes that is to end after
-    ``max`` messages, as the streams would each bring so many.
+    ``max_messages``, as the streams would each bring so many.
 
     Where several nodes lead partitions of a topic, each of them has a stream, and what comes is
     passed on as it came: none has more than its credit in the queue. A worker waits for others to
@@ -96,7 +96,7 @@ class Consumer:
         # a worker rings when there is more (True), and when there will be none (False)
         self._channel = Channel[bool](len(topics))
         self._workers: list[Worker] = []
-        self._streams = not self._until_empty and (options.max is None or len(topics) == 1)
+        self._streams = not self._until_empty and (options.max_messages is None or len(topics) == 1)
         self._feeds: list[DeliveryStream] = []
         self._was_silent = False
         self._receiving: Http | None = None
@@ -169,9 +169,9 @@ class Consumer:
 
     def _receive(self, http: Http, topic: str) -> bool:
         options = self._options.receive
-        if self._options.max is not None:
-            left = self._options.max - self._passed_on - len(self._held)
-            options = replace(options, max=max(1, min(options.max, left)))
+        if self._options.max_messages is not None:
+            left = self._options.max_messages - self._passed_on - len(self._held)
+            options = replace(options, max_messages=max(1, min(options.max_messages, left)))
         if self._until_empty:
             options = replace(options, wait_ms=0)
         batch = receive(http, self._settler, topic, self._group, options)
@@ -231,7 +231,11 @@ class Consumer:
         attempts = http.attempts()
         try:
             while feed.is_wanted and not self._channel.closed:
-                left = None if self._options.max is None else self._options.max - self._passed_on
+                left = (
+                    None
+                    if self._options.max_messages is None
+                    else self._options.max_messages - self._passed_on
+                )
                 if left == 0:
                     return
                 opened_s, is_first = inf, feed.server is None
@@ -266,7 +270,7 @@ class Consumer:
                 self._forget(feed)
 
     def _ask_all_instead(self, http: Http, feed: DeliveryStream) -> None:
-        """Go on without streams, of which each would bring ``max`` messages."""
+        """Go on without streams, of which each would bring ``max_messages``."""
         if feed.end():
             with contextlib.suppress(Unavailable):  # it has ended
                 self._pass_on(feed)
@@ -286,7 +290,7 @@ class Consumer:
         try:
             http.learn(topic)
             while not self._channel.closed:
-                leaders = http.places.leaders(topic)
+                leaders = http.cluster_map.leaders(topic)
                 followed = {f.server: f for f in self._feeds if f.topic == topic and f.is_wanted}
                 for server in leaders:
                     if server not in followed:
@@ -344,4 +348,6 @@ class Consumer:
     def _is_over(self) -> bool:
         if self._channel.closed:
             return True
-        return self._options.max is not None and self._passed_on >= self._options.max
+        return (
+            self._options.max_messages is not None and self._passed_on >= self._options.max_messages
+        )

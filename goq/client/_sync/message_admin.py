@@ -22,7 +22,9 @@ class Tracing:
 
     _http: Http
 
-    def trace(self, message_id: str | MessageId, *, wait_ms: int = 0, seen: int = 0) -> Json:
+    def get_trace(
+        self, message_id: str | MessageId, *, wait_ms: int = 0, seen: int = 0
+    ) -> Json:
         """Return every step of a message's life: ``message``, ``events``, ``attempts``, ….
 
         With ``wait_ms`` the node holds the answer for so long until there are more events than
@@ -35,7 +37,7 @@ class Tracing:
         )
         return _dict(self._http.call("GET", target, wait_ms=wait_ms))
 
-    def trace_search(
+    def search_traces(
         self,
         topic: str,
         *,
@@ -85,7 +87,7 @@ class DeadLetters:
 
     _http: Http
 
-    def dead_letters(
+    def list_dead_letters(
         self,
         topic: str,
         *,
@@ -98,12 +100,12 @@ class DeadLetters:
         target = routes.query(routes.dead(topic), limit=limit, after=after, **_query(ids, wanted))
         return _dict(self._http.call("GET", target))
 
-    def redrive(
+    def redrive_dead_letters(
         self,
         topic: str,
         *,
         to: str | None = None,
-        max: int = 1000,
+        max_messages: int = 1000,
         after: str | None = None,
         ids: Sequence[str] = (),
         dry_run: bool = False,
@@ -114,7 +116,7 @@ class DeadLetters:
 
         Those that were put back too often already stay, unless with ``force``.
         """
-        body: Json = {"max": max, "dry_run": dry_run, "force": force, "ids": [*ids]}
+        body: Json = {"max": max_messages, "dry_run": dry_run, "force": force, "ids": [*ids]}
         body |= {"to": to, "after": after} | wanted
         given = {name: value for name, value in body.items() if value is not None}
         path = routes.redrive(topic)
@@ -124,7 +126,7 @@ class DeadLetters:
         self,
         topic: str,
         *,
-        max: int = limits.REDRIVE_MESSAGES_MAX,
+        max_messages: int = limits.REDRIVE_MESSAGES_MAX,
         after: str | None = None,
         ids: Sequence[str] = (),
         dry_run: bool = False,
@@ -133,7 +135,7 @@ class DeadLetters:
         """Take dead letters away for good."""
         target = routes.query(
             routes.dead(topic),
-            max=max,
+            max=max_messages,
             after=after,
             dry_run="true" if dry_run else None,
             **_query(ids, wanted),

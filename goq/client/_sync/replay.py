@@ -59,7 +59,7 @@ class Replays:
             from_snapshot=from_snapshot,
         )
 
-    def replayed(
+    def read_replay(
         self,
         replay: Replay,
         *,

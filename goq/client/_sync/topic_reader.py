@@ -84,7 +84,7 @@ def read(
         accept=routes.FRAMES,
         repeatable=True,
         wait_ms=wait_ms,
-        place=TopicPartition(topic, partition),
+        partition=TopicPartition(topic, partition),
     )
     try:
         return wire.decode_read(answer.body, topic, partition)
@@ -102,7 +102,11 @@ def read_events(http: Http, topic: str, partition: int, span: LogRange) -> ReadB
         include_deleted="true" if span.include_deleted else None,
     )
     answer = http.request(
-        "GET", target, accept=routes.FRAMES, repeatable=True, place=TopicPartition(topic, partition)
+        "GET",
+        target,
+        accept=routes.FRAMES,
+        repeatable=True,
+        partition=TopicPartition(topic, partition),
     )
     try:
         return wire.decode_read(answer.body, topic, partition)

@@ -50,7 +50,7 @@ def export_groups(client: Client, target: Target, topic: str, now_us: int) -> in
     """
     ledger = Ledger(target, TABLE, topic)
     state = _state(ledger, target, topic)
-    batch = groups_batch(client.topic(topic), client.groups(topic), now_us)
+    batch = groups_batch(client.describe_topic(topic), client.list_groups(topic), now_us)
     if not batch.num_rows:
         return 0
     staging = target.staging(TABLE, topic)

@@ -50,7 +50,7 @@ class Live:
         now_us = time.time_ns() // 1000
         with Client(list(self._node.servers), token=self._node.token) as client:
             batches = [
-                groups_batch(client.topic(topic), client.groups(topic), now_us)
+                groups_batch(client.describe_topic(topic), client.list_groups(topic), now_us)
                 for topic in self._node.topics
             ]
         rows = pa.Table.from_batches(batches, GROUPS).to_pylist()

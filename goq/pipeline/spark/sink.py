@@ -21,6 +21,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from goq.client import Client
+from goq.client._sync.frame_publisher import FramePublisher
 from goq.errors import InvalidInput
 from goq.frame.encoder import ProducerMark
 from goq.pipeline.arrow.frames import Target, frame_of, shares_of
@@ -110,6 +111,7 @@ def stage(
     producer_id = secrets.randbits(63) or 1
     sequences: dict[int, int] = {}
     ranges = _Ranges()
+    publisher = FramePublisher(client)
     for number, batch in enumerate(batches):
         for shares in shares_of(batch, target, (task + number) % staged.partitions):
             frames: list[tuple[int, bytes]] = []
@@ -117,7 +119,7 @@ def stage(
                 mark = ProducerMark(producer_id, 0, sequences.get(partition, 0))
                 frames.append((partition, frame_of(batch, rows, target, mark)))
                 sequences[partition] = mark.first_sequence + len(rows)
-            for stored in client.publish_frames(staged.staging, frames):
+            for stored in publisher.publish(staged.staging, frames):
                 end = stored.offset + stored.count
                 ranges.add(Staged(stored.partition, stored.offset, end))
     return ranges.found

@@ -9,6 +9,7 @@ import msgspec
 
 from goq import limits
 from goq.client import Client
+from goq.client._sync.frame_publisher import FramePublisher
 from goq.client.delivery_options import lanes_of
 from goq.client.messages import Published, ReadBatch
 from goq.config.topic import TopicSettings
@@ -40,9 +41,10 @@ class StagedTopic:
 
     def __init__(self, client: Client, topic: str) -> None:
         self._client = client
+        self._publisher = FramePublisher(client)
         self.topic = topic
         self.staging = topic + STAGED_SUFFIX
-        found = client.topic_for_publish(topic)
+        found = self._publisher.open_topic(topic)
         self.partitions = len(found["partitions"])
         self.lanes: TopicSettings = lanes_of(found["settings"]["priority.lanes"])
         same = {name: found["settings"][name] for name in _SAME_AS_TARGET}
@@ -50,7 +52,7 @@ class StagedTopic:
 
     def reached(self, producer_id: int) -> Mapping[int, int]:
         """Return the producer's next number in each partition that knows it."""
-        return self._client.producer_reached(self.topic, producer_id)
+        return self._publisher.next_sequences(self.topic, producer_id)
 
     def frames(self, staged: Sequence[Staged], skipped: int) -> Iterator[Sequence[bytes]]:
         """Yield what is staged of one partition, from the message ``skipped`` on."""
@@ -92,7 +94,7 @@ class StagedTopic:
             marked, count = _marked(frame, ProducerMark(producer_id, 0, sequence))
             placed.append((partition, marked))
             sequence += count
-        self._client.publish_frames(self.topic, placed)
+        self._publisher.publish(self.topic, placed)
         return sequence
 
 
@@ -130,7 +132,7 @@ class TopicLedger:
         cursor: str | None = None
         while True:
             try:
-                page = self._client.trace_search(self._topic, key=transaction, cursor=cursor)
+                page = self._client.search_traces(self._topic, key=transaction, cursor=cursor)
             except MessageNotFound:
                 return []
             messages = [trace["message"] for trace in page["traces"]]
@@ -163,7 +165,7 @@ def _ensure(
     same: Mapping[str, object],
 ) -> None:
     """Make a topic, or let one that is there have as many partitions and the settings ``same``."""
-    found = client.topic_for_copies(name, partitions, {**settings, **same})
+    found = FramePublisher(client).ensure_topic(name, partitions, {**settings, **same})
     if len(found["partitions"]) < partitions:
         client.alter_topic(name, partitions=partitions)
     if any(found["settings"][key] != value for key, value in same.items()):

@@ -59,6 +59,6 @@ def test_the_next_leader_reads_what_another_has_archived_and_every_folder_is_sou
         with Client(cluster.by_name[second].url) as client:
             found = client.read("t", partition=0, offset=0, include_deleted=True).messages
             assert [m.value for m in found] == [value_of(number) for number in range(MESSAGES)]
-            trace = client.trace("t:0:0")
+            trace = client.get_trace("t:0:0")
             assert trace["events"]
             assert not trace["incomplete"]

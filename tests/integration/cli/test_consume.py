@@ -23,7 +23,7 @@ def publish(goq: Run, topic: str, count: int) -> list[str]:
 
 def group_of(environment: dict[str, str], topic: str, group: str) -> dict[str, int]:
     with Client(environment["GOQ_SERVER"]) as client:
-        return client.group(topic, group)
+        return client.describe_group(topic, group)
 
 
 def test_a_group_prints_every_message_once_and_acknowledges_it(

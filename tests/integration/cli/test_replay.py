@@ -40,7 +40,7 @@ def printed(done: subprocess.CompletedProcess[bytes]) -> list[str]:
 def test_a_range_of_times_is_printed_exactly_and_counted_on_stderr(
     goq: Run, topic: str, lines: list[str], client: Client
 ) -> None:
-    log = list(client.log(topic))
+    log = list(client.read_log(topic))
     times = sorted({message.timestamp for message in log})
     start, end = times[2], times[9]
     bounds = ("--from-time", format_time_us(start), "--to-time", format_time_us(end))
@@ -56,7 +56,7 @@ def test_a_range_of_times_is_printed_exactly_and_counted_on_stderr(
 def test_only_a_key_a_partition_some_offsets_or_the_first_are_printed(
     goq: Run, topic: str, lines: list[str], client: Client
 ) -> None:
-    log = list(client.log(topic))
+    log = list(client.read_log(topic))
     by_key = printed(goq("replay", topic, *ALL, "--key", "k3"))
     assert by_key == [line for n, line in enumerate(lines) if n % 5 == 3]
     some = goq("replay", topic, "--from-offset", "2", "--to-offset", "5", "--format", r"%i\n")
@@ -98,7 +98,7 @@ def test_into_a_topic_it_says_how_to_go_on_and_that_does_nothing_twice(
     again = goq(*command[1:]).stderr.decode().splitlines()
     assert again[1].split() == told[1].split()
     assert again[-1] == f"0 messages stored in {copy}, 40 were there already"
-    assert [m.value.decode() for m in client.log(copy) if m.value] == [
+    assert [m.value.decode() for m in client.read_log(copy) if m.value] == [
         line for n, line in enumerate(lines) if n % 5 == 1
     ]
 
@@ -217,14 +217,14 @@ def test_a_copy_that_is_interrupted_ends_with_130_and_goes_on_where_it_was(
     )
     assert replay.stderr is not None
     command = [replay.stderr.readline(), replay.stderr.readline()][1].decode()
-    while not client.topic(copy)["partitions"][0]["end_offset"]:
+    while not client.describe_topic(copy)["partitions"][0]["end_offset"]:
         assert replay.poll() is None
     replay.send_signal(signal.SIGINT)
     _, errors = replay.communicate(timeout=30)
     assert (replay.returncode, errors) == (130, b"")
     goq(*shlex.split(command)[1:])
-    originals = [m.value for m in client.log(topic, partition=0)]
-    assert [m.value for m in client.log(copy)] == originals
+    originals = [m.value for m in client.read_log(topic, partition=0)]
+    assert [m.value for m in client.read_log(copy)] == originals
     assert lines
 
 

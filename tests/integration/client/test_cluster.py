@@ -37,10 +37,10 @@ def test_a_node_of_its_own_gets_not_one_request_more_than_the_work_needs() -> No
             client.publish_many("orders", [b"3", b"4"])
             assert len(client.read("orders", partition=0).messages) == 4
             client.read_events("orders", partition=0)
-            first = client.receive("orders", "shop", max=1)
+            first = client.receive("orders", "shop", max_messages=1)
             assert client.ack_many(first).done == 1
             consumed = []
-            for message in client.consume("orders", group="shop", batch=10):
+            for message in client.consume("orders", group="shop", prefetch=10):
                 message.ack()
                 consumed.append(message)
                 if len(consumed) == 3:

@@ -26,7 +26,7 @@ def test_a_loop_yields_every_message_and_acks_what_it_is_told(
 ) -> None:
     group = fill(node, client, 25, partitions=3)
     seen = []
-    for message in client.consume("orders", group="workers", batch=10, until_empty=True):
+    for message in client.consume("orders", group="workers", prefetch=10, until_empty=True):
         assert message.key == b"k" + (message.value or b"")
         assert list(message.headers) == [("h", b"v")]
         assert message.attempt == 1
@@ -81,9 +81,9 @@ def test_an_asynchronous_loop_left_early_gives_back_too(node: FakeNode, client: 
 
 def test_max_counts_messages_and_never_takes_more(node: FakeNode, client: Client) -> None:
     group = fill(node, client, 30)
-    assert len(list(client.consume("orders", group="workers", batch=4, max=10))) == 10
+    assert len(list(client.consume("orders", group="workers", prefetch=4, max_messages=10))) == 10
     assert len(group.leased) == 10
-    assert list(client.consume("orders", group="workers", max=0)) == []
+    assert list(client.consume("orders", group="workers", max_messages=0)) == []
 
 
 def test_until_empty_does_not_wait(node: FakeNode, client: Client) -> None:
@@ -124,7 +124,7 @@ def test_several_topics_are_consumed_at_once(node: FakeNode, client: Client) -> 
         node.create(topic)
         client.publish_many(topic, [f"{topic}{n}" for n in range(25)])
     seen = []
-    for message in client.consume(topics, group="workers", batch=10, until_empty=True):
+    for message in client.consume(topics, group="workers", prefetch=10, until_empty=True):
         message.ack()
         seen.append(message.value)
     assert sorted(seen, key=str) == [
@@ -137,7 +137,7 @@ def test_several_topics_waited_for_are_given_back_when_the_loop_is_left(
 ) -> None:
     node.create("quiet")
     fill(node, client, 50)
-    for message in client.consume(["orders", "quiet"], group="workers", batch=5):
+    for message in client.consume(["orders", "quiet"], group="workers", prefetch=5):
         message.ack()
         break
     group = node.group("orders", "workers")
@@ -151,7 +151,7 @@ def test_an_asynchronous_loop_over_several_topics(node: FakeNode, client: Client
 
     async def scenario() -> None:
         async with AsyncClient(node.url) as q:
-            loop = q.consume(["orders", "quiet"], group="workers", batch=5)
+            loop = q.consume(["orders", "quiet"], group="workers", prefetch=5)
             for _ in range(7):
                 await (await anext(loop)).ack()
 
@@ -168,7 +168,9 @@ def test_an_error_of_one_topic_ends_the_loop_over_several(node: FakeNode, client
 
 def test_nack_and_extend_say_what_they_were_told(node: FakeNode, client: Client) -> None:
     group = fill(node, client, 2)
-    first, second = client.receive("orders", "workers", max=2, visibility="1m", consumer="c-1")
+    first, second = client.receive(
+        "orders", "workers", max_messages=2, visibility="1m", consumer="c-1"
+    )
     first.nack(delay="90s", reason="no stock")
     second.extend("2m")
     assert group.calls == [
@@ -190,7 +192,7 @@ def test_a_lost_lease_raises(node: FakeNode, client: Client) -> None:
 
 def test_ack_many_sends_runs(node: FakeNode, client: Client) -> None:
     group = fill(node, client, 20)
-    messages = client.receive("orders", "workers", max=20)
+    messages = client.receive("orders", "workers", max_messages=20)
     settled = client.ack_many(messages[:8] + messages[12:])
     assert settled.done == 16
     [(_, body)] = group.calls
@@ -211,7 +213,7 @@ def test_receipts_can_be_settled_by_their_text(node: FakeNode, client: Client) -
 
 def test_a_batch_is_settled_without_being_split(node: FakeNode, client: Client) -> None:
     group = fill(node, client, 100)
-    batch = client.receive_batch("orders", "workers", max=60)
+    batch = client.receive_batch("orders", "workers", max_messages=60)
     assert len(batch) == 60
     assert list(batch.values()) == [b"%d" % n for n in range(60)]
     assert [m.value for m in batch.messages()] == list(batch.values())

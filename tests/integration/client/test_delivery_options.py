@@ -32,7 +32,7 @@ def q(running: RunningNode) -> Iterator[Client]:
 def test_what_is_said_comes_back_by_every_way_out(q: Client) -> None:
     done = q.publish("all", b"x", priority="high", ttl="1h", tenant="acme", dedup_id="d")
     read = q.read("all", partition=done.id.partition).messages
-    for [message] in (read, list(q.log("all")), q.receive("all", "g")):
+    for [message] in (read, list(q.read_log("all")), q.receive("all", "g")):
         assert (message.priority, message.tenant) == ("high", "acme")
         assert message.deliver_at is None
         assert message.expires_at is not None
@@ -87,7 +87,7 @@ def test_repetitions_among_many_are_told_one_by_one(q: Client) -> None:
     assert not again[20].duplicate
     more = q.publish_many("many", [Message(b"x", key=b"k") for _ in range(5)])
     assert not any(p.duplicate for p in more)
-    assert len(list(q.log("many"))) == 7 + 1 + 5
+    assert len(list(q.read_log("many"))) == 7 + 1 + 5
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_lane_that_was_added_later_is_found(q: Client) -> None:
     q.publish("grows", b"x", priority="low")
     q.alter_topic("grows", settings={"priority.lanes": "high,normal,low,idle"})
     q.publish("grows", b"y", priority="idle")
-    found = {m.value: m.priority for m in q.log("grows")}
+    found = {m.value: m.priority for m in q.read_log("grows")}
     assert found == {b"x": "low", b"y": "idle"}
 
 
@@ -123,7 +123,7 @@ def test_the_async_client_says_the_same(running: RunningNode) -> None:
             assert (await q.publish("aio", b"x", dedup_id="d")).id == first.id
             async with q.producer("aio") as producer:
                 await producer.send(b"y", tenant="t")
-            found = [message async for message in q.log("aio")]
+            found = [message async for message in q.read_log("aio")]
             assert [(m.priority, m.tenant) for m in found] == [("high", None), ("normal", "t")]
 
     asyncio.run(main())
@@ -143,7 +143,7 @@ def test_few_messages_of_a_large_frame_come_under_their_own_offsets(q: Client) -
     q.create_topic("picked", 1, {"delivery.backoff.initial": "0s"})
     with q.producer("picked", linger="1s") as producer:
         producer.send_values([b"%d:" % n + bytes(500) for n in range(100)])
-    found = q.receive("picked", "g", max=100)
+    found = q.receive("picked", "g", max_messages=100)
     chosen = (3, 50, 51, 97)
     q.nack("picked", "g", [m.receipt for m in found if m.offset in chosen])
     again = q.receive("picked", "g", wait="5s")

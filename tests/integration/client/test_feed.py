@@ -33,7 +33,7 @@ def test_a_loop_asks_once_and_is_given_more_as_it_acknowledges(
     node: FakeNode, client: Client
 ) -> None:
     group = fill(node, client, 30)
-    with contextlib.closing(client.consume("orders", group="workers", batch=5)) as loop:
+    with contextlib.closing(client.consume("orders", group="workers", prefetch=5)) as loop:
         for number in range(30):
             message = next(loop)
             assert message.value == b"%d" % number
@@ -51,7 +51,7 @@ def test_an_asynchronous_loop_is_given_more_as_it_acknowledges(
 
     async def scenario() -> None:
         async with AsyncClient(node.url) as q:
-            loop = q.consume("orders", group="workers", batch=5)
+            loop = q.consume("orders", group="workers", prefetch=5)
             for _ in range(30):
                 message = await anext(loop)
                 assert len(group.leased) <= 5
@@ -65,7 +65,7 @@ def test_an_asynchronous_loop_is_given_more_as_it_acknowledges(
 
 def test_a_loop_whose_user_settles_nothing_goes_on(node: FakeNode, client: Client) -> None:
     group = fill(node, client, 30)
-    with contextlib.closing(client.consume("orders", group="workers", batch=5)) as loop:
+    with contextlib.closing(client.consume("orders", group="workers", prefetch=5)) as loop:
         taken = [next(loop) for _ in range(23)]
         assert client.ack_many(taken).done == 23
     assert len(group.done) == 23
@@ -75,7 +75,7 @@ def test_a_loop_whose_user_settles_nothing_goes_on(node: FakeNode, client: Clien
 
 def test_what_a_loop_passed_on_stays_leased_when_it_is_left(node: FakeNode, client: Client) -> None:
     group = fill(node, client, 10)
-    with contextlib.closing(client.consume("orders", group="workers", batch=6)) as loop:
+    with contextlib.closing(client.consume("orders", group="workers", prefetch=6)) as loop:
         taken = [next(loop), next(loop)]
     assert sorted(group.leased) == [(0, 0), (0, 1)]
     assert client.ack_many(taken).done == 2
@@ -99,7 +99,7 @@ def test_after_a_break_a_loop_drops_what_it_held_and_goes_on(
     """A node that was started anew knows the leases still, and hears that they are not used."""
     node.forgets_to_give_back = forgets
     group = fill(node, client, 6)
-    with contextlib.closing(client.consume("orders", group="workers", batch=4)) as loop:
+    with contextlib.closing(client.consume("orders", group="workers", prefetch=4)) as loop:
         first = next(loop)
         node.break_connections()
         node.wait_until(lambda: group.leased.get((0, 3), (0, 0))[1] == 2)
@@ -128,7 +128,9 @@ def test_a_break_that_lasts_ends_the_loop_in_its_error() -> None:
 
 def test_max_is_told_to_the_node_and_counts_over_breaks(node: FakeNode, client: Client) -> None:
     group = fill(node, client, 10)
-    with contextlib.closing(client.consume("orders", group="workers", batch=4, max=6)) as loop:
+    with contextlib.closing(
+        client.consume("orders", group="workers", prefetch=4, max_messages=6)
+    ) as loop:
         for _ in range(2):
             next(loop).ack()
         node.break_connections()
@@ -141,7 +143,7 @@ def test_max_is_told_to_the_node_and_counts_over_breaks(node: FakeNode, client: 
 
 def test_streams_of_several_topics_break_together_and_go_on(node: FakeNode, client: Client) -> None:
     groups = [fill(node, client, 20, topic) for topic in ("a", "b")]
-    loop = client.consume(["a", "b"], group="workers", batch=3)
+    loop = client.consume(["a", "b"], group="workers", prefetch=3)
     next(loop).ack()
     node.break_connections()
     for message in loop:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from goq.client import Client
+from goq.client._sync.frame_publisher import FramePublisher
 from goq.client.producer_batch import producer_id_of
 from goq.errors import OutOfOrderSequence, TopicNotFound
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
@@ -14,39 +15,41 @@ from tests.support.node.running_node import running_node
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
+def publisher() -> Iterator[FramePublisher]:
     settings = {"auto_create_topics": False}
     with running_node(broker=settings) as node, Client(node.url) as found:
         found.create_topic("orders", 2)
-        yield found
+        yield FramePublisher(found)
 
 
 def frame(producer_id: int, sequence: int, *values: bytes) -> bytes:
     return encode_frame(Columns(values), producer=ProducerMark(producer_id, 0, sequence))
 
 
-def test_what_is_sent_again_is_where_it_was(client: Client) -> None:
+def test_what_is_sent_again_is_where_it_was(publisher: FramePublisher) -> None:
     frames = [(0, frame(7, 0, b"a", b"b")), (1, frame(7, 0, b"c"))]
-    first = client.publish_frames("orders", frames)
-    again = client.publish_frames("orders", frames)
+    first = publisher.publish("orders", frames)
+    again = publisher.publish("orders", frames)
     assert [(s.partition, s.count, s.duplicate) for s in first] == [(0, 2, False), (1, 1, False)]
     assert [(s.partition, s.offset) for s in again] == [(s.partition, s.offset) for s in first]
     assert all(stored.duplicate for stored in again)
-    assert client.producer_reached("orders", 7) == {0: 2, 1: 1}
-    assert client.producer_reached("orders", 8) == {}
+    assert publisher.next_sequences("orders", 7) == {0: 2, 1: 1}
+    assert publisher.next_sequences("orders", 8) == {}
 
 
-def test_numbers_that_do_not_follow_are_refused(client: Client) -> None:
-    client.publish_frames("orders", [(0, frame(9, 0, b"a"))])
+def test_numbers_that_do_not_follow_are_refused(publisher: FramePublisher) -> None:
+    publisher.publish("orders", [(0, frame(9, 0, b"a"))])
     with pytest.raises(OutOfOrderSequence):
-        client.publish_frames("orders", [(0, frame(9, 2, b"b"))])
-    assert client.producer_reached("orders", 9) == {0: 1}
+        publisher.publish("orders", [(0, frame(9, 2, b"b"))])
+    assert publisher.next_sequences("orders", 9) == {0: 1}
 
 
-def test_a_topic_that_nobody_makes_is_not_there_for_publishing_either(client: Client) -> None:
-    assert len(client.topic_for_publish("orders")["partitions"]) == 2
+def test_a_topic_that_nobody_makes_is_not_there_for_publishing_either(
+    publisher: FramePublisher,
+) -> None:
+    assert len(publisher.open_topic("orders")["partitions"]) == 2
     with pytest.raises(TopicNotFound):
-        client.topic_for_publish("nowhere")
+        publisher.open_topic("nowhere")
 
 
 def test_who_publishes_is_told_by_what_it_is() -> None:

@@ -32,7 +32,7 @@ def test_every_code_comes_back_as_its_error() -> None:
         client = Client(server.url)
         for code in codes:
             with pytest.raises(BY_CODE[code]) as raised:
-                client.version()
+                client.get_version()
             assert type(raised.value) is BY_CODE[code]
             assert str(raised.value) == "why"
         client.close()
@@ -42,9 +42,9 @@ def test_an_answer_without_a_problem_is_judged_by_its_status() -> None:
     plain = b"HTTP/1.1 403 No\r\nContent-Length: 6\r\n\r\n<html>"
     with ScriptedServer([[plain], [ok(b"<html>")]]) as server, Client(server.url) as client:
         with pytest.raises(NotAllowed, match="status 403: <html>"):
-            client.version()
+            client.get_version()
         with pytest.raises(GoqError, match="is it a goq node"):
-            client.version()
+            client.get_version()
 
 
 def test_a_missing_node_is_named_with_what_to_do() -> None:
@@ -52,7 +52,7 @@ def test_a_missing_node_is_named_with_what_to_do() -> None:
         url = server.url
     advice = rf"{url}.*start one with: goq serve"
     with Client(url, retries="10ms") as client, pytest.raises(Unavailable, match=advice):
-        client.topics()
+        client.list_topics()
 
 
 def test_a_silent_node_is_a_time_out() -> None:
@@ -61,7 +61,7 @@ def test_a_silent_node_is_a_time_out() -> None:
         Client(server.url, timeout="30ms", retries=0) as client,
         pytest.raises(TimedOut, match="may still have been done"),
     ):
-        client.topics()
+        client.list_topics()
 
 
 def test_retryable_answers_are_tried_again_and_others_are_not() -> None:
@@ -92,7 +92,7 @@ def test_the_last_error_is_raised_when_the_time_is_over() -> None:
     full = problem(507, code="storage_full", detail="no room", retry_after_ms=60_000)
     with ScriptedServer([[full]]) as server, Client(server.url, retries="1s") as client:
         with pytest.raises(StorageFull) as raised:
-            client.topics()
+            client.list_topics()
         assert raised.value.retry_after_ms == 60_000
         assert len(server.requests) == 1
 
@@ -101,7 +101,7 @@ def test_retry_after_counts_where_the_problem_says_nothing() -> None:
     busy = b"HTTP/1.1 429 Busy\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n"
     with ScriptedServer([[busy]]) as server, Client(server.url, retries="1s") as client:
         with pytest.raises(Unavailable) as raised:
-            client.topics()
+            client.list_topics()
         assert raised.value.retry_after_ms == 7000
 
 
@@ -122,7 +122,7 @@ def test_servers_are_taken_in_turn(node: FakeNode) -> None:
 
 def test_requests_say_who_asks(node: FakeNode) -> None:
     with Client(node.url, token="secret") as client:
-        client.topics()
+        client.list_topics()
     assert node.headers[0]["authorization"] == "Bearer secret"
     assert node.headers[0]["user-agent"] == f"goq/{__version__}"
     assert node.headers[0]["host"] in node.url
@@ -132,7 +132,7 @@ def test_requests_say_who_asks(node: FakeNode) -> None:
 
 def test_a_path_before_the_api_is_kept(node: FakeNode) -> None:
     with Client(node.url + "/goq/") as client:
-        assert client.version() == {"path": "/goq/version"}
+        assert client.get_version() == {"path": "/goq/version"}
 
 
 @pytest.mark.parametrize(
@@ -145,10 +145,10 @@ def test_what_is_no_url_is_refused(servers: str | list[str]) -> None:
 
 def test_names_cannot_leave_their_place_in_the_path(node: FakeNode, client: Client) -> None:
     for call in (
-        lambda: client.topic("a/b"),
-        lambda: client.topic("../x"),
-        lambda: client.group("orders", "a?b"),
-        lambda: client.message("orders:1"),
+        lambda: client.describe_topic("a/b"),
+        lambda: client.describe_topic("../x"),
+        lambda: client.describe_group("orders", "a?b"),
+        lambda: client.get_message("orders:1"),
         lambda: client.publish("a b", b""),
     ):
         with pytest.raises(InvalidInput):
@@ -158,24 +158,24 @@ def test_names_cannot_leave_their_place_in_the_path(node: FakeNode, client: Clie
 
 def test_administrative_calls_go_to_their_routes(node: FakeNode, client: Client) -> None:
     node.create("orders", 2)
-    assert [topic["name"] for topic in client.topics()] == ["orders"]
-    assert len(client.topic("orders")["partitions"]) == 2
-    client.message("orders:1:5")
-    client.health()
+    assert [topic["name"] for topic in client.list_topics()] == ["orders"]
+    assert len(client.describe_topic("orders")["partitions"]) == 2
+    client.get_message("orders:1:5")
+    client.get_health()
     assert [path for _, path in node.requests][-2:] == ["/v1/messages/orders:1:5", "/healthz"]
     with ScriptedServer([[ok()]] * 13) as server:
         with Client(server.url) as q:
             q.create_topic("t", 3, {"fsync": "never"})
             q.alter_topic("t", settings={"fsync": "always"})
-            q.groups("t")
-            q.group("t", "g")
+            q.list_groups("t")
+            q.describe_group("t", "g")
             q.reset_group("t", "g", to="earliest", dry_run=True)
             q.peek("t", "g", state="dead", limit=5)
-            q.configure_group("t", "g", {"max_attempts": 7})
-            q.scheduled("t", limit=5, after="1.0.2", until="+1h")
-            q.cancel("t:0:1", reason="no & more")
-            q.change_priority("t:0:1", "high")
-            q.reschedule("t:0:1", "+1h")
+            q.set_group_config("t", "g", {"max_attempts": 7})
+            q.list_scheduled("t", limit=5, after="1.0.2", until="+1h")
+            q.cancel_message("t:0:1", reason="no & more")
+            q.set_message_priority("t:0:1", "high")
+            q.reschedule_message("t:0:1", "+1h")
             q.delete_group("t", "g")
             q.delete_topic("t")
         lines = [request.split(b" HTTP")[0].decode() for request in server.requests]
@@ -232,7 +232,7 @@ def test_a_closed_client_says_so(node: FakeNode) -> None:
     client = Client(node.url)
     client.close()
     with pytest.raises(Unavailable, match="closed"):
-        client.topics()
+        client.list_topics()
 
 
 def test_a_refused_publish_is_tried_until_the_node_takes_it(node: FakeNode, client: Client) -> None:

@@ -29,7 +29,7 @@ LINES = [line for batch in BATCHES for line in batch]
 def test_all_partitions_are_merged_by_append_time(node: FakeNode, client: Client) -> None:
     node.create("lines", 3)
     scatter(client, BATCHES)
-    messages = list(client.log("lines"))
+    messages = list(client.read_log("lines"))
     assert [m.value for m in messages] == LINES
     assert [m.timestamp for m in messages] == sorted(m.timestamp for m in messages)
 
@@ -41,7 +41,7 @@ def test_what_one_producer_sent_without_keys_comes_back_in_order(
     lines = [b"%d" % n for n in range(5000)]
     with client.producer("lines", batch=100) as producer:
         producer.send_values(lines)
-    assert [m.value for m in client.log("lines")] == lines
+    assert [m.value for m in client.read_log("lines")] == lines
 
 
 def test_equal_times_are_ordered_by_partition_then_offset(node: FakeNode, client: Client) -> None:
@@ -49,7 +49,7 @@ def test_equal_times_are_ordered_by_partition_then_offset(node: FakeNode, client
     for partition in (1, 0, 1, 0):
         node.now_us = 1_700_000_000_000_000
         client.publish("lines", b"", partition=partition)
-    assert [(m.partition, m.offset) for m in client.log("lines")] == [
+    assert [(m.partition, m.offset) for m in client.read_log("lines")] == [
         (0, 0),
         (0, 1),
         (1, 0),
@@ -64,7 +64,7 @@ def test_small_pieces_make_the_same_whole(
     scatter(client, BATCHES)
     monkeypatch.setattr("goq.client._sync.topic_reader.READ_MESSAGES_MIN", 1)
     monkeypatch.setattr("goq.limits.READ_MESSAGES_MAX", 3)
-    assert [m.value for m in client.log("lines")] == LINES
+    assert [m.value for m in client.read_log("lines")] == LINES
     assert len(node.paths("GET", "limit=1")) > len(LINES) / 2
 
 
@@ -72,7 +72,7 @@ def test_the_log_is_read_to_its_end_as_it_was(node: FakeNode, client: Client) ->
     node.create("lines")
     client.publish_many("lines", [b"a", b"b"])
     seen = []
-    for message in client.log("lines"):
+    for message in client.read_log("lines"):
         seen.append(message.value)
         client.publish("lines", b"more")
     assert seen == [b"a", b"b"]
@@ -80,24 +80,24 @@ def test_the_log_is_read_to_its_end_as_it_was(node: FakeNode, client: Client) ->
 
 def test_an_empty_log_is_empty(node: FakeNode, client: Client) -> None:
     node.create("lines", 3)
-    assert list(client.log("lines")) == []
-    assert list(client.log("lines", from_time="-1h")) == []
+    assert list(client.read_log("lines")) == []
+    assert list(client.read_log("lines", from_time="-1h")) == []
 
 
 def test_one_partition_from_an_offset(node: FakeNode, client: Client) -> None:
     node.create("lines", 3)
     scatter(client, BATCHES)
-    whole = [m for m in client.log("lines") if m.partition == 1]
-    assert list(client.log("lines", partition=1, from_offset=4)) == whole[4:]
+    whole = [m for m in client.read_log("lines") if m.partition == 1]
+    assert list(client.read_log("lines", partition=1, from_offset=4)) == whole[4:]
     with pytest.raises(PartitionNotFound):
-        list(client.log("lines", partition=3))
+        list(client.read_log("lines", partition=3))
 
 
 def test_from_one_time_to_another(node: FakeNode, client: Client) -> None:
     node.create("lines", 3)
     scatter(client, BATCHES)
-    times = sorted({m.timestamp for m in client.log("lines")})
-    part = client.log(
+    times = sorted({m.timestamp for m in client.read_log("lines")})
+    part = client.read_log(
         "lines", from_time=format_time_us(times[5]), to_time=format_time_us(times[10])
     )
     assert [m.value for m in part] == [line for batch in BATCHES[5:10] for line in batch]
@@ -120,12 +120,12 @@ def test_damage_is_reported_where_it_is(node: FakeNode, client: Client) -> None:
         client.publish_many("lines", [b"%d.%d" % (n, i) for i in range(5)])
     partition.damaged.append((5, 10))
     found: list[DamagedRange] = []
-    seen = [m.value for m in client.log("lines", on_damage=found.append)]
+    seen = [m.value for m in client.read_log("lines", on_damage=found.append)]
     assert seen == [b"%d.%d" % (n, i) for n in (0, 2) for i in range(5)]
     assert found == [DamagedRange("lines", 0, 5, 10)]
     got: list[bytes | None] = []
     with pytest.raises(CorruptData, match="messages 5 to 9 of lines, partition 0"):
-        got.extend(m.value for m in client.log("lines"))
+        got.extend(m.value for m in client.read_log("lines"))
     assert client.read("lines", partition=0).damaged == found
 
 
@@ -134,7 +134,7 @@ def test_following_yields_what_comes_later_from_every_partition(
 ) -> None:
     node.create("lines", 3)
     scatter(client, BATCHES)
-    log = client.log("lines", follow=True)
+    log = client.read_log("lines", follow=True)
     assert [next(log).value for _ in LINES] == LINES
     for n in range(10):
         client.publish("lines", f"late {n}")
@@ -148,7 +148,7 @@ def test_following_asynchronously(node: FakeNode) -> None:
 
     async def scenario() -> None:
         async with AsyncClient(node.url) as q:
-            log = q.log("lines", follow=True)
+            log = q.read_log("lines", follow=True)
             for n in range(10):
                 await q.publish("lines", f"{n}")
                 assert (await anext(log)).value == b"%d" % n
@@ -160,7 +160,7 @@ def test_following_asynchronously(node: FakeNode) -> None:
 def test_following_reports_damage_and_errors(node: FakeNode, client: Client) -> None:
     [partition] = node.create("lines")
     found: list[DamagedRange] = []
-    log = client.log("lines", follow=True, on_damage=found.append)
+    log = client.read_log("lines", follow=True, on_damage=found.append)
     client.publish("lines", b"good")
     assert next(log).value == b"good"
     partition.damaged.append((1, 2))
@@ -172,7 +172,7 @@ def test_following_reports_damage_and_errors(node: FakeNode, client: Client) -> 
 
 def test_following_has_no_end(client: Client) -> None:
     with pytest.raises(InvalidInput, match="to_time"):
-        client.log("lines", follow=True, to_time="now")
+        client.read_log("lines", follow=True, to_time="now")
 
 
 def test_memory_holds_one_piece_of_a_partition(node: FakeNode, client: Client) -> None:
@@ -204,14 +204,16 @@ def test_a_range_of_times_is_exact_where_the_clock_was_set_back(
         "from_time": format_time_us(start_us + 3_000),
         "to_time": format_time_us(start_us + 5_000),
     }
-    assert [m.value for m in client.log("lines", **times)] == [b"2", b"5"]
-    assert [m.value for m in client.log("lines", from_time=times["from_time"])] == [
+    assert [m.value for m in client.read_log("lines", **times)] == [b"2", b"5"]
+    assert [m.value for m in client.read_log("lines", from_time=times["from_time"])] == [
         b"2",
         b"1",
         b"3",
         b"5",
     ]
-    assert [m.value for m in client.log("lines", from_offset=2, partition=1, **times)] == [b"5"]
+    assert [m.value for m in client.read_log("lines", from_offset=2, partition=1, **times)] == [
+        b"5"
+    ]
 
 
 def test_the_end_that_a_partition_had_bounds_what_is_read_of_it(
@@ -223,7 +225,7 @@ def test_the_end_that_a_partition_had_bounds_what_is_read_of_it(
     monkeypatch.setattr("goq.client._sync.topic_reader.READ_MESSAGES_MIN", 1)
     monkeypatch.setattr("goq.limits.READ_MESSAGES_MAX", 3)
     seen = []
-    for message in client.log("lines"):
+    for message in client.read_log("lines"):
         seen.append(message.value)
         client.publish("lines", b"more")
     assert seen == [b"a", b"b", b"c", b"d"]
@@ -235,7 +237,7 @@ def test_following_a_range_shows_what_comes_whatever_its_time(
     node.create("lines")
     client.publish("lines", b"old")
     client.publish("lines", b"new")
-    log = client.log("lines", from_time=format_time_us(node.now_us), follow=True)
+    log = client.read_log("lines", from_time=format_time_us(node.now_us), follow=True)
     assert next(log).value == b"new"
     node.now_us -= 10_000_000
     client.publish("lines", b"after the clock was set back")
@@ -245,7 +247,7 @@ def test_following_a_range_shows_what_comes_whatever_its_time(
 def test_a_read_in_the_background_says_so(node: FakeNode, client: Client) -> None:
     node.create("lines")
     client.publish("lines", b"x")
-    assert [m.value for m in client.log("lines", background=True)] == [b"x"]
+    assert [m.value for m in client.read_log("lines", background=True)] == [b"x"]
     assert len(client.read("lines", partition=0, background=True).messages) == 1
     assert len(node.paths("GET", "background=true")) == 2
     client.read("lines", partition=0)
@@ -256,5 +258,7 @@ def test_a_read_in_the_background_says_so(node: FakeNode, client: Client) -> Non
 def test_no_time_is_too_far_away(node: FakeNode, client: Client, time: str | int) -> None:
     node.create("lines")
     client.publish("lines", b"x")
-    whole = list(client.log("lines", from_time=time)) + list(client.log("lines", to_time=time))
+    whole = list(client.read_log("lines", from_time=time)) + list(
+        client.read_log("lines", to_time=time)
+    )
     assert len(whole) == 1

@@ -30,20 +30,20 @@ PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 def test_a_trace_is_what_the_node_tells() -> None:
     with trace_server(EXPIRED_ONCE) as server, Client(server.url, retries=0) as client:
-        assert client.trace(ID) == EXPIRED_ONCE
-        assert client.trace(ID, wait_ms=90_000, seen=2) == EXPIRED_ONCE
+        assert client.get_trace(ID) == EXPIRED_ONCE
+        assert client.get_trace(ID, wait_ms=90_000, seen=2) == EXPIRED_ONCE
         with pytest.raises(MessageNotFound, match="has 40000 to 45677"):
-            client.trace("orders:2:0")
+            client.get_trace("orders:2:0")
         asked = [query for _, query in server.requests]
         assert asked == [{}, {"wait": f"{limits.WAIT_MS_MAX}ms", "seen": "2"}, {}]
 
 
 def test_a_search_names_what_it_looks_for_as_the_node_takes_it() -> None:
     with trace_server(EXPIRED_ONCE) as server, Client(server.url) as client:
-        found = client.trace_search("orders", key=b"\xff\x00", from_time="-1h", cursor="c")
+        found = client.search_traces("orders", key=b"\xff\x00", from_time="-1h", cursor="c")
         assert found == {"traces": [EXPIRED_ONCE], "next": None}
-        client.trace_search("orders", header=("a", "b=c"), limit=3, to_time=1_700_000_000_000)
-        client.trace_search("orders", dedup_id="d")
+        client.search_traces("orders", header=("a", "b=c"), limit=3, to_time=1_700_000_000_000)
+        client.search_traces("orders", dedup_id="d")
         assert [query for _, query in server.requests] == [
             {"key_base64": "/wA=", "from_time": "-1h", "limit": "10", "cursor": "c"},
             {"header": "a=b=c", "to_time": "1700000000000", "limit": "3"},
@@ -51,7 +51,7 @@ def test_a_search_names_what_it_looks_for_as_the_node_takes_it() -> None:
         ]
         for wanted in ({}, {"key": "k", "dedup_id": "d"}):
             with pytest.raises(InvalidInput):
-                client.trace_search("orders", **wanted)  # type: ignore[arg-type]
+                client.search_traces("orders", **wanted)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

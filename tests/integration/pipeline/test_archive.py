@@ -95,7 +95,7 @@ def test_archived_events_are_read_like_messages(
     monkeypatch.setattr(limits, "SNAPSHOT_EVENTS_MIN", 2)
     for number in range(12):
         publish_segments(node, topic, [number])
-        client.receive_batch(topic, "g", max=1, wait="5s").ack()
+        client.receive_batch(topic, "g", max_messages=1, wait="5s").ack()
     retire(node, topic, archive=True)
 
     def events(source: NodeSource) -> set[tuple[str, str]]:

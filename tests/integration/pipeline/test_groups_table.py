@@ -49,7 +49,7 @@ def test_stopped_at_any_change_every_file_is_in_one_manifest_after_the_next_run(
     changes = 0
     with Client(node.url) as client:
         client.publish(topic, "v")
-        client.receive_batch(topic, "g", max=1, wait="5s").ack()
+        client.receive_batch(topic, "g", max_messages=1, wait="5s").ack()
         while True:
             root = tmp_path / str(changes)
             export_groups(client, LocalTarget(root), topic, 1_000_000)

@@ -64,7 +64,7 @@ def publish(node: RunningNode, topic: str, values: list[str]) -> None:
         with client.producer(topic, batch=7) as producer:
             for number, value in enumerate(values):
                 producer.send(value, key=f"k{number % 5}", headers={"n": str(number)})
-        client.receive_batch(topic, "g", max=20, wait="5s").ack()
+        client.receive_batch(topic, "g", max_messages=20, wait="5s").ack()
 
 
 def in_files(root: Path, table: str, names: list[str]) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ import pytest
 
 from goq import limits
 from goq.client import Client
+from goq.client._sync.frame_publisher import FramePublisher
 from goq.errors import Conflict, OutOfOrderSequence
 from goq.frame.encoder import Columns, encode_frame
 from goq.pipeline.spark.transaction_topics import StagedTopic, TopicLedger
@@ -250,7 +251,7 @@ def test_a_batch_without_a_name_is_published_once_by_who_has_it() -> None:
 
 def put_staged(client: Client, staged: StagedTopic, partition: int, values: list[bytes]) -> Staged:
     frame = encode_frame(Columns(values, keys=[b"k"] * len(values)))
-    [stored] = client.publish_frames(staged.staging, [(partition, frame)])
+    [stored] = FramePublisher(client).publish(staged.staging, [(partition, frame)])
     return Staged(partition, stored.offset, stored.offset + stored.count)
 
 
@@ -309,7 +310,7 @@ def test_a_node_has_every_batch_once_and_in_order_after_a_crash_at_any_step(
         again = [put_staged(client, staged, p, rows(p, 5, "b")) for p in (0, 2, 0)]
         commit(query, 1, again, ledger, staged)
         commit(query, 0, again, ledger, staged)
-        found = [(m.partition, m.value) for m in client.log(topic)]
+        found = [(m.partition, m.value) for m in client.read_log(topic)]
     assert [v for p, v in found if p == 0] == rows(0, 5, "a") + 2 * rows(0, 5, "b")
     assert [v for p, v in found if p == 2] == rows(2, 5, "a") + rows(2, 5, "b")
     assert len(found) == 25
@@ -326,7 +327,7 @@ def test_what_two_tasks_staged_in_turn_comes_apart_again_whatever_its_size(
             mine.append(put_staged(client, staged, 1, [b"", large, f"mine {turn}".encode()]))
             yours.append(put_staged(client, staged, 1, rows(1, 4, f"yours {turn} ")))
         commit_once(Transaction(topic, "once"), [*yours, *mine], staged)
-        found = [m.value or b"" for m in client.log(topic)]
+        found = [m.value or b"" for m in client.read_log(topic)]
     assert found[:12] == [row for turn in range(3) for row in rows(1, 4, f"yours {turn} ")]
     assert [(len(value), value[-1:]) for value in found[12:]] == [
         each
@@ -365,7 +366,7 @@ def test_damage_in_what_is_staged_stops_the_batch_that_it_is_of_and_no_other(
             commit(Transaction("orders", f"x{number}"), 0, [ranges[number]], ledger, staged)
         with pytest.raises(Conflict, match="some of them are damaged on the node"):
             commit(Transaction("orders", "x1"), 0, [ranges[1]], ledger, staged)
-        assert [m.value for m in client.log("orders")] == values[0] + values[2]
+        assert [m.value for m in client.read_log("orders")] == values[0] + values[2]
 
 
 def test_the_ledger_knows_a_batch_after_the_node_was_started_again(tmp_path: Path) -> None:
@@ -383,7 +384,7 @@ def test_the_ledger_knows_a_batch_after_the_node_was_started_again(tmp_path: Pat
         assert ledger.newest("another") is None
         commit(name, 7, [put_staged(client, staged, 0, rows(0, 5))], ledger, staged)
         commit(name, 8, [put_staged(client, staged, 0, rows(0, 5, "b"))], ledger, staged)
-        assert [m.value for m in client.log("orders")] == rows(0, 5) + rows(0, 5, "b")
+        assert [m.value for m in client.read_log("orders")] == rows(0, 5) + rows(0, 5, "b")
 
 
 def test_the_ledger_knows_what_was_done_after_it_was_compacted(
@@ -399,11 +400,11 @@ def test_the_ledger_knows_what_was_done_after_it_was_compacted(
         assert broker is not None
         node.on_loop(broker.topics[f"{topic}.commits"].partition(0).keeping.roll)
         node.on_loop(broker.compacting.apply)
-        assert len(list(client.log(f"{topic}.commits"))) == 1
+        assert len(list(client.read_log(f"{topic}.commits"))) == 1
         for batch in (2, 1, 3):
             values = [f"v{batch}".encode()]
             commit(name, batch, [put_staged(client, staged, 0, values)], ledger, staged)
-        assert [m.value for m in client.log(topic)] == [b"v0", b"v1", b"v2", b"v3"]
+        assert [m.value for m in client.read_log(topic)] == [b"v0", b"v1", b"v2", b"v3"]
 
 
 def test_the_staging_topic_follows_the_one_that_it_is_for(node: RunningNode, topic: str) -> None:
@@ -413,7 +414,7 @@ def test_the_staging_topic_follows_the_one_that_it_is_for(node: RunningNode, top
             topic, partitions=5, settings={"priority.lanes": "a,b", "delay.max": "1h"}
         )
         assert StagedTopic(client, topic).partitions == 5
-        found = client.topic(f"{topic}.staged")
+        found = client.describe_topic(f"{topic}.staged")
     assert len(found["partitions"]) == 5
     assert found["settings"]["priority.lanes"] == "a,b"
     assert found["settings"]["delay.max"] == "1h"

@@ -111,7 +111,7 @@ class Consuming(Load):
 
         while not self._is_done():
             for message in client.consume(
-                self.topic, group="shop", batch=50, timeout="1s", before_wait=settle
+                self.topic, group="shop", prefetch=50, timeout="1s", before_wait=settle
             ):
                 self._held.append(message)
                 if len(self._held) == 20:
@@ -155,7 +155,7 @@ def test_every_acknowledged_message_is_in_the_log_once_and_consumed_while_leader
         consumer.finish()
 
     with Client(cluster.urls, retries=RETRIES) as client:
-        logged = Counter(m.value for m in client.log(topic))
+        logged = Counter(m.value for m in client.read_log(topic))
     assert not wanted - logged.keys()
     assert [value for value, count in logged.items() if count > 1] == []
     acknowledged = Counter(v for each in consumers for v in each.done)
@@ -167,7 +167,7 @@ def test_the_ack_of_a_message_from_a_leader_that_died_is_taken_by_the_next_one(
 ) -> None:
     with Client(cluster.urls, retries=RETRIES, timeout="10s") as client:
         client.publish_many(topic, [Message(b"%d" % n, key=b"%d" % n) for n in range(60)])
-        held = list(client.consume(topic, group="shop", max=60, visibility="10m"))
+        held = list(client.consume(topic, group="shop", max_messages=60, visibility="10m"))
         assert len(held) == 60
         assert {message.partition for message in held} == set(range(PARTITIONS))
 
@@ -187,7 +187,7 @@ def test_a_client_that_was_given_one_server_goes_on_when_that_one_dies(
         cluster.kill("n1", topic)
 
         client.publish_many(topic, [Message(b"%d" % n, key=b"%d" % n) for n in range(60)])
-        assert len(list(client.log(topic))) >= 60
+        assert len(list(client.read_log(topic))) >= 60
         held = list(client.consume(topic, group="shop", until_empty=True))
         assert len(held) == 61
 
@@ -211,7 +211,7 @@ def test_a_loop_that_ends_after_so_many_messages_leaves_those_of_other_nodes_unt
 ) -> None:
     with Client(cluster.urls, retries=RETRIES, timeout="10s") as client:
         client.publish_many(topic, [Message(b"%d" % n, key=b"%d" % n) for n in range(60)])
-        first = list(client.consume(topic, group="shop", max=45, batch=45))
+        first = list(client.consume(topic, group="shop", max_messages=45, prefetch=45))
         assert client.ack_many(first).done == 45
         rest = list(client.consume(topic, group="shop", until_empty=True))
         assert len(rest) == 15
@@ -258,7 +258,7 @@ def test_a_group_ordered_by_partition_is_served_from_all_nodes_each_partition_in
     found: dict[int, list[int]] = {}
     with Client(cluster.urls, retries=RETRIES, timeout="10s") as client:
         client.publish_many("steps", [Message(v, key=v) for v in values])
-        for message in client.consume("steps", group="shop", batch=10, timeout="5s"):
+        for message in client.consume("steps", group="shop", prefetch=10, timeout="5s"):
             found.setdefault(message.partition, []).append(message.offset)
             message.ack()
     assert sorted(found) == list(range(PARTITIONS))
@@ -282,7 +282,7 @@ def _wait_for_more(producers: list[Publishing], before: list[int]) -> None:
 def _all_in_sync(cluster: ServingCluster, topic: str) -> bool:
     with Client(cluster.urls, retries="0s") as client:
         try:
-            (shown,) = client.cluster(topic)["topics"]
+            (shown,) = client.describe_cluster(topic)["topics"]
         except GoqError:
             return False
     return all(len(each["in_sync"]) == len(NAMES) for each in shown["partitions"])

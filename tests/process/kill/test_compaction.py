@@ -65,7 +65,7 @@ class Writer:
                 self.newest[key] = (stored.id.offset, value)
 
     def check(self, client: Client) -> None:
-        found = list(client.log("t"))
+        found = list(client.read_log("t"))
         offsets = [message.offset for message in found]
         assert offsets == sorted(set(offsets))
         keyless = {m.offset: m.value for m in found if m.key is None}

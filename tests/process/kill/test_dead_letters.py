@@ -22,11 +22,11 @@ def die(node: Serving, client: Client, stop: threading.Event, chance: random.Ran
     """Give messages up, and put dead letters back, until told to stop."""
     while not stop.is_set():
         try:
-            found = client.receive("t", "g", max=chance.randint(1, 20), wait="50ms")
+            found = client.receive("t", "g", max_messages=chance.randint(1, 20), wait="50ms")
             if found:
                 client.reject("t", "g", [m.receipt for m in found], reason="bad")
             if chance.random() < 0.3:
-                client.redrive("t", max=chance.randint(1, 30), force=True)
+                client.redrive_dead_letters("t", max_messages=chance.randint(1, 30), force=True)
         except GoqError:
             stop.wait(0.01)
 
@@ -35,7 +35,7 @@ def dead(client: Client) -> Counter[bytes]:
     count: Counter[bytes] = Counter()
     after = None
     while True:
-        answer = client.dead_letters("t", limit=1000, after=after)
+        answer = client.list_dead_letters("t", limit=1000, after=after)
         count.update(letter["value"].encode() for letter in answer["messages"])
         after = answer["next"]
         if after is None:
@@ -45,7 +45,7 @@ def dead(client: Client) -> Counter[bytes]:
 def settle_all(client: Client) -> Counter[bytes]:
     """Take what is left of the topic, when nothing is on its way any more."""
     count: Counter[bytes] = Counter()
-    while found := client.receive("t", "g", max=1000, wait="300ms"):
+    while found := client.receive("t", "g", max_messages=1000, wait="300ms"):
         count.update(m.value or b"" for m in found)
         client.ack_many(found)
     return count

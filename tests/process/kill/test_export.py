@@ -55,7 +55,7 @@ class Publisher(threading.Thread):
                             values, client.publish_many("t", values), strict=True
                         ):
                             self.confirmed[found.id.partition, found.id.offset] = value
-                        client.receive_batch("t", "g", max=10).ack()
+                        client.receive_batch("t", "g", max_messages=10).ack()
             except (GoqError, OSError):
                 self.is_ended.wait(0.05)
 
@@ -122,7 +122,7 @@ class Exporting:
         wrong = [p for p, value in publisher.confirmed.items() if rows.get(p) != value]
         assert not wrong, (SEED, wrong[:5])
         with Client(url) as client:
-            for each in client.topic("t")["partitions"]:
+            for each in client.describe_topic("t")["partitions"]:
                 offsets = sorted(o for p, o in rows if p == each["partition"])
                 assert offsets == list(range(each["end_offset"])), SEED
             events = [row for p in range(3) for row in events_of(NodeSource(client), p)]

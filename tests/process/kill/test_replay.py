@@ -38,12 +38,12 @@ def client(node: Serving) -> Iterator[Client]:
 
 
 def stored(client: Client, topic: str) -> int:
-    return sum(p["high_watermark"] for p in client.topic(topic)["partitions"])
+    return sum(p["high_watermark"] for p in client.describe_topic(topic)["partitions"])
 
 
 def copies(client: Client, topic: str) -> list[list[tuple[str, bytes | None]]]:
     found: list[list[tuple[str, bytes | None]]] = [[], [], []]
-    for message in client.log(topic):
+    for message in client.read_log(topic):
         origin = dict(message.headers)[REPLAYED_FROM].decode()
         found[message.partition].append((origin, message.value))
     return found

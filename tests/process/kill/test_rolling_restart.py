@@ -31,7 +31,7 @@ def test_nothing_is_lost_or_done_twice_while_each_node_is_stopped_and_started(
 def _is_whole(cluster: ServingCluster) -> bool:
     with Client(cluster.urls, retries="0s", timeout="5s") as client:
         try:
-            shown = client.cluster()
+            shown = client.describe_cluster()
         except GoqError:
             return False
     is_up = [node["status"] for node in shown["nodes"]] == ["up"] * len(NAMES)

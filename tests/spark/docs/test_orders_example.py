@@ -25,7 +25,7 @@ EXAMPLE = REPOSITORY / "docs" / "examples" / "orders" / "orders.py"
 
 
 def orders_of(client: Client, topic: str) -> list[dict[str, Any]]:
-    found = [json.loads(message.value or b"") for message in client.log(topic)]
+    found = [json.loads(message.value or b"") for message in client.read_log(topic)]
     return sorted(found, key=lambda order: (order["number"], order["total"]))
 
 

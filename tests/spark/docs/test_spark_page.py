@@ -50,8 +50,8 @@ def test_the_session_and_the_python_of_the_page_do_what_they_say(
             code = code.replace("http://127.0.0.1:8080", shell["GOQ_SERVER"])
             exec(code.replace("/home/me", str(tmp_path)), said)
         with Client(shell["GOQ_SERVER"]) as client:
-            shouted = sorted(m.value or b"" for m in client.log("shouted"))
-            [total] = client.log("totals")
+            shouted = sorted(m.value or b"" for m in client.read_log("shouted"))
+            [total] = client.read_log("totals")
         assert said["orders"].count() == said["lake"].count() == 3
     assert shouted == [b"PLACED 1", b"PLACED 2", b"PLACED 3"]
     assert (total.value, total.key, total.priority, total.tenant) == (b"42", b"eu", "high", "acme")

@@ -54,7 +54,7 @@ class Slice:
         return republish(self.rows(query), self.options(txn_id))
 
     def logged(self) -> list[LogMessage]:
-        return list(self.client.log(self.into))
+        return list(self.client.read_log(self.into))
 
     def values(self) -> list[bytes | None]:
         return sorted(message.value or b"" for message in self.logged())
@@ -89,7 +89,7 @@ def test_what_a_query_chooses_is_published_as_it_was_in_its_order(slice_: Slice)
     query = "SELECT * FROM messages WHERE CAST(substr(CAST(value AS STRING), 2) AS INT) >= 50"
     done = slice_.run(query)
     assert (sum(done.stored.values()), done.outcome) == (150, "stored")
-    originals = {str(m.id): m for m in slice_.client.log(slice_.source)}
+    originals = {str(m.id): m for m in slice_.client.read_log(slice_.source)}
     before: dict[tuple[int, int], int] = {}
     copies = slice_.logged()
     assert len(copies) == 150
@@ -208,7 +208,7 @@ def test_what_was_staged_by_a_driver_that_died_before_it_published_is_seen_by_no
 def test_a_message_that_a_join_finds_often_is_published_once(slice_: Slice) -> None:
     fill(slice_, 20)
     for _ in range(3):
-        slice_.client.receive_batch(slice_.source, "g", max=20, wait="5s").nack(delay="0s")
+        slice_.client.receive_batch(slice_.source, "g", max_messages=20, wait="5s").nack(delay="0s")
     query = (
         "SELECT m.* FROM messages m JOIN events e ON m.message_id = e.message_id"
         " WHERE e.event = 'NACKED'"
@@ -227,7 +227,7 @@ def test_a_preview_counts_and_shows_the_first(slice_: Slice) -> None:
     assert (row["topic"], row["messages"]) == (slice_.source, 11)
     assert row["bytes"] == sum(
         len(m.value or b"") + len(m.key or b"")
-        for m in slice_.client.log(slice_.source)
+        for m in slice_.client.read_log(slice_.source)
         if (m.value or b"").startswith(b"v1")
     )
     first = told(report, "The first of them")

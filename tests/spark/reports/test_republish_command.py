@@ -59,7 +59,7 @@ def rows(out: str, title: str) -> list[dict[str, Any]]:
 
 def logged(node: RunningNode, topic: str) -> list[bytes]:
     with Client(node.url) as client:
-        return sorted(message.value or b"" for message in client.log(topic))
+        return sorted(message.value or b"" for message in client.read_log(topic))
 
 
 def test_a_slice_of_an_export_is_shown_then_published_and_once_only(
@@ -74,7 +74,7 @@ def test_a_slice_of_an_export_is_shown_then_published_and_once_only(
     assert rows(out, "Messages")[0]["messages"] == 10
     assert f"there is no topic {into} yet" in err
     with Client(node.url) as client:
-        assert into not in {each["name"] for each in client.topics()}
+        assert into not in {each["name"] for each in client.list_topics()}
     out, err = goq(*words)
     (done,) = rows(out, "Republished")
     assert (done["messages"], done["outcome"]) == (10, "stored")
@@ -95,8 +95,8 @@ def test_a_slice_of_a_node_goes_back_into_its_own_topic(
     out, _ = goq("report", "republish", query, topic, "--into", topic, "--txn-id", "first ones")
     assert "first ones" in out
     with Client(node.url) as client:
-        first = [m for m in client.log(topic) if m.offset == 0]
-        copies = [m for m in client.log(topic) if m.headers]
+        first = [m for m in client.read_log(topic) if m.offset == 0]
+        copies = [m for m in client.read_log(topic) if m.headers]
     assert {str(m.id) for m in first} == {
         dict(m.headers)["goq-replayed-from"].decode() for m in copies
     }

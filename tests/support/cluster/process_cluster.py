@@ -30,7 +30,7 @@ class ServingCluster:
         """Return who leads each partition of a topic, as a node that runs says."""
         running = next(node for node in self.nodes.values() if node.is_running)
         with Client(running.url, timeout="5s", retries="0s") as client:
-            (shown,) = client.cluster(topic)["topics"]
+            (shown,) = client.describe_cluster(topic)["topics"]
         return {each["partition"]: each["leader"] for each in shown["partitions"]}
 
     def kill(self, name: str, topic: str) -> None:
@@ -78,7 +78,7 @@ class ServingCluster:
         try:
             for url in self.urls:
                 with Client(url, timeout="5s", retries="0s") as client:
-                    found = client.cluster()["nodes"]
+                    found = client.describe_cluster()["nodes"]
                 if [node["status"] for node in found] != ["up"] * len(NAMES):
                     return False
         except GoqError:

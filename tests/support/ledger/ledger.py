@@ -180,7 +180,7 @@ class GroupConsumer:
         messages = self._client.receive(
             self._topic,
             self._group,
-            max=max,
+            max_messages=max,
             wait=wait_s,
             visibility=visibility_s,
             consumer=self._name,
@@ -274,11 +274,11 @@ class Marker:
 
     def cancel(self, message_id: MessageId) -> None:
         """Cancel a message; what the client raises is written down."""
-        self._do("cancel", message_id, 0, lambda: self._client.cancel(message_id))
+        self._do("cancel", message_id, 0, lambda: self._client.cancel_message(message_id))
 
     def move(self, message_id: MessageId, lane: str) -> None:
         """Move a message to another lane; what the client raises is written down."""
-        self._do("move", message_id, 0, lambda: self._client.change_priority(message_id, lane))
+        self._do("move", message_id, 0, lambda: self._client.set_message_priority(message_id, lane))
 
     def reschedule(self, message_id: MessageId, at_ms: int) -> None:
         """Give a message another time; what the client raises is written down."""
@@ -286,7 +286,7 @@ class Marker:
             "reschedule",
             message_id,
             at_ms * 1000,
-            lambda: self._client.reschedule(message_id, at_ms),
+            lambda: self._client.reschedule_message(message_id, at_ms),
         )
 
     def _do(self, verb: Mark, message_id: MessageId, due_us: int, ask: Callable[[], Any]) -> None:
@@ -652,7 +652,7 @@ def _life(deliveries: Sequence[Delivered], settlements: Sequence[Settlement]) ->
 def read_log(client: Client, topic: str) -> list[LogMessage]:
     """Return all of a topic's log, one partition after the other."""
     found: list[LogMessage] = []
-    for partition in client.topic(topic)["partitions"]:
+    for partition in client.describe_topic(topic)["partitions"]:
         offset = 0
         while True:
             piece = client.read(topic, partition=partition["partition"], offset=offset)
@@ -670,7 +670,7 @@ def dead_places(client: Client, topic: str) -> list[Place]:
     found: list[Place] = []
     after = None
     while True:
-        answer = client.dead_letters(topic, limit=1000, after=after)
+        answer = client.list_dead_letters(topic, limit=1000, after=after)
         origins = [MessageId.parse(letter["origin"]) for letter in answer["messages"]]
         found.extend((origin.partition, origin.offset) for origin in origins)
         after = answer["next"]
@@ -681,7 +681,7 @@ def dead_places(client: Client, topic: str) -> list[Place]:
 def is_drained(client: Client, topic: str, group: str) -> bool:
     """Return whether a group has nothing left; False too while the node does not answer."""
     try:
-        found = client.group(topic, group)
+        found = client.describe_group(topic, group)
         return bool(found["lag"] == 0 and found["scheduled"] == 0)
     except GoqError:
         return False

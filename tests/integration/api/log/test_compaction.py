@@ -103,12 +103,20 @@ def test_peeking_shows_what_is_left(node: RunningNode, compacted: str) -> None:
 
 def test_the_client_reads_and_consumes_what_is_left(node: RunningNode, compacted: str) -> None:
     with Client(node.url) as client:
-        assert [m.value for m in client.log(compacted, partition=0)] == [b"free", b"a4", b"b20"]
-        assert [m.offset for m in client.log(compacted, partition=0, from_offset=2)] == [3, 4, 25]
+        assert [m.value for m in client.read_log(compacted, partition=0)] == [
+            b"free",
+            b"a4",
+            b"b20",
+        ]
+        assert [m.offset for m in client.read_log(compacted, partition=0, from_offset=2)] == [
+            3,
+            4,
+            25,
+        ]
         batch = client.read(compacted, partition=0, offset=1)
         assert [(m.offset, m.key) for m in batch.messages] == [(3, None), (4, b"a"), (25, b"b")]
         assert batch.next == 26
-        received = client.receive(compacted, "frames", max=10)
+        received = client.receive(compacted, "frames", max_messages=10)
         assert [(m.offset, m.value) for m in received] == [(3, b"free"), (4, b"a4"), (25, b"b20")]
         with pytest.raises(MessageCompacted):
-            client.message(f"{compacted}:0:0")
+            client.get_message(f"{compacted}:0:0")

@@ -169,7 +169,7 @@ def test_the_client_reads_a_range_of_all_partitions_as_the_clock_goes_to_and_fro
         known.append((clock.now_us, number % 2, result["offset"]))
     with Client(node.url) as client:
         for from_us, to_us in ((3, 8), (0, 1), (4, 5), (5, YEAR_US + 1), (9, 10)):
-            found = client.log(
+            found = client.read_log(
                 topic,
                 from_time=format_time_us(START_US + from_us),
                 to_time=format_time_us(START_US + to_us),
@@ -182,7 +182,7 @@ def test_the_client_reads_a_range_of_all_partitions_as_the_clock_goes_to_and_fro
                 offsets = [offset for _, partition, offset in got if partition == number]
                 assert offsets == sorted(offsets)
         with pytest.raises(InvalidInput, match="to_time is before from_time"):
-            list(client.log(topic, from_time="-1m", to_time="-2m"))
+            list(client.read_log(topic, from_time="-1m", to_time="-2m"))
 
 
 def test_a_background_read_is_in_pieces(node: RunningNode, topic: str) -> None:

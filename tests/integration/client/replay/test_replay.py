@@ -66,15 +66,15 @@ def new_topic(client: Client, partitions: int = 3, **settings: Any) -> str:
 
 def origins(client: Client, topic: str) -> list[list[str]]:
     """Return by partition which messages those of a topic are copies of."""
-    count = len(client.topic(topic)["partitions"])
+    count = len(client.describe_topic(topic)["partitions"])
     found: list[list[str]] = [[] for _ in range(count)]
-    for message in client.log(topic):
+    for message in client.read_log(topic):
         found[message.partition].append(dict(message.headers)[REPLAYED_FROM].decode())
     return found
 
 
 def ids(client: Client, topic: str, **bounds: Any) -> list[str]:
-    return [str(message.id) for message in client.log(topic, **bounds)]
+    return [str(message.id) for message in client.read_log(topic, **bounds)]
 
 
 def roll(node: RunningNode, topic: str) -> None:
@@ -98,8 +98,8 @@ def test_every_message_is_copied_once_with_all_that_it_says(client: Client, sour
     replay = client.replay(source, from_offset=0)
     copied = client.replay_into(replay, target)
     assert (copied.stored, copied.known) == (402, 0)
-    before = {str(m.id): m for m in client.log(source)}
-    for message in client.log(target):
+    before = {str(m.id): m for m in client.read_log(source)}
+    for message in client.read_log(target):
         original = before.pop(dict(message.headers)[REPLAYED_FROM].decode())
         assert (message.partition, message.key, message.value) == (
             original.partition,
@@ -232,7 +232,7 @@ def test_a_copy_of_a_copy_names_its_first_original_and_the_one_it_was_made_of(
     client.publish(topics[0], "x")
     for before, after in itertools.pairwise(topics):
         client.replay_into(client.replay(before, from_offset=0), after)
-    (message,) = client.log(topics[3])
+    (message,) = client.read_log(topics[3])
     assert message.headers == (
         (REPLAYED_FROM, f"{topics[0]}:0:0".encode()),
         (REPLAYED_FROM, f"{topics[2]}:0:0".encode()),
@@ -248,36 +248,36 @@ def test_only_one_key_one_partition_or_some_offsets_are_copied(client: Client, s
         target = new_topic(client)
         replay = client.replay(source, **bounds)
         client.replay_into(replay, target)
-        expected = sorted(str(m.id) for m in client.log(source) if wanted(m))
+        expected = sorted(str(m.id) for m in client.read_log(source) if wanted(m))
         assert expected
         assert flat(origins(client, target)) == expected
-        assert [str(m.id) for m in client.replayed(replay)] == [
-            str(m.id) for m in client.log(source) if wanted(m)
+        assert [str(m.id) for m in client.read_replay(replay)] == [
+            str(m.id) for m in client.read_log(source) if wanted(m)
         ]
 
 
 def test_times_are_exact_at_both_ends(client: Client, source: str) -> None:
-    times = sorted({m.timestamp for m in client.log(source)})
+    times = sorted({m.timestamp for m in client.read_log(source)})
     start, end = times[3], times[11]
     replay = client.replay(source, from_time=start / 1000, to_time=end / 1000)
     assert (replay.from_time_us, replay.to_time_us) == (start, end)
-    found = [m.timestamp for m in client.replayed(replay)]
-    assert found == [t for t in [m.timestamp for m in client.log(source)] if start <= t < end]
+    found = [m.timestamp for m in client.read_replay(replay)]
+    assert found == [t for t in [m.timestamp for m in client.read_log(source)] if start <= t < end]
     empty = client.replay(source, from_time=start / 1000, to_time=start / 1000)
-    assert list(client.replayed(empty)) == []
+    assert list(client.read_replay(empty)) == []
     assert client.replay_into(empty, new_topic(client)) == (0, 0)
     to_come = client.replay(source, from_time="+1h")
-    assert list(client.replayed(to_come)) == []
+    assert list(client.read_replay(to_come)) == []
     for offsets in ({"from_offset": 10**15}, {"from_offset": 0, "to_offset": 0}):
-        assert list(client.replayed(client.replay(source, **offsets))) == []
+        assert list(client.read_replay(client.replay(source, **offsets))) == []
 
 
 def test_an_end_that_is_open_or_to_come_is_now(client: Client, source: str) -> None:
     open_end = client.replay(source, from_time="-1h")
     to_come = client.replay(source, from_time="-1h", to_time="+1h")
     client.publish(source, "later")
-    assert len(list(client.replayed(open_end))) == 400
-    assert len(list(client.replayed(to_come))) == 400
+    assert len(list(client.read_replay(open_end))) == 400
+    assert len(list(client.read_replay(to_come))) == 400
     by_offset = client.replay(source, from_offset=0, to_offset=10)
     assert by_offset == Replay(source, from_offset=0, to_offset=10)  # needs no time: it has an end
 
@@ -317,7 +317,7 @@ def test_a_lane_that_the_target_does_not_name_is_that_of_its_number(client: Clie
     for priority in ("now", "high", "late"):
         client.publish(source, priority, priority=priority)
     client.replay_into(client.replay(source, from_offset=0), target)
-    lanes = {m.value: m.priority for m in client.log(target)}
+    lanes = {m.value: m.priority for m in client.read_log(target)}
     assert lanes == {b"now": "high", b"high": "high", b"late": "last"}
 
 
@@ -325,7 +325,7 @@ def test_what_was_delayed_or_would_expire_is_ready_at_once_and_for_ever(client: 
     source, target = new_topic(client, 1), new_topic(client, 1)
     client.publish(source, "later", delay="1h", ttl="2h")
     client.replay_into(client.replay(source, from_offset=0), target)
-    (message,) = client.log(target)
+    (message,) = client.read_log(target)
     assert (message.deliver_at, message.expires_at) == (None, None)
     assert [m.value for m in client.receive(target, "g")] == [b"later"]
 
@@ -343,13 +343,13 @@ def test_a_source_that_is_not_there_is_not_found_and_makes_no_target(client: Cli
     with pytest.raises(TopicNotFound):
         client.replay_into(Replay("missing"), "would-be-made")
     with pytest.raises(TopicNotFound):
-        client.topic("would-be-made")
+        client.describe_topic("would-be-made")
 
 
 def test_a_partition_that_is_not_there_is_not_found(client: Client, source: str) -> None:
     replay = client.replay(source, from_offset=0, partition=9)
     with pytest.raises(PartitionNotFound):
-        list(client.replayed(replay))
+        list(client.read_replay(replay))
 
 
 def test_bounds_the_wrong_way_round_are_refused(client: Client, source: str) -> None:
@@ -393,7 +393,7 @@ def test_the_asynchronous_client_does_the_same(node: RunningNode, source: str) -
             copied = await client.replay_into(replay, f"{source}-async", batch=50, before_send=pace)
             assert (copied.stored, copied.known) == (400, 0)
             assert told == [50] * 8
-            assert len([m async for m in client.replayed(replay)]) == 400
+            assert len([m async for m in client.read_replay(replay)]) == 400
 
     asyncio.run(main())
 
@@ -427,7 +427,7 @@ def test_what_is_to_be_read_besides_is_told_to_the_node(
     replay = client.replay(
         source, from_time="-1h", include_deleted=True, from_snapshot="2025-01-15", partition=0
     )
-    assert list(client.replayed(replay)) == []
+    assert list(client.read_replay(replay)) == []
     (span,) = asked
     assert (span.include_deleted, span.background) == (True, True)
     assert span.from_snapshot == "2025-01-15T00:00:00.000000Z"

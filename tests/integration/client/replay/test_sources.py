@@ -31,7 +31,7 @@ def roll(node: RunningNode, topic: str) -> None:
 
 def origins(client: Client, topic: str) -> list[str]:
     """Return which messages those of a topic are copies of."""
-    return [dict(message.headers)[REPLAYED_FROM].decode() for message in client.log(topic)]
+    return [dict(message.headers)[REPLAYED_FROM].decode() for message in client.read_log(topic)]
 
 
 def fill(node: RunningNode, client: Client, topic: str, rounds: int) -> None:
@@ -50,7 +50,7 @@ def test_what_compaction_left_is_replayed_once(node: RunningNode, client: Client
     before = client.replay("kept", from_offset=0)
     assert client.replay_into(before, "whole").stored == 30
     node.on_loop(lambda: node.node.broker.compacting.apply())
-    left = [str(message.id) for message in client.log("kept")]
+    left = [str(message.id) for message in client.read_log("kept")]
     assert len(left) == 2 * 6 + 2
     assert client.replay_into(before, "whole").stored == 0
     after = client.replay("kept", from_offset=0)
@@ -71,7 +71,7 @@ def test_what_is_archived_is_replayed_with_what_is_live(node: RunningNode, clien
         roll(node, "archived")
     node.call("PATCH", "/v1/topics/archived", {"settings": {"retention.bytes": "64KiB"}})
     node.on_loop(lambda: node.node.broker.apply_retention())
-    assert [message.offset for message in client.log("archived")] == [4]
+    assert [message.offset for message in client.read_log("archived")] == [4]
     replay = client.replay("archived", from_offset=0, include_deleted=True)
     assert client.replay_into(replay, "back").stored == 5
     assert origins(client, "back") == [f"archived:0:{offset}" for offset in range(5)]
