@@ -10,43 +10,26 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from goq import limits
-from goq.api.app import Api
+from goq.api.app import App
 from goq.api.errors import problem_response
-from goq.api.metrics.node import HttpStats, Metrics
-from goq.api.routes.cluster import ClusterRoutes
-from goq.api.routes.dead_letters import DeadLetterRoutes
-from goq.api.routes.events import EventRoutes
-from goq.api.routes.groups import GroupRoutes
-from goq.api.routes.members import MemberRoutes
-from goq.api.routes.message import SingleMessageRoutes
-from goq.api.routes.messages import MessageRoutes
-from goq.api.routes.operations import NodeCallRoutes, OperationRoutes
-from goq.api.routes.producers import ProducerRoutes
-from goq.api.routes.scheduled import ScheduledRoutes
-from goq.api.routes.search import SearchRoutes
-from goq.api.routes.topics import HistoryRoutes, TopicRoutes
-from goq.api.routes.trace import TraceRoutes
 from goq.broker.broker import Broker
 from goq.broker.metadata import LocalMetadata, MetadataStore
 from goq.broker.partition.partition import Partition
 from goq.clock import SystemClock
-from goq.cluster.admin.standalone_view import StandaloneView
 from goq.config.node import Config
 from goq.errors import UsageError
-from goq.http.message import Handler
 from goq.http.server import HttpServer
 from goq.storage.data_dir_lock import DataDirLock
 from goq.storage.disk import RealDisk
 
 if TYPE_CHECKING:
-    from goq.cluster.admin.cluster_view import ClusterView
     from goq.cluster.bootstrap import ClusterBootstrap
 
 
 class Node:
     """A node from its configuration; :meth:`start` it, then :meth:`stop` it.
 
-    ``broker`` and ``api`` are there while it runs.
+    ``broker`` and ``app`` are there while it runs.
     """
 
     def __init__(self, config: Config) -> None:
@@ -55,7 +38,7 @@ class Node:
         self._lock: DataDirLock | None = None
         self.broker: Broker | None = None
         self._server: HttpServer | None = None
-        self.api: Api | None = None
+        self.app: App | None = None
         self._membership: ClusterBootstrap | None = None
 
     @property
@@ -109,7 +92,15 @@ class Node:
         await self.broker.start()
         if self._membership is not None:
             self._membership.prepare(self.broker)
-        server = self._assemble(self.broker)
+        self.app = App(
+            self.broker,
+            config.node_id,
+            lambda: self.url,
+            lambda: self._draining,
+            self._membership,
+        )
+        server = HttpServer(self.app.handle, problem_response)
+        self.app.metrics.server = server
         try:
             await server.start(config.host, config.port)
         except OSError as error:
@@ -125,67 +116,6 @@ class Node:
         member = None if self._membership is None else self._membership.member
         return None if member is None else member.kept_for_replicas(*partition.identity)
 
-    def _assemble(self, broker: Broker) -> HttpServer:
-        stats = HttpStats()
-        node_id = self.config.broker.node_id
-        traces = TraceRoutes(broker, node_id)
-        seat = self._seat(broker)
-        routes = [
-            *TopicRoutes(broker, node_id).routes(),
-            *MessageRoutes(broker, self._nodes_with()).routes(),
-            *EventRoutes(broker).routes(),
-            *SingleMessageRoutes(broker).routes(),
-            *traces.routes(),
-            *ScheduledRoutes(broker).routes(),
-            *HistoryRoutes(broker).routes(),
-            *GroupRoutes(broker).routes(),
-            *ProducerRoutes(broker).routes(),
-            *MemberRoutes(broker).routes(),
-            *DeadLetterRoutes(broker).routes(),
-            *SearchRoutes(broker, traces.traced).routes(),
-            *ClusterRoutes(seat).routes(),
-        ]
-        server = HttpServer(lambda request: handle(request), problem_response)
-        member = None if self._membership is None else self._membership.member
-        operations = OperationRoutes(
-            broker,
-            node_id,
-            Metrics(broker, stats, server, seat),
-            lambda: self._draining,
-            list if member is None else member.waits_for,
-        )
-        routes += operations.routes()
-        operations.describe(routes)
-        if self._membership is not None:
-            routes += NodeCallRoutes(self._membership.answering).routes()
-        api = self.api = Api(routes, stats, others_answer=self._membership is not None)
-        handle: Handler = api.handle
-        if self._membership is not None:
-            from goq.api.gateway.cluster_version import Telling
-            from goq.api.gateway.gateway import Gateway
-
-            member, relay = self._membership.member, self._membership.relay
-            assert member is not None
-            front = Gateway(api, member.map, relay, self._membership.giving_back.give_back)
-            handle = Telling(front.handle, lambda: member.state.version).handle
-        return server
-
-    def _nodes_with(self) -> Callable[[str], int] | None:
-        """Return what says how many nodes have what is safe, None on a node of its own."""
-        if self._membership is None:
-            return None
-        from goq.cluster.admin.cluster_view import acknowledged_copies
-
-        member = self._membership.member
-        assert member is not None
-        return lambda topic: acknowledged_copies(member.state, topic)
-
-    def _seat(self, broker: Broker) -> StandaloneView | ClusterView:
-        if self._membership is None:
-            return StandaloneView(broker, self.config.broker.node_id, lambda: self.url)
-        assert self._membership.seat is not None
-        return self._membership.seat
-
     async def stop(self) -> None:
         """Finish what is in flight, make everything durable, let go of the folder.
 
@@ -195,8 +125,8 @@ class Node:
         self._draining = True
         if self._membership is not None:
             await self._membership.hand_over()
-        if self.api is not None:
-            self.api.stop_waiting()
+        if self.app is not None:
+            self.app.stop_waiting()
         if self.broker is not None:
             self.broker.streams.end_all()
         if self._server is not None:
@@ -206,7 +136,7 @@ class Node:
 
     async def _release(self) -> None:
         broker, lock, membership = self.broker, self._lock, self._membership
-        self.broker = self._lock = self.api = self._membership = None
+        self.broker = self._lock = self.app = self._membership = None
         try:
             if membership is not None:
                 await membership.stop()

@@ -1,109 +1,130 @@
-"""The API as one handler: match, run, count."""
+"""The HTTP API of a node, composed: routes, router, and in a cluster the gateway before it.
+
+``App.handle`` is the one handler of the HTTP server. On a standalone node it is the router's.
+In a cluster a request passes three functions of the same shape, request in and response out:
+
+    with_cluster_version   adds the version of the cluster metadata to the answer
+    Gateway.handle         has other nodes answer what this node does not lead
+    Router.handle          matches the route, runs its handler, counts the answer
+"""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import cast
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
 
-from goq.api.errors import problem_response
-from goq.api.metrics.node import HttpStats
-from goq.api.router import Route, Router
-from goq.errors import GoqError, MethodNotAllowed, ShuttingDown
-from goq.http.message import Request, Response
+from goq.api.metrics.node import Metrics
+from goq.api.router import RequestStats, Route, Router
+from goq.api.routes.cluster import ClusterRoutes
+from goq.api.routes.dead_letters import DeadLetterRoutes
+from goq.api.routes.events import EventRoutes
+from goq.api.routes.groups import GroupRoutes
+from goq.api.routes.members import MemberRoutes
+from goq.api.routes.message import SingleMessageRoutes
+from goq.api.routes.messages import MessageRoutes
+from goq.api.routes.operations import NodeCallRoutes, OperationRoutes
+from goq.api.routes.producers import ProducerRoutes
+from goq.api.routes.scheduled import ScheduledRoutes
+from goq.api.routes.search import SearchRoutes
+from goq.api.routes.topics import HistoryRoutes, TopicRoutes
+from goq.api.routes.trace import TraceRoutes
+from goq.broker.broker import Broker
+from goq.cluster.admin.standalone_view import StandaloneView
+from goq.http.message import Handler, Request, Response
 
-_UNMATCHED = "(none)"
+if TYPE_CHECKING:
+    from goq.cluster.bootstrap import ClusterBootstrap
 
-_STOPPED_RETRY_MS = 1000
+CLUSTER_VERSION: Final = "Goq-Cluster"
+"""The response header with the version of the cluster metadata.
+
+A client that knows an older version reads ``GET /v1/cluster``. A standalone node sends no such
+header, so its clients never ask.
+"""
 
 
-class Api:
-    """Answers requests by the routes it was given.
-
-    Who waits when the node stops is told to come again later, unless ``others_answer``.
-    """
+class App:
+    """The API of one node; ``handle`` answers its requests."""
 
     def __init__(
-        self, routes: Sequence[Route], stats: HttpStats, *, others_answer: bool = False
+        self,
+        broker: Broker,
+        node_id: str,
+        own_url: Callable[[], str],
+        is_draining: Callable[[], bool],
+        cluster: ClusterBootstrap | None = None,
     ) -> None:
-        self.routes = routes
-        self._router = Router(routes)
-        self._stats = stats
-        self._stopped_retry_ms = None if others_answer else _STOPPED_RETRY_MS
-        self.on_stop: list[Callable[[], None]] = []
-        """Called when requests that wait are answered, as the node is stopping."""
-        self._waiting: set[asyncio.Task[object]] = set()
-        self._interrupted: set[asyncio.Task[object]] = set()
+        stats = RequestStats()
+        view = StandaloneView(broker, node_id, own_url) if cluster is None else cluster.seat
+        member = None if cluster is None else cluster.member
+        assert view is not None
+        self.metrics = Metrics(broker, stats, view)
+        traces = TraceRoutes(broker, node_id)
+        operations = OperationRoutes(
+            broker,
+            node_id,
+            self.metrics,
+            is_draining,
+            list if member is None else member.waits_for,
+        )
+        routes: list[Route] = [
+            *TopicRoutes(broker, node_id).routes(),
+            *MessageRoutes(broker, _acknowledged_copies(cluster)).routes(),
+            *EventRoutes(broker).routes(),
+            *SingleMessageRoutes(broker).routes(),
+            *traces.routes(),
+            *ScheduledRoutes(broker).routes(),
+            *HistoryRoutes(broker).routes(),
+            *GroupRoutes(broker).routes(),
+            *ProducerRoutes(broker).routes(),
+            *MemberRoutes(broker).routes(),
+            *DeadLetterRoutes(broker).routes(),
+            *SearchRoutes(broker, traces.traced).routes(),
+            *ClusterRoutes(view).routes(),
+            *operations.routes(),
+        ]
+        operations.describe(routes)
+        internal = [] if cluster is None else NodeCallRoutes(cluster.answering).routes()
+        self.router = Router([*routes, *internal], stats, has_other_nodes=cluster is not None)
+        self.handle: Handler = self.router.handle
+        if cluster is not None:
+            from goq.api.gateway.gateway import Gateway  # unused by a standalone node
 
-    def match(self, request: Request) -> tuple[Route, list[str]]:
-        """Return the route of a request, and its path parameters; raises as ``Router.match``."""
-        return self._router.match(request)
-
-    def handle(self, request: Request) -> Response | Awaitable[Response]:
-        """Return the answer, or what to await for it; every error becomes a problem."""
-        began = time.perf_counter()
-        path = _UNMATCHED
-        try:
-            route, values = self._router.match(request)
-            path = route.path
-            request.outlives_eof = not route.waits
-            if request.query_string:
-                route.check_query(request)
-            if route.is_async:
-                return self._run(request, route, values, began)
-            response = cast(Response, route.handler(request, *values))
-        except GoqError as error:
-            response = problem_response(error)
-            if isinstance(error, MethodNotAllowed):
-                response.headers["Allow"] = ", ".join(self._router.allowed(request))
-        self._count(request, path, response, began)
-        return response
-
-    async def _run(
-        self, request: Request, route: Route, values: list[str], began: float
-    ) -> Response:
-        try:
-            answer = cast(Awaitable[Response], route.handler(request, *values))
-            response = await (self._interrupted_or(answer) if route.waits else answer)
-        except GoqError as error:
-            response = problem_response(error)
-        self._count(request, route.path, response, began)
-        return response
-
-    async def interruptible(self, answer: Awaitable[Response]) -> Response:
-        """Await an answer that :meth:`stop_waiting` may cut short, with a problem."""
-        try:
-            return await self._interrupted_or(answer)
-        except GoqError as error:
-            return problem_response(error)
-
-    async def _interrupted_or(self, answer: Awaitable[Response]) -> Response:
-        """Await an answer that :meth:`stop_waiting` may cut short."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._waiting.add(task)
-        try:
-            return await answer
-        except asyncio.CancelledError:
-            if task not in self._interrupted:
-                raise
-            task.uncancel()
-            raise ShuttingDown(
-                "the node is stopping; ask another, or this one later",
-                retry_after_ms=self._stopped_retry_ms,
-            ) from None
-        finally:
-            self._waiting.discard(task)
-            self._interrupted.discard(task)
+            node = cluster.member
+            assert node is not None
+            release = cluster.giving_back.give_back
+            gateway = Gateway(self.router, node.map, cluster.relay, release)
+            self.handle = with_cluster_version(gateway.handle, lambda: node.state.version)
 
     def stop_waiting(self) -> None:
-        """Answer every request that waits for messages now: the node is stopping."""
-        for stop in self.on_stop:
-            stop()
-        self._interrupted.update(self._waiting)
-        for task in self._interrupted:
-            task.cancel()
+        """Answer every waiting request now, because the node is stopping."""
+        self.router.stop_waiting()
 
-    def _count(self, request: Request, path: str, response: Response, began: float) -> None:
-        self._stats.count(request.method, path, response.status, time.perf_counter() - began)
+
+def with_cluster_version(handler: Handler, version: Callable[[], int]) -> Handler:
+    """Return a handler that adds the cluster version to each answer of ``handler``."""
+
+    def add(response: Response) -> Response:
+        response.headers.pop(CLUSTER_VERSION.lower(), None)  # the version of a proxied answer
+        response.headers[CLUSTER_VERSION] = str(version())
+        return response
+
+    async def add_later(answer: Awaitable[Response]) -> Response:
+        return add(await answer)
+
+    def handle(request: Request) -> Response | Awaitable[Response]:
+        answer = handler(request)
+        return add(answer) if isinstance(answer, Response) else add_later(answer)
+
+    return handle
+
+
+def _acknowledged_copies(cluster: ClusterBootstrap | None) -> Callable[[str], int] | None:
+    """Return a function from a topic to the copies of its acknowledged messages."""
+    if cluster is None:
+        return None
+    from goq.cluster.admin.cluster_view import acknowledged_copies
+
+    member = cluster.member
+    assert member is not None
+    return lambda topic: acknowledged_copies(member.state, topic)

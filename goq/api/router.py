@@ -1,25 +1,35 @@
-"""Routes: declared once, matched on requests and described in OpenAPI."""
+"""The router: finds the route of each request, runs its handler and counts the answer.
+
+Routes are declared once. The same declaration is matched here, described in OpenAPI, and says
+which nodes of a cluster answer (``goq.api.routing_policy``).
+"""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from time import perf_counter
+from typing import Any, Final, cast
 
+from goq.api.errors import problem_response
 from goq.api.routing_policy import RoutingPolicy
-from goq.errors import InvalidInput, MethodNotAllowed, RouteNotFound
+from goq.broker.runtime.metrics import Histogram
+from goq.errors import GoqError, InvalidInput, MethodNotAllowed, RouteNotFound, ShuttingDown
 from goq.http.message import Request, Response
 
-Handler = Callable[..., Response | Awaitable[Response]]
-FRAMES = "application/vnd.goq.frames"
-JSON = "application/json"
-NDJSON = "application/x-ndjson"
+RouteHandler = Callable[..., Response | Awaitable[Response]]
+FRAMES: Final = "application/vnd.goq.frames"
+JSON: Final = "application/json"
+NDJSON: Final = "application/x-ndjson"
+_UNMATCHED: Final = "(none)"
+_STOPPED_RETRY_MS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A query parameter, or a header."""
+    """A query parameter or a header."""
 
     name: str
     description: str
@@ -29,34 +39,38 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A method and a path with ``{parameters}``, which the handler gets after the request."""
+    """A method, a path with ``{parameters}``, and the handler.
+
+    The handler gets the request and the values of the path parameters.
+    """
 
     method: str
     path: str
-    handler: Handler
+    handler: RouteHandler
     summary: str
     body: type[Any] | None = None
     answer: Any = None
     status: int = 200
     parameters: Sequence[Parameter] = field(default=())
     headers: Sequence[Parameter] = field(default=())
-    """Headers that say something to this route alone."""
+    """Headers that only this route reads."""
     errors: Sequence[str] = field(default=())
-    """The codes of its own; what any request can meet (``invalid_input``) goes without saying."""
+    """Error codes of this route; codes that any request can cause (``invalid_input``) are left
+    out."""
     takes_frames: bool = False
     gives_frames: bool = False
     gives_lines: bool = False
     waits: bool = False
-    """Whether the answer may wait for messages: then it ends with the client's connection."""
+    """Whether the answer may wait for messages; such a request ends with its connection."""
     answer_type: str = JSON
     ignores_query: bool = False
-    """Whether unknown query parameters pass, as monitoring systems may add some."""
+    """Whether unknown query parameters are accepted: monitoring systems may add some."""
 
     routing: RoutingPolicy = None
-    """Which nodes answer, where several have the topic's partitions."""
+    """Which nodes answer when several nodes lead the topic's partitions."""
 
     is_async: bool = field(init=False)
-    """Whether the handler is a coroutine function, else it answers at once."""
+    """Whether the handler is a coroutine function; otherwise it answers at once."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.handler))
@@ -74,33 +88,64 @@ class Route:
                 )
 
 
-class _Node:
+class RequestStats:
+    """Requests by route and status, and their latency."""
+
+    def __init__(self) -> None:
+        self.requests: dict[tuple[str, str, int], int] = {}
+        self.seconds: dict[tuple[str, str], Histogram] = {}
+
+    def count(self, method: str, path: str, status: int, seconds: float) -> None:
+        """Count one request. ``path`` is that of its route, so the number of paths is bounded."""
+        key = (method, path, status)
+        self.requests[key] = self.requests.get(key, 0) + 1
+        histogram = self.seconds.get((method, path))
+        if histogram is None:
+            histogram = self.seconds[method, path] = Histogram()
+        histogram.observe(seconds)
+
+
+class _Segment:
+    """A node of the path tree: the next segments by their text, or one parameter."""
+
     __slots__ = ("children", "methods", "parameter")
 
     def __init__(self) -> None:
-        self.children: dict[str, _Node] = {}
-        self.parameter: _Node | None = None
+        self.children: dict[str, _Segment] = {}
+        self.parameter: _Segment | None = None
         self.methods: dict[str, Route] = {}
 
 
 class Router:
-    """Finds the route of a request, a step for each segment of its path."""
+    """Answers requests with the handlers of its routes.
 
-    def __init__(self, routes: Sequence[Route]) -> None:
+    On :meth:`stop_waiting` every waiting request is answered with ``ShuttingDown``. A client is
+    told to retry later, except where other nodes can answer (``has_other_nodes``).
+    """
+
+    def __init__(
+        self, routes: Sequence[Route], stats: RequestStats, *, has_other_nodes: bool = False
+    ) -> None:
         self.routes = routes
-        self._root = _Node()
+        self.on_stop: list[Callable[[], None]] = []
+        """Called before the waiting requests are answered."""
+        self._stats = stats
+        self._stopped_retry_ms = None if has_other_nodes else _STOPPED_RETRY_MS
+        self._waiting: set[asyncio.Task[object]] = set()
+        self._interrupted: set[asyncio.Task[object]] = set()
+        self._root = _Segment()
         for route in routes:
             node = self._root
             for segment in route.path.split("/")[1:]:
                 if segment.startswith("{"):
-                    node.parameter = node.parameter or _Node()
+                    node.parameter = node.parameter or _Segment()
                     node = node.parameter
                 else:
-                    node = node.children.setdefault(segment, _Node())
+                    node = node.children.setdefault(segment, _Segment())
             node.methods[route.method] = route
 
     def match(self, request: Request) -> tuple[Route, list[str]]:
-        """Return the route and its path parameters.
+        """Return the route of a request and the values of its path parameters.
 
         Raises ``RouteNotFound``, or ``MethodNotAllowed`` where the path has other methods.
         """
@@ -113,28 +158,90 @@ class Router:
             )
         return route, values
 
-    def allowed(self, request: Request) -> list[str]:
-        """Return the methods that the request's path takes."""
-        return _allowed(self._find(request)[0])
+    def handle(self, request: Request) -> Response | Awaitable[Response]:
+        """Return the answer, or an awaitable of it; every ``GoqError`` becomes a problem."""
+        started_s = perf_counter()
+        path = _UNMATCHED
+        try:
+            route, values = self.match(request)
+            path = route.path
+            request.outlives_eof = not route.waits
+            if request.query_string:
+                route.check_query(request)
+            if route.is_async:
+                return self._run(request, route, values, started_s)
+            response = cast(Response, route.handler(request, *values))
+        except GoqError as error:
+            response = problem_response(error)
+            if isinstance(error, MethodNotAllowed):
+                response.headers["Allow"] = ", ".join(_allowed(self._find(request)[0]))
+        self._stats.count(request.method, path, response.status, perf_counter() - started_s)
+        return response
 
-    def _find(self, request: Request) -> tuple[_Node, list[str]]:
+    async def interruptible(self, answer: Awaitable[Response]) -> Response:
+        """Await an answer that :meth:`stop_waiting` may interrupt; errors become problems."""
+        try:
+            return await self._wait(answer)
+        except GoqError as error:
+            return problem_response(error)
+
+    def stop_waiting(self) -> None:
+        """Answer every waiting request now, because the node is stopping."""
+        for stop in self.on_stop:
+            stop()
+        self._interrupted.update(self._waiting)
+        for task in self._interrupted:
+            task.cancel()
+
+    async def _run(
+        self, request: Request, route: Route, values: list[str], started_s: float
+    ) -> Response:
+        try:
+            answer = cast(Awaitable[Response], route.handler(request, *values))
+            response = await (self._wait(answer) if route.waits else answer)
+        except GoqError as error:
+            response = problem_response(error)
+        seconds = perf_counter() - started_s
+        self._stats.count(request.method, route.path, response.status, seconds)
+        return response
+
+    async def _wait(self, answer: Awaitable[Response]) -> Response:
+        """Await an answer; raise ``ShuttingDown`` when :meth:`stop_waiting` interrupts it."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._waiting.add(task)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if task not in self._interrupted:
+                raise
+            task.uncancel()
+            raise ShuttingDown(
+                "the node is stopping; ask another, or this one later",
+                retry_after_ms=self._stopped_retry_ms,
+            ) from None
+        finally:
+            self._waiting.discard(task)
+            self._interrupted.discard(task)
+
+    def _find(self, request: Request) -> tuple[_Segment, list[str]]:
         node, values = self._root, []
         for segment in request.path.split("/")[1:]:
             child = node.children.get(segment)
             if child is None:
                 child = node.parameter
                 if child is None or not segment:
-                    raise _no_route(request)
+                    raise _route_not_found(request)
                 values.append(segment)
             node = child
         if not node.methods:
-            raise _no_route(request)
+            raise _route_not_found(request)
         return node, values
 
 
-def _allowed(node: _Node) -> list[str]:
+def _allowed(node: _Segment) -> list[str]:
     return sorted({*node.methods, *(["HEAD"] if "GET" in node.methods else [])})
 
 
-def _no_route(request: Request) -> RouteNotFound:
+def _route_not_found(request: Request) -> RouteNotFound:
     return RouteNotFound(f"there is no {request.path[:200]}; /docs lists what there is")

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import msgspec
 
 from goq import limits
-from goq.api.app import Api
 from goq.api.codec.leased import response_bytes
+from goq.api.router import Router
 from goq.api.routing_policy import Document, MergeContext
 from goq.cluster.forwarding.http_proxy import HttpProxy
 from goq.errors import GoqError, NotLeader, PartitionOffline, Unavailable
@@ -50,14 +50,14 @@ class PartitionLeaders(Protocol):
 class Fanout:
     """Has nodes answer by themselves, of what they lead."""
 
-    def __init__(self, api: Api, leaders: PartitionLeaders, relay: HttpProxy) -> None:
+    def __init__(self, router: Router, leaders: PartitionLeaders, relay: HttpProxy) -> None:
         self.partition_leaders = leaders
-        self._api = api
+        self._router = router
         self._relay = relay
 
     async def answer_here(self, request: Request) -> Response:
         """Return what this node answers to a request as it is."""
-        answer = self._api.handle(request)
+        answer = self._router.handle(request)
         return answer if isinstance(answer, Response) else await answer
 
     async def ask(self, url: str | None, request: Request) -> Response:

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from goq import limits
-from goq.api.app import Api
 from goq.api.codec.leased import ReleaseLeases
 from goq.api.codec.messages import json_response
 from goq.api.errors import problem_response
@@ -27,7 +26,7 @@ from goq.api.gateway.receive import ReceiveGateway
 from goq.api.gateway.sequential import ask_in_sequence
 from goq.api.gateway.settle import settle
 from goq.api.gateway.streams import StreamGateway
-from goq.api.router import Route
+from goq.api.router import Route, Router
 from goq.api.routing_policy import (
     CustomRouting,
     LocalThenMerged,
@@ -48,13 +47,13 @@ class Gateway:
     """Answers a request by itself, or has other nodes answer it."""
 
     def __init__(
-        self, api: Api, leaders: PartitionLeaders, relay: HttpProxy, release: ReleaseLeases
+        self, router: Router, leaders: PartitionLeaders, relay: HttpProxy, release: ReleaseLeases
     ) -> None:
-        self._api = api
+        self._router = router
         self._leaders = leaders
-        self._fanout = Fanout(api, leaders, relay)
+        self._fanout = Fanout(router, leaders, relay)
         streams = StreamGateway(self._fanout, release)
-        api.on_stop.append(streams.end_all)
+        router.on_stop.append(streams.end_all)
         self._special: dict[CustomRouting, _Answering] = {
             CustomRouting.RECEIVE: ReceiveGateway(self._fanout, release, streams).receive,
             CustomRouting.STREAM: streams.change,
@@ -67,41 +66,41 @@ class Gateway:
     def handle(self, request: Request) -> Response | Awaitable[Response]:
         """Return the answer, or what to await for it."""
         if is_local(request):
-            return self._api.handle(request)
+            return self._router.handle(request)
         try:
-            route, values = self._api.match(request)
+            route, values = self._router.match(request)
             if route.routing is None:
-                return self._api.handle(request)
+                return self._router.handle(request)
             if isinstance(route.routing, ToPartitionLeader):
                 return self._route_to_leader(request, route, route.routing, values)
             topic = None if route.routing is CustomRouting.STREAM else _topic_of(route, values)
             if self._leads_all(topic):
-                return self._api.handle(request)
+                return self._router.handle(request)
         except NotLeader:
             pass  # there will be one in a moment
         except TopicNotFound:
             if not isinstance(route.routing, LocalThenMerged):  # which may make it
-                return self._api.handle(request)
+                return self._router.handle(request)
         except GoqError:
-            return self._api.handle(request)
+            return self._router.handle(request)
         request.outlives_eof = not route.waits
         answer = self._fan_out(request, route, values)
-        return self._api.interruptible(answer) if route.waits else answer
+        return self._router.interruptible(answer) if route.waits else answer
 
     def _route_to_leader(
         self, request: Request, route: Route, routing: ToPartitionLeader, values: Sequence[str]
     ) -> Response | Awaitable[Response]:
         found = routing.find(request, values)
         if found is None:
-            return self._api.handle(request)
+            return self._router.handle(request)
         try:
             if self._leaders.leader_url(*found) is None:
-                return self._api.handle(request)
+                return self._router.handle(request)
         except NotLeader:
             pass
         request.outlives_eof = not route.waits
         answer = self._ask_leader(request, *found)
-        return self._api.interruptible(answer) if route.waits else answer
+        return self._router.interruptible(answer) if route.waits else answer
 
     async def _ask_leader(self, request: Request, topic: str, number: int) -> Response:
         try:

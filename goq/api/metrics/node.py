@@ -15,6 +15,7 @@ from prometheus_client.core import (
 from prometheus_client.process_collector import ProcessCollector
 
 from goq.api.metrics.cluster import ClusterCounts, ClusterMetrics
+from goq.api.router import RequestStats
 from goq.broker.broker import Broker
 from goq.broker.group.lag import group_counts
 from goq.broker.runtime.metrics import Histogram, TopicCounts
@@ -49,33 +50,15 @@ class ServerCounts(Protocol):
         ...
 
 
-class HttpStats:
-    """Requests by route and status, and how long they took."""
-
-    def __init__(self) -> None:
-        self.requests: dict[tuple[str, str, int], int] = {}
-        self.seconds: dict[tuple[str, str], Histogram] = {}
-
-    def count(self, method: str, path: str, status: int, seconds: float) -> None:
-        """Count one request; ``path`` is its route's, so that there are few."""
-        key = (method, path, status)
-        self.requests[key] = self.requests.get(key, 0) + 1
-        histogram = self.seconds.get((method, path))
-        if histogram is None:
-            histogram = self.seconds[method, path] = Histogram()
-        histogram.observe(seconds)
-
-
 class Metrics:
     """Collects everything when asked; costs nothing in between."""
 
-    def __init__(
-        self, broker: Broker, http: HttpStats, server: ServerCounts, cluster: ClusterCounts
-    ) -> None:
+    def __init__(self, broker: Broker, http: RequestStats, cluster: ClusterCounts) -> None:
         self._broker = broker
         self._cluster = ClusterMetrics(cluster)
         self._http = http
-        self._server = server
+        self.server: ServerCounts | None = None
+        """The HTTP server, once there is one."""
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         self._registry.register(self)
@@ -167,13 +150,15 @@ class Metrics:
             self._http.seconds,
             ("method", "route"),
         )
+        server = self.server
+        assert server is not None
         yield GaugeMetricFamily(
-            "goq_http_connections", "Open connections", value=self._server.connection_count
+            "goq_http_connections", "Open connections", value=server.connection_count
         )
         yield GaugeMetricFamily(
             "goq_http_bodies_bytes",
             "Request bodies in memory",
-            value=self._server.bodies_in_flight_bytes,
+            value=server.bodies_in_flight_bytes,
         )
 
 

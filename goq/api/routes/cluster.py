@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from goq import limits
 from goq.api.codec.messages import json_response
 from goq.api.codec.request import duration_ms, json_body
-from goq.api.router import Handler, Parameter, Route
+from goq.api.router import Parameter, Route, RouteHandler
 from goq.api.schemas.cluster import (
     ClusterOut,
     ClusterSettingsChange,
@@ -238,7 +238,7 @@ class ClusterRoutes:
 def _changing(
     method: str,
     what: str,
-    handler: Handler,
+    handler: RouteHandler,
     summary: str,
     body: type[object],
     errors: tuple[str, ...],

@@ -26,7 +26,7 @@ from goq.api.codec.request import (
     wants_frames,
     wants_lines,
 )
-from goq.api.router import Handler, Parameter, Route
+from goq.api.router import Parameter, Route, RouteHandler
 from goq.api.routes.stream import StreamRoutes
 from goq.api.routing_policy import (
     BYTES_MAX,
@@ -373,7 +373,7 @@ class GroupRoutes:
         return topic
 
 
-def _settling(name: str, handler: Handler, summary: str, body: type[Any]) -> Route:
+def _settling(name: str, handler: RouteHandler, summary: str, body: type[Any]) -> Route:
     path = f"{_GROUP}/{name}"
     return Route("POST", path, handler, summary, body, SettledOut, routing=CustomRouting.SETTLE)
 

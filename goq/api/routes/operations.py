@@ -12,7 +12,7 @@ from goq import __version__
 from goq.api.codec.messages import json_response
 from goq.api.metrics.node import CONTENT_TYPE, Metrics
 from goq.api.openapi import docs_page, openapi
-from goq.api.router import JSON, Handler, Route
+from goq.api.router import JSON, Route, RouteHandler
 from goq.broker.broker import Broker
 from goq.http.message import Request, Response
 
@@ -120,7 +120,7 @@ class OperationRoutes:
 
 
 def _route(
-    path: str, handler: Handler, summary: str, *, answer: Any = None, answer_type: str = JSON
+    path: str, handler: RouteHandler, summary: str, *, answer: Any = None, answer_type: str = JSON
 ) -> Route:
     return Route(
         "GET",

@@ -156,9 +156,9 @@ def test_who_waits_at_a_node_that_stops_may_ask_another_at_once(cluster: Members
         )
     )
     asking.start()
-    api = first.node.api
-    assert api is not None
-    eventually(lambda: api._waiting)
+    app = first.node.app
+    assert app is not None
+    eventually(lambda: app.router._waiting)
     cluster.stop("n1")
     asking.join(60)
     assert answers[0].json["code"] in ("shutting_down", "not_leader")

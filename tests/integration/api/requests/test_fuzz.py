@@ -70,8 +70,8 @@ def bodies(route: Route) -> st.SearchStrategy[Any]:
 
 
 def routes(node: RunningNode) -> list[Route]:
-    assert node.node.api is not None
-    return [route for route in node.node.api.routes if route.body is not None]
+    assert node.node.app is not None
+    return [route for route in node.node.app.router.routes if route.body is not None]
 
 
 def test_any_json_is_answered_on_every_route_that_takes_some(node: RunningNode, topic: str) -> None:

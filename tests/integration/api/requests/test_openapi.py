@@ -26,8 +26,8 @@ def document(node: RunningNode) -> dict[str, Any]:
 
 
 def routes(node: RunningNode) -> list[Route]:
-    assert node.node.api is not None
-    return list(node.node.api.routes)
+    assert node.node.app is not None
+    return list(node.node.app.router.routes)
 
 
 def every(part: Any) -> Iterator[dict[str, Any]]:
