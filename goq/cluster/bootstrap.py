@@ -99,12 +99,12 @@ class ClusterBootstrap:
             self._credentials(),
             others=await self._others(folder),
             disk=own.id,
-            known_disk=lambda node: registered_disk(machine.state, node),
+            registered_disk_of=lambda node: registered_disk(machine.state, node),
         )
         self._raft = RaftNode(
             settings,
             self._machine,
-            on_view=self._viewed,
+            on_status_change=self._viewed,
             on_applied=self._applied,
             disk=self._disk,
         )
@@ -176,7 +176,7 @@ class ClusterBootstrap:
         self.seat = ClusterView(
             self._name,
             lambda: proposing.state,
-            lambda: raft.view,
+            lambda: raft.status,
             self.member.reporting,
             ClusterOperations(proposing, self.member.reporting, raft.add_member),
             self.member.repairs,
@@ -201,7 +201,7 @@ class ClusterBootstrap:
             anyone=OPEN_CALLS,
             is_known=admitting.is_known,
         )
-        self._viewed(self._raft.view)
+        self._viewed(self._raft.status)
 
     def start(self, http_url: str) -> None:
         """Begin to work; the node listens on ``http_url``."""
@@ -236,7 +236,7 @@ class ClusterBootstrap:
 
     async def hand_over(self) -> None:
         """Have others lead what this node leads: it is going to stop."""
-        if self._raft is not None and self._raft.is_leader and len(self._raft.view.members) > 1:
+        if self._raft is not None and self._raft.is_leader and len(self._raft.status.members) > 1:
             with suppress(GoqError):  # others elect one by themselves, later
                 await self._raft.transfer_leadership(timeout_s=_HAND_OVER_S)
         if self.member is not None:

@@ -88,7 +88,11 @@ class ClusterNode:
         self.asking = ReplicaClient(lambda: self.state, calling)
         self.map = PartitionLeaders(name, lambda: self.state, self.asking.call)
         self.speaking = HeartbeatSender(
-            name, self._heartbeat, self.controlling.hear, self.asking.call, self._is_listed
+            name,
+            self._heartbeat,
+            self.controlling.receive_heartbeat,
+            self.asking.call,
+            self._is_listed,
         )
         self.replicas = ReplicaManager(
             name,
@@ -166,15 +170,15 @@ class ClusterNode:
 
     def viewed(self, view: RaftStatus) -> None:
         """Hear how things stand in the Raft group."""
-        if view.refused_by and not self._refused_by and view.leader is None:
+        if view.rejected_by and not self._refused_by and view.leader is None:
             _log.critical("this node takes no part: %s", _NOT_THE_ONE.format(self.name))
-        self.speaking.leader, self._refused_by = view.leader, view.refused_by
-        self.controlling.lead(view.is_leader)
+        self.speaking.leader, self._refused_by = view.leader, view.rejected_by
+        self.controlling.on_leadership_change(view.is_leader)
 
     def agreed(self) -> None:
         """Hear that the state of the cluster has changed."""
         self._changed.set()
-        self.controlling.changed()
+        self.controlling.on_state_change()
         self.map.changed()
 
     def waits_for(self) -> list[str]:
@@ -202,7 +206,7 @@ class ClusterNode:
 
     async def answer_heartbeat(self, node: str, body: bytes) -> list[bytes | memoryview]:
         """Hear that a node is alive."""
-        self.controlling.hear(node, decode_heartbeat(body))
+        self.controlling.receive_heartbeat(node, decode_heartbeat(body))
         return []
 
     async def answer_mend(self, _node: str, body: bytes) -> list[bytes | memoryview]:
@@ -243,7 +247,7 @@ class ClusterNode:
             if self._lost.are_lost and known is not None:
                 _log.critical("the messages on this node are gone; it copies them from the others")
                 await self._proposing.propose(ReportDataLoss(self.name, self._disk.id))
-            await self._proposing.propose(replace(self._registration, keeps=self._keeps()))
+            await self._proposing.propose(replace(self._registration, durable_topics=self._keeps()))
         settings = self.state.settings
         if settings.version == 1 and settings.min_insync != self._min_insync:
             with suppress(Conflict):  # another node was first
@@ -297,7 +301,7 @@ class ClusterNode:
             {node: seen.get(node, 0) for node in wanted},
             part.returned,
         )
-        await self._proposing.propose_surely(command)
+        await self._proposing.propose_until_decided(command)
         state = self.state
         topic = state.topics.get(key.topic)
         if topic is None or topic.topic_id != key.topic_id:

@@ -34,7 +34,7 @@ def assignment_of(state: MetadataState, partition: PartitionMetadata) -> Replica
             node.incarnation if (node := state.nodes.get(name)) is not None else 0
             for name in partition.holders
         ),
-        partition.returned,
+        partition.restarted,
     )
 
 
@@ -52,9 +52,9 @@ def adding_replicas(state: MetadataState, leader: str) -> dict[PartitionKey, fro
     return {
         PartitionKey(place.topic, topic.topic_id, place.partition): frozenset(copying)
         for place, topic, partition in active_partitions(state)
-        if partition.moving
+        if partition.is_reassigning
         and partition.leader == leader
-        and (copying := set(partition.adding) - set(partition.in_sync))
+        and (copying := set(partition.adding_replicas) - set(partition.in_sync))
     }
 
 

@@ -90,7 +90,7 @@ class UnsafeRecovery:
         ]
         command = encode_command(ForceNewCluster(plan.node, self._disk))
         request = Proposal(codec.COMMAND_VERSION, secrets.randbits(63), 1, command)
-        commands.append(bytes((codec.REGULAR,)) + codec.encode_request(request))
+        commands.append(bytes((codec.REGULAR,)) + codec.encode_proposal(request))
         for index, data in enumerate(commands, journal.last.index + 1):
             journal.add(data, index, term)
         journal.sync()

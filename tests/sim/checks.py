@@ -93,7 +93,7 @@ class Checks:
         """Check what must hold at any moment."""
         self.latest_ms()
         for process in self._cluster.live():
-            view = process.raft.view if process.raft is not None else None
+            view = process.raft.status if process.raft is not None else None
             if view is not None and view.is_leader:
                 before = self._terms.setdefault(view.term, process.name)
                 if before != process.name:

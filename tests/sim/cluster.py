@@ -137,9 +137,9 @@ class Cluster:
     def controller(self) -> str | None:
         """Return who leads Raft in the highest term, if anybody does."""
         views = [
-            (process.raft.view.term, process.name)
+            (process.raft.status.term, process.name)
             for process in self.live()
-            if process.raft is not None and process.raft.view.is_leader
+            if process.raft is not None and process.raft.status.is_leader
         ]
         return max(views)[1] if views else None
 

@@ -93,7 +93,7 @@ class Nemesis:
             return
         failure: object = process.failure
         if failure is None and process.raft is not None:
-            failure = process.raft.view.failure
+            failure = process.raft.status.failure
         if isinstance(failure, CorruptData) and not isinstance(failure, StorageFailed):
             self._world.fail(f"{name} does not start: {failure.detail}")
         if failure is not None:

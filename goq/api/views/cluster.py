@@ -76,7 +76,7 @@ def cluster_out(
 
 def is_under_replicated(partition: PartitionMetadata) -> bool:
     """Whether a replica that a partition is to have is not in sync, or not there yet."""
-    return partition.lacks_replicas or not set(partition.replicas) <= set(partition.in_sync)
+    return partition.is_missing_replicas or not set(partition.replicas) <= set(partition.in_sync)
 
 
 def status_of(node: NodeMetadata) -> str:
@@ -109,9 +109,9 @@ def _partition(
         replicas=list(partition.replicas),
         in_sync=list(partition.in_sync),
         offline=partition.leader is None,
-        wanted=max(partition.wanted, len(partition.replicas)),
-        adding=list(partition.adding),
-        removing=list(partition.removing),
+        wanted=max(partition.replication_factor, len(partition.replicas)),
+        adding=list(partition.adding_replicas),
+        removing=list(partition.removing_replicas),
         damaged=list(partition.damaged),
         unclean=partition.unclean,
     )
@@ -139,8 +139,8 @@ def _move(
         number,
         list(partition.replicas),
         list(partition.target),
-        "copying" if partition.moving else "waiting",
-        None if report is None or not partition.moving else _progress(partition, report),
+        "copying" if partition.is_reassigning else "waiting",
+        None if report is None or not partition.is_reassigning else _progress(partition, report),
     )
 
 
@@ -148,7 +148,7 @@ def _progress(partition: PartitionMetadata, report: ReplicaReport) -> float:
     """Return how much of the messages the new replicas have, from 0 to 1."""
     whole = report.end_offset - report.start_offset
     shares = []
-    for node in partition.adding:
+    for node in partition.adding_replicas:
         follower = report.followers.get(node)
         end = None if follower is None else follower.end_offset
         copied = 0 if end is None else max(end - report.start_offset, 0)

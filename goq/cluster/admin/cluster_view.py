@@ -57,7 +57,7 @@ class ClusterView:
     @property
     def strangers(self) -> tuple[str, ...]:
         """Nodes under whose ids somebody comes with another disk, and is not let in here."""
-        return self._view().refused
+        return self._view().rejected_members
 
     def led_here(self) -> list[ReplicaReport]:
         """Return what is known of the partitions that this node leads."""

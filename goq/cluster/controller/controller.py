@@ -43,17 +43,17 @@ from goq.cluster.metadata.state import (
 
 def decide(
     state: MetadataState,
-    watch: NodeLiveness,
+    liveness: NodeLiveness,
     *,
     timeout_ms: int = limits.NODE_SESSION_TIMEOUT_MS,
     preferred_delay_ms: int = limits.PREFERRED_LEADER_DELAY_MS,
 ) -> list[AnyCommand]:
     """Return the commands to propose now, in order, ``limits.CONTROLLER_COMMANDS_MAX`` at most.
 
-    ``watch`` must have been looked at just now. A node is fenced after ``timeout_ms`` without a
+    ``liveness`` must have been looked at just now. A node is fenced after ``timeout_ms`` without a
     heartbeat, and gets leaderships back when it was heard of for ``preferred_delay_ms``.
     """
-    look = _Look(state, watch, timeout_ms, preferred_delay_ms)
+    look = _Look(state, liveness, timeout_ms, preferred_delay_ms)
     look.at_nodes()
     look.at_damage()
     look.at_partitions()
@@ -63,12 +63,12 @@ def decide(
 
 class _Look:
     def __init__(
-        self, state: MetadataState, watch: NodeLiveness, timeout_ms: int, preferred_delay_ms: int
+        self, state: MetadataState, liveness: NodeLiveness, timeout_ms: int, preferred_delay_ms: int
     ) -> None:
         self.decided: list[AnyCommand] = []
         self._state = state
         self._draft = state
-        self._watch = watch
+        self._liveness = liveness
         self._timeout_ms = timeout_ms
         self._preferred_delay_ms = preferred_delay_ms
         self._loads = LeaderCounts(state)
@@ -92,15 +92,15 @@ class _Look:
     def at_nodes(self) -> None:
         """Fence who is silent, take back who is heard, take note of who is fit."""
         for name, node in sorted(self._state.nodes.items()):
-            silent = self._watch.is_silent(name, node.incarnation, self._timeout_ms)
-            heard = self._watch.of(name, node.incarnation)
+            silent = self._liveness.is_expired(name, node.incarnation, self._timeout_ms)
+            heard = self._liveness.latest(name, node.incarnation)
             if node.is_up and silent:
                 self._decide(FenceNode(name, node.incarnation))
             elif heard is not None and not silent:
                 reason = heard.heartbeat.unfit_reason[: limits.METADATA_TEXT_CHARS_MAX]
                 if reason != node.unfit_reason:
                     self._decide(SetNodeHealth(name, node.incarnation, reason))
-                if not node.is_up and heard.at_ms >= self._watch.looked_ms - self._timeout_ms:
+                if not node.is_up and heard.at_ms >= self._liveness.ticked_ms - self._timeout_ms:
                     self._decide(UnfenceNode(name, node.incarnation))
 
     def at_damage(self) -> None:
@@ -108,7 +108,7 @@ class _Look:
         told = [
             (name, node.incarnation, heard.heartbeat)
             for name, node in sorted(self._state.nodes.items())
-            if (heard := self._watch.of(name, node.incarnation)) is not None
+            if (heard := self._liveness.latest(name, node.incarnation)) is not None
             and (heard.heartbeat.damaged or heard.heartbeat.repaired)
         ]
         for place, topic, partition in active_partitions(self._state) if told else ():
@@ -131,7 +131,7 @@ class _Look:
         waiting = []
         for topic in self._state.topics.values():
             for number, partition in enumerate(topic.partitions):
-                self._moves_left -= partition.moving
+                self._moves_left -= partition.is_reassigning
                 if (
                     partition.target
                     or partition.leader != partition.replicas[0]
@@ -166,7 +166,7 @@ class _Look:
         if partition.target:
             if leaving.intersection(partition.target):
                 self._decide(CancelReassignment(*where))
-            elif not partition.moving:
+            elif not partition.is_reassigning:
                 if self._moves_left > 0 and self._decide(StartReassignment(*where)):
                     self._moves_left -= 1
             elif with_target_replicas(self._draft, partition) is not None:
@@ -194,9 +194,10 @@ class _Look:
         return preferred if self._is_steady(preferred) else None
 
     def _is_steady(self, node: str) -> bool:
-        heard = self._watch.of(node, self._draft.nodes[node].incarnation)
+        heard = self._liveness.latest(node, self._draft.nodes[node].incarnation)
         return (
-            heard is not None and self._watch.looked_ms - heard.since_ms >= self._preferred_delay_ms
+            heard is not None
+            and self._liveness.ticked_ms - heard.since_ms >= self._preferred_delay_ms
         )
 
     def at_what_is_going(self) -> None:
@@ -212,7 +213,7 @@ class _Look:
         for name in {node for partition in partitions for node in partition.replicas}:
             node = self._state.nodes.get(name)
             if node is not None:
-                heard = self._watch.of(name, node.incarnation)
+                heard = self._liveness.latest(name, node.incarnation)
                 if heard is None or topic_id not in heard.heartbeat.deleted:
                     return False
         return True
@@ -221,7 +222,7 @@ class _Look:
 def _can_be_filled(partition: PartitionMetadata, takers: set[str]) -> bool:
     """Whether a partition that is led lacks replicas, and a node could take one."""
     return (
-        partition.lacks_replicas
+        partition.is_missing_replicas
         and partition.leader is not None
         and not takers.issubset(partition.replicas)
     )

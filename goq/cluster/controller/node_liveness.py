@@ -46,7 +46,7 @@ class RefusedConnection(NamedTuple):
     incarnation: int
     at_ms: int
 
-    def speaks_of(self, incarnation: int, heard: ReceivedHeartbeat | None) -> bool:
+    def is_about(self, incarnation: int, heard: ReceivedHeartbeat | None) -> bool:
         """Whether it is about an incarnation, and it was not heard since."""
         return self.incarnation == incarnation and (heard is None or heard.at_ms < self.at_ms)
 
@@ -58,36 +58,36 @@ class NodeLiveness(NamedTuple):
     """
 
     since_ms: int
-    looked_ms: int
-    heard: Mapping[str, ReceivedHeartbeat]
-    gone: Mapping[str, RefusedConnection] = MappingProxyType({})
+    ticked_ms: int
+    received: Mapping[str, ReceivedHeartbeat]
+    refused: Mapping[str, RefusedConnection] = MappingProxyType({})
 
     @classmethod
-    def begin(cls, now_ms: int) -> NodeLiveness:
-        """Return the watch of a controller that has just taken over: nobody is late yet."""
+    def start(cls, now_ms: int) -> NodeLiveness:
+        """Return the liveness of a controller that has just taken over: nobody is late yet."""
         return cls(now_ms, now_ms, {})
 
-    def look(self, now_ms: int, timeout_ms: int = limits.NODE_SESSION_TIMEOUT_MS) -> NodeLiveness:
-        """Return the watch at another look.
+    def tick(self, now_ms: int, timeout_ms: int = limits.NODE_SESSION_TIMEOUT_MS) -> NodeLiveness:
+        """Return the liveness at another look.
 
         When the last look is long past, this node stood still itself, and heartbeats may wait to
         be read: nobody is late for that.
         """
-        stood_still = now_ms - self.looked_ms > timeout_ms // 2
-        return self._replace(since_ms=now_ms if stood_still else self.since_ms, looked_ms=now_ms)
+        stood_still = now_ms - self.ticked_ms > timeout_ms // 2
+        return self._replace(since_ms=now_ms if stood_still else self.since_ms, ticked_ms=now_ms)
 
-    def hear(
+    def with_heartbeat(
         self,
         node: str,
         heartbeat: Heartbeat,
         now_ms: int,
         timeout_ms: int = limits.NODE_SESSION_TIMEOUT_MS,
     ) -> NodeLiveness:
-        """Return the watch after a heartbeat; one of an earlier incarnation is old news.
+        """Return the liveness after a heartbeat; one of an earlier incarnation is old news.
 
         Incarnations are counted by each disk for itself.
         """
-        before = self.heard.get(node)
+        before = self.received.get(node)
         since_ms = now_ms
         if before is not None and before.heartbeat.disk == heartbeat.disk:
             if heartbeat.incarnation < before.heartbeat.incarnation:
@@ -95,29 +95,29 @@ class NodeLiveness(NamedTuple):
             same = heartbeat.incarnation == before.heartbeat.incarnation
             if same and now_ms - before.at_ms <= timeout_ms:
                 since_ms = before.since_ms
-        heard = {**self.heard, node: ReceivedHeartbeat(heartbeat, now_ms, since_ms)}
-        return self._replace(heard=heard)
+        received = {**self.received, node: ReceivedHeartbeat(heartbeat, now_ms, since_ms)}
+        return self._replace(received=received)
 
-    def miss(self, node: str, incarnation: int, now_ms: int) -> NodeLiveness:
-        """Return the watch after a connection to a node was refused: nobody listens there."""
-        return self._replace(gone={**self.gone, node: RefusedConnection(incarnation, now_ms)})
+    def with_refused_connection(self, node: str, incarnation: int, now_ms: int) -> NodeLiveness:
+        """Return the liveness after a connection to a node was refused: nobody listens there."""
+        return self._replace(refused={**self.refused, node: RefusedConnection(incarnation, now_ms)})
 
-    def is_late(self, node: str, incarnation: int, now_ms: int) -> bool:
+    def is_overdue(self, node: str, incarnation: int, now_ms: int) -> bool:
         """Whether a heartbeat of a node should have come by now."""
-        heard = self.of(node, incarnation)
+        heard = self.latest(node, incarnation)
         return heard is None or now_ms - heard.at_ms > 3 * limits.NODE_HEARTBEAT_MS // 2
 
-    def of(self, node: str, incarnation: int) -> ReceivedHeartbeat | None:
+    def latest(self, node: str, incarnation: int) -> ReceivedHeartbeat | None:
         """Return what was last heard of a node in an incarnation."""
-        heard = self.heard.get(node)
+        heard = self.received.get(node)
         return heard if heard is not None and heard.heartbeat.incarnation == incarnation else None
 
-    def is_silent(self, node: str, incarnation: int, timeout_ms: int) -> bool:
+    def is_expired(self, node: str, incarnation: int, timeout_ms: int) -> bool:
         """Whether a node, in this incarnation, was silent for too long, has ended, or is to."""
-        heard, gone = self.of(node, incarnation), self.gone.get(node)
-        if gone is not None and gone.speaks_of(incarnation, heard):
+        heard, gone = self.latest(node, incarnation), self.refused.get(node)
+        if gone is not None and gone.is_about(incarnation, heard):
             return True
         if heard is not None and heard.heartbeat.stopping:
             return True
         last_ms = self.since_ms if heard is None else max(heard.at_ms, self.since_ms)
-        return self.looked_ms - last_ms > timeout_ms
+        return self.ticked_ms - last_ms > timeout_ms

@@ -39,7 +39,9 @@ def plan_rebalance(state: MetadataState) -> list[ReassignPartition]:
     balance_replicas(
         rows, nodes, racks, (loads.replicas,), [place.topic for place, _, _ in still], steps
     )
-    loads.leaders = Counter(p.future[0] for _, _, p in active_partitions(state) if p.target)
+    loads.leaders = Counter(
+        p.planned_replicas[0] for _, _, p in active_partitions(state) if p.target
+    )
     loads.leaders.update(row[0] for row in rows)
     balance_leaders(rows, nodes, (loads.leaders,), steps)
     plan = [

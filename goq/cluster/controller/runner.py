@@ -62,28 +62,28 @@ class ControllerRunner:
         self._knock = knock
         self._knocking: set[str] = set()
         self._tasks = Tasks()
-        self._watch: NodeLiveness | None = None
+        self._liveness: NodeLiveness | None = None
         self._changed = asyncio.Event()
 
-    def lead(self, is_leader: bool) -> None:
+    def on_leadership_change(self, is_leader: bool) -> None:
         """Hear whether this node leads the Raft group now."""
-        if is_leader != (self._watch is not None):
-            self._watch = NodeLiveness.begin(_now_ms()) if is_leader else None
+        if is_leader != (self._liveness is not None):
+            self._liveness = NodeLiveness.start(_now_ms()) if is_leader else None
             self._changed.set()
 
-    def changed(self) -> None:
+    def on_state_change(self) -> None:
         """Look now: the state has changed."""
         self._changed.set()
 
-    def hear(self, node: str, heartbeat: Heartbeat) -> None:
+    def receive_heartbeat(self, node: str, heartbeat: Heartbeat) -> None:
         """Take a node's heartbeat; raise ``NotLeader`` where another node is to hear it.
 
         Raises ``NodeNotFound`` if there is no such node: it has not come yet, or it has left.
         """
-        if self._watch is None:
+        if self._liveness is None:
             raise NotLeader("another node runs the controller now")
-        before = self._watch.heard.get(node)
-        self._watch = self._watch.hear(node, heartbeat, _now_ms())
+        before = self._liveness.received.get(node)
+        self._liveness = self._liveness.with_heartbeat(node, heartbeat, _now_ms())
         if before is None or before.heartbeat != heartbeat:
             self._changed.set()
         if node not in self._proposing.state.nodes:
@@ -92,8 +92,8 @@ class ControllerRunner:
     async def run(self) -> None:
         """Decide whenever something has changed or may be late, until cancelled."""
         while True:
-            watch = self._watch
-            pause_s = limits.CONTROLLER_LOOK_MS / 1000 if watch is not None else None
+            liveness = self._liveness
+            pause_s = limits.CONTROLLER_LOOK_MS / 1000 if liveness is not None else None
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):  # wait_for may lose a cancellation
                     await self._changed.wait()
@@ -101,11 +101,11 @@ class ControllerRunner:
             await self._look()
 
     async def _look(self) -> None:
-        if self._watch is None:
+        if self._liveness is None:
             return
-        self._watch = self._watch.look(_now_ms())
-        self._knock_at_late(self._watch)
-        for command in decide(self._proposing.state, self._watch):
+        self._liveness = self._liveness.tick(_now_ms())
+        self._knock_at_late(self._liveness)
+        for command in decide(self._proposing.state, self._liveness):
             try:
                 result = await self._do(command)
             except GoqError as error:
@@ -123,9 +123,9 @@ class ControllerRunner:
             await self._take_out(command.node)
         return await self._proposing.propose(command)
 
-    def _knock_at_late(self, watch: NodeLiveness) -> None:
+    def _knock_at_late(self, liveness: NodeLiveness) -> None:
         for name, node in self._proposing.state.nodes.items():
-            late = node.is_up and watch.is_late(name, node.incarnation, watch.looked_ms)
+            late = node.is_up and liveness.is_overdue(name, node.incarnation, liveness.ticked_ms)
             if late and name not in self._knocking:
                 self._knocking.add(name)
                 self._tasks.start(self._knock_at(name, node.incarnation, node.http_url))
@@ -133,8 +133,8 @@ class ControllerRunner:
     async def _knock_at(self, name: str, incarnation: int, url: str) -> None:
         asked_ms = _now_ms()
         try:
-            if await self._knock(url) and self._watch is not None:
-                self._watch = self._watch.miss(name, incarnation, asked_ms)
+            if await self._knock(url) and self._liveness is not None:
+                self._liveness = self._liveness.with_refused_connection(name, incarnation, asked_ms)
                 self._changed.set()
         finally:
             self._knocking.discard(name)

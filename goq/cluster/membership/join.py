@@ -69,13 +69,13 @@ class AdmissionServer:
 
     def is_known(self, node: str, disk: str) -> bool:
         """Whether a node comes with the disk that it is known with, by the log before the state."""
-        disks = {str(m.id): m.disk for m in map(RaftMember, self._raft.view.members)}
+        disks = {str(m.id): m.disk for m in map(RaftMember, self._raft.status.members)}
         known = disks.get(node) or registered_disk(self._state(), node)
         return not known or known == disk
 
     async def answer_members(self, _node: str, _body: bytes) -> list[bytes | memoryview]:
         """Answer who is a member."""
-        return [msgspec.json.encode(list(self._raft.view.members))]
+        return [msgspec.json.encode(list(self._raft.status.members))]
 
     async def answer_join(self, node: str, body: bytes) -> list[bytes | memoryview]:
         """Let a node in; ``Conflict`` while there is one with its id."""

@@ -30,11 +30,11 @@ class MetadataClient:
         Raises why it was refused, ``Conflict`` if what it was decided on is no longer so,
         ``Unavailable`` when it was not applied, ``TimedOut`` when that is not known.
         """
-        return await self._propose(command, timeout_s, self._raft.new_request())
+        return await self._propose(command, timeout_s, self._raft.new_proposal_id())
 
-    async def propose_surely(self, command: AnyCommand) -> Accepted | None:
+    async def propose_until_decided(self, command: AnyCommand) -> Accepted | None:
         """Have a command applied, or know for sure that it is not: then None."""
-        request = self._raft.new_request()
+        request = self._raft.new_proposal_id()
         while True:
             try:
                 return await self._propose(command, 5.0, request)

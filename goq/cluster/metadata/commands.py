@@ -28,10 +28,10 @@ class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Base of all commands."""
 
 
-class RegisterNode(Command, frozen=True, tag="register_node/1"):
+class RegisterNode(Command, frozen=True, tag="register_node/1", rename={"durable_topics": "keeps"}):
     """A node has started. Everything it led or had in sync before counts as lost sight of.
 
-    But not in the topics of ``keeps``, by id: there it has on its disk whatever it said it has.
+    But not in ``durable_topics``, by id: there it has on its disk whatever it said it has.
     ``disk`` is what its data folder was given when it was made: another one has other data.
     """
 
@@ -41,7 +41,7 @@ class RegisterNode(Command, frozen=True, tag="register_node/1"):
     cluster_address: Text
     rack: Text | None = None
     disk: Text = ""
-    keeps: tuple[Count, ...] = ()
+    durable_topics: tuple[Count, ...] = ()
 
 
 class FenceNode(Command, frozen=True, tag="fence_node/1"):
@@ -194,27 +194,31 @@ class ElectLeader(PartitionCommand, frozen=True, tag="elect_leader/1"):
     unclean: bool = False
 
 
-class ReassignPartition(PartitionCommand, frozen=True, tag="move_replicas/1"):
+class ReassignPartition(
+    PartitionCommand, frozen=True, tag="move_replicas/1", rename={"is_manual": "by_name"}
+):
     """Plan other replicas, in preferred order. Where only the order differs it is done at once.
 
     With ``by_name`` people ask for just these: as many are wanted from then on.
     """
 
     target: tuple[Text, ...]
-    by_name: bool = False
+    is_manual: bool = False
 
 
 class StartReassignment(PartitionCommand, frozen=True, tag="start_move/1"):
     """Let a planned move begin: the new nodes copy from now on."""
 
 
-class CancelReassignment(PartitionCommand, frozen=True, tag="cancel_move/1"):
+class CancelReassignment(
+    PartitionCommand, frozen=True, tag="cancel_move/1", rename={"is_manual": "by_name"}
+):
     """Give a planned or begun move up: the replicas stay what they were.
 
     With ``by_name`` people want that: no more replicas than these are wanted then.
     """
 
-    by_name: bool = False
+    is_manual: bool = False
 
 
 class FinishReassignment(PartitionCommand, frozen=True, tag="finish_move/1"):

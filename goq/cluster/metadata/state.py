@@ -1,7 +1,10 @@
-"""The state that all nodes of a cluster agree on: values only, never changed in place.
+"""Immutable state that all nodes of a cluster agree on.
 
-A :class:`MetadataState` may be read on any thread: a
-command makes a new state, which shares with the old one whatever it did not change.
+A command builds a new :class:`MetadataState`, which shares unchanged parts with the old one. Any
+thread may therefore read a state through a reference, for as long as it keeps it.
+
+Where ``rename`` maps a field to an older name, the older name is the one in the tables and in
+:func:`encode_state`.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import msgspec
 
 
 class NodeStatus(StrEnum):
-    """Whether a node takes part: a fenced one has not been heard of for too long."""
+    """Whether a node has a valid session: a fenced node sent no heartbeat for too long."""
 
     UP = "up"
     FENCED = "fenced"
@@ -23,9 +26,9 @@ class NodeStatus(StrEnum):
 class NodeMetadata(msgspec.Struct, frozen=True):
     """A node of the cluster. ``incarnation`` rises with each of its starts.
 
-    ``leaving`` is no status: a leaving node may also go silent, and must still leave afterwards.
-    ``unfit_reason`` says why it can lead nothing now, as a full disk; empty when it can. ``disk``
-    is what its data folder was given when it was made.
+    ``leaving`` is no status: a leaving node may also fall silent, and must still leave afterwards.
+    ``unfit_reason`` says why the node can lead nothing now, such as a full disk; empty if it can.
+    ``disk`` is the id that its data folder got when the folder was created.
     """
 
     id: str
@@ -40,34 +43,43 @@ class NodeMetadata(msgspec.Struct, frozen=True):
 
     @property
     def can_lead(self) -> bool:
-        """Whether the node is fit to lead, were it up."""
+        """Whether the node's health allows it to lead, when it is up."""
         return not self.unfit_reason
 
     @property
     def is_up(self) -> bool:
-        """Whether the node is heard of."""
+        """Whether the node's session is valid."""
         return self.status is NodeStatus.UP
 
     @property
     def takes_replicas(self) -> bool:
-        """Whether new replicas and new leaderships may be put here."""
+        """Whether new replicas and new leaderships may be assigned to the node."""
         return self.is_up and self.can_lead and not self.leaving
 
 
-class PartitionMetadata(msgspec.Struct, frozen=True):
-    """Where a partition is and who leads it. Tuples hold ids of nodes.
+class PartitionMetadata(
+    msgspec.Struct,
+    frozen=True,
+    rename={
+        "is_reassigning": "moving",
+        "restarted": "returned",
+        "replication_factor": "wanted",
+        "is_manual": "by_name",
+    },
+):
+    """Replicas, in-sync set, leader and reassignment of a partition. Tuples hold node ids.
 
-    ``replicas`` are in preferred order: the first leads if it can. ``in_sync`` have everything
-    that is acknowledged; it is never empty, and its last member stays in it when it dies.
-    ``leader_epoch`` rises by one whenever the leader changes, also to None, and when a node leads
-    again after a new start. ``target`` is what ``replicas`` are to become, empty when no move is
-    planned; ``moving`` says that the move has begun. ``damaged`` replicas have frames that fail
-    their check. ``returned`` are in sync, but were started anew since the leader heard of them:
-    they may lead only where no other one in sync can. ``unclean`` says that the leader was elected
-    by name from outside of what could lead. ``wanted`` is how many replicas there are to be: the
-    controller adds those that lack, and takes none away. ``by_name`` says that people chose the
-    target: so many are wanted once they are the replicas. ``version`` rises with every change of
-    any of this.
+    ``replicas`` are in preferred order: the first leads if it can. ``in_sync`` replicas have every
+    acknowledged message; the set is never empty, and its last member stays in it when it dies.
+    ``leader_epoch`` rises by one when the leader changes, also to None, and when a node leads again
+    after a restart. ``target`` is the replica list after a planned reassignment, empty without one;
+    ``is_reassigning`` says that the reassignment has started. ``damaged`` replicas have frames that
+    fail their check. ``restarted`` replicas are in sync, but restarted since the leader last heard
+    from them: they may lead only where no other in-sync replica can. ``unclean`` says that the
+    leader was elected by name from outside the eligible replicas. ``replication_factor`` is the
+    number of replicas to have: the controller adds missing ones, and removes none. ``is_manual``
+    says that an operator chose the target: its length becomes the replication factor once the
+    reassignment finishes. ``version`` rises with every change of any field.
     """
 
     replicas: tuple[str, ...]
@@ -75,53 +87,56 @@ class PartitionMetadata(msgspec.Struct, frozen=True):
     in_sync: tuple[str, ...]
     leader_epoch: int = 1
     target: tuple[str, ...] = ()
-    moving: bool = False
+    is_reassigning: bool = False
     damaged: tuple[str, ...] = ()
-    returned: tuple[str, ...] = ()
+    restarted: tuple[str, ...] = ()
     unclean: bool = False
-    wanted: int = 0
-    by_name: bool = False
+    replication_factor: int = 0
+    is_manual: bool = False
     version: int = 1
 
     @property
-    def adding(self) -> tuple[str, ...]:
-        """The nodes that a move under way is copying to."""
-        return self.incoming if self.moving else ()
+    def adding_replicas(self) -> tuple[str, ...]:
+        """The nodes that a started reassignment copies to."""
+        return self.new_replicas if self.is_reassigning else ()
 
     @property
-    def removing(self) -> tuple[str, ...]:
-        """The nodes that lose their replica when the move under way is finished."""
-        if not self.moving:
+    def removing_replicas(self) -> tuple[str, ...]:
+        """The nodes that lose their replica when the started reassignment finishes."""
+        if not self.is_reassigning:
             return ()
         return tuple(node for node in self.replicas if node not in self.target)
 
     @property
-    def incoming(self) -> tuple[str, ...]:
-        """The nodes that get a replica by the move that is planned or under way."""
+    def new_replicas(self) -> tuple[str, ...]:
+        """The nodes that get a replica by a planned or started reassignment."""
         return tuple(node for node in self.target if node not in self.replicas)
 
     @property
     def holders(self) -> tuple[str, ...]:
-        """The nodes that have a replica, whole or in the making."""
-        return self.replicas + self.adding
+        """The nodes that have a replica, complete or still copying."""
+        return self.replicas + self.adding_replicas
 
     @property
-    def lacks_replicas(self) -> bool:
-        """Whether it has fewer replicas than it is to have, and those on their way not counted."""
-        return len(self.replicas) < self.wanted
+    def is_missing_replicas(self) -> bool:
+        """Whether there are fewer replicas than the replication factor, without those being added.
+
+        Replicas of a planned or started reassignment do not count.
+        """
+        return len(self.replicas) < self.replication_factor
 
     @property
-    def future(self) -> tuple[str, ...]:
-        """The replicas when what is planned is done."""
+    def planned_replicas(self) -> tuple[str, ...]:
+        """The replicas after the planned reassignment, if there is one."""
         return self.target or self.replicas
 
 
 class TopicMetadata(msgspec.Struct, frozen=True):
-    """A topic. ``topic_id`` is the index of the command that made it.
+    """A topic. ``topic_id`` is the log index of the command that created it.
 
-    A topic made anew under an old name has another id. ``settings`` are those that were written
-    for it, as people write them; ``version`` rises when they, ``deleting`` or the number of
-    partitions change.
+    A topic created again under an old name has another id. ``settings`` hold only the values that
+    were set for this topic, in their written form. ``version`` rises when the settings,
+    ``deleting`` or the number of partitions change.
     """
 
     name: str
@@ -133,14 +148,17 @@ class TopicMetadata(msgspec.Struct, frozen=True):
 
 
 class GroupMetadata(msgspec.Struct, frozen=True):
-    """A group's own settings."""
+    """The settings of a consumer group."""
 
     settings: Mapping[str, str]
     version: int = 1
 
 
 class ClusterSettings(msgspec.Struct, frozen=True):
-    """What holds for the whole cluster. The rate is in bytes a second and node, 0 for no bound."""
+    """Settings of the whole cluster.
+
+    ``move_bytes_per_s`` limits the copying of reassignments, per node; 0 means no limit.
+    """
 
     replication_factor: int = 3
     min_insync: int = 2
@@ -150,9 +168,9 @@ class ClusterSettings(msgspec.Struct, frozen=True):
 
 
 class MetadataState(msgspec.Struct, frozen=True):
-    """Everything. ``version`` is the index of the last command that was applied.
+    """The metadata of the whole cluster. ``version`` is the index of the last applied command.
 
-    ``groups`` are by topic, then by name.
+    ``groups`` are by topic, then by group name.
     """
 
     version: int = 0
@@ -163,7 +181,7 @@ class MetadataState(msgspec.Struct, frozen=True):
 
 
 class TopicPartition(NamedTuple):
-    """Which partition."""
+    """Identifies a partition by its topic's name and its number."""
 
     topic: str
     partition: int
@@ -172,7 +190,7 @@ class TopicPartition(NamedTuple):
 def active_partitions(
     state: MetadataState,
 ) -> Iterator[tuple[TopicPartition, TopicMetadata, PartitionMetadata]]:
-    """Yield the partitions of all topics that are not being deleted, in the order of names."""
+    """Yield the partitions of all topics that are not being deleted, sorted by topic name."""
     for name in sorted(state.topics):
         topic = state.topics[name]
         if not topic.deleting:
@@ -181,7 +199,7 @@ def active_partitions(
 
 
 def partition_count(state: MetadataState) -> int:
-    """Return how many partitions there are, those of topics being deleted included."""
+    """Return the number of partitions, including those of topics that are being deleted."""
     return sum(len(topic.partitions) for topic in state.topics.values())
 
 

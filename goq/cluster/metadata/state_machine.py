@@ -62,7 +62,7 @@ class MetadataStateMachine:
         """The index of the last command that the database contains."""
         return self._machine.applied_index
 
-    def listen(self, listener: Listener) -> None:
+    def add_listener(self, listener: Listener) -> None:
         """Call ``listener`` with the state after each command and after a snapshot was taken over.
 
         On the thread that applies; what it raises is logged and harms nobody.

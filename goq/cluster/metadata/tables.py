@@ -135,9 +135,9 @@ def _write(
         db.execute(f"DELETE FROM {table} WHERE {where}", tuple(key.values()))
         return
     row = key | {
-        name: _column(content)
-        for name, content in msgspec.structs.asdict(value).items()
-        if name not in without
+        field.encode_name: _column(getattr(value, field.name))
+        for field in msgspec.structs.fields(value)
+        if field.name not in without
     }
     marks = ", ".join("?" * len(row))
     db.execute(

@@ -41,7 +41,7 @@ class RaftTiming:
     fallback_s: float = 1.0
     log_entries: int = 20_000
     batch_bytes: int = 64 * limits.KIB
-    piece_bytes: int = 256 * limits.KIB
+    chunk_bytes: int = 256 * limits.KIB
 
     def conf(self) -> SyncObjConf:
         """Return this as the library takes it."""
@@ -58,7 +58,7 @@ class RaftTiming:
             dynamicMembershipChange=True,
             useFork=False,
             logCompactionMinEntries=self.log_entries,
-            logCompactionBatchSize=self.piece_bytes,
+            logCompactionBatchSize=self.chunk_bytes,
             appendEntriesBatchSizeBytes=self.batch_bytes,
         )
         conf.validate()
@@ -75,8 +75,8 @@ class RaftSettings:
 
     ``member`` is itself, as ``n1=10.0.0.1:9080``, under which the others reach it; ``listen`` is
     where it listens. ``others`` are the other members, and count only in a new ``folder``.
-    ``disk`` is the id of the disk that it comes with, and ``known_disk`` says of another member
-    with which it comes, empty if that is not known yet; called on the thread of the node.
+    ``disk`` is the id of the disk that it comes with, and ``registered_disk_of``
+    returns the disk of another member, empty if unknown; called on the thread of the node.
     """
 
     member: str
@@ -87,15 +87,15 @@ class RaftSettings:
     timing: RaftTiming = field(default_factory=RaftTiming)
     pace: ConnectionTiming = field(default_factory=ConnectionTiming)
     disk: str = ""
-    known_disk: Callable[[str], str] = lambda _id: ""
+    registered_disk_of: Callable[[str], str] = lambda _id: ""
 
 
 @dataclass(frozen=True, slots=True)
 class RaftStatus:
     """How things stand, as far as this member knows: its leader may be deposed already.
 
-    ``failure`` says why the member has stopped, if it has. ``refused`` are members that come with
-    another disk than they are known with, ``refused_by`` those that say so of this one.
+    ``failure`` says why the member has stopped. ``rejected_members`` are members that come with
+    another disk than they are known with, ``rejected_by`` those that say so of this one.
     """
 
     leader: str | None = None
@@ -106,14 +106,14 @@ class RaftStatus:
     members: tuple[str, ...] = ()
     has_quorum: bool = False
     failure: str | None = None
-    refused: tuple[str, ...] = ()
-    refused_by: tuple[str, ...] = ()
+    rejected_members: tuple[str, ...] = ()
+    rejected_by: tuple[str, ...] = ()
 
 
 class Driver:
     """The part of a member that lives on its thread; everything here is called on that.
 
-    ``on_view`` is called when the leader, the term or the members change, or the member fails,
+    ``on_status_change`` is called when the leader, the term or the members change, or it fails,
     ``on_applied`` with what was applied, in order. Neither may raise or block.
     """
 
@@ -124,15 +124,15 @@ class Driver:
         *,
         disk: Disk,
         random: Random,
-        on_view: Callable[[RaftStatus], None],
+        on_status_change: Callable[[RaftStatus], None],
         on_applied: Callable[[list[AppliedEntry]], None],
     ) -> None:
-        self.view = RaftStatus()
+        self.status = RaftStatus()
         self._settings = settings
         self._machine = RecordingStateMachine(machine)
         self._disk = disk
         self._random = random
-        self._on_view = on_view
+        self._on_status_change = on_status_change
         self._on_applied = on_applied
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.Handle | None = None
@@ -141,7 +141,7 @@ class Driver:
         self._raft: HardenedSyncObj | None = None
         self._transport: SecureTransport | None = None
         is_new = FILE_NAME not in disk.names(settings.folder)
-        self._strangers = PeerIdentity(settings.disk, settings.known_disk, is_new=is_new)
+        self._identity = PeerIdentity(settings.disk, settings.registered_disk_of, is_new=is_new)
 
     async def start(self) -> None:
         """Open the folder, listen, and begin to tick."""
@@ -178,7 +178,7 @@ class Driver:
             self._raft.submit(kind, body, callback)
             self._kick()
 
-    def transfer(self, to: str | None, callback: Callback) -> None:
+    def transfer_leadership(self, to: str | None, callback: Callback) -> None:
         """Hand the leadership over, to the member that is furthest if none is named."""
         if self._raft is not None:
             self._raft.transferLeadership(None if to is None else RaftMember(to), callback)
@@ -195,7 +195,7 @@ class Driver:
             on_message=self._kick,
             random=self._random,
             pace=self._settings.pace,
-            strangers=self._strangers,
+            identity=self._identity,
         )
         return self._transport
 
@@ -215,7 +215,7 @@ class Driver:
         wait_s = _RETRY_S
         try:
             raft.doTick(0.0)
-            wait_s = raft.due_in_s()
+            wait_s = raft.tick_due_in_s()
             self._is_full = False
         except StorageFull as error:
             if not self._is_full:  # once, and not with each try
@@ -230,11 +230,11 @@ class Driver:
         self._timer = self._loop.call_later(wait_s, self._tick)
 
     def _publish(self, raft: HardenedSyncObj) -> None:
-        if news := self._machine.news():
+        if news := self._machine.take_applied():
             self._on_applied(news)
         leader = raft._getLeader()
-        before = self.view
-        self.view = RaftStatus(
+        before = self.status
+        self.status = RaftStatus(
             None if leader is None else str(leader.id),
             raft._isLeader(),
             raft.raftCurrentTerm,
@@ -242,18 +242,25 @@ class Driver:
             raft.raftLastApplied,
             tuple(node.spec for node in sorted_members({*raft.otherNodes, raft.selfNode})),
             raft.hasQuorum,
-            refused=self._strangers.seen(self._loop.time()),
-            refused_by=self._strangers.refused_by(self._loop.time()),
+            rejected_members=self._identity.mismatched(self._loop.time()),
+            rejected_by=self._identity.rejected_by(self._loop.time()),
         )
-        if _essence(before) != _essence(self.view):
-            self._on_view(self.view)
+        if _essence(before) != _essence(self.status):
+            self._on_status_change(self.status)
 
     def _fail(self, error: Exception) -> None:
         _log.critical("this member of the cluster stops: %s", error)
         self.stop()
-        self.view = RaftStatus(members=self.view.members, failure=str(error))
-        self._on_view(self.view)
+        self.status = RaftStatus(members=self.status.members, failure=str(error))
+        self._on_status_change(self.status)
 
 
 def _essence(view: RaftStatus) -> tuple[object, ...]:
-    return view.leader, view.is_leader, view.term, view.members, view.refused, view.refused_by
+    return (
+        view.leader,
+        view.is_leader,
+        view.term,
+        view.members,
+        view.rejected_members,
+        view.rejected_by,
+    )

@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 class RaftNode:
     """A member, started and used on one event loop; ``machine`` belongs to its thread until then.
 
-    ``on_view`` and ``on_applied`` are called on that event loop: with how things stand when that
+    ``on_status_change`` and ``on_applied`` are called on that event loop: with the status when it
     changes, and with what was applied here, in order.
     """
 
@@ -52,7 +52,7 @@ class RaftNode:
         settings: RaftSettings,
         machine: StateMachine,
         *,
-        on_view: Callable[[RaftStatus], None] = lambda _view: None,
+        on_status_change: Callable[[RaftStatus], None] = lambda _view: None,
         on_applied: Callable[[list[AppliedEntry]], None] = lambda _applied: None,
         disk: Disk | None = None,
         random: Random | None = None,
@@ -60,7 +60,7 @@ class RaftNode:
         check_member(settings.member)
         self._settings = settings
         self._machine = machine
-        self._on_view = on_view
+        self._on_status_change = on_status_change
         self._on_applied = on_applied
         self._disk = disk or RealDisk()
         self._random = random or SystemRandom()
@@ -97,21 +97,21 @@ class RaftNode:
         self._give_up(ShuttingDown("this node is stopping; ask another one"))
 
     @property
-    def view(self) -> RaftStatus:
+    def status(self) -> RaftStatus:
         """How things stand, as this member knows."""
-        return RaftStatus() if self._driver is None else self._driver.view
+        return RaftStatus() if self._driver is None else self._driver.status
 
     @property
     def leader(self) -> str | None:
         """The id of the leader, as far as this member knows."""
-        return self.view.leader
+        return self.status.leader
 
     @property
     def is_leader(self) -> bool:
         """Whether this member leads, unless it was deposed without knowing yet."""
-        return self.view.is_leader
+        return self.status.is_leader
 
-    def new_request(self) -> tuple[int, int]:
+    def new_proposal_id(self) -> tuple[int, int]:
         """Return what identifies a command, for one that is to be sent again if need be."""
         self._sequence += 1
         return self._proposer, self._sequence
@@ -125,7 +125,7 @@ class RaftNode:
         refused it with; ``Unavailable`` when it surely was not applied; ``TimedOut`` when it may
         have been, or still may be: then the same ``request`` may be proposed again, soon.
         """
-        request = request or self.new_request()
+        request = request or self.new_proposal_id()
         body = codec.encode_proposal(Proposal(codec.COMMAND_VERSION, *request, command))
         result = await self._agreed(codec.REGULAR, body, timeout_s)
         if isinstance(result, Refused):
@@ -157,8 +157,8 @@ class RaftNode:
             raise Conflict(f"this node does not lead; ask the leader, {self.leader or 'none now'}")
         async with _deadline(timeout_s, "the leadership was not handed over"):
             while self.is_leader:
-                changed = self._next_view()
-                await self._call(lambda driver, done: driver.transfer(to, done))
+                changed = self._next_status()
+                await self._call(lambda driver, done: driver.transfer_leadership(to, done))
                 await asyncio.wait([changed], timeout=self._settings.timing.election_max_s)
 
     # How it is done
@@ -203,12 +203,12 @@ class RaftNode:
         async with self._changing, _deadline(timeout_s, what):
             while True:
                 await self.barrier(timeout_s)  # then the members here are the newest
-                known = {_id(member): member for member in self.view.members}
+                known = {_id(member): member for member in self.status.members}
                 if operation == "add" and known.get(id_, spec) != spec:
                     raise Conflict(f"{id_} is a member already, as {known[id_]}; remove it first")
                 if (id_ in known) == (operation == "add"):
                     return
-                if operation == "add" and len(self.view.members) >= limits.RAFT_MEMBERS_MAX:
+                if operation == "add" and len(self.status.members) >= limits.RAFT_MEMBERS_MAX:
                     raise Conflict(f"{limits.RAFT_MEMBERS_MAX} members are the most; remove one")
                 if operation == "rem" and id_ == self.leader:
                     raise Conflict(f"{id_} leads; hand the leadership over first")
@@ -223,8 +223,8 @@ class RaftNode:
         driver, app = self._driver, asyncio.get_running_loop()
         if driver is None or self._stopping is None or self._stopping.is_set():
             raise ShuttingDown("this node is stopping, or has not started; ask another one")
-        if driver.view.failure is not None:
-            raise Unavailable(f"this member of the cluster has stopped: {driver.view.failure}")
+        if driver.status.failure is not None:
+            raise Unavailable(f"this member of the cluster has stopped: {driver.status.failure}")
         answer: asyncio.Future[tuple[Any, int]] = app.create_future()
 
         def done(result: Any, reason: int) -> None:
@@ -241,18 +241,18 @@ class RaftNode:
         assert self._loop is not None
         _soon(self._loop, call)
 
-    def _next_view(self) -> asyncio.Future[None]:
+    def _next_status(self) -> asyncio.Future[None]:
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._watching.add(changed)
         return changed
 
-    def _viewed(self, view: RaftStatus) -> None:
+    def _on_driver_status(self, view: RaftStatus) -> None:
         for changed in self._watching:
             _resolve(changed, None)
         self._watching.clear()
         if view.failure is not None:
             self._give_up(Unavailable(f"this member of the cluster has stopped: {view.failure}"))
-        self._on_view(view)
+        self._on_status_change(view)
 
     def _give_up(self, error: GoqError) -> None:
         for answer in self._waiting:
@@ -273,7 +273,7 @@ class RaftNode:
             self._machine,
             disk=self._disk,
             random=self._random,
-            on_view=lambda view: _soon(app, lambda: self._viewed(view)),
+            on_status_change=lambda view: _soon(app, lambda: self._on_driver_status(view)),
             on_applied=lambda applied: _soon(app, lambda: self._on_applied(applied)),
         )
         try:

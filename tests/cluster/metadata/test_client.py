@@ -43,7 +43,7 @@ def test_what_is_refused_raises_why(command: Any, error: type[GoqError]) -> None
     asyncio.run(cluster.propose(RegisterNode("n1", 1, "http://n1", "n1:1")))
     with pytest.raises(error):
         asyncio.run(cluster.propose(command))
-    assert asyncio.run(cluster.propose_surely(command)) is None
+    assert asyncio.run(cluster.propose_until_decided(command)) is None
 
 
 def test_what_is_refused_is_known_not_to_be_done_by_a_real_group_too(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_what_is_refused_is_known_not_to_be_done_by_a_real_group_too(tmp_path: P
             await cluster.propose(RegisterNode("n1", 2, "http://h:1", "h:2", None), 60.0)
             with pytest.raises(Conflict):
                 await cluster.propose(FenceNode("n1", 1), 60.0)
-            assert await cluster.propose_surely(FenceNode("n1", 1)) is None
+            assert await cluster.propose_until_decided(FenceNode("n1", 1)) is None
             assert cluster.state.nodes["n1"].is_up
         finally:
             await raft.stop()

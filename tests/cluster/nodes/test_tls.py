@@ -31,7 +31,7 @@ def test_nodes_with_certificates_are_a_cluster_and_the_secret_alone_is_not_enoug
         await cluster.start(other)
         await cluster.publish_somewhere(b"after")
         assert not cluster.member(leader).state.nodes[other].is_up
-        assert cluster.membership(other)._raft.view.leader is None  # type: ignore[union-attr]
+        assert cluster.membership(other)._raft.status.leader is None  # type: ignore[union-attr]
         await cluster.nodes.pop(other).stop()
         cluster.tls[other] = with_tls
         await cluster.start(other)

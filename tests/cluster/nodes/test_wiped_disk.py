@@ -32,7 +32,7 @@ def is_refused(cluster: ThreeNodes, name: str) -> bool:
 def terms(cluster: ThreeNodes, name: str) -> tuple[int, str | None]:
     raft = cluster.membership(name)._raft
     assert raft is not None
-    return raft.view.commit_index, raft.view.leader
+    return raft.status.commit_index, raft.status.leader
 
 
 def test_a_wiped_node_neither_votes_nor_follows_and_says_what_to_do(
@@ -81,7 +81,7 @@ def test_most_nodes_wiped_make_no_cluster_of_their_own(tmp_path: Path) -> None:
 def is_outcast(cluster: ThreeNodes, name: str) -> bool:
     driver = cluster.membership(name)._raft._driver  # type: ignore[union-attr]
     assert driver is not None
-    return driver._strangers.is_outcast(driver._loop.time())
+    return driver._identity.is_quarantined(driver._loop.time())
 
 
 def links(cluster: ThreeNodes, name: str) -> list[str]:
@@ -179,7 +179,7 @@ async def alone_in_sync(cluster: ThreeNodes, leader: str) -> None:
     async def nothing(_command: object) -> None:
         return None
 
-    proposing.propose_surely = nothing  # type: ignore[method-assign,assignment]
+    proposing.propose_until_decided = nothing  # type: ignore[method-assign,assignment]
     topic_id = cluster.member(leader).state.topics["t"].topic_id
     where = ("t", topic_id, 0, partition.version, leader, partition.leader_epoch)
     await proposing.propose(AlterInSync(*where, {leader: 1}))

@@ -125,7 +125,7 @@ def test_what_cannot_be_proposed_is_refused_at_once(tmp_path: Path) -> None:
 def test_a_request_that_is_proposed_twice_is_applied_once(tmp_path: Path) -> None:
     async def test() -> None:
         async with group(tmp_path, 3) as members:
-            request = members[0].node.new_request()
+            request = members[0].node.new_proposal_id()
             results = [await member.set("key", "x", request=request) for member in members]
             assert results == [{"set": "key"}] * 3
             assert members[0].rows() == {"key": ("x", 1)}
@@ -153,7 +153,7 @@ def test_without_a_majority_nothing_is_applied_and_that_is_told(tmp_path: Path) 
 
 def test_a_follower_that_was_away_gets_what_it_missed_as_a_snapshot(tmp_path: Path) -> None:
     async def test() -> None:
-        timing = RaftTiming(0.05, 0.6, 1.2, 1.8, log_entries=20, piece_bytes=1000)
+        timing = RaftTiming(0.05, 0.6, 1.2, 1.8, log_entries=20, chunk_bytes=1000)
         specs = member_specs(3)
         members = [await Running(spec, specs, tmp_path, timing).start() for spec in specs]
         leader = await leader_of(members)
@@ -187,7 +187,7 @@ def test_a_cluster_grows_from_one_node_and_shrinks_again(tmp_path: Path) -> None
             members.append(newcomer)
             await newcomer.node.barrier(WAIT_S)
             assert newcomer.rows()["alone"] == ("x", 1)
-        assert [sorted(member.node.view.members) for member in members] == [sorted(specs)] * 3
+        assert [sorted(member.node.status.members) for member in members] == [sorted(specs)] * 3
         await first.node.add_member(specs[2], WAIT_S)  # it is one already
         leader = await leader_of(members)
         gone = next(member for member in members if member is not leader)
@@ -220,13 +220,13 @@ def test_a_removed_id_comes_again_with_another_disk_and_not_with_the_old_one(
             await leader.node.add_member(new, WAIT_S)
             await again.node.barrier(WAIT_S)
             assert again.rows() == leader.rows()
-            assert new in other.node.view.members
+            assert new in other.node.status.members
             await again.stop()
             for disk in ("", "/d1"):
                 old = await Running(f"{gone.spec}{disk}", specs, tmp_path).start()
-                await until(lambda old=old: old.node.view.refused_by)
-                await until(lambda: gone.id in leader.node.view.refused)
-                assert old.node.view.leader is None
+                await until(lambda old=old: old.node.status.rejected_by)
+                await until(lambda: gone.id in leader.node.status.rejected_members)
+                assert old.node.status.leader is None
                 await old.stop()
             again = members[members.index(gone)] = Running(new, [], tmp_path / "again")
             await again.start()
@@ -240,14 +240,14 @@ def test_a_node_that_is_no_member_is_not_heard(tmp_path: Path) -> None:
         async with group(tmp_path, 2) as members:
             leader = await leader_of(members)
             await leader.set("key", "x")
-            term = leader.node.view.term
+            term = leader.node.status.term
             specs = [member.spec for member in members]
             stranger = Running(member_specs(3)[2], specs, tmp_path)
             await stranger.start()
             with pytest.raises(Unavailable):
                 await stranger.node.propose(["set", "key", "y"], 2.0)
-            assert stranger.node.view.term == 0  # it did not even stand for election
-            assert leader.node.view.term == term
+            assert stranger.node.status.term == 0  # it did not even stand for election
+            assert leader.node.status.term == term
             await stranger.stop()
 
     run(test())
@@ -278,7 +278,7 @@ def test_members_are_those_in_the_log_whatever_a_node_is_started_with(tmp_path: 
         alone = await Running(specs[0], [], tmp_path).start()
         with pytest.raises(Unavailable):
             await alone.node.propose(["set", "key", "y"], 2.0)
-        assert sorted(alone.node.view.members) == sorted(specs)
+        assert sorted(alone.node.status.members) == sorted(specs)
         await alone.stop()
 
     run(test())
@@ -294,7 +294,7 @@ def test_news_come_in_order_on_the_event_loop(tmp_path: Path) -> None:
             specs,
             tmp_path,
             on_applied=applied.extend,
-            on_view=lambda view: leaders.append(view.leader),
+            on_status_change=lambda view: leaders.append(view.leader),
         )
         await member.start()
         await asyncio.gather(*(member.set(f"key {n}", "x") for n in range(50)))
@@ -349,7 +349,7 @@ def test_a_cluster_has_no_more_members_than_a_bound(
             monkeypatch.setattr(limits, "RAFT_MEMBERS_MAX", 2)
             with pytest.raises(Conflict, match="the most"):
                 await members[0].node.add_member("n3=127.0.0.1:1", WAIT_S)
-            assert len(members[0].node.view.members) == 2
+            assert len(members[0].node.status.members) == 2
 
     run(test())
 
@@ -364,7 +364,7 @@ def test_a_machine_that_fails_stops_the_member_and_that_is_told(tmp_path: Path) 
             other.close()
             with pytest.raises(Unavailable, match="has stopped"):
                 await member.set("key", "y")
-            assert "no such table" in (member.node.view.failure or "")
+            assert "no such table" in (member.node.status.failure or "")
             with pytest.raises(Unavailable):
                 await member.node.barrier()
 

@@ -190,7 +190,7 @@ def test_the_log_keeps_what_comes_after_a_snapshot_until_it_has_come(time: Manua
     for number in range(30):
         pair.leader.apply(f"meanwhile {number}")
         live(pair.nodes, time, 2)
-    taken = pair.leader._snapshots.held_index()
+    taken = pair.leader._snapshots.retained_index()
     assert taken is not None
     assert pair.leader._SyncObj__raftLog.first.index <= taken
     live(pair.nodes, time, 400)

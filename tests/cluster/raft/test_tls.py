@@ -56,7 +56,7 @@ def side(id_: str, other: RaftMember, credentials: Credentials) -> Counted:
         credentials=credentials,
         on_message=lambda: None,
         random=Random(1),
-        pace=ConnectionTiming(retry_s=0.01, retry_max_s=0.05),
+        pace=ConnectionTiming(redial_s=0.01, redial_max_s=0.05),
     )
 
 

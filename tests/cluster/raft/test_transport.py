@@ -26,7 +26,9 @@ from goq.cluster.raft.transport.transport import ConnectionTiming, SecureTranspo
 from goq.errors import InvalidInput
 
 SECRET = b"a secret of the cluster"
-QUICK = ConnectionTiming(watch_s=0.02, silence_s=1.0, retry_s=0.01, retry_max_s=0.05)
+QUICK = ConnectionTiming(
+    check_interval_s=0.02, idle_timeout_s=1.0, redial_s=0.01, redial_max_s=0.05
+)
 VOTE = {"type": "response_vote", "term": 3}
 
 
@@ -418,7 +420,7 @@ def test_who_reads_nothing_makes_nobody_keep_more_than_the_bound(
     big = {"type": "apply_command", "command": bytes(200_000)}
 
     async def test() -> None:
-        async with acceptor(ConnectionTiming(watch_s=60, silence_s=60)) as n2:
+        async with acceptor(ConnectionTiming(check_interval_s=60, idle_timeout_s=60)) as n2:
             stranger = await Stranger.dial(n2)
             await stranger.enter()
             await until(lambda: n2.connected)
@@ -434,7 +436,7 @@ def test_who_reads_nothing_makes_nobody_keep_more_than_the_bound(
 
 def test_a_member_that_is_silent_for_too_long_is_given_up() -> None:
     async def test() -> None:
-        async with acceptor(ConnectionTiming(watch_s=0.02, silence_s=0.1)) as n2:
+        async with acceptor(ConnectionTiming(check_interval_s=0.02, idle_timeout_s=0.1)) as n2:
             stranger = await Stranger.dial(n2)
             await stranger.enter()
             await until(lambda: n2.connected)
@@ -446,7 +448,7 @@ def test_a_member_that_is_silent_for_too_long_is_given_up() -> None:
 
 def test_members_with_nothing_to_say_stay_connected() -> None:
     async def test() -> None:
-        pace = ConnectionTiming(watch_s=0.02, silence_s=2.0)
+        pace = ConnectionTiming(check_interval_s=0.02, idle_timeout_s=2.0)
         async with acceptor(pace) as n2, dialer(n2.address, pace=pace) as n1:
             await until(lambda: n1.connected and n2.connected)
             (held,) = n2.transport._links.values()
@@ -490,7 +492,7 @@ def test_a_link_sends_nothing_before_it_is_open() -> None:
 
 def knowing(end: End, **disks: str) -> None:
     """Have a side know with which disks others come, before it has talked with them."""
-    end.transport._disks = PeerIdentity("d2", lambda id_: disks.get(id_, ""))
+    end.transport._identity = PeerIdentity("d2", lambda id_: disks.get(id_, ""))
 
 
 @pytest.mark.parametrize("disk", ["", "other", "d1 ", "D1", "\x00", "d" * 900])
@@ -511,8 +513,10 @@ def test_a_member_with_another_disk_is_told_so_and_not_let_in(
                 stranger.writer.close()
             assert (n2.connected, n2.messages) == ([], [])
             loop = asyncio.get_running_loop()
-            assert n2.transport._disks.seen(loop.time()) == ("n1",)
-            assert n2.transport._disks.seen(loop.time() + limits.RAFT_STRANGER_SEEN_S) == ()
+            assert n2.transport._identity.mismatched(loop.time()) == ("n1",)
+            assert (
+                n2.transport._identity.mismatched(loop.time() + limits.RAFT_STRANGER_SEEN_S) == ()
+            )
             member = await Stranger.dial(n2)
             await member.enter(disk="d1")
             await until(lambda: n2.connected == ["n1"])
@@ -550,14 +554,14 @@ def test_both_the_dialer_and_the_acceptor_are_checked_and_both_learn_of_it() -> 
     async def test() -> None:
         async with acceptor() as n2, dialer(n2.address) as n1:
             await until(lambda: n1.connected and n2.connected)
-            n1.transport._disks = PeerIdentity("d1", lambda _id: "lost")
+            n1.transport._identity = PeerIdentity("d1", lambda _id: "lost")
             now_s = asyncio.get_running_loop().time
-            await until(lambda: n2.transport._disks.refused_by(now_s()) == ("n1",))
+            await until(lambda: n2.transport._identity.rejected_by(now_s()) == ("n1",))
             await until(lambda: not n1.connected and not n2.connected)
-            assert n1.transport._disks.seen(now_s()) == ("n2",)
-            n1.transport._disks = PeerIdentity("d1")
+            assert n1.transport._identity.mismatched(now_s()) == ("n2",)
+            n1.transport._identity = PeerIdentity("d1")
             await until(lambda: n1.connected and n2.connected)
-            assert n2.transport._disks.refused_by(now_s()) == ()
+            assert n2.transport._identity.rejected_by(now_s()) == ()
 
     run(test())
 
@@ -582,7 +586,7 @@ def test_who_becomes_known_by_another_disk_is_parted_with() -> None:
     async def test() -> None:
         disks: dict[str, str] = {}
         async with acceptor() as n2:
-            n2.transport._disks = PeerIdentity("d2", lambda id_: disks.get(id_, ""))
+            n2.transport._identity = PeerIdentity("d2", lambda id_: disks.get(id_, ""))
             stranger = await Stranger.dial(n2)
             await stranger.enter(disk="d1")
             await until(lambda: n2.connected)
@@ -610,9 +614,9 @@ def test_a_refusal_of_any_length_is_taken_and_shortened(
 def test_only_a_node_that_is_new_is_an_outcast_and_not_for_ever() -> None:
     new, old = PeerIdentity("d1", is_new=True), PeerIdentity("d1")
     for each in (new, old):
-        each.refused("n2", "no", 100.0)
-    assert new.is_outcast(100.0 + limits.RAFT_STRANGER_SEEN_S - 1)
-    assert not new.is_outcast(100.0 + limits.RAFT_STRANGER_SEEN_S)
-    assert not old.is_outcast(100.0)
-    new.let_in("n2")
-    assert not new.is_outcast(100.0)
+        each.on_rejected("n2", "no", 100.0)
+    assert new.is_quarantined(100.0 + limits.RAFT_STRANGER_SEEN_S - 1)
+    assert not new.is_quarantined(100.0 + limits.RAFT_STRANGER_SEEN_S)
+    assert not old.is_quarantined(100.0)
+    new.on_accepted("n2")
+    assert not new.is_quarantined(100.0)

@@ -68,16 +68,16 @@ def check_state(state: MetadataState) -> None:
 
 
 def _check_partition(nodes: Mapping[str, NodeMetadata], p: PartitionMetadata) -> None:
-    for chosen in (p.replicas, p.target, p.in_sync, p.damaged, p.returned):
+    for chosen in (p.replicas, p.target, p.in_sync, p.damaged, p.restarted):
         assert len(set(chosen)) == len(chosen)
     assert p.replicas
     assert {*p.replicas, *p.target} <= set(nodes)
     assert p.in_sync, "nobody is in sync"
     assert set(p.in_sync) <= set(p.holders)
     assert set(p.damaged) <= set(p.holders)
-    assert set(p.returned) <= set(p.in_sync) - {p.leader}
-    assert p.target or not (p.moving or p.by_name)
-    assert p.wanted >= 1
+    assert set(p.restarted) <= set(p.in_sync) - {p.leader}
+    assert p.target or not (p.is_reassigning or p.is_manual)
+    assert p.replication_factor >= 1
     assert not p.target or set(p.target) != set(p.replicas)
     if p.leader is None:
         assert not able(nodes, p), "somebody could lead and nobody does"
@@ -111,7 +111,7 @@ def _check_change(
         return
     for node in set(new.holders) - set(old.holders) | set(new.target) - set(old.target):
         assert node in old.target or node in old.holders or before.nodes[node].takes_replicas
-    for node in set(new.returned) - set(old.returned):
+    for node in set(new.restarted) - set(old.restarted):
         assert isinstance(command, RegisterNode)
         assert node == command.node
         assert node in old.in_sync
@@ -125,7 +125,7 @@ def _check_change(
 def able(nodes: Mapping[str, NodeMetadata], partition: PartitionMetadata) -> set[str]:
     """Return who could lead, by the words of the rule."""
     up = {n for n in partition.in_sync if nodes[n].is_up and n not in partition.damaged}
-    up = up - set(partition.returned) or up
+    up = up - set(partition.restarted) or up
     return {node for node in up if nodes[node].can_lead} or up
 
 

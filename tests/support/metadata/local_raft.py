@@ -19,7 +19,7 @@ class LocalRaft:
     def __init__(self) -> None:
         self.state = MetadataState()
 
-    def new_request(self) -> tuple[int, int]:
+    def new_proposal_id(self) -> tuple[int, int]:
         return 1, self.state.version
 
     async def propose(self, command: bytes, _timeout_s: float, _request: tuple[int, int]) -> Any:

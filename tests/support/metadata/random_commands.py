@@ -53,7 +53,7 @@ class Commands:
                 f"http://{name}",
                 f"{name}:9",
                 rack,
-                keeps=tuple(t.topic_id for t in state.topics.values() if r.random() < 0.7),
+                durable_topics=tuple(t.topic_id for t in state.topics.values() if r.random() < 0.7),
             )
         if not node.is_up and r.random() < 0.6:
             return c.UnfenceNode(name, incarnation)
@@ -110,7 +110,7 @@ class Commands:
         own = state.nodes[replica].incarnation if replica in state.nodes else 0
         kind = r.randrange(12)
         if kind < 4:
-            not_seen = tuple(node for node in p.returned if r.random() < 0.5)
+            not_seen = tuple(node for node in p.restarted if r.random() < 0.5)
             leading = (p.leader or anybody, p.leader_epoch)
             return c.AlterInSync(*at, *leading, self._in_sync(state, p), not_seen)
         if kind < 5:
@@ -124,7 +124,11 @@ class Commands:
         if p.target:
             cancel, finish = c.CancelReassignment(*at, r.random() < 0.5), c.FinishReassignment(*at)
             choices = [cancel, finish, finish, c.StartReassignment(*at)]
-            return c.StartReassignment(*at) if not p.moving and kind < 11 else r.choice(choices)
+            return (
+                c.StartReassignment(*at)
+                if not p.is_reassigning and kind < 11
+                else r.choice(choices)
+            )
         target = list(p.replicas)
         if node is not None and r.random() < 0.8:
             target[r.randrange(len(target))] = anybody

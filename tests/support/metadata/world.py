@@ -47,7 +47,7 @@ class World:
         self.racks = racks
         self.state = MetadataState()
         self.now_ms = 0
-        self.watch = NodeLiveness.begin(0)
+        self.liveness = NodeLiveness.start(0)
         self.members: dict[str, Member] = {}
         self.late: list[c.AnyCommand] = []
         for number in range(1, node_count + 1):
@@ -69,7 +69,7 @@ class World:
         rack = self.racks[int(name[1:]) % len(self.racks)] if self.racks else None
         keeps = tuple(t.topic_id for t in self.state.topics.values() if self.random.random() < 0.8)
         where = (f"http://{name}", f"{name}:9", rack)
-        self.propose(c.RegisterNode(name, member.incarnation, *where, keeps=keeps))
+        self.propose(c.RegisterNode(name, member.incarnation, *where, durable_topics=keeps))
 
     def step(self, *, faults: bool) -> int:
         """Let time pass, and everybody do what it does; return how much was proposed."""
@@ -78,8 +78,8 @@ class World:
             if member.alive and not member.silent:
                 self._heartbeat(name, member)
         proposals = self._replication()
-        self.watch = self.watch.look(self.now_ms)
-        proposals += decide(self.state, self.watch, timeout_ms=1000, preferred_delay_ms=1000)
+        self.liveness = self.liveness.tick(self.now_ms)
+        proposals += decide(self.state, self.liveness, timeout_ms=1000, preferred_delay_ms=1000)
         if faults:
             proposals = self._disturbed(proposals)
         for command in proposals:
@@ -92,7 +92,7 @@ class World:
         """Lose some, repeat some, hold some back; at times another takes the controller over."""
         r = self.random
         if r.random() < 0.05:
-            self.watch = NodeLiveness.begin(self.now_ms)
+            self.liveness = NodeLiveness.start(self.now_ms)
         if r.random() < 0.05:
             self.now_ms += 3000
         arriving = [p for p in proposals if r.random() < 0.9]
@@ -118,7 +118,7 @@ class World:
             frozenset(member.damaged),
             frozenset(member.repaired),
         )
-        self.watch = self.watch.hear(name, heartbeat, self.now_ms)
+        self.liveness = self.liveness.with_heartbeat(name, heartbeat, self.now_ms)
 
     def _replication(self) -> list[c.AnyCommand]:
         """Return what leaders propose of who is in sync."""
@@ -130,8 +130,8 @@ class World:
             if self.state.nodes[str(partition.leader)].incarnation != leader.incarnation:
                 continue
             caught_up = self._caught_up(topic, place, partition)
-            not_seen = tuple(n for n in partition.returned if not self._has_all(topic, place, n))
-            vouched = len(not_seen) < len(partition.returned)
+            not_seen = tuple(n for n in partition.restarted if not self._has_all(topic, place, n))
+            vouched = len(not_seen) < len(partition.restarted)
             if vouched or caught_up != set(partition.in_sync):
                 in_sync = {n: self.members[n].incarnation for n in sorted(caught_up)}
                 at = (place.topic, topic.topic_id, place.partition, partition.version)
@@ -174,7 +174,7 @@ class World:
         elif kind < 9 and len(self.members) < 9:
             self.start(f"n{max(int(known[1:]) for known in self.members) + 1}")
         elif kind < 10 and r.random() < 0.4:
-            self.propose(c.LeaveNode(name, r.random() < 0.3))
+            self.propose(c.DecommissionNode(name, r.random() < 0.3))
         elif kind < 12:
             self._people(r.choice(["t1", "t2", "t3", "t4"]))
         elif kind < 13 and r.random() < 0.3:
@@ -205,11 +205,11 @@ class World:
             member.damaged.add((topic.topic_id, place.partition))
             member.repaired.discard((topic.topic_id, place.partition))
         elif partition.target:
-            self.propose(c.CancelMove(*at, r.random() < 0.5))
+            self.propose(c.CancelReassignment(*at, r.random() < 0.5))
         else:
             names = sorted(self.state.nodes)
             target = r.sample(names, min(len(names), r.randrange(1, 4)))
-            self.propose(c.MoveReplicas(*at, tuple(target), r.random() < 0.5))
+            self.propose(c.ReassignPartition(*at, tuple(target), r.random() < 0.5))
 
     def heal(self) -> None:
         """End all faults. Who is leaving and can be spared stays dead."""

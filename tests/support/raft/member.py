@@ -16,7 +16,7 @@ from goq.cluster.raft.driver import RaftTiming
 from goq.errors import GoqError
 from tests.support.raft.group import Running
 
-TIMING = RaftTiming(0.05, 0.4, 0.8, 1.2, log_entries=60, piece_bytes=4096)
+TIMING = RaftTiming(0.05, 0.4, 0.8, 1.2, log_entries=60, chunk_bytes=4096)
 
 
 async def answer(member: Running, question: dict[str, Any]) -> Any:
@@ -25,7 +25,7 @@ async def answer(member: Running, question: dict[str, Any]) -> Any:
     if question["ask"] == "rows":
         await member.node.barrier(30.0)
         return member.rows()
-    return {"leader": member.node.leader, "failure": member.node.view.failure}
+    return {"leader": member.node.leader, "failure": member.node.status.failure}
 
 
 async def handle(member: Running, question: dict[str, Any]) -> None:

@@ -70,7 +70,7 @@ def eligible_leaders(
         for node in partition.in_sync
         if node in nodes and nodes[node].is_up and node not in partition.damaged
     ]
-    up = [node for node in up if node not in partition.returned] or up
+    up = [node for node in up if node not in partition.restarted] or up
     able = [node for node in up if nodes[node].can_lead] or up
     return tuple(node for node in able if not nodes[node].leaving) or tuple(able)
 
@@ -107,8 +107,8 @@ def with_elected_leader(
     in_sync = tuple(node for node in partition.in_sync if nodes[node].is_up)
     if in_sync == partition.in_sync:
         return partition
-    returned = tuple(node for node in partition.returned if node in in_sync)
-    return replace(partition, in_sync=in_sync, returned=returned)
+    returned = tuple(node for node in partition.restarted if node in in_sync)
+    return replace(partition, in_sync=in_sync, restarted=returned)
 
 
 def with_leader(
@@ -122,7 +122,7 @@ def with_leader(
         partition,
         leader=leader,
         leader_epoch=partition.leader_epoch + 1,
-        returned=tuple(node for node in partition.returned if node != leader),
+        restarted=tuple(node for node in partition.restarted if node != leader),
         unclean=False,
     )
 
@@ -146,8 +146,8 @@ def with_restarted_node(
     if back.leader in (None, keeper) or keeper not in partition.in_sync:
         return back
     in_sync = tuple(node for node in partition.in_sync if node in (*back.in_sync, keeper))
-    returned = tuple(node for node in in_sync if node in (*back.returned, keeper))
-    return replace(back, in_sync=in_sync, returned=returned)
+    returned = tuple(node for node in in_sync if node in (*back.restarted, keeper))
+    return replace(back, in_sync=in_sync, restarted=returned)
 
 
 def _chosen(able: tuple[str, ...], partition: PartitionMetadata, loads: LeaderCounts) -> str | None:

@@ -60,7 +60,7 @@ def register_node(state: MetadataState, command: RegisterNode) -> Applied:
             " a higher one",
         )
     node = _node(command, leaving=known.leaving)
-    keeps = set(command.keeps)
+    keeps = set(command.durable_topics)
     before = {**state.nodes, node.id: replace(node, status=NodeStatus.FENCED)}
     after = {**state.nodes, node.id: node}
     loads = LeaderCounts(state)
@@ -130,8 +130,8 @@ def report_data_loss(state: MetadataState, command: ReportDataLoss) -> Applied:
 
 def _emptied(partition: PartitionMetadata, node: str) -> PartitionMetadata:
     others = tuple(other for other in partition.in_sync if other != node)
-    returned = tuple(other for other in partition.returned if other != node)
-    partition = replace(partition, returned=returned)
+    returned = tuple(other for other in partition.restarted if other != node)
+    partition = replace(partition, restarted=returned)
     if others or node not in partition.in_sync:
         return replace(partition, in_sync=others or partition.in_sync)
     damaged = tuple(n for n in partition.holders if n in (*partition.damaged, node))
@@ -170,7 +170,7 @@ def _check_enough_stay(state: MetadataState, node: NodeMetadata, command: Decomm
     """
     remaining = sum(not other.leaving for other in state.nodes.values()) - 1
     replicas = max(
-        (len(partition.future) for _, _, partition in active_partitions(state)), default=1
+        (len(partition.planned_replicas) for _, _, partition in active_partitions(state)), default=1
     )
     if remaining < replicas and node.is_up and not command.fewer_replicas:
         raise CommandRejected(

@@ -132,8 +132,8 @@ def alter_in_sync(state: MetadataState, command: AlterInSync) -> Applied:
         if not require_node(state, node, incarnation).is_up:
             raise CommandRejected("node_fenced", f"node {node!r} is fenced, so it is not in sync")
     in_sync = tuple(node for node in partition.holders if node in command.in_sync)
-    returned = tuple(n for n in partition.returned if n in in_sync and n in command.not_seen)
-    after = replace(partition, in_sync=in_sync, returned=returned)
+    returned = tuple(n for n in partition.restarted if n in in_sync and n in command.not_seen)
+    after = replace(partition, in_sync=in_sync, restarted=returned)
     after = with_elected_leader(
         state.nodes, after, LeaderCounts(state)
     )  # an unfit leader may be relieved now
@@ -157,7 +157,7 @@ def elect_leader(state: MetadataState, command: ElectLeader) -> Applied:
                 "has_leader", "the partition has a leader; nothing needs to be lost"
             )
         after = with_leader(partition, leader, loads)
-        after = replace(after, in_sync=(leader,), returned=(), unclean=True)
+        after = replace(after, in_sync=(leader,), restarted=(), unclean=True)
         return accept_partition(state, command, after, f"is led by {leader}, elected uncleanly")
     if leader not in eligible_leaders(nodes, partition):
         raise CommandRejected(

@@ -35,8 +35,8 @@ def reassign_partition(state: MetadataState, command: ReassignPartition) -> Appl
         raise CommandRejected(
             "move_under_way", "the partition is being moved; cancel that, or wait"
         )
-    wanted = len(target) if command.by_name else partition.wanted
-    if target == partition.replicas and wanted == partition.wanted:
+    wanted = len(target) if command.is_manual else partition.replication_factor
+    if target == partition.replicas and wanted == partition.replication_factor:
         raise CommandRejected("unchanged", "these are the partition's replicas already")
     if not 1 <= len(target) <= limits.REPLICAS_MAX or len(set(target)) < len(target):
         raise CommandRejected(
@@ -46,21 +46,23 @@ def reassign_partition(state: MetadataState, command: ReassignPartition) -> Appl
         if node not in state.nodes:
             raise CommandRejected("node_not_found", f"there is no node {node!r} in the cluster")
     if set(target) == set(partition.replicas):
-        after = replace(partition, replicas=target, wanted=wanted)
+        after = replace(partition, replicas=target, replication_factor=wanted)
         return accept_partition(state, command, after, f"prefers {', '.join(target)}")
     _check_takers(state, replace(partition, target=target))
     _check_racks(state, partition, target)
-    after = replace(partition, target=target, by_name=command.by_name)
+    after = replace(partition, target=target, is_manual=command.is_manual)
     return accept_partition(state, command, after, f"is to be on {_list(target)}")
 
 
 def start_reassignment(state: MetadataState, command: StartReassignment) -> Applied:
     """Begin a planned move."""
     partition = require_partition(state, command)
-    if not partition.target or partition.moving:
+    if not partition.target or partition.is_reassigning:
         raise CommandRejected("no_move_planned", "no move of the partition waits to begin")
     _check_takers(state, partition)
-    return accept_partition(state, command, replace(partition, moving=True), "begins to move")
+    return accept_partition(
+        state, command, replace(partition, is_reassigning=True), "begins to move"
+    )
 
 
 def cancel_reassignment(state: MetadataState, command: CancelReassignment) -> Applied:
@@ -73,16 +75,16 @@ def cancel_reassignment(state: MetadataState, command: CancelReassignment) -> Ap
         raise CommandRejected(
             "needs_new_replicas", "only the new replicas could lead the partition now"
         )
-    is_filling = not partition.by_name and len(partition.target) > len(partition.replicas)
-    if command.by_name and is_filling:
-        after = replace(after, wanted=len(after.replicas))
+    is_filling = not partition.is_manual and len(partition.target) > len(partition.replicas)
+    if command.is_manual and is_filling:
+        after = replace(after, replication_factor=len(after.replicas))
     return accept_partition(state, command, after, "is not moved")
 
 
 def finish_reassignment(state: MetadataState, command: FinishReassignment) -> Applied:
     """Make the target the replicas."""
     partition = require_partition(state, command)
-    if not partition.moving:
+    if not partition.is_reassigning:
         raise CommandRejected("no_move", "no move of the partition has begun")
     after = with_target_replicas(state, partition)
     if after is None:
@@ -107,11 +109,11 @@ def with_target_replicas(
     Where nobody loses a replica only who gets one has to be in sync: another one may be away.
     """
     loses = set(partition.replicas) - set(partition.target)
-    needed = partition.target if loses else partition.incoming
-    if not set(needed) <= set(partition.in_sync) - set(partition.returned):
+    needed = partition.target if loses else partition.new_replicas
+    if not set(needed) <= set(partition.in_sync) - set(partition.restarted):
         return None
-    wanted = len(partition.target) if partition.by_name else partition.wanted
-    return _ended(state, replace(partition, wanted=wanted), partition.target)
+    wanted = len(partition.target) if partition.is_manual else partition.replication_factor
+    return _ended(state, replace(partition, replication_factor=wanted), partition.target)
 
 
 def _ended(
@@ -125,17 +127,17 @@ def _ended(
         replicas=replicas,
         in_sync=in_sync,
         target=(),
-        moving=False,
-        by_name=False,
+        is_reassigning=False,
+        is_manual=False,
         damaged=tuple(node for node in replicas if node in partition.damaged),
-        returned=tuple(node for node in in_sync if node in partition.returned),
+        restarted=tuple(node for node in in_sync if node in partition.restarted),
     )
     after = with_elected_leader(state.nodes, after, LeaderCounts(state))
     return None if after.leader is None and partition.leader is not None else after
 
 
 def _check_takers(state: MetadataState, partition: PartitionMetadata) -> None:
-    for node in partition.incoming:
+    for node in partition.new_replicas:
         if not state.nodes[node].takes_replicas:
             raise CommandRejected(
                 "node_unusable", f"node {node!r} is fenced, leaving or unfit: it takes no replicas"

@@ -52,17 +52,17 @@ class ReplicaCounts:
         self.replicas: Counter[str] = Counter()
         self.leaders: Counter[str] = Counter()
         for _, _, partition in active_partitions(state):
-            self.replicas.update(partition.future)
-            self.leaders[partition.future[0]] += 1
+            self.replicas.update(partition.planned_replicas)
+            self.leaders[partition.planned_replicas[0]] += 1
         self.topic_replicas: Counter[str] = Counter()
         self.topic_leaders: Counter[str] = Counter()
         for partition in () if topic is None else topic.partitions:
-            self.topic_replicas.update(partition.future)
-            self.topic_leaders[partition.future[0]] += 1
+            self.topic_replicas.update(partition.planned_replicas)
+            self.topic_leaders[partition.planned_replicas[0]] += 1
         self.shared: Counter[tuple[str, str]] = Counter()
         for partition in () if topic is None else topic.partitions:
-            for number, node in enumerate(partition.future):
-                self._share(partition.future[:number], node)
+            for number, node in enumerate(partition.planned_replicas):
+                self._share(partition.planned_replicas[:number], node)
 
     def add(self, row: Sequence[str], node: str) -> None:
         """Count a replica more on a node, of a partition that is on those of ``row`` already."""
@@ -128,7 +128,7 @@ def completed_replicas(
     )
     row = [node for node in replicas if not state.nodes[node].leaving]
     heirs: list[str] = []
-    for _ in range(max(len(replicas), partition.wanted) - len(row)):
+    for _ in range(max(len(replicas), partition.replication_factor) - len(row)):
         if not set(nodes) - {*row, *heirs}:
             break
         heir = _next([*row, *heirs], nodes, racks, loads)

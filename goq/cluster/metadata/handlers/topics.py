@@ -65,7 +65,7 @@ def add_partitions(state: MetadataState, command: AddPartitions) -> Applied:
             f"topic {topic.name!r} has {len(topic.partitions)} partitions; there can only be more",
         )
     _check_count(state, command.partitions, added)
-    wanted = max(max(len(p.future), p.wanted) for p in topic.partitions)
+    wanted = max(max(len(p.planned_replicas), p.replication_factor) for p in topic.partitions)
     partitions = topic.partitions + _placed(state, topic, added, wanted)
     topic = replace(topic, partitions=partitions, version=topic.version + 1)
     return _accepted(
@@ -107,8 +107,8 @@ def _abandoned(partition: PartitionMetadata) -> PartitionMetadata:
         leader=None,
         leader_epoch=partition.leader_epoch + (partition.leader is not None),
         target=(),
-        moving=False,
-        by_name=False,
+        is_reassigning=False,
+        is_manual=False,
         unclean=False,
         version=partition.version + 1,
     )
@@ -144,7 +144,8 @@ def _placed(
         )
     rows = place_replicas(state, topic, count, min(wanted, available))
     return tuple(
-        PartitionMetadata(replicas=row, leader=row[0], in_sync=row, wanted=wanted) for row in rows
+        PartitionMetadata(replicas=row, leader=row[0], in_sync=row, replication_factor=wanted)
+        for row in rows
     )
 
 

@@ -70,6 +70,6 @@ def _held(partition: PartitionMetadata, node: str) -> PartitionMetadata:
         (node,),
         partition.leader_epoch + had_leader,
         damaged=(node,) if node in partition.damaged else (),
-        wanted=partition.wanted,
+        replication_factor=partition.replication_factor,
         version=partition.version + 1,
     )

@@ -109,7 +109,7 @@ class Journal:
         return self._file.size_bytes + sum(map(len, self._waiting))
 
     @property
-    def grown(self) -> bool:
+    def has_grown(self) -> bool:
         """Whether writing the file anew would make it much smaller, or may."""
         return self.size_bytes > 2 * self._rewritten_bytes
 
@@ -142,7 +142,7 @@ class Journal:
                 return found[:count]
         return found
 
-    def kinds(self, index: int) -> set[int]:
+    def command_kinds(self, index: int) -> set[int]:
         """Return the kinds of all commands from an index on."""
         place = max(0, index - self._entries[0].index)
         return {entry.command[0] for entry in self._entries[place:]}

@@ -60,7 +60,7 @@ class _Incoming:
 
 
 class Snapshots:
-    """The two, on one disk. ``piece_bytes`` is what is sent at once."""
+    """The two, on one disk. ``chunk_bytes`` is what is sent at once."""
 
     def __init__(
         self,
@@ -68,13 +68,13 @@ class Snapshots:
         folder: Path,
         machine: StateMachine,
         clock: Callable[[], float],
-        piece_bytes: int,
+        chunk_bytes: int,
     ) -> None:
         self._disk = disk
         self._folder = folder
         self._machine = machine
         self._clock = clock
-        self._piece_bytes = piece_bytes
+        self._chunk_bytes = chunk_bytes
         self._outgoing: _Outgoing | None = None
         self._incoming: _Incoming | None = None
 
@@ -100,20 +100,20 @@ class Snapshots:
 
     # Going out
 
-    def held_index(self) -> int | None:
+    def retained_index(self) -> int | None:
         """Return the index that the log must not let go of yet, for those who get a snapshot."""
         outgoing = self._outgoing
         if outgoing is not None and self._clock() - outgoing.used_s > limits.RAFT_SNAPSHOT_IDLE_S:
-            self.drop_outgoing()
+            self.discard_outgoing()
         return None if self._outgoing is None else self._outgoing.copy.index
 
-    def drop_outgoing(self) -> None:
+    def discard_outgoing(self) -> None:
         """Give up what is going out."""
         if self._outgoing is not None:
             self._outgoing = None
             self._disk.remove(self._folder / OUT_NAME)
 
-    def take(self, index: int, term: int, members: list[str]) -> bool:
+    def create(self, index: int, term: int, members: list[str]) -> bool:
         """Copy the machine as it is now, after ``index``, for sending; False if that fails."""
         path = self._folder / OUT_NAME
         try:
@@ -129,7 +129,7 @@ class Snapshots:
         self._outgoing = _Outgoing(copy, self._clock())
         return True
 
-    def piece(self, node: str, retry_s: float) -> dict[str, Any]:
+    def next_chunk(self, node: str, retry_s: float) -> dict[str, Any]:
         """Return the next message to a node; an empty piece while the last may be under way."""
         outgoing = self._outgoing
         assert outgoing is not None
@@ -140,7 +140,7 @@ class Snapshots:
         if under_way is None or now_s - under_way > retry_s:
             sending.waiting_since_s = now_s
             path = self._folder / OUT_NAME
-            data = bytes(self._disk.read(path, sending.offset, self._piece_bytes))
+            data = bytes(self._disk.read(path, sending.offset, self._chunk_bytes))
         return {
             "type": "snapshot",
             "index": copy.index,
@@ -152,7 +152,7 @@ class Snapshots:
             "data": data,
         }
 
-    def answered(self, node: str, index: int, offset: int) -> bool:
+    def on_reply(self, node: str, index: int, offset: int) -> bool:
         """Take a follower's word on how much it has; whether the next piece may go."""
         outgoing = self._outgoing
         if outgoing is None or outgoing.copy.index != index or offset > outgoing.copy.size_bytes:
@@ -166,7 +166,7 @@ class Snapshots:
 
     # Coming in
 
-    def receive(self, copy: SnapshotMetadata, offset: int, data: bytes) -> int | None:
+    def receive_chunk(self, copy: SnapshotMetadata, offset: int, data: bytes) -> int | None:
         """Take a piece; return how much is there, or None once all is there, sound and synced.
 
         Raises ``StorageFull`` when there is no room for it.

@@ -118,7 +118,7 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
     def __tryLogCompaction(self) -> None:
         """Let go of what the machine holds durably, but keep some for followers that lag."""
         journal, entries_min = self.__raftLog, self.__conf.logCompactionMinEntries
-        held = self._snapshots.held_index()
+        held = self._snapshots.retained_index()
         large = journal.size_bytes > limits.RAFT_JOURNAL_BYTES
         if len(journal) <= entries_min and not large:
             return
@@ -126,10 +126,10 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         index = min(self.__raftLastApplied, journal.last.index - keep + 1)
         if held is not None and held < index:
             if journal.size_bytes > 2 * limits.RAFT_JOURNAL_BYTES:
-                self._snapshots.drop_outgoing()  # rather than let the log grow for ever
+                self._snapshots.discard_outgoing()  # rather than let the log grow for ever
             else:
                 index = held
-        if index > journal.first.index or (large and journal.grown):
+        if index > journal.first.index or (large and journal.has_grown):
             try:
                 self._machine.flush(self.__raftLastApplied)
                 journal.trim(max(index, journal.first.index))
@@ -175,7 +175,7 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
 
         A member that does not hear of a newcomer would refuse its votes and its lead.
         """
-        if codec.MEMBERSHIP in self.__raftLog.kinds(self.__raftLastApplied + 1):
+        if codec.MEMBERSHIP in self.__raftLog.command_kinds(self.__raftLastApplied + 1):
             return False
         committed = self.__raftCommitIndex
         here = {node for node, match in self.__raftMatchIndex.items() if match >= committed}

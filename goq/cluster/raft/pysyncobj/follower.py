@@ -109,7 +109,7 @@ class _SyncObj(leading._SyncObj):
         if copy.index <= self.__raftCommitIndex or (ours and ours.term == copy.term):
             self.__verified(node, message, max(copy.index, self.__raftCommitIndex))
             return
-        offset = self._snapshots.receive(copy, message["offset"], message["data"])
+        offset = self._snapshots.receive_chunk(copy, message["offset"], message["data"])
         if offset is None:
             self.__install(copy)
             self.__verified(node, message, copy.index)

@@ -121,7 +121,7 @@ class HardenedSyncObj(following._SyncObj):
     def _journal(self) -> Journal:
         return self._SyncObj__raftLog  # type: ignore[no-any-return]
 
-    def due_in_s(self) -> float:
+    def tick_due_in_s(self) -> float:
         """Return when the next tick is due, if nothing comes before."""
         time_s = now_s()
         if not self._isLeader():

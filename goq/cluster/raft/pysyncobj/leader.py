@@ -64,12 +64,12 @@ class _SyncObj(ticking._SyncObj):
 
     def __send_snapshot(self, node: RaftMember) -> None:
         journal, snapshots = self.__raftLog, self._snapshots
-        held = snapshots.held_index()
+        held = snapshots.retained_index()
         if held is None or journal.at(held) is None:
             index = self.__raftLastApplied
-            if not snapshots.take(index, journal.get(index).term, journal.members(index)):
+            if not snapshots.create(index, journal.get(index).term, journal.members(index)):
                 return
-        piece = snapshots.piece(node.id, self.__conf.raftMaxTimeout)
+        piece = snapshots.next_chunk(node.id, self.__conf.raftMaxTimeout)
         piece |= {"term": self.__raftCurrentTerm, "commit_index": self.__raftCommitIndex}
         self.__transport.send(node, piece)
 
@@ -77,5 +77,5 @@ class _SyncObj(ticking._SyncObj):
         if self.__raftState != _LEADER or message["term"] != self.__raftCurrentTerm:
             return
         self.__lastResponseTime[node] = now_s()
-        if self._snapshots.answered(node.id, message["index"], message["offset"]):
+        if self._snapshots.on_reply(node.id, message["index"], message["offset"]):
             self.__newAppendEntriesTime = 0

@@ -95,11 +95,11 @@ class RecordingStateMachine:
 
     def __init__(self, machine: StateMachine) -> None:
         self._machine = machine
-        self._news: list[AppliedEntry] = []
+        self._applied: list[AppliedEntry] = []
 
-    def news(self) -> list[AppliedEntry]:
+    def take_applied(self) -> list[AppliedEntry]:
         """Return what happened since the last call, in order."""
-        news, self._news = self._news, []
+        news, self._applied = self._applied, []
         return news
 
     @property
@@ -110,7 +110,7 @@ class RecordingStateMachine:
     def apply(self, request: Proposal, index: int) -> Any:
         """See ``StateMachine``."""
         result = self._machine.apply(request, index)
-        self._news.append(AppliedEntry(index, request, result))
+        self._applied.append(AppliedEntry(index, request, result))
         return result
 
     def flush(self, index: int) -> None:
@@ -124,4 +124,4 @@ class RecordingStateMachine:
     def restore(self, path: Path) -> None:
         """See ``StateMachine``."""
         self._machine.restore(path)
-        self._news.append(AppliedEntry(self._machine.applied_index, None, None))
+        self._applied.append(AppliedEntry(self._machine.applied_index, None, None))

@@ -34,27 +34,27 @@ class Credentials:
 class LinkHandler(Protocol):
     """Who is told what happens to a link."""
 
-    def admits(self, peer: str) -> bool:
+    def is_dialer_allowed(self, peer: str) -> bool:
         """Whether this member may dial us."""
         ...
 
-    def refusal(self, peer: str, disk: str) -> str:
+    def rejection_reason(self, peer: str, disk: str) -> str:
         """Return why a member is not let in with this disk, empty if it is."""
         ...
 
-    def refused(self, peer: str, reason: str) -> None:
+    def on_rejected(self, peer: str, reason: str) -> None:
         """A member has proven itself, and does not let us in."""
         ...
 
-    def opened(self, link: Link) -> None:
+    def on_open(self, link: Link) -> None:
         """Both sides have proven themselves, and let each other in."""
         ...
 
-    def received(self, link: Link, frame: bytes) -> None:
+    def on_frame(self, link: Link, frame: bytes) -> None:
         """A frame came whole and sealed."""
         ...
 
-    def closed(self, link: Link) -> None:
+    def on_close(self, link: Link) -> None:
         """The link is gone."""
         ...
 
@@ -67,7 +67,7 @@ class Link(asyncio.Protocol):
 
     def __init__(
         self,
-        owner: LinkHandler,
+        handler: LinkHandler,
         self_id: str,
         self_disk: str,
         credentials: Credentials,
@@ -79,7 +79,7 @@ class Link(asyncio.Protocol):
         self.is_open = self.was_open = False
         self.received_s = self.sent_s = clock()
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._owner = owner
+        self._handler = handler
         self._self_id = self_id
         self._self_disk = self_disk
         self._credentials = credentials
@@ -142,7 +142,7 @@ class Link(asyncio.Protocol):
         self._transport = None
         self._stop_waiting()
         self.is_open = False
-        self._owner.closed(self)
+        self._handler.on_close(self)
         if not self.ended.done():
             self.ended.set_result(None)
 
@@ -152,7 +152,7 @@ class Link(asyncio.Protocol):
         if self.is_open:
             self.received_s = self._clock()
             if frame:  # an empty one only says that the other side is there
-                self._owner.received(self, frame)
+                self._handler.on_frame(self, frame)
         elif self._sealer is not None:
             self._take_verdict(frame)
         elif self._dials:
@@ -167,7 +167,7 @@ class Link(asyncio.Protocol):
         dialer, acceptor, self.disk = handshake.unpack_hello(hello)
         if acceptor != self._self_id:
             raise NotAllowed(f"{dialer} looks for {acceptor}, and this is {self._self_id}")
-        if not self._owner.admits(dialer):
+        if not self._handler.is_dialer_allowed(dialer):
             raise NotAllowed(f"{dialer} is not a member, or not one that dials this one")
         self._check_certificate(dialer)
         self.peer = dialer
@@ -197,7 +197,7 @@ class Link(asyncio.Protocol):
         """
         assert self._sealer is not None
         assert self._transport is not None
-        reason = self._owner.refusal(self.peer, self.disk)
+        reason = self._handler.rejection_reason(self.peer, self.disk)
         self._transport.writelines(self._sealer.frame(reason.encode()))
         if reason:
             self._transport.close()
@@ -206,7 +206,7 @@ class Link(asyncio.Protocol):
     def _take_verdict(self, verdict: bytes) -> None:
         if verdict:
             reason = verdict.decode(errors="replace")[:_REASON_CHARS_MAX]
-            self._owner.refused(self.peer, reason)
+            self._handler.on_rejected(self.peer, reason)
             self.abort(f"it does not let this node in: {reason}", logging.DEBUG)
         elif self._dials or self._lets_in():
             self._open()
@@ -215,7 +215,7 @@ class Link(asyncio.Protocol):
         self._stop_waiting()
         self.is_open = self.was_open = True
         self.received_s = self._clock()
-        self._owner.opened(self)
+        self._handler.on_open(self)
 
     def _stop_waiting(self) -> None:
         if self._patience is not None:

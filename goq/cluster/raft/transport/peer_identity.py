@@ -36,9 +36,9 @@ class PeerIdentity:
         self._is_new = is_new
         self._seen_s: dict[str, float] = {}
         self._told: dict[str, str] = {}
-        self._refused_by_s: dict[str, float] = {}
+        self._rejected_by_s: dict[str, float] = {}
 
-    def refusal(self, peer: str, logged: str, disk: str, now_s: float) -> str:
+    def rejection_reason(self, peer: str, logged: str, disk: str, now_s: float) -> str:
         """Return why a member is not let in with this disk, empty if it is."""
         known = logged or self._known(peer)
         if not known or known == disk:
@@ -53,32 +53,32 @@ class PeerIdentity:
             )
         return OTHER_DISK
 
-    def refused(self, peer: str, reason: str, now_s: float) -> None:
+    def on_rejected(self, peer: str, reason: str, now_s: float) -> None:
         """Take note that a member does not let this node in."""
-        if peer not in self._refused_by_s:
+        if peer not in self._rejected_by_s:
             _log.error("%s does not let this node in: it comes with %s", peer, reason)
-        self._refused_by_s[peer] = now_s
+        self._rejected_by_s[peer] = now_s
 
-    def is_outcast(self, now_s: float) -> bool:
+    def is_quarantined(self, now_s: float) -> bool:
         """Whether this node, which is new, must not talk with other new ones either.
 
         Nodes that were all wiped know nothing of each other's disks: if they are most, they would
         begin another cluster, while who knows better is still there.
         """
-        return self._is_new and bool(self.refused_by(now_s))
+        return self._is_new and bool(self.rejected_by(now_s))
 
-    def let_in(self, peer: str) -> None:
+    def on_accepted(self, peer: str) -> None:
         """Take note that a member and this node talk."""
-        self._refused_by_s.pop(peer, None)
+        self._rejected_by_s.pop(peer, None)
         self._told.pop(peer, None)
 
-    def seen(self, now_s: float) -> tuple[str, ...]:
+    def mismatched(self, now_s: float) -> tuple[str, ...]:
         """Return who came with another disk lately, in order."""
         return _lately(self._seen_s, now_s)
 
-    def refused_by(self, now_s: float) -> tuple[str, ...]:
+    def rejected_by(self, now_s: float) -> tuple[str, ...]:
         """Return who did not let this node in lately, in order."""
-        return _lately(self._refused_by_s, now_s)
+        return _lately(self._rejected_by_s, now_s)
 
 
 def _lately(times_s: dict[str, float], now_s: float) -> tuple[str, ...]:

@@ -30,10 +30,10 @@ _log = logging.getLogger(__name__)
 class ConnectionTiming:
     """Seconds: between looks at the connections, until one is given up, between two dials."""
 
-    watch_s: float = 0.5
-    silence_s: float = 2.0
-    retry_s: float = 0.2
-    retry_max_s: float = 2.0
+    check_interval_s: float = 0.5
+    idle_timeout_s: float = 2.0
+    redial_s: float = 0.2
+    redial_max_s: float = 2.0
 
 
 class SecureTransport(Transport):  # type: ignore[misc]
@@ -54,7 +54,7 @@ class SecureTransport(Transport):  # type: ignore[misc]
         on_message: Callable[[], None],
         random: Random,
         pace: ConnectionTiming,
-        strangers: PeerIdentity | None = None,
+        identity: PeerIdentity | None = None,
     ) -> None:
         super().__init__(sync_obj, self_node, other_nodes)
         if len(credentials.secret) < limits.RAFT_SECRET_BYTES_MIN:
@@ -68,11 +68,11 @@ class SecureTransport(Transport):  # type: ignore[misc]
         self._on_message = on_message
         self._random = random
         self._pace = pace
-        self._disks = strangers or PeerIdentity()
+        self._identity = identity or PeerIdentity()
         self._loop = asyncio.get_running_loop()
         self._peers = {str(node.id): node for node in other_nodes}
         self._links: dict[str, Link] = {}
-        self._strangers: dict[Link, None] = {}  # in the order in which they came
+        self._handshaking: dict[Link, None] = {}  # in the order in which they came
         self._dials: dict[str, asyncio.Task[None]] = {}
         self._server: asyncio.Server | None = None
         self._watch: asyncio.TimerHandle | None = None
@@ -135,36 +135,38 @@ class SecureTransport(Transport):  # type: ignore[misc]
             self._watch.cancel()
         if self._server is not None:
             self._server.close()
-        for link in [*self._links.values(), *self._strangers]:
+        for link in [*self._links.values(), *self._handshaking]:
             link.abort("this node stops", logging.INFO)
         self._links.clear()
         self._dials.clear()
 
     # The links' side
 
-    def admits(self, peer: str) -> bool:
+    def is_dialer_allowed(self, peer: str) -> bool:
         """Whether this member may dial us."""
         return peer in self._peers and peer < self._self_id
 
-    def refusal(self, peer: str, disk: str) -> str:
+    def rejection_reason(self, peer: str, disk: str) -> str:
         """Return why a member is not let in with this disk, empty if it is."""
         node = self._peers.get(peer)
-        return self._disks.refusal(peer, "" if node is None else node.disk, disk, self._loop.time())
+        return self._identity.rejection_reason(
+            peer, "" if node is None else node.disk, disk, self._loop.time()
+        )
 
-    def refused(self, peer: str, reason: str) -> None:
+    def on_rejected(self, peer: str, reason: str) -> None:
         """Take note that a member does not let this one in."""
-        self._disks.refused(peer, reason, self._loop.time())
+        self._identity.on_rejected(peer, reason, self._loop.time())
         self._on_message()
 
-    def opened(self, link: Link) -> None:
+    def on_open(self, link: Link) -> None:
         """Use a link from now on, instead of the one before."""
-        self._strangers.pop(link, None)
-        self._disks.let_in(link.peer)
+        self._handshaking.pop(link, None)
+        self._identity.on_accepted(link.peer)
         node = self._peers.get(link.peer)
         if node is None:
             link.abort("it is not a member any more")
             return
-        if self._disks.is_outcast(self._loop.time()):
+        if self._identity.is_quarantined(self._loop.time()):
             link.abort("this node is new, and not let in by all that are there")
             return
         before = self._links.get(link.peer)
@@ -176,7 +178,7 @@ class SecureTransport(Transport):  # type: ignore[misc]
         self._onNodeConnected(node)
         self._on_message()
 
-    def received(self, link: Link, frame: bytes) -> None:
+    def on_frame(self, link: Link, frame: bytes) -> None:
         """Give a message to the library; what is none ends the connection."""
         if self._links.get(link.peer) is not link:
             return
@@ -186,9 +188,9 @@ class SecureTransport(Transport):  # type: ignore[misc]
         finally:
             self._on_message()
 
-    def closed(self, link: Link) -> None:
+    def on_close(self, link: Link) -> None:
         """Forget a link."""
-        self._strangers.pop(link, None)
+        self._handshaking.pop(link, None)
         if self._links.get(link.peer) is link:
             del self._links[link.peer]
             self._onNodeDisconnected(self._peers[link.peer])
@@ -196,15 +198,17 @@ class SecureTransport(Transport):  # type: ignore[misc]
 
     def _accepted(self) -> Link:
         link = self._link("")
-        self._strangers[link] = None
-        if len(self._strangers) > limits.RAFT_HANDSHAKES_MAX:
-            oldest = next(iter(self._strangers))
-            del self._strangers[oldest]
+        self._handshaking[link] = None
+        if len(self._handshaking) > limits.RAFT_HANDSHAKES_MAX:
+            oldest = next(iter(self._handshaking))
+            del self._handshaking[oldest]
             oldest.abort("too many connections that have not said who they are")
         return link
 
     def _link(self, peer: str) -> Link:
-        return Link(self, self._self_id, self._disks.own, self._credentials, self._loop.time, peer)
+        return Link(
+            self, self._self_id, self._identity.own, self._credentials, self._loop.time, peer
+        )
 
     def _dial_if_ours(self, node: RaftMember) -> None:
         id_ = str(node.id)
@@ -215,7 +219,7 @@ class SecureTransport(Transport):  # type: ignore[misc]
 
     async def _dial(self, node: RaftMember) -> None:
         host, _, port = node.address.rpartition(":")
-        tls, wait_s = self._credentials.client_tls, self._pace.retry_s
+        tls, wait_s = self._credentials.client_tls, self._pace.redial_s
         while True:
             try:
                 async with asyncio.timeout(limits.RAFT_HANDSHAKE_TIMEOUT_S):
@@ -232,22 +236,22 @@ class SecureTransport(Transport):  # type: ignore[misc]
                     link.abort("it is not dialed any more", logging.DEBUG)
                     raise
                 if link.was_open:
-                    wait_s = self._pace.retry_s
+                    wait_s = self._pace.redial_s
             except (OSError, TimeoutError) as error:
                 _log.debug("%s cannot be reached at %s: %s", node.id, node.address, error)
             await asyncio.sleep(wait_s * self._random.uniform(0.7, 1.3))
-            wait_s = min(2 * wait_s, self._pace.retry_max_s)
+            wait_s = min(2 * wait_s, self._pace.redial_max_s)
 
     def _look(self) -> None:
         """Keep connections alive, and end those that are not."""
         now_s = self._loop.time()
         for link in list(self._links.values()):
-            if now_s - link.received_s > self._pace.silence_s:
+            if now_s - link.received_s > self._pace.idle_timeout_s:
                 link.abort("nothing came for too long")
-            elif self.refusal(link.peer, link.disk):  # what is known of it has changed
+            elif self.rejection_reason(link.peer, link.disk):  # what is known of it has changed
                 link.abort("it has another disk than it is known with")
-            elif self._disks.is_outcast(now_s):
+            elif self._identity.is_quarantined(now_s):
                 link.abort("this node is new, and not let in by all that are there")
-            elif now_s - link.sent_s >= self._pace.watch_s:
+            elif now_s - link.sent_s >= self._pace.check_interval_s:
                 link.send(b"")
-        self._watch = self._loop.call_later(self._pace.watch_s, self._look)
+        self._watch = self._loop.call_later(self._pace.check_interval_s, self._look)

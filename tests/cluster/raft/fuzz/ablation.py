@@ -155,7 +155,7 @@ def gives_snapshots_up_for_nothing() -> AbstractContextManager[Any]:
     def drop_and_try(node: Node) -> None:
         journal: Journal = inside(node, "raftLog")
         if journal.size_bytes > 2 * limits.RAFT_JOURNAL_BYTES:
-            node._snapshots.drop_outgoing()
+            node._snapshots.discard_outgoing()
         try_compaction(node)
 
     return _sees("_SyncObj__tryLogCompaction", drop_and_try)

@@ -201,6 +201,6 @@ def test_a_node_that_is_up_leaves_with_fewer_replicas_if_that_is_said() -> None:
 def test_who_moves_or_gives_a_move_up_says_what_is_wanted() -> None:
     operator = Operator()
     operator.do(operator.work.move("t", 0, ("n1", "n2")))
-    assert operator.partition.by_name
+    assert operator.partition.is_manual
     operator.do(operator.work.cancel_move("t", 0))
-    assert operator.partition.wanted == 3
+    assert operator.partition.replication_factor == 3

@@ -40,20 +40,20 @@ DELAY_MS = 5000
 def watching(
     state: MetadataState, until_ms: int, silent: tuple[str, ...] = (), **said: Heartbeat
 ) -> NodeLiveness:
-    """Return the watch of a controller that has heard all nodes but some every 100 ms from 0 on."""
-    watch = NodeLiveness.begin(0)
+    """Return the liveness where all nodes but some sent a heartbeat every 100 ms from 0 on."""
+    liveness = NodeLiveness.start(0)
     for now_ms in range(0, until_ms + 1, 100):
         for name, node in state.nodes.items():
             if name not in silent:
                 heartbeat = said.get(name, Heartbeat(node.incarnation))
-                watch = watch.hear(name, heartbeat, now_ms, TIMEOUT_MS)
-        watch = watch.look(now_ms, TIMEOUT_MS)
-    return watch
+                liveness = liveness.with_heartbeat(name, heartbeat, now_ms, TIMEOUT_MS)
+        liveness = liveness.tick(now_ms, TIMEOUT_MS)
+    return liveness
 
 
-def decided(state: MetadataState, watch: NodeLiveness) -> list[AnyCommand]:
+def decided(state: MetadataState, liveness: NodeLiveness) -> list[AnyCommand]:
     """Return what is decided; each of it is accepted, in order."""
-    commands = decide(state, watch, timeout_ms=TIMEOUT_MS, preferred_delay_ms=DELAY_MS)
+    commands = decide(state, liveness, timeout_ms=TIMEOUT_MS, preferred_delay_ms=DELAY_MS)
     for command in commands:
         state, result = apply(state, command, state.version + 1)
         assert isinstance(result, Accepted), result
@@ -73,16 +73,16 @@ def test_a_silent_node_is_fenced_after_the_timeout_and_not_before() -> None:
 
 def test_a_controller_that_takes_over_waits_a_timeout_for_everybody() -> None:
     state = nodes(3)
-    watch = NodeLiveness.begin(900_000).look(900_000 + TIMEOUT_MS // 2, TIMEOUT_MS)
-    assert decided(state, watch) == []
+    liveness = NodeLiveness.start(900_000).tick(900_000 + TIMEOUT_MS // 2, TIMEOUT_MS)
+    assert decided(state, liveness) == []
 
 
 def test_a_controller_that_stood_still_fences_nobody_for_it() -> None:
     state = nodes(3)
-    watch = watching(state, 2000).look(60_000, TIMEOUT_MS)
-    assert decided(state, watch) == []
-    watch = watch.look(60_400, TIMEOUT_MS).look(60_800, TIMEOUT_MS).look(61_100, TIMEOUT_MS)
-    assert len(decided(state, watch)) == 3
+    liveness = watching(state, 2000).tick(60_000, TIMEOUT_MS)
+    assert decided(state, liveness) == []
+    liveness = liveness.tick(60_400, TIMEOUT_MS).tick(60_800, TIMEOUT_MS).tick(61_100, TIMEOUT_MS)
+    assert len(decided(state, liveness)) == 3
 
 
 def test_a_node_that_is_heard_again_is_taken_back() -> None:
@@ -93,27 +93,29 @@ def test_a_node_that_is_heard_again_is_taken_back() -> None:
 
 def test_heartbeats_of_another_start_say_nothing_of_this_one() -> None:
     state = nodes(2)
-    watch = watching(state, TIMEOUT_MS + 100, n2=Heartbeat(2))
-    assert decided(state, watch) == [FenceNode("n2", 1)]
-    newer = watch.hear("n2", Heartbeat(1), 1200, TIMEOUT_MS)
-    assert newer.of("n2", 1) is None
-    assert newer.of("n2", 2) is not None
+    liveness = watching(state, TIMEOUT_MS + 100, n2=Heartbeat(2))
+    assert decided(state, liveness) == [FenceNode("n2", 1)]
+    newer = liveness.with_heartbeat("n2", Heartbeat(1), 1200, TIMEOUT_MS)
+    assert newer.latest("n2", 1) is None
+    assert newer.latest("n2", 2) is not None
 
 
 def test_a_node_that_came_back_with_another_disk_counts_its_starts_anew_and_is_heard() -> None:
-    watch = NodeLiveness.begin(0).hear("n2", Heartbeat(7, disk="lost"), 100, TIMEOUT_MS)
-    watch = watch.hear("n2", Heartbeat(1, disk="new"), 200, TIMEOUT_MS)
-    assert watch.of("n2", 1) is not None
-    assert watch.of("n2", 7) is None
-    assert watch.heard["n2"].since_ms == 200
+    liveness = NodeLiveness.start(0).with_heartbeat(
+        "n2", Heartbeat(7, disk="lost"), 100, TIMEOUT_MS
+    )
+    liveness = liveness.with_heartbeat("n2", Heartbeat(1, disk="new"), 200, TIMEOUT_MS)
+    assert liveness.latest("n2", 1) is not None
+    assert liveness.latest("n2", 7) is None
+    assert liveness.received["n2"].since_ms == 200
 
 
 def test_a_node_that_says_it_cannot_lead_is_believed_both_ways() -> None:
     state = nodes(2)
-    watch = watching(state, 300, n1=Heartbeat(1, "disk full"))
-    assert decided(state, watch) == [SetNodeHealth("n1", 1, "disk full")]
+    liveness = watching(state, 300, n1=Heartbeat(1, "disk full"))
+    assert decided(state, liveness) == [SetNodeHealth("n1", 1, "disk full")]
     state = after(state, SetNodeHealth("n1", 1, "disk full"))
-    assert decided(state, watch) == []
+    assert decided(state, liveness) == []
     assert decided(state, watching(state, 300)) == [SetNodeHealth("n1", 1, "")]
 
 
@@ -150,17 +152,17 @@ def test_only_so_many_moves_are_begun_at_once() -> None:
         old = partition(state, number=number).replicas[0]
         target = "n1" if old != "n1" else "n2"
         state = after(state, ReassignPartition(*at(state, number=number), (target,)))
-    watch = watching(state, 300)
-    begun = decided(state, watch)
+    liveness = watching(state, 300)
+    begun = decided(state, liveness)
     assert [type(command) for command in begun] == [StartReassignment, StartReassignment]
     state = after(state, *begun)
-    assert decided(state, watch) == []
+    assert decided(state, liveness) == []
     found = partition(state)
     members = dict.fromkeys(found.holders, 1)
     state = after(state, AlterInSync(*at(state), str(found.leader), found.leader_epoch, members))
-    more = decided(state, watch)
+    more = decided(state, liveness)
     assert [type(command) for command in more] == [FinishReassignment]
-    assert [type(c) for c in decided(after(state, *more), watch)] == [StartReassignment]
+    assert [type(c) for c in decided(after(state, *more), liveness)] == [StartReassignment]
 
 
 def test_a_leaving_node_hands_over_first_then_moves_then_is_removed() -> None:
@@ -173,7 +175,7 @@ def test_a_leaving_node_hands_over_first_then_moves_then_is_removed() -> None:
         seen += [type(command) for command in commands]
         state = after(state, *commands)
         found = partition(state)
-        if found.adding:
+        if found.adding_replicas:
             members = dict.fromkeys(found.holders, 1)
             state = after(
                 state, AlterInSync(*at(state), str(found.leader), found.leader_epoch, members)
@@ -222,9 +224,9 @@ def test_a_node_that_is_gone_for_good_keeps_no_topic_from_being_forgotten() -> N
     topic_id = state.topics["orders"].topic_id
     state = after(state, DeleteTopic("orders", topic_id), DecommissionNode("n3"))
     gone = Heartbeat(1, deleted=frozenset({topic_id}))
-    watch = watching(state, 300, n1=gone, n2=gone, silent=("n3",))
-    assert decided(state, watch) == [RemoveNode("n3")]
-    assert decided(after(state, RemoveNode("n3")), watch) == [RemoveTopic("orders", topic_id)]
+    liveness = watching(state, 300, n1=gone, n2=gone, silent=("n3",))
+    assert decided(state, liveness) == [RemoveNode("n3")]
+    assert decided(after(state, RemoveNode("n3")), liveness) == [RemoveTopic("orders", topic_id)]
 
 
 def test_a_node_that_joins_gets_nothing_by_itself() -> None:
@@ -239,45 +241,56 @@ def test_all_that_is_decided_is_accepted_when_nothing_comes_in_between(seed: int
     for _ in range(100):
         if world.random.random() < 0.5:
             world.disturb()
-        watch = world.watch.look(world.now_ms)
-        count += len(decided(world.state, watch))
+        liveness = world.liveness.tick(world.now_ms)
+        count += len(decided(world.state, liveness))
         world.step(faults=True)
     assert count > 10
 
 
 def test_a_node_whose_machine_refuses_connections_is_fenced_before_it_is_late() -> None:
     state = with_topic(nodes(3))
-    watch = watching(state, 300).miss("n2", state.nodes["n2"].incarnation, 350)
-    watch = watch.look(360, TIMEOUT_MS)
-    assert FenceNode("n2", state.nodes["n2"].incarnation) in decided(state, watch)
+    liveness = watching(state, 300).with_refused_connection(
+        "n2", state.nodes["n2"].incarnation, 350
+    )
+    liveness = liveness.tick(360, TIMEOUT_MS)
+    assert FenceNode("n2", state.nodes["n2"].incarnation) in decided(state, liveness)
 
 
 def test_a_refused_connection_says_nothing_of_who_speaks_after_it_or_was_started_anew() -> None:
     state = with_topic(nodes(3))
     incarnation = state.nodes["n2"].incarnation
-    watch = watching(state, 300).miss("n2", incarnation, 350)
-    spoken = watch.hear("n2", Heartbeat(incarnation), 360, TIMEOUT_MS).look(370, TIMEOUT_MS)
+    liveness = watching(state, 300).with_refused_connection("n2", incarnation, 350)
+    spoken = liveness.with_heartbeat("n2", Heartbeat(incarnation), 360, TIMEOUT_MS).tick(
+        370, TIMEOUT_MS
+    )
     assert decided(state, spoken) == []
-    earlier = watching(state, 300).miss("n2", incarnation - 1, 350).look(360, TIMEOUT_MS)
+    earlier = (
+        watching(state, 300)
+        .with_refused_connection("n2", incarnation - 1, 350)
+        .tick(360, TIMEOUT_MS)
+    )
     assert decided(state, earlier) == []
 
 
 def test_a_node_is_late_when_a_heartbeat_and_half_of_the_next_did_not_come() -> None:
     state = with_topic(nodes(3))
     incarnation = state.nodes["n2"].incarnation
-    watch = watching(state, 300)
+    liveness = watching(state, 300)
     late_ms = 300 + 3 * limits.NODE_HEARTBEAT_MS // 2
-    assert not watch.is_late("n2", incarnation, late_ms)
-    assert watch.is_late("n2", incarnation, late_ms + 1)
-    assert NodeLiveness.begin(0).is_late("n2", incarnation, 0)
+    assert not liveness.is_overdue("n2", incarnation, late_ms)
+    assert liveness.is_overdue("n2", incarnation, late_ms + 1)
+    assert NodeLiveness.start(0).is_overdue("n2", incarnation, 0)
 
 
 def test_a_node_that_stops_counts_as_away_at_once_and_until_it_is_started_anew() -> None:
     state = with_topic(nodes(3))
-    watch = watching(state, 300, n2=Heartbeat(1, stopping=True))
-    assert decided(state, watch) == [FenceNode("n2", 1)]
+    liveness = watching(state, 300, n2=Heartbeat(1, stopping=True))
+    assert decided(state, liveness) == [FenceNode("n2", 1)]
     state = after(state, FenceNode("n2", 1))
     assert "n2" not in partition(state).in_sync
-    assert decided(state, watch.hear("n2", Heartbeat(1, stopping=True), 310).look(310)) == []
+    assert (
+        decided(state, liveness.with_heartbeat("n2", Heartbeat(1, stopping=True), 310).tick(310))
+        == []
+    )
     state = after(state, RegisterNode("n2", 2, "", ""))
-    assert decided(state, watch.hear("n2", Heartbeat(2), 320).look(320)) == []
+    assert decided(state, liveness.with_heartbeat("n2", Heartbeat(2), 320).tick(320)) == []

@@ -20,9 +20,11 @@ def check_at_rest(world: World) -> None:
         assert partition.leader == partition.replicas[0], place
         assert set(partition.in_sync) == set(partition.replicas), place
         assert not partition.target, place
-        assert len(partition.replicas) >= min(partition.wanted, len(world.state.nodes)), place
+        assert len(partition.replicas) >= min(
+            partition.replication_factor, len(world.state.nodes)
+        ), place
         assert not partition.damaged, place
-        assert not partition.returned, place
+        assert not partition.restarted, place
 
 
 @pytest.mark.parametrize("racks", ["", "ab", "abc"])

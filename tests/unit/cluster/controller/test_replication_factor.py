@@ -41,11 +41,11 @@ def joined(state: MetadataState, name: str) -> MetadataState:
 
 def looked(state: MetadataState) -> MetadataState:
     """Return the state after the controller looked once, with all up nodes heard of."""
-    watch = NodeLiveness.begin(0)
+    liveness = NodeLiveness.start(0)
     for name, node in state.nodes.items():
         if node.is_up:
-            watch = watch.hear(name, Heartbeat(node.incarnation), 0)
-    for command in decide(state, watch.look(0)):
+            liveness = liveness.with_heartbeat(name, Heartbeat(node.incarnation), 0)
+    for command in decide(state, liveness.tick(0)):
         state, result = apply(state, command, state.version + 1)
         assert isinstance(result, Accepted), result
     return state
@@ -80,7 +80,7 @@ def test_a_topic_made_before_all_nodes_are_there_gets_its_replicas_when_they_com
     assert all(
         set(found.replicas) == {"n1", "n2", "n3"} for _, _, found in active_partitions(state)
     )
-    assert all(not found.lacks_replicas for _, _, found in active_partitions(state))
+    assert all(not found.is_missing_replicas for _, _, found in active_partitions(state))
     assert uneven(counts(state)[1]) <= 2  # who came later has a share of the leaderships, too
 
 
@@ -99,7 +99,7 @@ def test_filling_up_is_bounded_like_any_move() -> None:
     state = looked(joined(state, "n3"))
     assert sum(bool(found.target) for _, _, found in active_partitions(state)) == 2
     state = looked(looked(state))
-    assert sum(found.moving for _, _, found in active_partitions(state)) == 2
+    assert sum(found.is_reassigning for _, _, found in active_partitions(state)) == 2
 
 
 def test_a_replica_that_is_only_away_is_not_replaced() -> None:
@@ -116,27 +116,30 @@ def test_what_nobody_leads_is_filled_up_only_once_somebody_does() -> None:
 
 def test_people_who_move_a_partition_to_fewer_replicas_want_no_more() -> None:
     state = with_topic(nodes(3))
-    state = after(state, ReassignPartition(*at(state), ("n1", "n3"), by_name=True))
-    assert partition(state).wanted == 3  # until it is done it may be given up
+    state = after(state, ReassignPartition(*at(state), ("n1", "n3"), is_manual=True))
+    assert partition(state).replication_factor == 3  # until it is done it may be given up
     state = at_rest(state)
-    assert (partition(state).replicas, partition(state).wanted) == (("n1", "n3"), 2)
-    state = after(state, ReassignPartition(*at(state), ("n1", "n3", "n2"), by_name=True))
+    assert (partition(state).replicas, partition(state).replication_factor) == (("n1", "n3"), 2)
+    state = after(state, ReassignPartition(*at(state), ("n1", "n3", "n2"), is_manual=True))
     state = at_rest(state)
-    assert (set(partition(state).replicas), partition(state).wanted) == ({"n1", "n2", "n3"}, 3)
+    assert (set(partition(state).replicas), partition(state).replication_factor) == (
+        {"n1", "n2", "n3"},
+        3,
+    )
 
 
 def test_a_move_by_name_that_is_given_up_changes_nothing_that_is_wanted() -> None:
     state = with_topic(nodes(3))
-    state = after(state, ReassignPartition(*at(state), ("n1", "n3"), by_name=True))
-    state = after(state, CancelReassignment(*at(state), by_name=True))
-    assert (partition(state).wanted, partition(state).by_name) == (3, False)
+    state = after(state, ReassignPartition(*at(state), ("n1", "n3"), is_manual=True))
+    state = after(state, CancelReassignment(*at(state), is_manual=True))
+    assert (partition(state).replication_factor, partition(state).is_manual) == (3, False)
 
 
 def test_people_who_give_filling_up_want_no_more_than_there_is() -> None:
     state = looked(joined(with_topic(nodes(2)), "n3"))
     assert len(partition(state).target) == 3
-    state = after(state, CancelReassignment(*at(state), by_name=True))
-    assert partition(state).wanted == 2
+    state = after(state, CancelReassignment(*at(state), is_manual=True))
+    assert partition(state).replication_factor == 2
     assert at_rest(state).topics == state.topics
 
 
@@ -144,16 +147,18 @@ def test_naming_the_replicas_that_there_are_says_that_they_are_enough() -> None:
     state = with_topic(nodes(2))
     same = partition(state).replicas
     assert refused(state, ReassignPartition(*at(state), same)) == "unchanged"
-    state = after(state, ReassignPartition(*at(state), same, by_name=True))
-    assert partition(state).wanted == 2
-    assert refused(state, ReassignPartition(*at(state), same, by_name=True)) == "unchanged"
+    state = after(state, ReassignPartition(*at(state), same, is_manual=True))
+    assert partition(state).replication_factor == 2
+    assert refused(state, ReassignPartition(*at(state), same, is_manual=True)) == "unchanged"
 
 
 def test_new_partitions_want_as_many_replicas_as_the_others() -> None:
     state = with_topic(nodes(2), partitions=1)
     topic = state.topics["orders"]
     state = after(state, AddPartitions("orders", topic.topic_id, topic.version, 3))
-    assert [(len(p.replicas), p.wanted) for _, _, p in active_partitions(state)] == [(2, 3)] * 3
+    assert [(len(p.replicas), p.replication_factor) for _, _, p in active_partitions(state)] == [
+        (2, 3)
+    ] * 3
 
 
 def test_a_lost_node_leaves_without_a_replacement_and_the_next_one_takes_its_place() -> None:
@@ -162,7 +167,8 @@ def test_a_lost_node_leaves_without_a_replacement_and_the_next_one_takes_its_pla
     assert "n2" not in state.nodes
     assert all(set(found.replicas) == {"n1", "n3"} for _, _, found in active_partitions(state))
     assert all(
-        (found.wanted, len(found.in_sync)) == (3, 2) for _, _, found in active_partitions(state)
+        (found.replication_factor, len(found.in_sync)) == (3, 2)
+        for _, _, found in active_partitions(state)
     )
     state = at_rest(joined(state, "n4"))
     assert all(set(found.in_sync) == {"n1", "n3", "n4"} for _, _, found in active_partitions(state))
@@ -219,7 +225,7 @@ def test_a_replica_is_not_taken_out_before_those_that_stay_have_everything() -> 
     state = after(state, FenceNode(lost, 1), DecommissionNode(lost))
     for _ in range(5):
         state = looked(state)
-    assert partition(state).moving
+    assert partition(state).is_reassigning
     assert lost in partition(state).replicas
     assert refused(state, FinishReassignment(*at(state))) == "not_in_sync"
     assert refused(state, RemoveNode(lost)) == "has_replicas"

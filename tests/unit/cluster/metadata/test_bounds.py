@@ -148,10 +148,10 @@ def test_one_look_decides_so_much() -> None:
     for place in range(limits.CONTROLLER_COMMANDS_MAX + 50):
         replicas = partition(topic, number=place).replicas
         topic = after(topic, ReassignPartition(*at(topic, number=place), replicas[::-1]))
-    watch = NodeLiveness.begin(0)
+    liveness = NodeLiveness.start(0)
     for name in topic.nodes:
-        watch = watch.hear(name, Heartbeat(1), 0)
-    decided = decide(topic, watch.look(100), preferred_delay_ms=0)
+        liveness = liveness.with_heartbeat(name, Heartbeat(1), 0)
+    decided = decide(topic, liveness.tick(100), preferred_delay_ms=0)
     assert len(decided) == limits.CONTROLLER_COMMANDS_MAX
 
 

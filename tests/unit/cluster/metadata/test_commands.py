@@ -232,19 +232,19 @@ def test_a_damaged_replica_may_be_named_in_an_unclean_election() -> None:
 def test_a_move_is_planned_begun_and_finished(three: MetadataState) -> None:
     state = after(three, RegisterNode("n4", 1, "", ""))
     state = after(state, ReassignPartition(*at(state), ("n4", "n2", "n3")))
-    assert partition(state).adding == ()
+    assert partition(state).adding_replicas == ()
     assert refused(state, FinishReassignment(*at(state))) == "no_move"
     assert refused(state, ReassignPartition(*at(state), ("n1", "n2"))) == "move_under_way"
     state = after(state, StartReassignment(*at(state)))
-    assert partition(state).adding == ("n4",)
-    assert partition(state).removing == ("n1",)
+    assert partition(state).adding_replicas == ("n4",)
+    assert partition(state).removing_replicas == ("n1",)
     assert refused(state, FinishReassignment(*at(state))) == "not_in_sync"
     state = after(state, in_sync(state, "n1", "n2", "n3", "n4"))
     state = after(state, FinishReassignment(*at(state)))
     found = partition(state)
     assert found.replicas == found.in_sync == ("n4", "n2", "n3")
     assert found.leader == "n4"
-    assert not found.moving
+    assert not found.is_reassigning
 
 
 def test_a_move_that_is_given_up_leaves_the_replicas_as_they_were(three: MetadataState) -> None:

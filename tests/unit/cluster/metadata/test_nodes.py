@@ -19,7 +19,7 @@ def started(state: MetadataState, name: str, *, keeps: bool) -> MetadataState:
     """Return the state after a node came with its next incarnation."""
     topics = tuple(t.topic_id for t in state.topics.values()) if keeps else ()
     incarnation = state.nodes[name].incarnation + 1
-    return after(state, RegisterNode(name, incarnation, "", "", keeps=topics))
+    return after(state, RegisterNode(name, incarnation, "", "", durable_topics=topics))
 
 
 def followers(state: MetadataState) -> tuple[str, str, str]:
@@ -44,7 +44,7 @@ def test_a_partition_goes_on_when_its_followers_restarted_before_its_dead_leader
     leader, first, second = followers(state)
     state = started(started(state, first, keeps=True), second, keeps=True)
     assert partition(state).leader == leader  # nobody knows better yet
-    assert set(partition(state).returned) == {first, second}
+    assert set(partition(state).restarted) == {first, second}
     state = after(state, FenceNode(leader, 1))
     assert partition(state).leader in (first, second)
     assert set(partition(state).in_sync) == {first, second}
@@ -72,10 +72,10 @@ def test_a_leader_that_restarts_and_is_followed_by_a_dead_node_leads_again() -> 
     state = with_topic(nodes(2))
     leader, dead = partition(state).replicas
     state = started(state, leader, keeps=True)
-    assert (partition(state).leader, partition(state).returned) == (dead, (leader,))
+    assert (partition(state).leader, partition(state).restarted) == (dead, (leader,))
     before = partition(state).leader_epoch
     state = after(state, FenceNode(dead, 1))
-    assert (partition(state).leader, partition(state).returned) == (leader, ())
+    assert (partition(state).leader, partition(state).restarted) == (leader, ())
     assert partition(state).leader_epoch == before + 1
 
 
@@ -84,10 +84,10 @@ def test_the_leader_vouches_for_who_returned_and_only_for_whom_it_has_seen() -> 
     _, first, second = followers(state)
     state = started(started(state, first, keeps=True), second, keeps=True)
     state = vouched(state, second)
-    assert partition(state).returned == (second,)
+    assert partition(state).restarted == (second,)
     state = started(state, first, keeps=True)
-    assert set(partition(state).returned) == {first, second}
-    assert partition(vouched(state)).returned == ()
+    assert set(partition(state).restarted) == {first, second}
+    assert partition(vouched(state)).restarted == ()
 
 
 def test_what_a_leader_saw_of_an_earlier_start_vouches_for_nothing() -> None:

@@ -102,7 +102,7 @@ def test_fenced_leaving_and_unfit_nodes_get_nothing() -> None:
 def test_there_are_fewer_replicas_than_wanted_while_nodes_are_few() -> None:
     for count, factor in ((1, 1), (2, 2), (3, 3), (5, 3)):
         found = partition(with_topic(nodes(count)))
-        assert (len(found.replicas), found.wanted) == (factor, 3)
+        assert (len(found.replicas), found.replication_factor) == (factor, 3)
     down = after(nodes(3), FenceNode("n3", 1))
     assert partition(with_topic(down)).replicas == ("n1", "n2")
 

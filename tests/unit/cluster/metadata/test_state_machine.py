@@ -80,7 +80,7 @@ def test_a_snapshot_carries_the_memory_of_requests(tmp_path: Path) -> None:
     answer = one.apply(request(CreateTopic("orders", 3, {}, 1), 2), 2)
     two.apply(request(RegisterNode("n9", 1, "", ""), 1, proposer=9), 1)
     heard: list[MetadataState] = []
-    two.listen(heard.append)
+    two.add_listener(heard.append)
     one.snapshot(tmp_path / "snapshot")
     two.restore(tmp_path / "snapshot")
     assert heard == [one.state]
@@ -123,8 +123,8 @@ def test_listeners_hear_of_every_command_and_their_failures_harm_nobody(
     def fails(state: MetadataState) -> None:
         raise RuntimeError("broken")
 
-    machine.listen(fails)
-    machine.listen(lambda state: heard.append(state.version))
+    machine.add_listener(fails)
+    machine.add_listener(lambda state: heard.append(state.version))
     machine.apply(request(NODE, 1), 1)
     machine.apply(request(NODE, 2), 2)
     assert heard == [1, 2]
