@@ -23,6 +23,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
     parser.add_argument("--seeds", default="1-", help="A-B, A- for all from A on, or A")
     parser.add_argument("--faults-s", type=float, help="simulated seconds of faults in each life")
+    parser.add_argument("--each-fault", action="store_true", help="each fault once in each life")
     parser.add_argument("--without", choices=sorted(MUTATIONS), help="a rule to take out")
     arguments = parser.parse_args()
     first, dash, last = arguments.seeds.partition("-")
@@ -36,7 +37,9 @@ def main() -> int:
     try:
         for seed in seeds:
             with MUTATIONS[arguments.without]() if arguments.without else nullcontext():
-                outcome = run(seed, faults_s=arguments.faults_s, log=log)
+                outcome = run(
+                    seed, faults_s=arguments.faults_s, each_fault=arguments.each_fault, log=log
+                )
             total += outcome.counts
             if outcome.broken:
                 bad.append(seed)

@@ -16,7 +16,8 @@ class Books:
         self.acknowledged: dict[bytes, tuple[int, int]] = {}
         """Partition and offset by value."""
         self.delivered: Counter[bytes] = Counter()
-        self.acked: set[bytes] = set()
+        self.acked_s: dict[bytes, float] = {}
+        """When an ack was acknowledged, by value."""
         self._world = world
         self._shown: dict[tuple[int, int], bytes] = {}
         self._last_of_key: dict[bytes, int] = {}
@@ -35,14 +36,24 @@ class Books:
         if before != value:
             self._world.fail(f"{partition}:{offset} was {before!r}, and is {value!r}")
 
-    def deliver(self, value: bytes, partition: int, offset: int, latest_ms: int) -> None:
-        """Note that a message was handed over; ``latest_ms`` is the latest time by any clock."""
+    def acked(self, values: list[bytes]) -> None:
+        """Note that the acks of messages were acknowledged."""
+        for value in values:
+            self.acked_s.setdefault(value, self._world.loop.time())
+
+    def deliver(
+        self, value: bytes, partition: int, offset: int, *, asked_s: float, latest_ms: int
+    ) -> None:
+        """Note that a message was handed over; ``latest_ms`` is the latest time by any clock.
+
+        A receive that was asked for before the ack was acknowledged may be answered after it.
+        """
         fail = self._world.fail
         if value not in self.sent:
             fail(f"{partition}:{offset} holds {value!r}, which was never sent")
             return
         self.show(value, partition, offset)
-        if value in self.acked:
+        if self.acked_s.get(value, asked_s) < asked_s:
             fail(f"{value!r} came again after its ack was acknowledged")
         key, deliver_at_ms = self.sent[value]
         if deliver_at_ms > latest_ms:

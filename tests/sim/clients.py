@@ -107,21 +107,24 @@ class Clients:
 
         while True:
             process = self._probably_a_leader()
+            asked_s = self._world.loop.time()
             try:
                 deliveries = await self._ask(receive, process)
             except GoqError:
                 await self._pause(0.05)
                 continue
             for delivery in deliveries:
-                await self._handle(process, delivery)
+                await self._handle(process, delivery, asked_s)
 
-    async def _handle(self, process: Process, delivery: LeasedBatch) -> None:
+    async def _handle(self, process: Process, delivery: LeasedBatch, asked_s: float) -> None:
         values = []
         for offset, attempt, value in leased([delivery]):
             values.append(value)
             self._world.counts["redeliveries"] += attempt > 1
             latest_ms = self._checks.latest_ms()
-            self._books.deliver(value, delivery.partition, offset, latest_ms)
+            self._books.deliver(
+                value, delivery.partition, offset, asked_s=asked_s, latest_ms=latest_ms
+            )
         self._world.note(f"{process.name} hands over {values} of {delivery.partition}")
         if self._random.random() < 0.1 and not self.is_calm:
             return
@@ -138,7 +141,7 @@ class Clients:
             return
         if not lost:
             self._world.note(f"{values} are acked")
-            self._books.acked.update(values)
+            self._books.acked(values)
 
     # How a client asks
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 from goq.errors import CorruptData, GoqError, StorageFailed
@@ -13,6 +14,7 @@ from .checks import LOGS, Checks, paths
 from .cluster import NAMES, PARTITIONS, TOPIC, Cluster
 
 Ways = set[tuple[str, str]]
+_CHANGES_TO_LEAVE_BEHIND = 150  # more than Raft's small log holds
 _OTHERS = {name: [other for other in NAMES if other != name] for name in NAMES}
 
 
@@ -61,12 +63,22 @@ class Nemesis:
             await asyncio.sleep(random.expovariate(1 / 0.6))
             if loop.time() > until:
                 break
-            name = random.choice(list(self._faults))
-            self._world.note(f"nemesis: {name}")
-            self._world.counts[f"fault: {name}"] += 1
-            mending = asyncio.ensure_future(self._faults[name]())
-            self._mending.add(mending)
-            mending.add_done_callback(self._mending.discard)
+            self._break(random.choice(list(self._faults)))
+
+    async def torment_with_each(self) -> None:
+        """Break each thing once, in some order, and leave a node behind Raft's log at the end."""
+        for name in self._random.sample(list(self._faults), len(self._faults)):
+            await asyncio.sleep(self._random.expovariate(1 / 0.6))
+            self._break(name)
+        await self.make_peace()
+        await self._leave_behind()
+
+    def _break(self, name: str) -> None:
+        self._world.note(f"nemesis: {name}")
+        self._world.counts[f"fault: {name}"] += 1
+        mending = asyncio.ensure_future(self._faults[name]())
+        self._mending.add(mending)
+        mending.add_done_callback(self._mending.discard)
 
     async def make_peace(self) -> None:
         """Return when all that was broken is mended."""
@@ -125,6 +137,27 @@ class Nemesis:
             await self._cluster.stop(name)
             await asyncio.sleep(self._random.uniform(0.05, 0.5))
             self._cluster.start(name)
+
+    async def _leave_behind(self) -> None:
+        """Keep a node down until Raft's log begins after the node's own: it needs a snapshot."""
+        process = self._cluster.processes[await self._new_controller()]
+        name = self._random.choice(_OTHERS[process.name])
+        self._cluster.crash(name, power=False)
+        changes = 0
+        while changes < _CHANGES_TO_LEAVE_BEHIND:
+            settings = {"retention.age": f"{changes + 1}d"}
+            try:
+                await process.ask(partial(process.broker.alter_topic, TOPIC, settings), 3.0)
+                changes += 1
+            except GoqError:
+                process = self._cluster.processes[await self._new_controller()]
+        self._cluster.start(name)
+
+    async def _new_controller(self) -> str:
+        await self._cluster.until(lambda: self._cluster.controller() is not None, "a controller")
+        controller = self._cluster.controller()
+        assert controller is not None
+        return controller
 
     async def _hold(self, name: str) -> None:
         process, loop = self._cluster.processes[name], self._world.loop

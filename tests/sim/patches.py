@@ -18,9 +18,7 @@ import pysyncobj.syncobj
 
 from goq import limits
 from goq.broker import broker
-from goq.broker import partition_context as opening
-from goq.broker.partition import loader as dedup_restore
-from goq.broker.partition import partition
+from goq.broker.partition import loader, partition
 from goq.broker.partition.loader import messages_config
 from goq.broker.retention import archiver as archive
 from goq.broker.retention import compaction_manager as compacting
@@ -36,7 +34,7 @@ from goq.storage.log.log import LogConfig
 from tests.support.replication.loop import HOME, SimExecutor
 
 from .databases import SIMULATED
-from .network import Network, Transports
+from .network import Network, NodeConnections
 from .process import Process
 from .world import World
 
@@ -116,21 +114,21 @@ def product_in(world: World, network: Network) -> Iterator[None]:
             put(module, "ThreadPoolExecutor", _threads)
         drawn = SimpleNamespace(Random=lambda: chance, getrandbits=chance.getrandbits)
         put(broker, "random", drawn)
-        put(dedup_restore, "random", drawn)
+        put(loader, "random", drawn)
         put(secrets, "randbits", chance.getrandbits)
         put(secrets, "token_bytes", chance.randbytes)
         put(secrets, "token_hex", lambda size: chance.randbytes(size).hex())
         put(link, "os", SimpleNamespace(urandom=chance.randbytes))
         put(sqlite_machine, "sqlite3", SIMULATED)
         put(membership, "RaftNode", LoopRaftNode)
-        put(calling, "Transports", Transports)
-        stack.enter_context(patch.object(Transports, "network", network, create=True))
+        put(calling, "NodeConnections", NodeConnections)
+        stack.enter_context(patch.object(NodeConnections, "network", network, create=True))
         put(library, "monotonicTime", world.loop.time)
         put(library, "random", chance)
         put(library, "createPoller", lambda _kind: _NoSockets())
         put(library, "PIPE_NOTIFIER_ENABLED", False)
         put(pysyncobj.node.Node, "__hash__", _same_in_every_process)
-        for module in (opening, partition):
+        for module in (loader, partition):
             put(module, "messages_config", _small_segments)
         for name, value in SMALL.items():
             put(limits, name, value)

@@ -34,15 +34,19 @@ class Outcome:
 
 
 def run(
-    seed: int, *, faults_s: float | None = None, log: Callable[[str], None] | None = None
+    seed: int,
+    *,
+    faults_s: float | None = None,
+    each_fault: bool = False,
+    log: Callable[[str], None] | None = None,
 ) -> Outcome:
-    """Run one seed to its end, with faults for so long."""
+    """Run one seed to its end, with faults for so long, or with each fault once."""
     world = World(seed, log=log)
     network = Network(world)
     with tempfile.TemporaryDirectory(prefix="goq-sim-") as folder, product_in(world, network):
         life = _Life(world, network, Path(folder))
         try:
-            run_in(world, life.live(faults_s))
+            run_in(world, life.live(faults_s, each_fault=each_fault))
         except AssertionError as error:
             world.fail(str(error) or repr(error))
         for unexpected in world.loop.unexpected:
@@ -63,9 +67,9 @@ class _Life:
         self.nemesis = Nemesis(self.cluster, self.checks)
         self.random = world.stream("life")
 
-    async def live(self, faults_s: float | None) -> None:
+    async def live(self, faults_s: float | None, *, each_fault: bool) -> None:
         random, nemesis = self.random, self.nemesis
-        if random.random() < 0.2:
+        if random.random() < 0.2 or each_fault:
             nemesis.rots_on = random.choice(NAMES)
         if faults_s is None:
             faults_s = random.uniform(2, 5)
@@ -78,7 +82,10 @@ class _Life:
         producers = [asyncio.ensure_future(self.clients.produce(n)) for n in range(PRODUCERS)]
         consumers = [asyncio.ensure_future(self.clients.consume(n)) for n in range(CONSUMERS)]
         rotting = asyncio.ensure_future(nemesis.rot())
-        await nemesis.torment(faults_s)
+        if each_fault:
+            await nemesis.torment_with_each()
+        else:
+            await nemesis.torment(faults_s)
         self.world.note("peace")
         rotting.cancel()
         self.clients.is_calm = True
@@ -114,7 +121,7 @@ class _Life:
         counts["seeds"] += 1
         counts["messages acknowledged"] += len(books.acknowledged)
         counts["deliveries"] += books.delivered.total()
-        counts["acks acknowledged"] += len(books.acked)
+        counts["acks acknowledged"] += len(books.acked_s)
         counts["elections of Raft"] += self.checks.raft_leaders
         for life in self.cluster.lives:
             if life.is_ready and life.membership.member is not None:
