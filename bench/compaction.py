@@ -15,8 +15,13 @@ from pathlib import Path
 from goq import limits
 from goq.frame.encoder import Columns, encode_frame
 from goq.frame.header import HEADER_BYTES, parse_header
-from goq.storage.compaction.cleaner import NewestKeys, read_newest
-from goq.storage.compaction.segment_rewriter import Terms, plan, put_in_place, rewrite
+from goq.storage.compaction.cleaner import OffsetMap, build_offset_map
+from goq.storage.compaction.segment_rewriter import (
+    CleanerParameters,
+    install_generation,
+    plan_rewrite,
+    rewrite_segment,
+)
 from goq.storage.disk import RealDisk
 from goq.storage.log.log import Log, LogConfig
 
@@ -40,15 +45,15 @@ def compacting(directory: Path, messages: int) -> None:
     log.roll()
     before_bytes, memory_kib = log.size_bytes, peak_kib()
     began_s = time.perf_counter()
-    newest = NewestKeys(0, secret=b"of no account here", keys_max=limits.COMPACTION_KEYS_MAX)
-    read_newest(log.reader, newest, log.end_offset, lambda: None)
+    newest = OffsetMap(0, secret=b"of no account here", keys_max=limits.COMPACTION_KEYS_MAX)
+    build_offset_map(log.reader, newest, log.end_offset, lambda: None)
     read_s = time.perf_counter() - began_s
-    terms = Terms(newest, 0, 0, lambda: None)
+    terms = CleanerParameters(newest, 0, 0, lambda: None)
     for segment in log.segments[:-1]:
-        found = plan(disk, segment, terms)
-        new = rewrite(disk, segment, found, terms, time_before_us=0)
-        put_in_place(disk, new)
-        log.exchange(segment, new)
+        found = plan_rewrite(disk, segment, terms)
+        new = rewrite_segment(disk, segment, found, terms, time_before_us=0)
+        install_generation(disk, new)
+        log.replace_segment(segment, new)
         segment.remove(disk)
     seconds = time.perf_counter() - began_s
     print(

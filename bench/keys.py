@@ -22,7 +22,7 @@ from goq.frame.encoder import Columns, encode_frame
 from goq.frame.header import HEADER_BYTES, parse_header
 from goq.storage.disk import RealDisk
 from goq.storage.key_index.index import KeyIndex
-from goq.storage.key_index.keymemory import KeyMemory
+from goq.storage.key_index.sealed_keys import KeyCache
 from goq.storage.log.log import Log, LogConfig
 
 VALUE = random.Random(1).randbytes(100)
@@ -98,7 +98,7 @@ def append(log: Log, frames: list[bytes]) -> float:
 
 def make(disk: RealDisk, log: Log) -> float:
     """Make the index of all sealed segments; return the seconds that it took."""
-    index = KeyIndex(disk, log.reader, KeyMemory())
+    index = KeyIndex(disk, log.reader, KeyCache())
     times, cpu_s = [], time.process_time()
     for segment in log.segments[:-1]:
         began_s = time.perf_counter()
@@ -116,7 +116,7 @@ def make(disk: RealDisk, log: Log) -> float:
 
 def looking_up(disk: RealDisk, log: Log) -> None:
     """Search for keys that are there and not there."""
-    memory, choose = KeyMemory(), random.Random(2)
+    memory, choose = KeyCache(), random.Random(2)
     index = KeyIndex(disk, log.reader, memory)
 
     def search(wanted: Wanted, limit: int = 10) -> int:

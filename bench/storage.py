@@ -21,7 +21,7 @@ from goq.frame.encoder import Columns, encode_frame
 from goq.frame.header import HEADER_BYTES, parse_header
 from goq.storage.disk import RealDisk
 from goq.storage.log.log import Log
-from goq.storage.verify import LogReport, verify_log
+from goq.storage.verification import LogReport, verify_log
 
 T = TypeVar("T")
 VALUE = random.Random(1).randbytes(100)

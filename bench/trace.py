@@ -34,7 +34,7 @@ from goq.delivery.events.frame_codec import encode_event_frame
 from goq.delivery.trace.steps import PublishRecord, StepName
 from goq.storage.disk import RealDisk
 from goq.storage.log.log import Log, LogConfig
-from goq.storage.log.write_batch import Batch
+from goq.storage.log.write_batch import WriteBatch
 
 MESSAGES = 1_000_000
 FULL = 10_000_000
@@ -100,7 +100,7 @@ def _fill(folder: Path, count: int, each: int) -> tuple[Log, float]:
     return log, used_s * 1e6 / events
 
 
-def _add(batch: Batch, event: AnyEvent, now_us: int) -> int:
+def _add(batch: WriteBatch, event: AnyEvent, now_us: int) -> int:
     view = encode_event_frame([event])
     batch.add(view.header, view.body, append_time_us=now_us, leader_epoch=1)
     return view.header.frame_bytes

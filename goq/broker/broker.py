@@ -32,7 +32,7 @@ from goq.clock import Clock
 from goq.config.topic import TopicSettings, flattened
 from goq.errors import InvalidInput, ShuttingDown, TooManyRequests, TopicExists, TopicNotFound
 from goq.model import DEAD_LETTERS_SUFFIX, check_name
-from goq.storage.archive.archiveverify import DIR_NAME
+from goq.storage.archive.manifest import ARCHIVE_DIR
 from goq.storage.disk import Disk
 from goq.storage.log.segment import Segment
 from goq.storage.node_db import SegmentRow, TopicRow
@@ -74,7 +74,7 @@ class Broker:
         self._elsewhere = elsewhere
         self.executor = ThreadPoolExecutor(limits.COMMIT_THREADS, thread_name_prefix="goq-disk")
         self._tasks = Tasks()
-        self.archive = Archive(topics_dir.with_name(DIR_NAME), disk, metadata, clock)
+        self.archive = Archive(topics_dir.with_name(ARCHIVE_DIR), disk, metadata, clock)
         self.finder = Finder(self.archive, self.executor)
         self._keys = KeyMaking(self.finder, self.executor, self._tasks, self._partition_of)
         self.keeper: Keeper

@@ -14,7 +14,7 @@ from goq import limits
 from goq.client.arguments import Duration, Time
 from goq.config.topic import TopicSettings
 from goq.errors import InvalidInput
-from goq.frame.hashing import dedup_hash
+from goq.frame.hashes import dedup_hash
 from goq.frame.header import Attribute
 from goq.frame.view import DELIVERY_COLUMNS, FrameView
 from goq.model import Message, check_dedup_text, check_message

@@ -179,7 +179,7 @@ def messages_of(topic: str, partition: int, frame: FrameView, lanes: str) -> Ite
         frame.headers(0, count),
         *delivery_fields(frame, 0, count, lanes),
     )
-    return messages if frame.gone is None else compress(messages, frame.kept(0, count))
+    return messages if frame.removed_rows is None else compress(messages, frame.kept(0, count))
 
 
 class FailedReceipt(NamedTuple):

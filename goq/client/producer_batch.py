@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from goq.client.arguments import message_bytes
-from goq.frame.encoder import Columns, with_delivery
-from goq.frame.hashing import dedup_partition_of, partition_of
+from goq.frame.encoder import Columns, add_delivery_columns
+from goq.frame.hashes import dedup_partition_of, partition_of
 from goq.model import Header, Message, says_delivery
 
 _PLAIN = Message(None)
@@ -130,7 +130,7 @@ class ProducerBatch:
         """Return everything as the share of one partition."""
         columns = Columns(self.values, self.keys, self.headers)
         if self.delivery is not None:
-            columns = with_delivery(columns, self.delivery, default_lane)
+            columns = add_delivery_columns(columns, self.delivery, default_lane)
         return PartitionShare(partition, range(len(self.values)), columns)
 
     def _destinations(self, partitions: int, keyless_to: int) -> list[int]:
@@ -154,7 +154,7 @@ class ProducerBatch:
         columns = Columns(_pick(self.values, positions), keys, headers)
         if self.delivery is None:
             return columns
-        return with_delivery(columns, _pick(self.delivery, positions), default_lane)
+        return add_delivery_columns(columns, _pick(self.delivery, positions), default_lane)
 
 
 def batches_of(

@@ -16,7 +16,7 @@ from goq.client.delivery_options import lanes_of
 from goq.client.messages import LogMessage
 from goq.client.producer_batch import producer_id_of
 from goq.errors import InvalidInput
-from goq.frame.hashing import partition_of
+from goq.frame.hashes import partition_of
 from goq.model import Header, Message, MessageId
 
 REPLAYED_FROM: Final = "goq-replayed-from"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,7 +12,8 @@ from goq.frame.encoder import LeftOut
 from goq.frame.header import Attribute, FrameHeader, padding_bytes
 
 if TYPE_CHECKING:
-    from goq.frame.compacted_rows import GoneRows
+    import numpy as np
+    import numpy.typing as npt
 
 
 class BytesColumn(NamedTuple):
@@ -35,7 +37,7 @@ class BytesColumn(NamedTuple):
         return [bytes(data[offsets[row] : offsets[row + 1]]) for row in rows]
 
 
-class Cursor:
+class SectionReader:
     """Takes sections off a buffer in order; raises ``InvalidFrame`` when one would not fit."""
 
     def __init__(self, buffer: memoryview) -> None:
@@ -69,16 +71,83 @@ class Cursor:
         return self.position == len(self.buffer)
 
 
+class RemovedRows:
+    """Which of ``count`` rows are removed; ``bitmap`` as the frame has it."""
+
+    def __init__(self, bitmap: memoryview, count: int) -> None:
+        import numpy as np  # only readers of compacted frames pay for the import
+
+        bits = np.unpackbits(np.frombuffer(bitmap, np.uint8), count=count, bitorder="little")
+        self.mask: npt.NDArray[np.bool_] = bits.view(np.bool_)
+        self._kept = np.flatnonzero(~self.mask)
+        self.kept_count = len(self._kept)
+        self._bounds: list[int] = [*(np.flatnonzero(np.diff(self.mask)) + 1).tolist(), count]
+
+    @property
+    def is_all(self) -> bool:
+        """Whether no message of the frame is left."""
+        return not self.kept_count
+
+    def has(self, row: int) -> bool:
+        """Whether a row is removed."""
+        return bool(self.mask[row])
+
+    def run_end(self, row: int) -> int:
+        """Return the row behind ``row`` from which on it is the other way round, or the count."""
+        return self._bounds[bisect_right(self._bounds, row)]
+
+    def kept(self, start: int, end: int) -> list[bool]:
+        """Return for each row from ``start`` up to ``end`` whether it is still there."""
+        found: list[bool] = (~self.mask[start:end]).tolist()
+        return found
+
+    def rows(self, start: int, end: int) -> list[int]:
+        """Return the rows from ``start`` up to ``end`` that are removed, counted from ``start``."""
+        import numpy as np
+
+        found: list[int] = np.flatnonzero(self.mask[start:end]).tolist()
+        return found
+
+    def spread(self, section: memoryview, code: str, fill: int = 0) -> memoryview:
+        """Return a section of numbers with ``fill`` where a row is removed, as bytes."""
+        import numpy as np
+
+        dense = np.frombuffer(section, code)
+        wide = np.full(len(self.mask), fill, dense.dtype)
+        wide[self._kept] = dense
+        return wide.data.cast("B")
+
+    def spread_offsets(self, offsets: memoryview) -> memoryview:
+        """Return offsets in which a row that is removed has no bytes."""
+        import numpy as np
+
+        wide = np.zeros(len(self.mask) + 1, np.int32)
+        wide[1:][self._kept] = np.diff(np.frombuffer(offsets, np.int32))
+        return np.cumsum(wide, dtype=np.int32).data
+
+    def spread_bits(self, bitmap: memoryview | None) -> memoryview:
+        """Return a bitmap with 0 where a row is removed; without one the others are 1."""
+        import numpy as np
+
+        wide = np.zeros(len(self.mask), np.uint8)
+        if bitmap is None:
+            wide[self._kept] = 1
+        else:
+            dense = np.frombuffer(bitmap, np.uint8)
+            wide[self._kept] = np.unpackbits(dense, count=self.kept_count, bitorder="little")
+        return np.packbits(wide, bitorder="little").data
+
+
 class Payload:
     """The sections of an uncompressed payload."""
 
     def __init__(
-        self, buffer: memoryview, header: FrameHeader, gone: GoneRows | None = None
+        self, buffer: memoryview, header: FrameHeader, removed: RemovedRows | None = None
     ) -> None:
-        cursor = Cursor(buffer)
+        cursor = SectionReader(buffer)
         count, attributes = header.message_count, header.attributes
-        if gone is not None:
-            count = gone.kept_count
+        if removed is not None:
+            count = removed.kept_count
         bitmap_bytes = (count + 7) // 8
         nulls = attributes & Attribute.VALUE_NULLS
         self.value_validity = cursor.take(bitmap_bytes) if nulls else None
@@ -96,30 +165,26 @@ class Payload:
             self.header_values = cursor.take_bytes_column(self.header_counts[count])
         if not cursor.done():
             raise InvalidFrame("the payload has bytes after its last section")
-        if gone is not None:
-            self._spread(gone)
+        if removed is not None:
+            self._spread(removed)
 
-    def _spread(self, gone: GoneRows) -> None:
-        """Let every row have its place again; a message that is gone has neither key nor value."""
-        self.value_validity = gone.spread_bits(self.value_validity)
-        self.values = self.values._replace(offsets=gone.spread_offsets(self.values.offsets))
+    def _spread(self, removed: RemovedRows) -> None:
+        """Expand the sections to all rows; a removed message has neither key nor value."""
+        self.value_validity = removed.spread_bits(self.value_validity)
+        self.values = self.values._replace(offsets=removed.spread_offsets(self.values.offsets))
         if self.keys is not None:
-            self.key_validity = gone.spread_bits(self.key_validity)
-            self.keys = self.keys._replace(offsets=gone.spread_offsets(self.keys.offsets))
+            self.key_validity = removed.spread_bits(self.key_validity)
+            self.keys = self.keys._replace(offsets=removed.spread_offsets(self.keys.offsets))
         if self.header_counts is not None:
-            self.header_counts = gone.spread_offsets(self.header_counts)
+            self.header_counts = removed.spread_offsets(self.header_counts)
 
 
-def take_gone(cursor: Cursor, count: int) -> GoneRows:
-    """Return which of ``count`` messages are gone."""
-    from goq.frame.compacted_rows import (
-        GoneRows,  # only readers of compacted frames pay for the import
-    )
-
-    return GoneRows(cursor.take((count + 7) // 8), count)
+def read_removed_rows(cursor: SectionReader, count: int) -> RemovedRows:
+    """Return which of ``count`` messages are removed."""
+    return RemovedRows(cursor.take((count + 7) // 8), count)
 
 
-def take_left_out(cursor: Cursor, count: int) -> list[LeftOut]:
+def read_left_out(cursor: SectionReader, count: int) -> list[LeftOut]:
     """Return the ``count`` messages of the producer's batch that were left out."""
     if not count:
         return []
@@ -128,7 +193,7 @@ def take_left_out(cursor: Cursor, count: int) -> list[LeftOut]:
     return list(map(LeftOut, rows, offsets, times_us))
 
 
-def with_nulls(items: list[bytes], validity: memoryview | None, start: int) -> list[bytes | None]:
+def apply_nulls(items: list[bytes], validity: memoryview | None, start: int) -> list[bytes | None]:
     """Return entries from row ``start`` on with None for those that the bitmap calls null."""
     if validity is None:
         return items  # type: ignore[return-value]  # list[bytes] read as list[bytes | None]
@@ -138,7 +203,7 @@ def with_nulls(items: list[bytes], validity: memoryview | None, start: int) -> l
     ]
 
 
-def nulls_at(
+def apply_nulls_at(
     items: list[bytes], validity: memoryview | None, rows: Sequence[int]
 ) -> list[bytes | None]:
     """Return entries of some rows with None for those that the bitmap calls null."""

@@ -19,7 +19,7 @@ from crc32c import crc32c
 
 from goq import limits
 from goq.errors import TooLarge
-from goq.frame.hashing import key_hash, name_hash
+from goq.frame.hashes import key_hash, name_hash
 from goq.frame.header import (
     HEADER_BYTES,
     MAGIC,
@@ -95,7 +95,7 @@ class LeftOut(NamedTuple):
     time_us: int
 
 
-def columns_of(messages: Sequence[Message], *, default_lane: int = 0) -> Columns:
+def columns_from_messages(messages: Sequence[Message], *, default_lane: int = 0) -> Columns:
     """Return messages by column, leaving out the columns that none of them needs.
 
     ``default_lane`` is the lane of those that name none.
@@ -107,10 +107,12 @@ def columns_of(messages: Sequence[Message], *, default_lane: int = 0) -> Columns
         keys=keys if any(k is not None for k in keys) else None,
         headers=headers if any(headers) else None,
     )
-    return with_delivery(columns, messages, default_lane)
+    return add_delivery_columns(columns, messages, default_lane)
 
 
-def with_delivery(columns: Columns, messages: Sequence[Message], default_lane: int) -> Columns:
+def add_delivery_columns(
+    columns: Columns, messages: Sequence[Message], default_lane: int
+) -> Columns:
     """Return columns with what the messages say of their delivery, where any of them does."""
     delivers = [m.deliver_at_ms for m in messages]
     expires = [m.expires_at_ms for m in messages]
@@ -133,11 +135,11 @@ def encode_frame(
     producer: ProducerMark = NO_PRODUCER,
     compress: bool = False,
     left_out: Sequence[LeftOut] = (),
-    gone: Sequence[int] | None = None,
+    removed: Sequence[int] | None = None,
 ) -> bytes:
     """Return the frame of a batch, stamped with offset, time and epoch 0.
 
-    Of the messages in the rows ``gone``, rising, only their places and dedup ids are put in.
+    Of the messages in the rows ``removed``, rising, only their places and dedup ids are put in.
     Raises ``TooLarge`` when the batch has too many messages for one frame, or too many bytes
     before compression: any part of a frame must be a frame again without it.
     """
@@ -146,16 +148,16 @@ def encode_frame(
         raise TooLarge(f"a frame holds 1 to {limits.FRAME_MESSAGES_MAX} messages, not {count}")
     attributes = 0
     parts: list[bytes] = []
-    if gone is not None:
-        attributes |= Attribute.GONE
-        columns = _without(parts, columns, gone)
+    if removed is not None:
+        attributes |= Attribute.REMOVED
+        columns = _without(parts, columns, removed)
     attributes |= _add_fixed_columns(parts, columns)
     if left_out:
         _add_left_out(parts, left_out)
     payload: list[bytes] = []
     attributes |= _add_payload(payload, columns)
     attributes |= _add_stored(parts, payload, compress=compress)
-    return seal(
+    return assemble_frame(
         parts, count=count, attributes=attributes, producer=producer, left_out=len(left_out)
     )
 
@@ -165,10 +167,12 @@ def encode_value(value: bytes, producer: ProducerMark = NO_PRODUCER) -> bytes:
     padding = padding_bytes(len(value))
     raw_bytes = 8 + len(value) + padding
     head = _ONE_VALUE.pack(raw_bytes, raw_bytes, 0, len(value))
-    return seal((head, value, _PADDING[padding]), count=1, attributes=0, producer=producer)
+    return assemble_frame(
+        (head, value, _PADDING[padding]), count=1, attributes=0, producer=producer
+    )
 
 
-def seal(
+def assemble_frame(
     body: Sequence[bytes],
     *,
     count: int,
@@ -204,13 +208,13 @@ def _check_frame_bytes(frame_bytes: int) -> None:
         )
 
 
-def _without(parts: list[bytes], columns: Columns, gone: Sequence[int]) -> Columns:
-    """Add the bitmap of what is gone; return the columns of what is left, and all dedup ids."""
+def _without(parts: list[bytes], columns: Columns, removed: Sequence[int]) -> Columns:
+    """Add the bitmap of what is removed; return the columns of what is left, and all dedup ids."""
     bits = bytearray((len(columns.values) + 7) // 8)
-    for row in gone:
+    for row in removed:
         bits[row >> 3] |= 1 << (row & 7)
     _add_padded(parts, bytes(bits))
-    missing = set(gone)
+    missing = set(removed)
     kept = columns.pick([row for row in range(len(columns.values)) if row not in missing])
     return replace(kept, dedup_ids=columns.dedup_ids)
 

@@ -56,7 +56,7 @@ class Attribute:
     ZSTD: Final = 1 << 4
     EVENTS: Final = 1 << 5
     REDRIVEN: Final = 1 << 6
-    GONE: Final = 1 << 7
+    REMOVED: Final = 1 << 7
     DELIVER_AT: Final = 1 << 8
     EXPIRES_AT: Final = 1 << 9
     CLIENT_TIME: Final = 1 << 10
@@ -97,7 +97,7 @@ class FrameHeader(NamedTuple):
         return self.message_count + self.left_out
 
     @property
-    def numbered_by(self) -> int:
+    def sequenced_producer_id(self) -> int:
         """The producer whose numbers the batch has; 0 where it has none, or is only named."""
         return 0 if self.producer_epoch == NAMED_ONLY_EPOCH else self.producer_id
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from goq.frame.body import nulls_at
+from goq.frame.body import apply_nulls_at
 from goq.frame.encoder import NO_TENANT, Columns, LeftOut, ProducerMark, encode_frame
 from goq.frame.header import HEADER_BYTES, Attribute, parse_header, stamp
 from goq.frame.view import FrameView
@@ -24,8 +25,8 @@ def slice_frame(view: FrameView, start_offset: int, end_offset: int) -> memoryvi
     producer = ProducerMark(
         header.producer_id, header.producer_epoch, header.first_sequence + start
     )
-    gone = None if view.gone is None else view.gone.rows(start, end)
-    part = encode_frame(view.columns(start, end), producer=producer, gone=gone)
+    removed = None if view.removed_rows is None else view.removed_rows.rows(start, end)
+    part = encode_frame(view.columns(start, end), producer=producer, removed=removed)
     stamped = stamp(
         parse_header(part),
         base_offset=header.base_offset + start,
@@ -35,7 +36,7 @@ def slice_frame(view: FrameView, start_offset: int, end_offset: int) -> memoryvi
     return memoryview(stamped.pack() + part[HEADER_BYTES:])
 
 
-def pick_rows(view: FrameView, rows: Sequence[int]) -> memoryview:
+def select_rows(view: FrameView, rows: Sequence[int]) -> memoryview:
     """Return a frame of some of the messages, rising and counted from the frame's first.
 
     It has the frame's offset, time and epoch; which offsets its messages have, it does not say.
@@ -57,7 +58,7 @@ def _picked_columns(view: FrameView, rows: Sequence[int]) -> Columns:
     near = [row - first for row in rows]
     keys = None
     if payload.keys is not None:
-        keys = nulls_at(payload.keys.pick(rows), payload.key_validity, rows)
+        keys = apply_nulls_at(payload.keys.pick(rows), payload.key_validity, rows)
     headers = None
     if payload.header_counts is not None:
         headers = [view.headers(row, row + 1)[0] for row in rows]
@@ -70,7 +71,7 @@ def _picked_columns(view: FrameView, rows: Sequence[int]) -> Columns:
     dedup = view.column(Attribute.DEDUP_ID)
     lanes = view.column(Attribute.LANE)
     return Columns(
-        values=nulls_at(payload.values.pick(rows), payload.value_validity, rows),
+        values=apply_nulls_at(payload.values.pick(rows), payload.value_validity, rows),
         keys=keys,
         headers=headers,
         deliver_at_ms=times[Attribute.DELIVER_AT],
@@ -92,18 +93,71 @@ def _tenants_at(view: FrameView, rows: Sequence[int]) -> list[str | None] | None
     return [names.get(numbers[row]) for row in rows]
 
 
-def without_rows(view: FrameView, left_out: Sequence[LeftOut]) -> FrameView:
+def drop_duplicates(view: FrameView, left_out: Sequence[LeftOut]) -> FrameView:
     """Return a frame of all messages but those left out, of which it takes note.
 
     Some must remain. It is compressed if the frame was.
     """
     header = view.header
     producer = ProducerMark(header.producer_id, header.producer_epoch, header.first_sequence)
-    gone = {row for row, _, _ in left_out}
-    kept = [row for row in range(header.message_count) if row not in gone]
+    removed = {row for row, _, _ in left_out}
+    kept = [row for row in range(header.message_count) if row not in removed]
     columns = view.columns(0, header.message_count)
     compress = bool(header.attributes & Attribute.ZSTD)
     frame = encode_frame(
         columns.pick(kept), producer=producer, compress=compress, left_out=left_out
     )
     return FrameView.parse(frame)
+
+
+def remove_rows(view: FrameView, removed: Sequence[int]) -> bytes:
+    """Return the frame without the messages of the rows ``removed``, of which some remain.
+
+    Rows are counted from the frame's first, rising, with those that were removed before.
+    """
+    header = view.header
+    producer = ProducerMark(header.producer_id, header.producer_epoch, header.first_sequence)
+    frame = encode_frame(
+        view.columns(0, header.message_count),
+        producer=producer,
+        compress=bool(header.attributes & Attribute.ZSTD),
+        left_out=view.left_out,
+        removed=removed,
+    )
+    return _stamped(frame, view)
+
+
+def remove_all_rows(view: FrameView, *, keep_dedup_ids: bool) -> bytes:
+    """Return the frame without any of its messages; what it says of its producer stays."""
+    header = view.header
+    producer = ProducerMark(header.producer_id, header.producer_epoch, header.first_sequence)
+    columns = Columns([b""] * header.message_count)
+    if keep_dedup_ids:
+        columns = replace(columns, dedup_ids=view.columns(0, header.message_count).dedup_ids)
+    frame = encode_frame(
+        columns, producer=producer, left_out=view.left_out, removed=range(header.message_count)
+    )
+    return _stamped(frame, view)
+
+
+def removed_run(base_offset: int, count: int, *, append_time_us: int, leader_epoch: int) -> bytes:
+    """Return a frame of ``count`` messages that are all removed, of no producer."""
+    frame = encode_frame(Columns([b""] * count), removed=range(count))
+    header = stamp(
+        parse_header(frame),
+        base_offset=base_offset,
+        append_time_us=append_time_us,
+        leader_epoch=leader_epoch,
+    )
+    return header.pack() + frame[HEADER_BYTES:]
+
+
+def _stamped(frame: bytes, view: FrameView) -> bytes:
+    header = parse_header(frame)
+    header = stamp(
+        header._replace(attributes=header.attributes | view.header.attributes & Attribute.REDRIVEN),
+        base_offset=view.header.base_offset,
+        append_time_us=view.header.append_time_us,
+        leader_epoch=view.header.leader_epoch,
+    )
+    return header.pack() + frame[HEADER_BYTES:]

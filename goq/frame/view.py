@@ -2,7 +2,7 @@
 
 A view parses the fixed columns and the payload's sections on first use and hands out slices of
 the original bytes. It trusts lengths only as far as the buffer reaches: a frame of foreign bytes
-goes through :mod:`goq.frame.validate` first, one from the log has passed its CRC.
+goes through :mod:`goq.frame.validation` first, one from the log has passed its CRC.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from goq import limits
 from goq.errors import InvalidFrame, TooLarge
 from goq.frame.body import (
     BytesColumn,
-    Cursor,
     Payload,
+    SectionReader,
+    apply_nulls,
     decompress,
-    take_gone,
-    take_left_out,
-    with_nulls,
+    read_left_out,
+    read_removed_rows,
 )
 from goq.frame.encoder import (
     NO_DEDUP_ID,
@@ -39,7 +39,7 @@ from goq.frame.header import (
 from goq.model import Header, Message
 
 if TYPE_CHECKING:
-    from goq.frame.compacted_rows import GoneRows
+    from goq.frame.body import RemovedRows
 
 T = TypeVar("T")
 DELIVERY_COLUMNS: Final = (
@@ -102,11 +102,11 @@ class FrameView:
 
         What was left out of the batch is read on the way.
         """
-        header, cursor = self.header, Cursor(self.body)
-        count, gone = header.message_count, None
-        if header.attributes & Attribute.GONE:
-            gone = self._gone = take_gone(cursor, count)
-            count = gone.kept_count
+        header, cursor = self.header, SectionReader(self.body)
+        count, removed = header.message_count, None
+        if header.attributes & Attribute.REMOVED:
+            removed = self._removed_rows = read_removed_rows(cursor, count)
+            count = removed.kept_count
         columns: dict[int, memoryview] = {}
         for attribute, width_bytes in _WIDTH_BYTES.items():
             if header.attributes & attribute:
@@ -123,9 +123,9 @@ class FrameView:
             tenants = cursor.take_bytes_column(names)
         if header.attributes & Attribute.LANE:
             columns[Attribute.LANE] = cursor.take(count)
-        if gone is not None:
-            columns = _spread(columns, gone)
-        self._left_out = take_left_out(cursor, header.left_out)
+        if removed is not None:
+            columns = _spread(columns, removed)
+        self._left_out = read_left_out(cursor, header.left_out)
         lengths = cursor.take(8)
         stored = cursor.take(int.from_bytes(lengths[4:], "little"))
         if not cursor.done():
@@ -148,7 +148,7 @@ class FrameView:
             raise InvalidFrame(
                 f"the payload has {len(stored)} bytes where {self.raw_bytes} are declared"
             )
-        return Payload(stored, self.header, self.gone)
+        return Payload(stored, self.header, self.removed_rows)
 
     @property
     def unpacked_bytes(self) -> int:
@@ -180,23 +180,23 @@ class FrameView:
         return self._left_out
 
     @property
-    def gone(self) -> GoneRows | None:
+    def removed_rows(self) -> RemovedRows | None:
         """Which messages compaction took away; None for a frame that has all of them."""
-        if not self.header.attributes & Attribute.GONE:
+        if not self.header.attributes & Attribute.REMOVED:
             return None
         _ = self._sections
-        return self._gone
+        return self._removed_rows
 
     def kept(self, start: int, end: int) -> Sequence[bool]:
-        """Return of messages ``start`` up to ``end`` which are not gone."""
-        gone = self.gone
-        return [True] * (end - start) if gone is None else gone.kept(start, end)
+        """Return of messages ``start`` up to ``end`` which are not removed."""
+        removed = self.removed_rows
+        return [True] * (end - start) if removed is None else removed.kept(start, end)
 
     def column(self, attribute: int) -> memoryview | None:
         """Return a fixed column's raw bytes, or None where the frame has none."""
         return self._sections[0].get(attribute)
 
-    def first_column(self, attribute: int) -> memoryview | None:
+    def leading_column(self, attribute: int) -> memoryview | None:
         """Return a column of times, key hashes or dedup ids, without taking the body apart."""
         header, start = self.header, HEADER_BYTES
         for known, width_bytes in _WIDTH_BYTES.items():
@@ -212,14 +212,14 @@ class FrameView:
     def values(self, start: int, end: int) -> list[bytes | None]:
         """Return the values of messages ``start`` up to ``end``, counted from the frame's first."""
         payload = self.payload
-        return with_nulls(payload.values.slice(start, end), payload.value_validity, start)
+        return apply_nulls(payload.values.slice(start, end), payload.value_validity, start)
 
     def keys(self, start: int, end: int) -> list[bytes | None]:
         """Return their keys."""
         payload = self.payload
         if payload.keys is None:
             return [None] * (end - start)
-        return with_nulls(payload.keys.slice(start, end), payload.key_validity, start)
+        return apply_nulls(payload.keys.slice(start, end), payload.key_validity, start)
 
     def headers(self, start: int, end: int) -> list[tuple[Header, ...]]:
         """Return their headers."""
@@ -294,12 +294,12 @@ class FrameView:
         )
 
 
-def _spread(columns: dict[int, memoryview], gone: GoneRows) -> dict[int, memoryview]:
+def _spread(columns: dict[int, memoryview], removed: RemovedRows) -> dict[int, memoryview]:
     """Return columns with an entry for every row; the dedup ids have it already."""
     codes = {Attribute.TENANT: ("u2", NO_TENANT), Attribute.LANE: ("u1", 0)}
     return {
         attribute: section
         if attribute == Attribute.DEDUP_ID
-        else gone.spread(section, *codes.get(attribute, ("u8", 0)))
+        else removed.spread(section, *codes.get(attribute, ("u8", 0)))
         for attribute, section in columns.items()
     }

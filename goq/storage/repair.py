@@ -15,12 +15,15 @@ from typing import NamedTuple
 from goq import limits
 from goq.errors import InvalidFrame
 from goq.frame.view import FrameView
-from goq.storage.compaction.segment_rewriter import SegmentWriter, put_in_place, written_aside
-from goq.storage.damage import Damage
+from goq.storage.compaction.segment_rewriter import (
+    SegmentWriter,
+    install_generation,
+    write_generation,
+)
 from goq.storage.log.log import Log
 from goq.storage.log.reader import LogReader
 from goq.storage.log.segment import Segment
-from goq.storage.scanner import BadRegion, Scan
+from goq.storage.scanner import BadRegion, Damage, Scanner
 
 
 class Gap(NamedTuple):
@@ -30,22 +33,22 @@ class Gap(NamedTuple):
     end_offset: int
 
 
-class Sound(NamedTuple):
+class SoundFrame(NamedTuple):
     """A frame that is sound: where it begins, and of which leader epoch it is."""
 
     base_offset: int
     leader_epoch: int
 
 
-def damage_of(log: Log) -> list[Damage]:
+def known_damage(log: Log) -> list[Damage]:
     """Return the known damage that still lies within a log."""
     return [d for d in log.damage if d.end_offset > log.start_offset]
 
 
-def gaps_of(log: Log, segment: Segment) -> list[Gap]:
+def find_gaps(log: Log, segment: Segment) -> list[Gap]:
     """Read a whole segment and return its gaps, in order; blocks on the disk."""
     gaps: list[Gap] = []
-    scan = Scan(log.reader.disk, segment.path, segment.size_bytes, chunk_bytes=limits.MIB)
+    scan = Scanner(log.reader.disk, segment.path, segment.size_bytes, chunk_bytes=limits.MIB)
     for place in scan.frames(0, segment.base_offset):
         if isinstance(place, BadRegion):
             end_offset = segment.end_offset if place.end_offset is None else place.end_offset
@@ -56,25 +59,25 @@ def gaps_of(log: Log, segment: Segment) -> list[Gap]:
     return gaps
 
 
-def look_through(log: Log, segment: Segment) -> None:
+def scan_segment(log: Log, segment: Segment) -> None:
     """Read a whole segment, so that its damage is known; blocks on the disk."""
     segments = log.segments
     if segment in segments:
         number = segments.index(segment)
-        for _ in log.reader.places(segments, number, segment.base_offset, limits.MIB):
+        for _ in log.reader.scan(segments, number, segment.base_offset, limits.MIB):
             continue
 
 
-def first_sound(log: Log, offset: int) -> Sound | None:
+def first_sound_frame(log: Log, offset: int) -> SoundFrame | None:
     """Return the first frame from an offset on that can be read; blocks on the disk."""
     reading = log.reader.read(offset, log.end_offset, messages_max=1)
     if not reading.frames:
         return None
     header = reading.frames[0].header
-    return Sound(header.base_offset, header.leader_epoch)
+    return SoundFrame(header.base_offset, header.leader_epoch)
 
 
-def fills(frames: Sequence[FrameView], gap: Gap) -> bool:
+def fills_gap(frames: Sequence[FrameView], gap: Gap) -> bool:
     """Whether frames, one after the other, take up just the offsets of a gap."""
     offset = gap.start_offset
     for view in frames:
@@ -84,7 +87,7 @@ def fills(frames: Sequence[FrameView], gap: Gap) -> bool:
     return bool(frames) and offset == gap.end_offset
 
 
-def mend(log: Log, segment: Segment, frames: Mapping[Gap, Sequence[FrameView]]) -> None:
+def repair_segment(log: Log, segment: Segment, frames: Mapping[Gap, Sequence[FrameView]]) -> None:
     """Write a sealed segment anew with frames in its gaps; those without frames stay as they are.
 
     A gap that is as long as the segment replaces all of it. Blocks on the disk; nobody else may
@@ -92,15 +95,15 @@ def mend(log: Log, segment: Segment, frames: Mapping[Gap, Sequence[FrameView]]) 
     and ``InvalidFrame`` for frames that do not fill their gap.
     """
     for gap, views in frames.items():
-        if not fills(views, gap):
+        if not fills_gap(views, gap):
             raise InvalidFrame(f"what was found does not fill offsets {gap} of {segment.path}")
-    disk, time_before_us = log.reader.disk, log.reader.time_before(segment)
+    disk, time_before_us = log.reader.disk, log.reader.max_time_us_before(segment)
     write = partial(_write, log=log, segment=segment, frames=frames)
-    new = written_aside(disk, segment, time_before_us, write)
-    put_in_place(disk, new)
-    log.exchange(segment, new)
+    new = write_generation(disk, segment, time_before_us, write)
+    install_generation(disk, new)
+    log.replace_segment(segment, new)
     for gap in frames:
-        log.reader.forget_damage(*gap)
+        log.reader.clear_damage(*gap)
     segment.remove(disk)
 
 
@@ -112,7 +115,7 @@ def _write(
         _put(writer, whole)
         return
     disk = log.reader.disk
-    scan = Scan(disk, segment.path, segment.size_bytes, chunk_bytes=limits.MIB)
+    scan = Scanner(disk, segment.path, segment.size_bytes, chunk_bytes=limits.MIB)
     for place in scan.frames(0, segment.base_offset):
         if not isinstance(place, BadRegion):
             writer.add(place.view.header, place.view.buffer)
@@ -134,21 +137,21 @@ def _put(writer: SegmentWriter, frames: Sequence[FrameView]) -> None:
         writer.add(view.header, view.buffer)
 
 
-class Found(NamedTuple):
+class GapFrames(NamedTuple):
     """Frames that follow each other from a place on; ``is_damaged`` if they end at bad bytes."""
 
     frames: list[FrameView]
     is_damaged: bool
 
 
-def frames_at(reader: LogReader, gap: Gap, end_offset: int, bytes_max: int) -> Found:
+def read_gap(reader: LogReader, gap: Gap, end_offset: int, bytes_max: int) -> GapFrames:
     """Return what a log up to ``end_offset`` has in another one's gap, from its first offset on.
 
     As many frames as fit into ``bytes_max``, at least one if there is one. Blocks on the disk.
     """
     offset, end_offset = gap.start_offset, min(gap.end_offset, end_offset)
     if offset < reader.segments[0].base_offset or offset >= end_offset:
-        return Found([], is_damaged=False)
+        return GapFrames([], is_damaged=False)
     reading = reader.read(offset, end_offset, bytes_max=bytes_max, messages_max=2**62)
     frames: list[FrameView] = []
     for view in reading.frames:
@@ -157,4 +160,4 @@ def frames_at(reader: LogReader, gap: Gap, end_offset: int, bytes_max: int) -> F
         frames.append(view)
         offset = view.header.end_offset
     is_damaged = any(damage.start_offset <= offset < damage.end_offset for damage in reading.damage)
-    return Found(frames, is_damaged)
+    return GapFrames(frames, is_damaged)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from goq import limits
 from goq.errors import InvalidFrame
 from goq.frame.header import ALIGNMENT_BYTES, HEADER_BYTES, MAGIC, FrameHeader, parse_header
-from goq.frame.validate import check_body_crc
+from goq.frame.validation import check_body_crc
 from goq.frame.view import FrameView
 from goq.storage.disk import Disk
 
 
-class FramePlace(NamedTuple):
+class ScannedFrame(NamedTuple):
     """A sound frame and where it lies in its file."""
 
     position: int
@@ -39,7 +40,7 @@ class BadRegion(NamedTuple):
     reason: str
 
 
-class Scan:
+class Scanner:
     """Reads a segment's frames in order from a known place, a chunk at a time.
 
     A frame whose header is sound and whose body is not is passed by its length. Past a damaged
@@ -69,7 +70,7 @@ class Scan:
 
     def frames(
         self, position: int, offset: int, *, skip_to: int = 0
-    ) -> Iterator[FramePlace | BadRegion]:
+    ) -> Iterator[ScannedFrame | BadRegion]:
         """Yield what lies from ``position`` on, where the next message should be ``offset``.
 
         Frames that end at or before ``skip_to`` are passed over by their header alone. Every
@@ -82,14 +83,16 @@ class Scan:
                 self.offset = found.end_offset
                 position += found.frame_bytes
                 continue
-            if isinstance(found, FramePlace):
+            if isinstance(found, ScannedFrame):
                 self.offset = found.view.header.end_offset
             elif found.end_offset is not None:
                 self.offset = found.end_offset
             position = found.end_position
             yield found
 
-    def _at(self, position: int, offset: int, skip_to: int) -> FramePlace | BadRegion | FrameHeader:
+    def _at(
+        self, position: int, offset: int, skip_to: int
+    ) -> ScannedFrame | BadRegion | FrameHeader:
         """Return what lies at ``position``: only its header for a frame to be passed over."""
         try:
             header = parse_header(self._bytes(position, HEADER_BYTES))
@@ -108,7 +111,7 @@ class Scan:
         if end_offset <= skip_to:
             return header
         try:
-            return FramePlace(position, self._frame(position, header))
+            return ScannedFrame(position, self._frame(position, header))
         except InvalidFrame as error:
             return BadRegion(position, end_position, offset, end_offset, error.detail)
 
@@ -159,3 +162,25 @@ class Scan:
         except InvalidFrame:
             return False
         return True
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Offsets that were acknowledged and cannot be read: quarantined, never served.
+
+    The bytes stay where they are, from ``position`` up to ``end_position`` of ``path``; both are
+    0 where the whole file is missing.
+    """
+
+    path: Path
+    position: int
+    end_position: int
+    start_offset: int
+    end_offset: int
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: bytes {self.position} to {self.end_position}"
+            f" (offsets {self.start_offset} to {self.end_offset - 1}): {self.reason}"
+        )

@@ -42,7 +42,7 @@ def _node_is_well() -> bool:
 def _folder_is_sound(data_dir: Path) -> bool:
     from goq.errors import NotFound
     from goq.storage.disk import RealDisk
-    from goq.storage.verify import verify_data_dir
+    from goq.storage.verification import verify_data_dir
     from goq.units import format_size_bytes
 
     if not data_dir.is_dir():

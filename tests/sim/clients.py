@@ -12,7 +12,7 @@ from goq.broker.topic.topic import ReceiveRequest
 from goq.delivery.settlement import acknowledge
 from goq.errors import GoqError, OutOfOrderSequence, TopicExists, Unavailable
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
-from goq.frame.hashing import partition_of
+from goq.frame.hashes import partition_of
 from goq.frame.view import FrameView
 from goq.model import Receipt
 from tests.support.broker.harness import leased

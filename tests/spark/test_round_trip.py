@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from goq import limits
 from goq.client import Client
 from goq.client._sync.frame_publisher import FramePublisher
-from goq.frame.encoder import columns_of, encode_frame
+from goq.frame.encoder import columns_from_messages, encode_frame
 from goq.model import Message
 from goq.pipeline.arrow.node_source import NodeSource
 from goq.pipeline.arrow.tables import MESSAGES_TABLE
@@ -80,7 +80,7 @@ def publish(client: Client, topic: str, messages: Sequence[Message], default_lan
     sizes = itertools.cycle([1, 7, 40])
     waiting = iter(messages)
     while some := list(itertools.islice(waiting, next(sizes))):
-        columns = columns_of(some, default_lane=default_lane)
+        columns = columns_from_messages(some, default_lane=default_lane)
         frame = encode_frame(columns, compress=len(some) == 40)
         FramePublisher(client).publish(topic, [(next(partitions), frame)])
 

@@ -17,7 +17,7 @@ from goq.broker.topic.topic import Topic
 from goq.config.topic import TopicSettings
 from goq.config.types import lanes
 from goq.delivery.events.event import Span
-from goq.frame.slice import pick_rows, slice_frame
+from goq.frame.slice import select_rows, slice_frame
 from goq.frame.view import DELIVERY_COLUMNS, FrameView
 from goq.http.message import BytesLike, Response
 from goq.model import Header, Message, MessageId, Receipt
@@ -69,7 +69,7 @@ def messages_json(
 def is_compacted_away(frames: Iterable[FrameView], offset: int) -> bool:
     """Whether one of the frames had a message that compaction has taken away."""
     return any(
-        view.gone is not None and view.gone.has(offset - view.header.base_offset)
+        view.removed_rows is not None and view.removed_rows.has(offset - view.header.base_offset)
         for view in frames
         if view.header.base_offset <= offset < view.header.end_offset
     )
@@ -91,8 +91,8 @@ def _frame_json(
     default_priority = settings.lane_name(settings.default_lane)
     messages = view.messages(first - base, last - base)
     offsets: Iterable[int] = range(first, last)
-    if view.gone is not None:
-        kept = view.gone.kept(first - base, last - base)
+    if view.removed_rows is not None:
+        kept = view.removed_rows.kept(first - base, last - base)
         messages, offsets = compress(messages, kept), compress(offsets, kept)
     for offset, message in zip(offsets, messages, strict=True):
         out = MessageOut(
@@ -259,7 +259,7 @@ def _leased_part(view: FrameView, spans: Sequence[Span]) -> tuple[memoryview, in
         ]
         saves_bytes = (stop - start - len(rows)) * average_bytes
         if saves_bytes > len(rows) * _PICK_SAVES_BYTES_MIN:
-            return pick_rows(view, rows), end
+            return select_rows(view, rows), end
     if average_bytes * (end - base - stop + start) <= (stop - start) * _CUT_SAVES_BYTES_MIN:
         return view.buffer, None
     return slice_frame(view, start, stop), None

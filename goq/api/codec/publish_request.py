@@ -13,8 +13,8 @@ from goq.api.schemas.messages import HeaderIn, HeadersIn, NewMessage, Publish, e
 from goq.broker.topic.publisher import RoutedMessage
 from goq.config.topic import TopicSettings
 from goq.errors import InvalidInput, TooLarge
-from goq.frame.hashing import dedup_hash
-from goq.frame.validate import check_delivery, check_frame
+from goq.frame.hashes import dedup_hash
+from goq.frame.validation import check_delivery, check_frame
 from goq.frame.view import FrameView
 from goq.http.message import Request
 from goq.model import Header, Message, check_dedup_text, check_message

@@ -18,7 +18,7 @@ from goq.broker.retention.tiered_log import whole_logs
 from goq.delivery.events.frame_codec import StoredEvent, decode_event_frame
 from goq.errors import InvalidFrame, InvalidInput
 from goq.http.message import Request, Response
-from goq.storage.log.reader import Reading
+from goq.storage.log.reader import ReadResult
 from goq.units import format_time_us
 
 _JSON_EVENTS_MAX = 1_000
@@ -110,7 +110,7 @@ class _Bounds(NamedTuple):
 
 
 def _frames(
-    number: int, reading: Reading, bounds: _Bounds, deleted: list[tuple[int, int]]
+    number: int, reading: ReadResult, bounds: _Bounds, deleted: list[tuple[int, int]]
 ) -> Response:
     preface = {
         "next": reading.next_offset,
@@ -125,11 +125,11 @@ def _frames(
     return frames_response(preface, [(number, view.buffer) for view in reading.frames])
 
 
-def _damaged(reading: Reading) -> list[tuple[int, int]]:
+def _damaged(reading: ReadResult) -> list[tuple[int, int]]:
     return [(each.start_offset, each.end_offset) for each in reading.damage]
 
 
-def _stored(reading: Reading, damaged: list[tuple[int, int]]) -> list[StoredEvent]:
+def _stored(reading: ReadResult, damaged: list[tuple[int, int]]) -> list[StoredEvent]:
     found: list[StoredEvent] = []
     for view in reading.frames:
         try:

@@ -29,7 +29,7 @@ from goq.frame.header import Attribute
 from goq.frame.view import FrameView
 from goq.http.message import Request, Response
 from goq.model import MessageId
-from goq.storage.log.reader import Reading
+from goq.storage.log.reader import ReadResult
 from goq.units import format_duration_ms, format_time_us
 
 _MESSAGE = "/v1/messages/{id}"
@@ -165,7 +165,7 @@ class SingleMessageRoutes:
         return json_response(out)
 
 
-def _check_not_gone(text: str, reading: Reading, offset: int) -> None:
+def _check_not_gone(text: str, reading: ReadResult, offset: int) -> None:
     if is_compacted_away(reading.frames, offset):
         raise MessageCompacted(
             f"{text} was compacted away: of each key the newest message is kept, and nothing of"

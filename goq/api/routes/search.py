@@ -19,7 +19,7 @@ from goq.broker.broker import Broker
 from goq.broker.search.finder import FoundPage
 from goq.broker.search.partition_search import TIME_US_MAX, TIME_US_MIN, Wanted
 from goq.errors import InvalidInput, MessageNotFound
-from goq.frame.hashing import dedup_hash
+from goq.frame.hashes import dedup_hash
 from goq.http.message import Request, Response
 from goq.model import MessageId, check_dedup_text
 from goq.units import format_time_us

@@ -129,4 +129,4 @@ def _offset_of(partition: Partition, to: str | int, field: str, now_us: int) -> 
         if not 0 <= to < 2**63:
             raise InvalidInput("an offset is a number from 0 on", field=field)
         return min(max(to, start), end)
-    return partition.messages.reader.find_time(time_us(to, field, now_us), end)
+    return partition.messages.reader.offset_for_time(time_us(to, field, now_us), end)

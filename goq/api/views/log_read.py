@@ -24,15 +24,15 @@ from goq.frame.slice import slice_frame
 from goq.frame.view import FrameView
 from goq.http.message import Response
 from goq.storage.disk import NotCached
-from goq.storage.log.reader import Reading
-from goq.storage.log.time_range_reader import FOREGROUND, ReadBounds, TimeRange, frames_between
+from goq.storage.log.reader import ReadResult
+from goq.storage.log.time_range_reader import FOREGROUND, ReadBounds, TimeRange, read_time_range
 
 _EMPTY_READINGS_MAX = 64  # for one answer; then it says where to go on
 
 
 async def read_skipping_compacted(
     partition: Partition, start: int, end: int, limit: int
-) -> tuple[int, Reading]:
+) -> tuple[int, ReadResult]:
     """Read up to ``limit`` offsets of which some were not compacted away, if that is not far.
 
     Return from where on, and what was read.
@@ -49,22 +49,22 @@ async def read_skipping_compacted(
     return start, reading
 
 
-def _first_kept(reading: Reading, start: int) -> int:
+def _first_kept(reading: ReadResult, start: int) -> int:
     """Return the first offset from ``start`` on that was not compacted away, as far as was read."""
     for view in reading.frames:
         base, end = view.header.base_offset, view.header.end_offset
         at = max(start, base)
-        if view.gone is not None and at < end and view.gone.has(at - base):
-            at = base + view.gone.run_end(at - base)
+        if view.removed_rows is not None and at < end and view.removed_rows.has(at - base):
+            at = base + view.removed_rows.run_end(at - base)
         if at < end:
             return at
     return reading.next_offset
 
 
-async def read_log(partition: Partition, start: int, end: int) -> Reading:
+async def read_log(partition: Partition, start: int, end: int) -> ReadResult:
     """Read what is in memory at once, what is not in a thread."""
     if start >= end:
-        return Reading(next_offset=start)
+        return ReadResult(next_offset=start)
     try:
         return partition.read(start, messages_max=end - start, wait=False)
     except NotCached:
@@ -119,7 +119,7 @@ class _Piece:
             whole, start, end = asked.past.opened(partition, start, end)
             reader = whole
         self.end = end
-        self.reading = frames_between(reader, asked.times, start, end, bounds)
+        self.reading = read_time_range(reader, asked.times, start, end, bounds)
         self._asked = asked
         self._parts, self._next = _cut(self.reading, start, end, limit)
         self._deleted = whole.gaps(start, self._next) if whole is not None else []
@@ -189,7 +189,7 @@ class RangeReader:
             asked = replace(asked, offset=piece.reading.next_offset)
 
 
-def _cut(reading: Reading, offset: int, end: int, limit: int) -> tuple[list[_Part], int]:
+def _cut(reading: ReadResult, offset: int, end: int, limit: int) -> tuple[list[_Part], int]:
     """Return which messages to give of each frame, and where to read on."""
     parts: list[_Part] = []
     for view in reading.frames:
@@ -202,7 +202,7 @@ def _cut(reading: Reading, offset: int, end: int, limit: int) -> tuple[list[_Par
     return parts, max(offset, min(reading.next_offset, end))
 
 
-def damaged_json(number: int, reading: Reading, stop: int) -> list[dict[str, int]]:
+def damaged_json(number: int, reading: ReadResult, stop: int) -> list[dict[str, int]]:
     """Return what was damaged before offset ``stop``."""
     return [
         {"partition": number, "start_offset": d.start_offset, "end_offset": d.end_offset}

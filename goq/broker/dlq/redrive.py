@@ -18,7 +18,7 @@ from goq.broker.dlq.search import DeadLetterSearch, Found, Wanted
 from goq.broker.partition.partition import Partition
 from goq.broker.topic.topic import Topic
 from goq.delivery.events.event import AnyEvent, Cancelled, Cause, CopyQueued, Range
-from goq.frame.hashing import key_hash
+from goq.frame.hashes import key_hash
 
 _PURGED = "purged"
 

@@ -8,7 +8,7 @@ from goq.broker.partition.partition import Partition
 from goq.delivery.events.transitions import MessageState
 from goq.delivery.group.group import Group
 from goq.errors import MessageNotFound
-from goq.storage.column_index.rows import Rows
+from goq.storage.column_index.rows import ColumnRows
 
 
 class MessageStatus(NamedTuple):
@@ -24,7 +24,7 @@ class MessageStatus(NamedTuple):
     due_ms: int
     is_scheduled: bool
     is_cancelled: bool
-    row: Rows | None
+    row: ColumnRows | None
 
 
 class GroupMessageStatus(NamedTuple):

@@ -28,7 +28,7 @@ from goq.delivery.partition_state import PartitionState
 from goq.errors import CorruptData, HistoryNotRetained
 from goq.storage.log.reader import LogReader
 from goq.storage.log.segment import Segment
-from goq.storage.log.time_lookup import end_at, frames_back, while_kept
+from goq.storage.log.time_lookup import end_offset_at, read_backward, retry_deleted
 from goq.units import format_time_us
 
 _WINDOW = 1 << 20  # offsets looked at in one go
@@ -65,7 +65,7 @@ def earliest_us(messages: LogReader, events: LogReader) -> int:
 
     Of messages that retention deleted it is not known when they came.
     """
-    return while_kept([messages, events], lambda: max(_first_us(messages), _first_us(events)))
+    return retry_deleted([messages, events], lambda: max(_first_us(messages), _first_us(events)))
 
 
 def group_at(messages: LogReader, events: LogReader, name: str, time_us: int) -> GroupAtTime:
@@ -74,7 +74,7 @@ def group_at(messages: LogReader, events: LogReader, name: str, time_us: int) ->
     Raises ``HistoryNotRetained`` for a moment that is before what the logs tell, and what reading
     them does: ``OSError``, ``CorruptData``.
     """
-    return while_kept([messages, events], lambda: _group_at(messages, events, name, time_us))
+    return retry_deleted([messages, events], lambda: _group_at(messages, events, name, time_us))
 
 
 def _group_at(messages: LogReader, events: LogReader, name: str, time_us: int) -> GroupAtTime:
@@ -141,10 +141,10 @@ def not_kept(earliest: int) -> HistoryNotRetained:
 def _state_at(
     messages: LogReader, events: LogReader, time_us: int
 ) -> tuple[PartitionState, list[IncompleteHistory]]:
-    end = end_at(events, time_us)
+    end = end_offset_at(events, time_us)
     replayed = replayed_to(events, end)
     state = replayed.state
-    messages_end = end_at(messages, time_us)
+    messages_end = end_offset_at(messages, time_us)
     # Events may speak of messages whose time is later by a clock that was set back since, or that
     # were lost in a power cut since.
     state.extend_to(max(messages_end, state.reach()))
@@ -188,7 +188,7 @@ def replayed_to(events: LogReader, end: int) -> Replayed:
 
 def _snapshots(events: LogReader, end: int) -> Iterator[int]:
     """Yield with which events before ``end`` a snapshot may begin, the last first."""
-    for place in frames_back(events, end, begins_snapshot):
+    for place in read_backward(events, end, begins_snapshot):
         yield place.view.header.base_offset
 
 
@@ -198,12 +198,12 @@ def _first_us(reader: LogReader) -> int:
     if not first.base_offset:
         return 0
     first_us = first.read_first_time(reader.disk)
-    return reader.time_at_end(first) if first_us is None else first_us
+    return reader.max_time_us_at_end(first) if first_us is None else first_us
 
 
 def _sound_before(reader: LogReader, offset: int) -> int:
     """Return the offset behind the last sound frame before ``offset``."""
-    place = next(frames_back(reader, offset), None)
+    place = next(read_backward(reader, offset), None)
     return reader.segments[0].base_offset if place is None else place.view.header.end_offset
 
 

@@ -15,7 +15,7 @@ from goq.delivery.dedup.id_table import Ids
 from goq.delivery.dedup.producer_table import ProducerTable
 from goq.frame.encoder import LeftOut
 from goq.frame.header import Attribute, FrameHeader
-from goq.frame.slice import without_rows
+from goq.frame.slice import drop_duplicates
 from goq.frame.view import FrameView
 
 
@@ -100,11 +100,11 @@ class Admission:
             return view
         if len(left_out) == header.message_count:
             return Appended(left_out[0].offset, left_out[0].time_us, left_out=left_out)
-        return without_rows(view, left_out)
+        return drop_duplicates(view, left_out)
 
     def stage(self, view: FrameView, offset: int, time_us: int) -> None:
         """Take note that a frame is being written."""
-        if self._is_ahead and view.header.numbered_by:
+        if self._is_ahead and view.header.sequenced_producer_id:
             self._numbered.append(_Numbered(view.header, offset, time_us))
         if self._window.window_us is None or not view.header.attributes & Attribute.DEDUP_ID:
             return

@@ -20,13 +20,13 @@ _SPREAD_ROW_BYTES = 64
 class CachedFrame:
     """A frame with what a receive asks about its messages."""
 
-    __slots__ = ("base_offset", "end_offset", "expires_ms", "gone", "keys", "view")
+    __slots__ = ("base_offset", "end_offset", "expires_ms", "keys", "removed_rows", "view")
 
     def __init__(self, view: FrameView) -> None:
         self.view = view
         self.base_offset = view.header.base_offset
         self.end_offset = view.header.end_offset
-        self.gone = view.gone
+        self.removed_rows = view.removed_rows
         keys = view.column(Attribute.KEY_HASH)
         self.keys = keys.cast("Q") if keys is not None else None
         expires = view.column(Attribute.EXPIRES_AT)
@@ -109,5 +109,5 @@ class PartitionFrames:
 def _memory_bytes(view: FrameView) -> int:
     """Return about what a frame takes; one that was compacted is spread over all its rows."""
     header = view.header
-    spread_bytes = _SPREAD_ROW_BYTES if header.attributes & Attribute.GONE else 0
+    spread_bytes = _SPREAD_ROW_BYTES if header.attributes & Attribute.REMOVED else 0
     return header.frame_bytes + spread_bytes * header.message_count

@@ -14,9 +14,9 @@ from goq.delivery.selection.redelivery import AttributeColumns
 from goq.errors import InvalidFrame
 from goq.frame.header import Attribute
 from goq.frame.view import FrameView
-from goq.storage.damage import Damage
 from goq.storage.disk import NotCached
-from goq.storage.log.reader import Reading
+from goq.storage.log.reader import ReadResult
+from goq.storage.scanner import Damage
 
 _GONE_FRAME_COSTS_BYTES = 64 * 1024  # so that a receive passes over so many, then others work
 REDRIVE_GROUP_HEADER = "goq-redrive-group"
@@ -40,7 +40,7 @@ class FrameFetch:
     def __init__(
         self,
         cached: PartitionFrames,
-        read: Callable[[int, int, int], Reading],
+        read: Callable[[int, int, int], ReadResult],
         on_damage: Callable[[Damage], None],
         *,
         bytes_max: int,
@@ -70,9 +70,9 @@ class FrameFetch:
             frame = self._last = found
         view, base = frame.view, frame.base_offset
         header = view.header
-        if frame.gone is not None:
-            run_end = base + frame.gone.run_end(start - base)
-            if frame.gone.has(start - base):
+        if frame.removed_rows is not None:
+            run_end = base + frame.removed_rows.run_end(start - base)
+            if frame.removed_rows.has(start - base):
                 return self._pass_gone(frame, start, run_end)
             end = min(end, run_end)
         end = min(end, frame.end_offset)
@@ -125,7 +125,7 @@ class FrameFetch:
 
 def _is_empty(view: FrameView) -> bool:
     """Whether all of a frame is gone: it is passed at once, and not asked about again."""
-    return view.gone is not None and view.gone.is_all
+    return view.removed_rows is not None and view.removed_rows.is_all
 
 
 def _holds(view: FrameView, offset: int) -> bool:

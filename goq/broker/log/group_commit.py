@@ -27,7 +27,7 @@ from goq.frame.encoder import LeftOut
 from goq.frame.view import FrameView
 from goq.storage.log.log import Log
 from goq.storage.log.segment import Segment
-from goq.storage.log.write_batch import Batch
+from goq.storage.log.write_batch import WriteBatch
 
 T = TypeVar("T")
 
@@ -235,14 +235,14 @@ class GroupCommit:
             self._busy = False
             self._idle.set()
 
-    def _fill(self, written: list[_Written]) -> Batch | None:
+    def _fill(self, written: list[_Written]) -> WriteBatch | None:
         """Take frames off the queue into a batch, None if there is nothing to write."""
         queue, batch = self._queue, None
         producers: set[int] = set()
         while queue and not self._sync_wanted and not isinstance(waiting := queue[0], _Alone):
             view, done, begins_segment, on_leader = waiting
             header = view.header
-            producer_id = header.numbered_by
+            producer_id = header.sequenced_producer_id
             if producer_id in producers or (begins_segment and written):
                 break  # its turn comes when what is before it has been committed
             if batch is None:
@@ -297,7 +297,7 @@ class GroupCommit:
         return known
 
     def _finish(
-        self, batch: Batch, written: list[_Written], began_s: float, error: Exception | None
+        self, batch: WriteBatch, written: list[_Written], began_s: float, error: Exception | None
     ) -> None:
         self._write_seconds.observe(self._loop.time() - began_s)
         if error is not None:

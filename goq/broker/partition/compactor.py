@@ -21,15 +21,21 @@ from goq.config.topic import TopicSettings
 from goq.delivery.events.event import Compacted
 from goq.errors import GoqError
 from goq.storage.compaction.cleaner import (
-    NewestKeys,
-    Progress,
-    is_due,
-    read_newest,
-    read_progress,
+    CleanerCheckpoint,
+    OffsetMap,
+    build_offset_map,
+    is_cleaning_due,
+    read_checkpoint,
     tombstones_due_us,
-    write_progress,
+    write_checkpoint,
 )
-from goq.storage.compaction.segment_rewriter import Plan, Terms, plan, put_in_place, rewrite
+from goq.storage.compaction.segment_rewriter import (
+    CleanerParameters,
+    RewritePlan,
+    install_generation,
+    plan_rewrite,
+    rewrite_segment,
+)
 from goq.storage.log.segment import Segment
 
 T = TypeVar("T")
@@ -59,7 +65,7 @@ class Compactor:
         cached: PartitionFrames,
         record: Callable[[Compacted], Awaitable[object]],
     ) -> None:
-        self.progress: Progress | None = None
+        self.progress: CleanerCheckpoint | None = None
         self._identity = identity
         self._context = context
         self._publisher = publisher
@@ -77,12 +83,14 @@ class Compactor:
         if self._stopping.is_set() or log.failed:
             return False
         if self.progress is None:
-            read = partial(read_progress, self._context.disk, log.directory)
+            read = partial(read_checkpoint, self._context.disk, log.directory)
             self.progress = await self._loop.run_in_executor(means.executor, read)
         if self.progress.compacted_to > log.active.base_offset:
-            self.progress = Progress()  # it speaks of a log that was cut, or of another one
+            self.progress = CleanerCheckpoint()  # of another log, or one cut since
         now_us = self._context.clock.wall_us()
-        return is_due(log.segments, self.progress, settings.tombstone_age_ms * 1000, now_us)
+        return is_cleaning_due(
+            log.segments, self.progress, settings.tombstone_age_ms * 1000, now_us
+        )
 
     def due_us(self, settings: TopicSettings) -> int | None:
         """Return when the next tombstone may go, as far as is known; None if there is none."""
@@ -106,53 +114,53 @@ class Compactor:
             self._idle.set()
 
     async def _run(self, settings: TopicSettings, means: CompactionResources) -> int:
-        log, progress = self._publisher.log, self.progress or Progress()
+        log, progress = self._publisher.log, self.progress or CleanerCheckpoint()
         # A newer message that is not safe may yet go; and who copies the log would have to begin
         # anew if what is in front of it were written anew.
         end_offset = self._publisher.settled_to
         await self._publisher.run_alone(log.sync)  # what is newer must not be lost after this
         now_us = self._context.clock.wall_us()
-        newest = NewestKeys(
+        newest = OffsetMap(
             min(progress.compacted_to, end_offset), secret=means.secret, keys_max=means.keys_max
         )
-        terms = Terms(
+        terms = CleanerParameters(
             newest,
             now_us - settings.tombstone_age_ms * 1000,
             now_us - (settings.dedup_window_ms or 0) * 1000,
             self._pause,
         )
         in_thread = partial(self._in_thread, means.executor)
-        await in_thread(lambda: read_newest(log.reader, newest, end_offset, self._pause))
+        await in_thread(lambda: build_offset_map(log.reader, newest, end_offset, self._pause))
         taken = tombstone_us = reached = 0
         for segment in log.segments[:-1]:
             if segment.base_offset >= newest.end or segment.end_offset > end_offset:
                 break
             if segment not in log.segments:  # deleted, by settings that have changed meanwhile
                 continue
-            found = await in_thread(partial(plan, self._context.disk, segment, terms))
-            if found.newly_gone and await self._replace(segment, found, terms, means.executor):
-                taken += found.newly_gone
+            found = await in_thread(partial(plan_rewrite, self._context.disk, segment, terms))
+            if found.removed_count and await self._replace(segment, found, terms, means.executor):
+                taken += found.removed_count
             if found.tombstone_us:
                 tombstone_us = min(tombstone_us or found.tombstone_us, found.tombstone_us)
             reached = segment.end_offset
-        self.progress = Progress(min(newest.end, reached), tombstone_us)
-        await in_thread(partial(write_progress, self._context.disk, log.directory, self.progress))
+        self.progress = CleanerCheckpoint(min(newest.end, reached), tombstone_us)
+        await in_thread(partial(write_checkpoint, self._context.disk, log.directory, self.progress))
         return taken
 
     async def _replace(
-        self, segment: Segment, found: Plan, terms: Terms, executor: Executor
+        self, segment: Segment, found: RewritePlan, terms: CleanerParameters, executor: Executor
     ) -> bool:
         """Put a new generation in a segment's place; False if retention was there first."""
         log, disk = self._publisher.log, self._context.disk
 
         def prepare() -> Segment:
-            time_before_us = log.reader.time_before(segment)
-            new = rewrite(disk, segment, found, terms, time_before_us=time_before_us)
-            put_in_place(disk, new)
+            time_before_us = log.reader.max_time_us_before(segment)
+            new = rewrite_segment(disk, segment, found, terms, time_before_us=time_before_us)
+            install_generation(disk, new)
             return new
 
         new = await self._in_thread(executor, prepare)
-        is_exchanged = log.exchange(segment, new)
+        is_exchanged = log.replace_segment(segment, new)
         if is_exchanged:
             self._cached.clear()
             self._context.on_seal(self._identity, "messages", new)

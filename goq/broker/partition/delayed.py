@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from goq.delivery.delay.maturity import Maturity
 from goq.delivery.partition_state import PartitionState
-from goq.storage.column_index.rows import Int64s, Rows
+from goq.storage.column_index.rows import ColumnRows, Int64s
 from goq.storage.log.reader import LogReader
 
 Run = tuple[int, int]
@@ -116,7 +116,7 @@ class DelayedReader:
                 return up_to_ms + 1
         return 1
 
-    def _of(self, rows: Rows) -> tuple[Int64s, Int64s]:
+    def _of(self, rows: ColumnRows) -> tuple[Int64s, Int64s]:
         """Return offsets and due times of those rows that wait."""
         delayed = rows.deliver_at_ms != 0
         offsets, due_ms = rows.offsets[delayed], rows.deliver_at_ms[delayed]

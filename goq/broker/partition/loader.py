@@ -98,7 +98,7 @@ def restore_dedup(messages: Log, settings: TopicSettings, now_us: int) -> DedupW
     )
     if window.window_us is not None:
         end = messages.end_offset
-        start = messages.reader.find_time(now_us - window.window_us + 1, end)
+        start = messages.reader.offset_for_time(now_us - window.window_us + 1, end)
         rows = (StoredDedupIds(*rows) for rows in messages.reader.dedup_rows(start, end))
         window.restore(rows, max(now_us, messages.active.time_us))
     return window

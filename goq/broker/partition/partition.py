@@ -68,9 +68,9 @@ from goq.delivery.settlement import (
 from goq.errors import GoqError, PartitionOffline, StorageFailed, TooManyRequests
 from goq.frame.view import FrameView
 from goq.storage.column_index.extract import ROW_ATTRIBUTES, rows_of
-from goq.storage.column_index.rows import Rows
-from goq.storage.damage import Damage
-from goq.storage.log.reader import Reading
+from goq.storage.column_index.rows import ColumnRows
+from goq.storage.log.reader import ReadResult
+from goq.storage.scanner import Damage
 
 T = TypeVar("T")
 
@@ -264,7 +264,7 @@ class Partition:
         if self._recorder.is_snapshot_due() and self.is_online:
             self._recorder.record_snapshot()
 
-    def _rows_of(self, view: FrameView, appended: Appended) -> Rows | None:
+    def _rows_of(self, view: FrameView, appended: Appended) -> ColumnRows | None:
         if not view.header.attributes & ROW_ATTRIBUTES:
             return None
         header = view.header._replace(base_offset=appended.offset, append_time_us=appended.time_us)
@@ -277,7 +277,7 @@ class Partition:
 
     # Reading
 
-    def read(self, offset: int, *, messages_max: int, wait: bool = True) -> Reading:
+    def read(self, offset: int, *, messages_max: int, wait: bool = True) -> ReadResult:
         """Read whole frames of durable messages; damage met is recorded as an event."""
         reading = self.messages.reader.read(
             offset, self.state.end_offset, messages_max=messages_max, wait=wait
@@ -313,10 +313,10 @@ class Partition:
         waiting = DelayedReader(self.messages.reader, self.state)
         return await self._loop.run_in_executor(self._context.executor, work, waiting)
 
-    async def row(self, offset: int) -> Rows | None:
+    async def row(self, offset: int) -> ColumnRows | None:
         """Return what the columns say of one message; None for one in a plain frame."""
 
-        def read() -> Rows | None:
+        def read() -> ColumnRows | None:
             return next(self.messages.reader.rows(offset, offset + 1), None)
 
         return await self._loop.run_in_executor(self._context.executor, read)
@@ -343,7 +343,7 @@ class Partition:
             self._callbacks.on_ready(None)
         return done
 
-    def reschedule(self, row: Rows, due_ms: int, new_due_ms: int) -> asyncio.Future[Appended]:
+    def reschedule(self, row: ColumnRows, due_ms: int, new_due_ms: int) -> asyncio.Future[Appended]:
         """Let a message that waits be due at another time; ``due_ms`` is the one in force."""
         self.check_settled()
         self.check_room()
@@ -376,7 +376,7 @@ class Partition:
         group = self.state.join(group_name)
         self.dispatch.turns_of(group)
 
-        def read(start: int, end: int, size_bytes: int) -> Reading:
+        def read(start: int, end: int, size_bytes: int) -> ReadResult:
             return self.messages.reader.read(
                 start, end, messages_max=end - start, bytes_max=size_bytes, wait=wait
             )

@@ -70,7 +70,7 @@ def recorded_name(events: LogReader, producer_id: int, time_us: int) -> str | No
     Looked for in the segment that was being written then, and in what the next one begins with.
     """
     segments = events.segments
-    sequence = events.find_time(time_us, segments[-1].end_offset)
+    sequence = events.offset_for_time(time_us, segments[-1].end_offset)
     number = sum(segment.base_offset <= sequence for segment in segments[1:])
     before: str | None = None
     for segment in segments[number : number + 2]:

@@ -22,7 +22,7 @@ from goq.delivery.partition_state import PartitionState
 from goq.delivery.queues.fair_scheduler import FairScheduler
 from goq.delivery.queues.policy import SchedulingPolicy, TenantNumbers
 from goq.delivery.queues.ready_queues import ReadyQueues
-from goq.storage.column_index.rows import Rows
+from goq.storage.column_index.rows import ColumnRows
 from goq.storage.log.log import Log
 
 _LANE_BITS = 8
@@ -114,7 +114,7 @@ class ReadyState:
             group.turns = FairScheduler(self.ready, self.tenants, self._policy, floor_offset=floor)
         return group.turns
 
-    def places(self, rows: Rows) -> tuple[_Int64s, _Int64s]:
+    def places(self, rows: ColumnRows) -> tuple[_Int64s, _Int64s]:
         """Return the lane and the tenant's number of each row."""
         return self._lanes(rows), self._tenants(rows)
 
@@ -132,7 +132,7 @@ class ReadyState:
         """The lane of messages that name none."""
         return self._settings.default_lane
 
-    def published(self, start: int, end: int, rows: Rows | None, time_ms: int) -> None:
+    def published(self, start: int, end: int, rows: ColumnRows | None, time_ms: int) -> None:
         """Take a frame's messages that have become durable; ``rows`` None for a plain frame."""
         if rows is None:
             self.ready.add(self.default_lane, 0, start, end, time_ms)
@@ -165,19 +165,19 @@ class ReadyState:
         """Take out a message that waits for its time; ``due_ms`` is the one in force."""
         self.schedule.cancel(offset, due_ms)
 
-    def rescheduled(self, row: Rows, due_ms: int, new_due_ms: int) -> None:
+    def rescheduled(self, row: ColumnRows, due_ms: int, new_due_ms: int) -> None:
         """Let a message that waits for its time be due at another; ``due_ms`` was in force."""
         (tag,) = _tags(*self.places(row)).tolist()
         self.schedule.reschedule(int(row.offsets[0]), tag, due_ms, new_due_ms)
 
-    def load(self, messages: Log, load: LoadRequest) -> list[Rows]:
+    def load(self, messages: Log, load: LoadRequest) -> list[ColumnRows]:
         """Read the rows that a load wants; blocks on the disk."""
         found = messages.reader.rows(
             messages.start_offset, load.end_offset, due_from_ms=load.from_ms, due_to_ms=load.to_ms
         )
         return list(found)
 
-    def loaded(self, load: LoadRequest, found: list[Rows]) -> None:
+    def loaded(self, load: LoadRequest, found: list[ColumnRows]) -> None:
         """Take what was read for a load."""
         empty = np.empty(0, np.int64)
         offsets, tags, due_ms = [empty], [empty], [empty]
@@ -195,7 +195,7 @@ class ReadyState:
         self._move(due.offsets, lanes)
         self.ready.add_rows(due.offsets, lanes, tenants, now_ms)
 
-    def _restore(self, found: Iterator[Rows], start: int, end: int, now_ms: int) -> None:
+    def _restore(self, found: Iterator[ColumnRows], start: int, end: int, now_ms: int) -> None:
         """Take all rows there are: those that wait into the schedule, the others as ready.
 
         Everything enters in order of offset, so what no row speaks of, which stands in the default
@@ -241,7 +241,7 @@ class ReadyState:
             for index, offset in enumerate(offsets.tolist()):
                 lanes[index] = moved.get(offset, int(lanes[index]))
 
-    def _due_ms(self, rows: Rows, chosen: npt.NDArray[np.bool_]) -> _Int64s:
+    def _due_ms(self, rows: ColumnRows, chosen: npt.NDArray[np.bool_]) -> _Int64s:
         """Return when rows are due, by the time in force."""
         due_ms = rows.deliver_at_ms[chosen].copy()
         changed = self._state.rescheduled
@@ -250,11 +250,11 @@ class ReadyState:
                 due_ms[index] = changed.get(offset, int(due_ms[index]))
         return due_ms
 
-    def _lanes(self, rows: Rows) -> _Int64s:
+    def _lanes(self, rows: ColumnRows) -> _Int64s:
         lanes = rows.lanes.astype(np.int64)
         return np.where(lanes < 0, self.default_lane, lanes)
 
-    def _tenants(self, rows: Rows) -> _Int64s:
+    def _tenants(self, rows: ColumnRows) -> _Int64s:
         if not rows.tenant_names:
             return np.zeros(len(rows.offsets), np.int64)
         numbers = np.array([*map(self.tenants.number, rows.tenant_names), 0], np.int64)

@@ -38,12 +38,12 @@ from goq.storage.archive.file import (
     read_footer,
     write_archive,
 )
-from goq.storage.archive.manifest import row_of, unlisted
+from goq.storage.archive.manifest import archive_row, find_unlisted
 from goq.storage.column_index.file import SUFFIX as COLUMNS_SUFFIX
-from goq.storage.damage import Damage
 from goq.storage.disk import Disk
 from goq.storage.log.segment import INDEX_SUFFIX, KEYS_SUFFIX, SPANS_SUFFIX, Segment
 from goq.storage.node_db import ArchiveRow
+from goq.storage.scanner import Damage
 
 T = TypeVar("T")
 _SIDECARS = (INDEX_SUFFIX, COLUMNS_SUFFIX, KEYS_SUFFIX, SPANS_SUFFIX)
@@ -94,7 +94,7 @@ class Archive:
         """Take up the manifest and what the files say besides; remove what was not finished."""
         known = {row[:4]: row for row in await self._metadata.archived()}
         found = await self._in(
-            self._writer, lambda: list(unlisted(self._real, self.root, topics, known))
+            self._writer, lambda: list(find_unlisted(self._real, self.root, topics, known))
         )
         if found:
             await self._metadata.put_archived(found)
@@ -161,7 +161,7 @@ class Archive:
             directory, now_us = self.directory(identity, log), self._clock.wall_us()
             footer = await self._in(self._writer, lambda: self._take(directory, segment, now_us))
             path = archive_path(directory, segment.path)
-            row = row_of(identity, log, footer, self._real.size(path))
+            row = archive_row(identity, log, footer, self._real.size(path))
             await self._metadata.put_archived([row])
             self.disk.forget(path.with_name(path.name.removesuffix(".zst")))
             self._add(row)
@@ -210,7 +210,7 @@ class Archive:
         finally:
             file.close()
         footer = check_archive(self._real, part)
-        found = row_of((row.topic, row.partition), row.log, footer, self._real.size(part))
+        found = archive_row((row.topic, row.partition), row.log, footer, self._real.size(part))
         if found._replace(archived_at_us=row.archived_at_us) != row:
             self._real.remove(part)
             raise CorruptData(f"{path} was not copied: it is not what another node said it is")

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from goq.storage.log.reader import LogReader
-from goq.storage.log.time_lookup import frames_back, while_kept
+from goq.storage.log.time_lookup import read_backward, retry_deleted
 
 DAY_US = 86_400_000_000
 
@@ -36,11 +36,11 @@ def bounds_us(messages: LogReader) -> tuple[int, int] | None:
 
     None where there is none that can be read. Blocks on the disk.
     """
-    return while_kept([messages], lambda: _bounds_us(messages))
+    return retry_deleted([messages], lambda: _bounds_us(messages))
 
 
 def _bounds_us(messages: LogReader) -> tuple[int, int] | None:
-    last = next(frames_back(messages, messages.segments[-1].end_offset), None)
+    last = next(read_backward(messages, messages.segments[-1].end_offset), None)
     if last is None:
         return None
     for segment in messages.segments:
@@ -55,7 +55,7 @@ def by_day(messages: LogReader, starts_us: Sequence[int]) -> list[Amount]:
 
     Blocks on the disk.
     """
-    return while_kept([messages], lambda: _by_day(messages, starts_us))
+    return retry_deleted([messages], lambda: _by_day(messages, starts_us))
 
 
 def _by_day(messages: LogReader, starts_us: Sequence[int]) -> list[Amount]:
@@ -74,8 +74,8 @@ def _by_day(messages: LogReader, starts_us: Sequence[int]) -> list[Amount]:
 
 def _place(messages: LogReader, time_us: int, begins: dict[int, int], end: Amount) -> Amount:
     """Return the first offset of a time, and how many bytes of the log are before it."""
-    offset = messages.find_time(time_us, end.messages)
+    offset = messages.offset_for_time(time_us, end.messages)
     if offset >= end.messages:
         return end
-    segment, position, _ = messages.place_of(offset)
+    segment, position, _ = messages.locate(offset)
     return Amount(offset, begins.get(segment.base_offset, 0) + position)

@@ -27,7 +27,7 @@ from goq.config.topic import Cleanup, TopicSettings
 from goq.errors import StorageFull, TopicNotFound
 from goq.storage.disk import is_full
 from goq.storage.log.segment import Segment
-from goq.storage.repair import look_through
+from goq.storage.repair import scan_segment
 
 
 def first_unread(topic: Topic, partition: Partition) -> int | None:
@@ -276,7 +276,7 @@ class Keeper:
         if not partition.holders(segment.base_offset):
             return
         log = partition.messages
-        await self._in_thread(partial(look_through, log, segment))
+        await self._in_thread(partial(scan_segment, log, segment))
         for damage in log.damage:
             if segment.base_offset <= damage.start_offset < segment.end_offset:
                 partition.note_mendable(damage)

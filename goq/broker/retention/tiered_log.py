@@ -108,7 +108,7 @@ class WholeReader(LogReader):
             segment.first_time_us = row.first_time_us or None
             segment.time_us = row.last_time_us
             if self.live.config.columns:
-                segment.keep_columns(self._disk)
+                segment.attach_columns(self._disk)
         return segment
 
 
@@ -129,7 +129,7 @@ class Past(NamedTuple):
         reader = whole_logs(self.archive, partition).messages
         if self.snapshot_us is not None:
             offset = max(offset, reader.start_at(self.snapshot_us))
-            end_offset = reader.find_time(self.snapshot_us + 1, end_offset)
+            end_offset = reader.offset_for_time(self.snapshot_us + 1, end_offset)
         return reader, max(offset, reader.start_offset), end_offset
 
 

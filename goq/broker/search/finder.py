@@ -31,8 +31,8 @@ from goq.broker.search.partition_search import (
 from goq.broker.topic.topic import Topic
 from goq.errors import PartitionOffline, TooManyRequests
 from goq.storage.key_index.index import KeyIndex
-from goq.storage.key_index.keymemory import KeyMemory
 from goq.storage.key_index.lookup import Pause
+from goq.storage.key_index.sealed_keys import KeyCache
 
 _STEPS_AT_ONCE = 64
 _SEARCH_REST = 0.1  # of the time that it works
@@ -108,7 +108,7 @@ class Finder:
         self.is_stopped = False
         self._archive = archive
         self._executor = executor
-        self._memory = KeyMemory()
+        self._memory = KeyCache()
         self._indexes: dict[PartitionId, KeyIndex] = {}
         self._turns = asyncio.Semaphore(limits.FINDS_AT_ONCE_MAX)
         self._waiting = 0
@@ -216,9 +216,9 @@ class _Range(NamedTuple):
 def _source(searched: _Range, wanted: Wanted, pause: Pause, piece: Budget) -> Source:
     number, keys, start, end = searched
     if wanted.from_us != TIME_US_MIN:
-        start = max(start, min(end, keys.reader.find_time(wanted.from_us, end)))
+        start = max(start, min(end, keys.reader.offset_for_time(wanted.from_us, end)))
     if wanted.header is None:
         return KeySource(number, keys, wanted, start, end, pause)
     if wanted.to_us != TIME_US_MAX:
-        end = max(start, keys.reader.find_time(wanted.to_us, end))
+        end = max(start, keys.reader.offset_for_time(wanted.to_us, end))
     return HeaderSource(number, keys, wanted, start, end, pause, piece)

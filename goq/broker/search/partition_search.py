@@ -13,11 +13,11 @@ from typing import Final, NamedTuple, Protocol
 
 from goq import limits
 from goq.errors import InvalidInput
-from goq.frame.hashing import key_hash
+from goq.frame.hashes import key_hash
 from goq.frame.header import Attribute
 from goq.frame.match import has_dedup_id, has_key, rows_with_header
 from goq.frame.view import FrameView
-from goq.storage.key_index.file import Table
+from goq.storage.key_index.file import KeyTable
 from goq.storage.key_index.index import KeyIndex
 from goq.storage.key_index.lookup import Lookup, Pause
 from goq.storage.log.reader import LogReader
@@ -116,10 +116,10 @@ class KeySource:
         self._wanted = wanted
         self._view: FrameView | None = None
         if wanted.key is not None:
-            table, hashed = Table.KEYS, key_hash(wanted.key)
+            table, hashed = KeyTable.KEYS, key_hash(wanted.key)
         else:
             assert wanted.dedup_id is not None
-            table, hashed = Table.DEDUP_IDS, int.from_bytes(wanted.dedup_id[:8], "little")
+            table, hashed = KeyTable.DEDUP_IDS, int.from_bytes(wanted.dedup_id[:8], "little")
         lookup = Lookup(table, hashed, start, end, wanted.from_us, wanted.to_us)
         self._candidates = index.offsets(lookup, pause)
 

@@ -18,12 +18,12 @@ from goq.frame.encoder import (
     NO_PRODUCER,
     LeftOut,
     ProducerMark,
-    columns_of,
+    columns_from_messages,
     encode_frame,
     encode_value,
     named_producer,
 )
-from goq.frame.hashing import dedup_partition_of, partition_of
+from goq.frame.hashes import dedup_partition_of, partition_of
 from goq.frame.header import Attribute
 from goq.frame.view import FrameView
 from goq.model import Message
@@ -121,7 +121,7 @@ class TopicPublisher:
         first = messages[0]
         if len(messages) == 1 and first.value is not None and first == Message(first.value):
             return FrameView.parse(encode_value(first.value, producer))
-        columns = columns_of(messages, default_lane=self.settings.default_lane)
+        columns = columns_from_messages(messages, default_lane=self.settings.default_lane)
         return FrameView.parse(encode_frame(columns, producer=producer))
 
     async def publish_frames(

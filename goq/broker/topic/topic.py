@@ -38,7 +38,7 @@ from goq.config.topic import Ordering, TopicSettings
 from goq.delivery.settlement import Settlement
 from goq.errors import GoqError, NotLeader
 from goq.model import Receipt
-from goq.storage.damage import Damage
+from goq.storage.scanner import Damage
 
 _log = logging.getLogger("goq.broker")
 _REOPEN_DELAY_S = 1.0

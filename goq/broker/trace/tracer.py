@@ -129,7 +129,7 @@ class Tracing:
             return Traced(message_id, state, None, None, None, False, None, timeline)
         header, index = view.header, offset - view.header.base_offset
         producer = producer_name(partition, header, source.events.reader)
-        if view.gone is not None and view.gone.has(index):
+        if view.removed_rows is not None and view.removed_rows.has(index):
             time_us = None if _may_be_joined(view) else header.append_time_us
             published = None if time_us is None else PublishRecord(offset, time_us)
             timeline = timeline_of(logs, offset, published)

@@ -15,7 +15,7 @@ from goq.delivery.dedup.producer_table import ProducerTable
 from goq.delivery.events.event import SnapshotProducers
 from goq.errors import InvalidFrame, NotLeader, PartitionOffline, Unavailable
 from goq.frame.encoder import LeftOut
-from goq.frame.validate import check_body_crc
+from goq.frame.validation import check_body_crc
 from goq.frame.view import FrameView
 
 PUBLISH, PRODUCERS = "/cluster/publish", "/cluster/producers"

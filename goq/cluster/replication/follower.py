@@ -16,11 +16,10 @@ from goq.broker.partition.loader import PartitionLogs
 from goq.cluster.replication.progress import LogOffsets
 from goq.cluster.replication.protocol import LogUpdate, PartitionKey, PartitionUpdate, Position
 from goq.errors import InvalidFrame
-from goq.frame.validate import check_body_crc
+from goq.frame.validation import check_body_crc
 from goq.frame.view import FrameView
 from goq.storage.log.leader_epochs import epoch_end, last_epoch
-from goq.storage.log.log import Log
-from goq.storage.log.replica import store
+from goq.storage.log.log import Log, append_replicated
 from goq.storage.log.segment import Segment
 
 Reopen = Callable[[Log, int], Log]
@@ -146,7 +145,7 @@ class FollowerReplica:
                 self._epochs[which] = last_epoch(log.reader, log.end_offset)
                 if log.end_offset < first:
                     return
-            sealed = store(log, views, news.segment_base)
+            sealed = append_replicated(log, views, news.segment_base)
             if sealed is not None:
                 self.sealed.append(SealedSegment(which, sealed))
             self._epochs[which] = views[-1].header.leader_epoch

@@ -16,7 +16,7 @@ from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.segment_manifest import LOGS, SegmentManifest
 from goq.errors import GoqError
 from goq.storage.log.segment import Segment
-from goq.storage.repair import look_through
+from goq.storage.repair import scan_segment
 
 _log = logging.getLogger("goq.cluster")
 _PAUSE_S_MIN = 1.0
@@ -87,7 +87,7 @@ class FollowerRetention:
         key = self._following.key
         if self._custody.archives(key):
             log = self._following.logs[which]
-            await self._in_thread(partial(look_through, log, segment))
+            await self._in_thread(partial(scan_segment, log, segment))
             if self._may_be_repaired(key, surplus):
                 raise _NeedsRepair
 

@@ -16,7 +16,7 @@ from goq.cluster.replication.protocol import LogUpdate, PartitionKey, PartitionU
 from goq.errors import NotEnoughReplicas, NotLeader
 from goq.storage.log.leader_epochs import epoch_end
 from goq.storage.log.log import Log
-from goq.storage.log.reader import number_of
+from goq.storage.log.reader import segment_number
 
 
 class _LogQuorum:
@@ -217,9 +217,9 @@ class LeaderReplica:
         if position.leader_epoch != self.leader_epoch:
             refusal = f"the leader epoch is {self.leader_epoch}, not {position.leader_epoch}"
             return FramedUpdate(refusal_of(position.key, refusal), [])
-        log, rewrites = self.logs.messages, self.logs.messages.rewritten.number
+        log, rewrites = self.logs.messages, self.logs.messages.rewrites.number
         start = log.start_offset
-        if start < position.ends.messages < log.rewritten.reach_since(position.rewrites):
+        if start < position.ends.messages < log.rewrites.end_offset_since(position.rewrites):
             begin = LogUpdate(start, start, 0, rewrites=rewrites, begins_anew=True)
             head = PartitionUpdate(position.key, self.leader_epoch, LogOffsets(0, 0), begin, None)
             return FramedUpdate(head, [])
@@ -265,7 +265,7 @@ def _read_log_update(
     if end >= own_end:
         return _FramedLogUpdate(LogUpdate(start, start, 0), [], end)
     segments = log.segments
-    segment = segments[number_of(segments, end)]
+    segment = segments[segment_number(segments, end)]
     reading = log.reader.read(end, min(own_end, segment.end_offset), bytes_max=bytes_max)
     buffers: list[memoryview] = []
     for view in reading.frames:

@@ -23,10 +23,10 @@ from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.repair.protocol import ReplicaLogs
 from goq.config.topic import TopicSettings
 from goq.errors import GoqError, NotLeader, PartitionOffline, StorageFailed
-from goq.storage.damage import Damage
 from goq.storage.disk import Disk
 from goq.storage.log.log import Log
 from goq.storage.repair import Gap
+from goq.storage.scanner import Damage
 
 _log = logging.getLogger("goq.cluster")
 _TRY_AGAIN_S = 1.0

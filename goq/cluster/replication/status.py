@@ -12,7 +12,7 @@ from goq.cluster.replication.replica import Replica
 from goq.errors import InvalidFrame
 from goq.storage.disk import Disk
 from goq.storage.log.segment import list_segments
-from goq.storage.scanner import FramePlace, Scan
+from goq.storage.scanner import ScannedFrame, Scanner
 
 
 class FollowerReport(msgspec.Struct, frozen=True, array_like=True):
@@ -96,9 +96,9 @@ def stored_report(disk: Disk, directory: Path, topic: str, number: int) -> Repli
         return None
     newest = segments[-1]
     end = newest.base_offset
-    scan = Scan(disk, newest.path, newest.size_bytes)
+    scan = Scanner(disk, newest.path, newest.size_bytes)
     for place in scan.frames(0, newest.base_offset):
-        if isinstance(place, FramePlace):
+        if isinstance(place, ScannedFrame):
             end = place.view.header.end_offset
     return ReplicaReport(topic, number, False, segments[0].base_offset, end)
 

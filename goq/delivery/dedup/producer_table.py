@@ -55,7 +55,7 @@ class ProducerTable:
         Raises ``ProducerFenced`` for an epoch that was left behind and ``OutOfOrderSequence`` for a
         batch that neither follows the last one nor is remembered.
         """
-        producer_id = header.numbered_by
+        producer_id = header.sequenced_producer_id
         known = self._producers.get(producer_id) if producer_id else None
         if known is None or header.producer_epoch > known.epoch:
             return None
@@ -97,7 +97,7 @@ class ProducerTable:
 
     def add(self, header: FrameHeader, offset: int, time_us: int) -> None:
         """Remember a batch that was appended at ``offset``."""
-        if header.numbered_by:
+        if header.sequenced_producer_id:
             batch = ProducerBatch(
                 header.first_sequence, header.producer_count, offset, time_us, header.left_out
             )

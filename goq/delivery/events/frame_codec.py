@@ -22,7 +22,7 @@ from goq.delivery.events.event import (
     encode_events,
 )
 from goq.errors import InvalidFrame
-from goq.frame.encoder import seal
+from goq.frame.encoder import assemble_frame
 from goq.frame.header import Attribute, padding_bytes
 from goq.frame.view import FrameView
 
@@ -49,7 +49,7 @@ def encode_event_frame(events: Sequence[AnyEvent]) -> FrameView:
     """Return a frame of events, ready to be appended."""
     data = encode_events(events)
     parts = [len(data).to_bytes(_LENGTH_BYTES, "little"), data, bytes(padding_bytes(len(data)))]
-    return FrameView.parse(seal(parts, count=len(events), attributes=Attribute.EVENTS))
+    return FrameView.parse(assemble_frame(parts, count=len(events), attributes=Attribute.EVENTS))
 
 
 def snapshot_frames(events: Sequence[AnyEvent]) -> Iterator[FrameView]:

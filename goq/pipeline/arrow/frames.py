@@ -19,7 +19,7 @@ from goq import limits
 from goq.config.topic import TopicSettings
 from goq.errors import InvalidInput
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
-from goq.frame.hashing import partition_of
+from goq.frame.hashes import partition_of
 from goq.model import Header
 from goq.pipeline.arrow.schema import TIMESTAMP
 

@@ -49,7 +49,7 @@ def messages_batch(
         "producer": _producers(frames, counts),
     }
     batch = pa.RecordBatch.from_arrays([columns[name] for name in MESSAGES.names], schema=MESSAGES)
-    if all(view.gone is None for view in frames):
+    if all(view.removed_rows is None for view in frames):
         return batch
     kept = [np.array(view.kept(0, view.header.message_count), np.bool_) for view in frames]
     return batch.filter(pa.array(_joined(kept, np.bool_)))

@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from goq.errors import CorruptData
-from goq.storage.archive.file import PART_SUFFIX, SUFFIX, Footer, read_footer
+from goq.storage.archive.file import PART_SUFFIX, SUFFIX, Footer, check_archive, read_footer
 from goq.storage.disk import Disk
-from goq.storage.node_db import ArchiveRow
+from goq.storage.node_db import FILE_NAME, ArchiveRow, NodeDb
 
 LOG_NAMES = ("messages", "events")
 ArchiveKey = tuple[str, int, str, int]
@@ -17,7 +17,9 @@ ArchiveKey = tuple[str, int, str, int]
 _log = logging.getLogger("goq.storage")
 
 
-def row_of(partition: tuple[str, int], log: str, footer: Footer, archived_bytes: int) -> ArchiveRow:
+def archive_row(
+    partition: tuple[str, int], log: str, footer: Footer, archived_bytes: int
+) -> ArchiveRow:
     """Return the row of a file from what it says of itself; ``partition`` is topic and number."""
     return ArchiveRow(
         *partition,
@@ -33,7 +35,7 @@ def row_of(partition: tuple[str, int], log: str, footer: Footer, archived_bytes:
     )
 
 
-def unlisted(
+def find_unlisted(
     disk: Disk, root: Path, topics: Collection[str], known: Mapping[ArchiveKey, ArchiveRow]
 ) -> Iterator[ArchiveRow]:
     """Yield the rows that ``known`` lacks, and remove files that were never finished.
@@ -67,6 +69,66 @@ def _unlisted(
             if row is not None and row.archived_bytes == size_bytes:
                 continue
             try:
-                yield row_of(partition, log, read_footer(disk, path), size_bytes)
+                yield archive_row(partition, log, read_footer(disk, path), size_bytes)
             except CorruptData as error:
                 _log.warning("%s", error.detail)
+
+
+ARCHIVE_DIR = "archive"
+_DEPTH = 3  # topic, partition, log
+
+
+def verify_archive(disk: Disk, data_dir: Path) -> list[str]:
+    """Decompress every archived segment and compare its CRC; return what is wrong.
+
+    Also what ``node.db`` lists and is not there. Nothing is changed, and a node may be running.
+    """
+    rows, root = _listed_rows(data_dir), data_dir / ARCHIVE_DIR
+    problems: list[str] = []
+    found: set[Path] = set()
+    for path in _archive_files(disk, root, _DEPTH):
+        found.add(path)
+        try:
+            check_archive(disk, path)
+        except CorruptData as error:
+            problems.append(error.detail)
+        except FileNotFoundError:
+            found.remove(path)  # deleted with its topic, unless it is listed still
+    paths = {row: _archive_path(root, row) for row in rows}
+    missing = [row for row in rows if paths[row] not in found]
+    still = set(_listed_rows(data_dir)) if missing else set()
+    problems += [
+        f"{paths[row]} is missing; node.db lists it: messages {row.base_offset} to"
+        f" {row.end_offset - 1}"
+        for row in missing
+        if row in still
+    ]
+    return problems
+
+
+def _archive_files(disk: Disk, directory: Path, depth: int) -> Iterator[Path]:
+    try:
+        names = disk.names(directory)
+    except NotADirectoryError:
+        return
+    for name in names:
+        if depth:
+            yield from _archive_files(disk, directory / name, depth - 1)
+        elif name.endswith(SUFFIX):
+            yield directory / name
+
+
+def _archive_path(root: Path, row: ArchiveRow) -> Path:
+    directory = root / row.topic / str(row.partition) / row.log
+    return directory / f"{row.base_offset:020d}{SUFFIX}"
+
+
+def _listed_rows(data_dir: Path) -> list[ArchiveRow]:
+    if not (data_dir / FILE_NAME).exists():
+        return []
+    db = NodeDb(data_dir, read_only=True)
+    try:
+        deleting = {topic.name for topic in db.topics() if topic.deleting}
+        return [row for row in db.archived() if row.topic not in deleting]
+    finally:
+        db.close()

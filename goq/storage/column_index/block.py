@@ -38,7 +38,7 @@ from crc32c import crc32c
 
 from goq.frame.header import HEADER_BYTES as FRAME_HEADER_BYTES
 from goq.frame.header import padding_bytes
-from goq.storage.column_index.rows import ColumnsBuilder, DedupRows, Rows, expand_runs
+from goq.storage.column_index.rows import ColumnRows, ColumnsBuilder, DedupIdRows, expand_runs
 
 MAGIC: Final = b"goc\x01"
 HEADER_BYTES: Final = 104
@@ -47,7 +47,7 @@ _CRC = struct.Struct("<I")
 _LANES, _TENANTS, _DUE = 1, 2, 4
 
 
-class Place(NamedTuple):
+class SegmentPosition(NamedTuple):
     """Between two frames of a segment: a byte, and the offset of the message there."""
 
     position: int
@@ -69,19 +69,19 @@ def last_frame(position: int, frame: bytes | memoryview) -> LastFrame:
     return LastFrame(position, bytes(frame[FRAME_HEADER_BYTES - 8 : FRAME_HEADER_BYTES]))
 
 
-class Stretch(NamedTuple):
+class BlockRange(NamedTuple):
     """Frames that follow each other in a segment."""
 
-    start: Place
-    end: Place
+    start: SegmentPosition
+    end: SegmentPosition
     last: LastFrame
 
 
-class Block(NamedTuple):
+class ColumnBlock(NamedTuple):
     """What a block's header says, and where in the file it lies: -1 for one that is not there."""
 
     present: int
-    stretch: Stretch
+    stretch: BlockRange
     due_min_ms: int
     due_max_ms: int
     rows: int
@@ -113,7 +113,7 @@ class Block(NamedTuple):
         return self.due_min_ms <= due_ms[1] and due_ms[0] <= self.due_max_ms
 
 
-def pack(builder: ColumnsBuilder, stretch: Stretch) -> tuple[Block, bytes]:
+def pack_block(builder: ColumnsBuilder, stretch: BlockRange) -> tuple[ColumnBlock, bytes]:
     """Return a block of what was gathered, and its bytes."""
     rows, dedup = builder.rows(), builder.dedup_rows()
     names = [name.encode() for name in builder.names]
@@ -133,7 +133,7 @@ def pack(builder: ColumnsBuilder, stretch: Stretch) -> tuple[Block, bytes]:
     ]
     body = b"".join(section + bytes(padding_bytes(len(section))) for section in sections)
     due_min_ms, due_max_ms = builder.due_ms or (0, 0)
-    block = Block(
+    block = ColumnBlock(
         present=present,
         stretch=stretch,
         due_min_ms=due_min_ms,
@@ -149,29 +149,31 @@ def pack(builder: ColumnsBuilder, stretch: Stretch) -> tuple[Block, bytes]:
     return block, _pack_header(block) + body
 
 
-def _pack_header(block: Block) -> bytes:
+def _pack_header(block: ColumnBlock) -> bytes:
     start, end, last = block.stretch
     fixed = _FIELDS.pack(MAGIC, block.present, *start, *end, *last, *block[2:11])
     return fixed + _CRC.pack(crc32c(fixed))
 
 
-def unpack_header(data: bytes | memoryview, file_position: int) -> Block | None:
+def unpack_header(data: bytes | memoryview, file_position: int) -> ColumnBlock | None:
     """Return the block whose header is ``data``, None if a byte of it is not as it was written."""
     data = bytes(data)
     fixed = data[: _FIELDS.size]
     if data[:4] != MAGIC or data[_FIELDS.size :] != _CRC.pack(crc32c(fixed)):
         return None
     fields = _FIELDS.unpack(fixed)
-    stretch = Stretch(Place(*fields[2:4]), Place(*fields[4:6]), LastFrame(*fields[6:8]))
-    return Block(fields[1], stretch, *fields[8:])._replace(file_position=file_position)
+    stretch = BlockRange(
+        SegmentPosition(*fields[2:4]), SegmentPosition(*fields[4:6]), LastFrame(*fields[6:8])
+    )
+    return ColumnBlock(fields[1], stretch, *fields[8:])._replace(file_position=file_position)
 
 
-def is_body_of(block: Block, body: memoryview) -> bool:
+def is_body_of(block: ColumnBlock, body: memoryview) -> bool:
     """Whether every byte of a body is as it was written."""
     return len(body) == block.body_bytes and crc32c(body) == block.body_crc32c
 
 
-def unpack_rows(block: Block, body: memoryview) -> Rows:
+def unpack_rows(block: ColumnBlock, body: memoryview) -> ColumnRows:
     """Return the rows in a sound body, most of them where they lie."""
     take = _sections(block, body)
     starts, counts = next(take).view(np.int64), next(take).view(np.int64)
@@ -181,7 +183,7 @@ def unpack_rows(block: Block, body: memoryview) -> Rows:
     tenants = next(take).view(np.int32)
     ends, names = next(take).view(np.int32).tolist(), next(take).tobytes()
     lanes = next(take).view(np.int16)
-    return Rows(
+    return ColumnRows(
         expand_runs(starts, counts),
         lanes if block.present & _LANES else np.full(block.rows, -1, np.int16),
         tenants if block.present & _TENANTS else np.full(block.rows, -1, np.int32),
@@ -190,17 +192,17 @@ def unpack_rows(block: Block, body: memoryview) -> Rows:
     )
 
 
-def unpack_dedup_rows(block: Block, body: memoryview) -> DedupRows:
+def unpack_dedup_rows(block: ColumnBlock, body: memoryview) -> DedupIdRows:
     """Return the dedup ids in a sound body."""
     take = _sections(block, body)
     for _ in range(3):
         next(take)
     starts, counts = next(take).view(np.int64), next(take).view(np.int64)
     ids = next(take).view(np.uint64).reshape(block.dedup_rows, 2)
-    return DedupRows(expand_runs(starts, counts), ids)
+    return DedupIdRows(expand_runs(starts, counts), ids)
 
 
-def _sections(block: Block, body: memoryview) -> Iterator[npt.NDArray[np.uint8]]:
+def _sections(block: ColumnBlock, body: memoryview) -> Iterator[npt.NDArray[np.uint8]]:
     """Yield the sections of a body in order."""
     data, position = np.frombuffer(body, np.uint8), 0
     for size_bytes in (

@@ -13,11 +13,11 @@ from goq.frame.encoder import NO_TENANT
 from goq.frame.header import Attribute
 from goq.frame.view import FrameView
 from goq.storage.column_index.rows import (
+    ColumnRows,
     ColumnsBuilder,
-    DedupRows,
+    DedupIdRows,
     FrameRows,
     Int64s,
-    Rows,
     expand_runs,
 )
 
@@ -25,7 +25,7 @@ ROW_ATTRIBUTES = Attribute.LANE | Attribute.TENANT | Attribute.DELIVER_AT
 COLUMN_ATTRIBUTES = ROW_ATTRIBUTES | Attribute.DEDUP_ID
 
 
-def rows_of(view: FrameView) -> Rows | None:
+def rows_of(view: FrameView) -> ColumnRows | None:
     """Return the rows of a frame as it was stamped, None for one that has none.
 
     What is gone has no row.
@@ -34,7 +34,7 @@ def rows_of(view: FrameView) -> Rows | None:
     return _rows([view]) if view.header.attributes & ROW_ATTRIBUTES else None
 
 
-def dedup_rows_of(view: FrameView) -> DedupRows | None:
+def dedup_rows_of(view: FrameView) -> DedupIdRows | None:
     """Return the dedup ids of a frame as it was stamped, None where it has none."""
     return _dedup_rows([view]) if view.header.attributes & Attribute.DEDUP_ID else None
 
@@ -59,7 +59,7 @@ def read_frames(views: Sequence[FrameView]) -> FrameRows:
     )
 
 
-def _rows(views: Sequence[FrameView]) -> Rows | None:
+def _rows(views: Sequence[FrameView]) -> ColumnRows | None:
     headers = [view.header for view in views]
     counts = np.array([header.message_count for header in headers])
     lanes = _column(views, Attribute.LANE, b"\0").astype(np.int16)
@@ -72,12 +72,12 @@ def _rows(views: Sequence[FrameView]) -> Rows | None:
     deliver_at_ms = np.where(deliver_at_ms > np.repeat(append_ms, counts), deliver_at_ms, 0)
     bases = np.array([header.base_offset for header in headers])
     tenants, names = _tenants(views, counts)
-    rows = Rows(expand_runs(bases, counts), lanes, tenants, deliver_at_ms, names)
-    if not any(header.attributes & Attribute.GONE for header in headers):
+    rows = ColumnRows(expand_runs(bases, counts), lanes, tenants, deliver_at_ms, names)
+    if not any(header.attributes & Attribute.REMOVED for header in headers):
         return rows
     masks = [
-        np.ones(view.header.message_count, np.bool_) if view.gone is None else ~view.gone.mask
-        for view in views
+        np.ones(view.header.message_count, np.bool_) if removed is None else ~removed.mask
+        for view, removed in ((view, view.removed_rows) for view in views)
     ]
     rows = rows.select(np.concatenate(masks))
     return rows if len(rows.offsets) else None
@@ -118,11 +118,11 @@ def _tenants(views: Sequence[FrameView], counts: Int64s) -> tuple[npt.NDArray[np
     return np.array(places, np.int32)[numbers], list(place)
 
 
-def _dedup_rows(views: Sequence[FrameView]) -> DedupRows | None:
+def _dedup_rows(views: Sequence[FrameView]) -> DedupIdRows | None:
     counts = np.array([view.header.message_count for view in views])
     bases = np.array([view.header.base_offset for view in views])
     ids = _column(views, Attribute.DEDUP_ID, b"").view(np.uint64).reshape(-1, 2)
     given = ids.any(axis=1)
     if not given.any():
         return None
-    return DedupRows(expand_runs(bases, counts)[given], ids[given])
+    return DedupIdRows(expand_runs(bases, counts)[given], ids[given])

@@ -13,9 +13,9 @@ from goq.frame.header import HEADER_BYTES as FRAME_HEADER_BYTES
 from goq.storage.column_index.block import (
     HEADER_BYTES,
     NO_FRAME,
-    Block,
+    ColumnBlock,
     LastFrame,
-    Place,
+    SegmentPosition,
     is_body_of,
     last_frame,
     unpack_header,
@@ -34,12 +34,12 @@ class ColumnFile:
         self._path = segment_path.with_suffix(SUFFIX)
         self._is_removed = False
 
-    def blocks(self, start: Place, size_bytes: int) -> list[Block]:
+    def blocks(self, start: SegmentPosition, size_bytes: int) -> list[ColumnBlock]:
         """Return the blocks from the file's beginning that speak of the segment as it is.
 
         Their bodies are not read.
         """
-        found: list[Block] = []
+        found: list[ColumnBlock] = []
         try:
             file_bytes = self._disk.size(self._path)
             while (block := self._next(found, start)) is not None:
@@ -52,7 +52,7 @@ class ColumnFile:
             found.pop()
         return found
 
-    def _next(self, found: list[Block], start: Place) -> Block | None:
+    def _next(self, found: list[ColumnBlock], start: SegmentPosition) -> ColumnBlock | None:
         position, place = (found[-1].file_end, found[-1].stretch.end) if found else (0, start)
         block = unpack_header(self._disk.read(self._path, position, HEADER_BYTES), position)
         follows = block is not None and block.stretch.start == place
@@ -68,7 +68,7 @@ class ColumnFile:
             return False
         return last_frame(last.position, header) == last
 
-    def body(self, block: Block) -> memoryview | None:
+    def body(self, block: ColumnBlock) -> memoryview | None:
         """Return a block's body, None where the file does not have it as it was written."""
         if block.file_position < 0:
             return None
@@ -79,7 +79,7 @@ class ColumnFile:
             return None
         return body if is_body_of(block, body) else None
 
-    def write(self, block: Block, data: bytes, position: int) -> Block:
+    def write(self, block: ColumnBlock, data: bytes, position: int) -> ColumnBlock:
         """Let the file have a block at ``position`` and end there; say whether it has."""
         try:
             is_written = self._write(data, position)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 Int64s = npt.NDArray[np.int64]
 
 
-class Rows(NamedTuple):
+class ColumnRows(NamedTuple):
     """Messages of frames that have lanes, tenants or times of delivery: parallel, read-only.
 
     ``offsets`` rise. ``lanes`` is -1 where the frame names none. ``tenants`` are numbers of
@@ -31,18 +31,18 @@ class Rows(NamedTuple):
     deliver_at_ms: Int64s
     tenant_names: list[str]
 
-    def within(self, start: int, end: int) -> Rows:
+    def within(self, start: int, end: int) -> ColumnRows:
         """Return the rows with offsets from ``start`` up to ``end``."""
         return self.select(slice(*np.searchsorted(self.offsets, (start, end))))
 
-    def due_within(self, low_ms: int, high_ms: int) -> Rows:
+    def due_within(self, low_ms: int, high_ms: int) -> ColumnRows:
         """Return the rows of messages that were delayed to a time between two, both included."""
         due_ms = self.deliver_at_ms
         return self.select((due_ms >= low_ms) & (due_ms <= high_ms) & (due_ms > 0))
 
-    def select(self, which: slice | npt.NDArray[np.bool_]) -> Rows:
+    def select(self, which: slice | npt.NDArray[np.bool_]) -> ColumnRows:
         """Return some of the rows, with all the names."""
-        return Rows(
+        return ColumnRows(
             self.offsets[which],
             self.lanes[which],
             self.tenants[which],
@@ -51,19 +51,19 @@ class Rows(NamedTuple):
         )
 
 
-class DedupRows(NamedTuple):
+class DedupIdRows(NamedTuple):
     """Messages that have a dedup id: its 16 bytes as two little-endian words, never both 0."""
 
     offsets: Int64s
     ids: npt.NDArray[np.uint64]
 
-    def within(self, start: int, end: int) -> DedupRows:
+    def within(self, start: int, end: int) -> DedupIdRows:
         """Return the rows with offsets from ``start`` up to ``end``."""
         which = slice(*np.searchsorted(self.offsets, (start, end)))
-        return DedupRows(self.offsets[which], self.ids[which])
+        return DedupIdRows(self.offsets[which], self.ids[which])
 
 
-FrameRows = tuple[Rows | None, DedupRows | None]
+FrameRows = tuple[ColumnRows | None, DedupIdRows | None]
 
 
 class OffsetRuns:
@@ -118,7 +118,7 @@ class ColumnsBuilder:
         runs = len(self.runs.starts) + len(self.dedup_runs.starts)
         return 14 * self.count + len(self._ids) + self._names_bytes + 16 * runs
 
-    def add(self, rows: Rows | None, dedup: DedupRows | None) -> None:
+    def add(self, rows: ColumnRows | None, dedup: DedupIdRows | None) -> None:
         """Add what lies behind everything there."""
         if rows is not None:
             self._add_rows(rows)
@@ -127,7 +127,7 @@ class ColumnsBuilder:
             self._ids += dedup.ids.tobytes()
             self.dedup_count += len(dedup.offsets)
 
-    def _add_rows(self, rows: Rows) -> None:
+    def _add_rows(self, rows: ColumnRows) -> None:
         self.runs.add(rows.offsets)
         self.count += len(rows.offsets)
         self._lanes += rows.lanes.tobytes()
@@ -150,9 +150,9 @@ class ColumnsBuilder:
                 self._names_bytes += 4 + len(name.encode())
         return np.array([*(self.names[name] for name in names), -1], np.int32)[tenants]
 
-    def rows(self) -> Rows:
+    def rows(self) -> ColumnRows:
         """Return a copy of the rows, safe from what is added later."""
-        return Rows(
+        return ColumnRows(
             expand_runs(_int64s(self.runs.starts), _int64s(self.runs.counts)),
             np.frombuffer(bytes(self._lanes), np.int16),
             np.frombuffer(bytes(self._tenants), np.int32),
@@ -160,9 +160,9 @@ class ColumnsBuilder:
             list(self.names),
         )
 
-    def dedup_rows(self) -> DedupRows:
+    def dedup_rows(self) -> DedupIdRows:
         """Return a copy of the dedup ids."""
-        return DedupRows(
+        return DedupIdRows(
             expand_runs(_int64s(self.dedup_runs.starts), _int64s(self.dedup_runs.counts)),
             np.frombuffer(bytes(self._ids), np.uint64).reshape(self.dedup_count, 2),
         )

@@ -27,14 +27,14 @@ from goq.storage.disk import Disk
 from goq.storage.log.reader import LogReader
 from goq.storage.log.segment import Segment
 
-PROGRESS_NAME = "compacted"
+CHECKPOINT_NAME = "compacted"
 _PROGRESS = struct.Struct("<2q")
 _CRC = struct.Struct("<I")
 _HASH_BYTES = 16
 _READ_MESSAGES = 20_000
 
 
-class NewestKeys:
+class OffsetMap:
     """The newest offset of each key from ``start`` up to ``end``, of at most ``keys_max`` keys.
 
     Keys are known by a hash of 128 bits under ``secret``, so that nobody can choose two that are
@@ -82,8 +82,8 @@ class NewestKeys:
         return True
 
 
-def read_newest(
-    reader: LogReader, newest: NewestKeys, end_offset: int, pause: Callable[[], None]
+def build_offset_map(
+    reader: LogReader, newest: OffsetMap, end_offset: int, pause: Callable[[], None]
 ) -> None:
     """Let a map have the keys up to ``end_offset``, or as many as it takes; blocks on the disk.
 
@@ -101,40 +101,40 @@ def read_newest(
         newest.end = max(newest.end, reading.next_offset)
 
 
-class Verdict(NamedTuple):
-    """What becomes of the messages of one frame."""
+class Removal(NamedTuple):
+    """The rows that a pass removes from one frame."""
 
-    gone: Sequence[int]
-    """The rows that are gone afterwards, rising."""
-    newly: int
-    """How many of them were there until now."""
+    removed: Sequence[int]
+    """All rows removed afterwards, in rising order."""
+    removed_count: int
+    """The number of rows that this pass removes."""
     tombstones: int
-    """How many tombstones stay, of those that a pass may judge."""
+    """The number of tombstones that stay, of those within reach of the offset map."""
 
 
-def judge(view: FrameView, newest: NewestKeys, tombstones_until_us: int) -> Verdict:
+def plan_removal(view: FrameView, newest: OffsetMap, tombstones_until_us: int) -> Removal:
     """Return which messages of a frame go, as far as the map reaches.
 
     Tombstones go that were appended at or before ``tombstones_until_us``.
     """
     header = view.header
     count = header.message_count
-    before = [] if view.gone is None else view.gone.rows(0, count)
+    before = [] if view.removed_rows is None else view.removed_rows.rows(0, count)
     judged = min(count, newest.end - header.base_offset)
     if judged <= 0 or not header.attributes & Attribute.KEYS or len(before) == count:
-        return Verdict(before, 0, 0)
-    was_gone = set(before)
+        return Removal(before, 0, 0)
+    was_removed = set(before)
     is_over = header.append_time_us <= tombstones_until_us
     nulls = _null_values(view, judged)
-    gone, tombstones = list(before), 0
+    removed, tombstones = list(before), 0
     for row, key in enumerate(view.keys(0, judged)):
-        if key is None or row in was_gone:
+        if key is None or row in was_removed:
             continue
         if newest.is_superseded(key, header.base_offset + row) or (is_over and row in nulls):
-            gone.append(row)
+            removed.append(row)
         elif row in nulls:
             tombstones += 1
-    return Verdict(sorted(gone), len(gone) - len(before), tombstones)
+    return Removal(sorted(removed), len(removed) - len(before), tombstones)
 
 
 def _null_values(view: FrameView, count: int) -> set[int]:
@@ -144,14 +144,14 @@ def _null_values(view: FrameView, count: int) -> set[int]:
     return {row for row in range(count) if not validity[row >> 3] >> (row & 7) & 1}
 
 
-class Progress(NamedTuple):
+class CleanerCheckpoint(NamedTuple):
     """How far a log is compacted, and when the oldest tombstone there was appended, 0 for none."""
 
     compacted_to: int = 0
     tombstone_us: int = 0
 
 
-def dirty_bytes(segments: Sequence[Segment], progress: Progress) -> tuple[int, int]:
+def dirty_bytes(segments: Sequence[Segment], progress: CleanerCheckpoint) -> tuple[int, int]:
     """Return how many bytes of the sealed segments no pass has seen, and how many they have."""
     dirty = total = 0
     for segment in segments[:-1]:
@@ -162,8 +162,8 @@ def dirty_bytes(segments: Sequence[Segment], progress: Progress) -> tuple[int, i
     return dirty, total
 
 
-def is_due(
-    segments: Sequence[Segment], progress: Progress, tombstone_age_us: int, now_us: int
+def is_cleaning_due(
+    segments: Sequence[Segment], progress: CleanerCheckpoint, tombstone_age_us: int, now_us: int
 ) -> bool:
     """Whether it is time for a pass: half is unseen, or a tombstone's time is over."""
     dirty, total = dirty_bytes(segments, progress)
@@ -173,28 +173,28 @@ def is_due(
     return due_us is not None and due_us <= now_us
 
 
-def tombstones_due_us(progress: Progress, tombstone_age_us: int) -> int | None:
+def tombstones_due_us(progress: CleanerCheckpoint, tombstone_age_us: int) -> int | None:
     """Return when the first tombstone may go, None where there is none."""
     return progress.tombstone_us + tombstone_age_us if progress.tombstone_us else None
 
 
-def read_progress(disk: Disk, directory: Path) -> Progress:
+def read_checkpoint(disk: Disk, directory: Path) -> CleanerCheckpoint:
     """Return how far a log's folder says that it is compacted; not at all where it does not say."""
     try:
-        data = bytes(disk.read(directory / PROGRESS_NAME, 0, _PROGRESS.size + _CRC.size))
+        data = bytes(disk.read(directory / CHECKPOINT_NAME, 0, _PROGRESS.size + _CRC.size))
     except OSError:
-        return Progress()
+        return CleanerCheckpoint()
     if len(data) < _PROGRESS.size + _CRC.size:
-        return Progress()
+        return CleanerCheckpoint()
     if _CRC.unpack_from(data, _PROGRESS.size)[0] != crc32c(data[: _PROGRESS.size]):
-        return Progress()
-    return Progress(*_PROGRESS.unpack_from(data))
+        return CleanerCheckpoint()
+    return CleanerCheckpoint(*_PROGRESS.unpack_from(data))
 
 
-def write_progress(disk: Disk, directory: Path, progress: Progress) -> None:
+def write_checkpoint(disk: Disk, directory: Path, progress: CleanerCheckpoint) -> None:
     """Remember how far a log is compacted; losing it costs the time of a pass."""
     data = _PROGRESS.pack(*progress)
     try:
-        disk.replace(directory / PROGRESS_NAME, data + _CRC.pack(crc32c(data)))
+        disk.replace(directory / CHECKPOINT_NAME, data + _CRC.pack(crc32c(data)))
     except OSError:
         return

@@ -1,4 +1,4 @@
-"""Writing a sealed segment anew without the messages that are gone.
+"""Writing a sealed segment anew without the messages that are removed.
 
 Two readings: the first finds out what goes and which frames must stay for their producers, the
 second writes. Offsets and their order stay; a frame that loses nothing stays byte for byte, and so
@@ -20,67 +20,67 @@ import numpy as np
 
 from goq import limits
 from goq.errors import CorruptData
-from goq.frame.compacted_rows import compacted, emptied, gone_run
 from goq.frame.header import Attribute, FrameHeader
+from goq.frame.slice import remove_all_rows, remove_rows, removed_run
 from goq.frame.view import FrameView
-from goq.storage.compaction.cleaner import NewestKeys, judge
+from goq.storage.compaction.cleaner import OffsetMap, plan_removal
 from goq.storage.disk import Disk, File
 from goq.storage.log.segment import Segment
 from goq.storage.log.sparse_index import TIME_US_MAX, TIME_US_MIN, IndexEntry, SparseIndex
-from goq.storage.scanner import BadRegion, Scan
+from goq.storage.scanner import BadRegion, Scanner
 
 _WRITE_BYTES = limits.MIB
 _NO_TIMES = (TIME_US_MAX, TIME_US_MIN)  # of an entry behind which no frame was added
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class CleanerParameters:
     """What a pass goes by.
 
     Times are microseconds: tombstones go that were appended at or before ``tombstones_until_us``,
-    dedup ids of what is gone stay with frames appended after ``dedup_after_us``. ``pause`` is
+    dedup ids of what is removed stay with frames appended after ``dedup_after_us``. ``pause`` is
     called between a frame and the next, and may end the pass by raising.
     """
 
-    newest: NewestKeys
+    newest: OffsetMap
     tombstones_until_us: int
     dedup_after_us: int
     pause: Callable[[], None]
 
 
-class Plan(NamedTuple):
-    """What becomes of a segment's frames, by the offset of each: the rows that are gone, as bits.
+class RewritePlan(NamedTuple):
+    """The rows to remove from a segment's frames, as bits, by each frame's base offset.
 
     ``producers`` are the frames that stay for their producers' sake, ``tombstone_us`` is the append
     time of the oldest tombstone that stays, 0 for none.
     """
 
-    gone: dict[int, bytes]
-    newly_gone: int
+    removed: dict[int, bytes]
+    removed_count: int
     producers: set[int]
     tombstone_us: int
 
 
-def plan(disk: Disk, segment: Segment, terms: Terms) -> Plan:
+def plan_rewrite(disk: Disk, segment: Segment, terms: CleanerParameters) -> RewritePlan:
     """Read a segment and decide; a bit a message is remembered of frames that lose any."""
-    gone: dict[int, bytes] = {}
-    newly_gone = tombstone_us = 0
+    removed: dict[int, bytes] = {}
+    removed_count = tombstone_us = 0
     last: OrderedDict[int, list[int]] = OrderedDict()
     for place in _scan(disk, segment).frames(0, segment.base_offset):
         terms.pause()
         if isinstance(place, BadRegion):
             continue
         view, header = place.view, place.view.header
-        verdict = judge(view, terms.newest, terms.tombstones_until_us)
+        removal = plan_removal(view, terms.newest, terms.tombstones_until_us)
         if header.producer_id:
             _remember(last, header)
-        if verdict.tombstones:
+        if removal.tombstones:
             tombstone_us = min(tombstone_us or header.append_time_us, header.append_time_us)
-        if verdict.gone:
-            gone[header.base_offset] = _bits(verdict.gone, header.message_count)
-            newly_gone += verdict.newly
+        if removal.removed:
+            removed[header.base_offset] = _bits(removal.removed, header.message_count)
+            removed_count += removal.removed_count
     producers = {base for few in last.values() for base in few}
-    return Plan(gone, newly_gone, producers, tombstone_us)
+    return RewritePlan(removed, removed_count, producers, tombstone_us)
 
 
 def _remember(last: OrderedDict[int, list[int]], header: FrameHeader) -> None:
@@ -93,10 +93,15 @@ def _remember(last: OrderedDict[int, list[int]], header: FrameHeader) -> None:
         last.popitem(last=False)
 
 
-def rewrite(
-    disk: Disk, segment: Segment, found: Plan, terms: Terms, *, time_before_us: int
+def rewrite_segment(
+    disk: Disk,
+    segment: Segment,
+    found: RewritePlan,
+    terms: CleanerParameters,
+    *,
+    time_before_us: int,
 ) -> Segment:
-    """Write the next generation of a segment aside, durably; :func:`put_in_place` names it.
+    """Write the next generation of a segment aside, durably; :func:`install_generation` names it.
 
     ``time_before_us`` is the running maximum of append times before the segment.
     """
@@ -110,10 +115,10 @@ def rewrite(
             else:
                 _add(writer, place.view, found, terms)
 
-    return written_aside(disk, segment, time_before_us, write)
+    return write_generation(disk, segment, time_before_us, write)
 
 
-def written_aside(
+def write_generation(
     disk: Disk, segment: Segment, time_before_us: int, write: Callable[[SegmentWriter], None]
 ) -> Segment:
     """Return a segment's next generation, written by ``write``: durable, and not in place yet.
@@ -138,11 +143,11 @@ def written_aside(
     new.index = writer.index
     new.time_us = writer.index.last().time_us
     if segment.columns is not None:
-        new.keep_columns(disk)
+        new.attach_columns(disk)
     return new
 
 
-def put_in_place(disk: Disk, new: Segment) -> None:
+def install_generation(disk: Disk, new: Segment) -> None:
     """Give a rewritten segment its name: from here on it is the segment, whatever happens."""
     disk.rename(new.aside_path, new.path)
     assert new.index is not None
@@ -152,8 +157,8 @@ def put_in_place(disk: Disk, new: Segment) -> None:
         return  # made again from the segment when it is needed
 
 
-def _scan(disk: Disk, segment: Segment) -> Scan:
-    return Scan(disk, segment.path, segment.size_bytes, chunk_bytes=limits.MIB)
+def _scan(disk: Disk, segment: Segment) -> Scanner:
+    return Scanner(disk, segment.path, segment.size_bytes, chunk_bytes=limits.MIB)
 
 
 def _pieces(disk: Disk, segment: Segment, region: BadRegion) -> Iterator[memoryview]:
@@ -175,24 +180,26 @@ def _rows(bits: bytes, count: int) -> list[int]:
     return rows
 
 
-def _add(writer: SegmentWriter, view: FrameView, found: Plan, terms: Terms) -> None:
+def _add(
+    writer: SegmentWriter, view: FrameView, found: RewritePlan, terms: CleanerParameters
+) -> None:
     header = view.header
-    bits = found.gone.get(header.base_offset)
+    bits = found.removed.get(header.base_offset)
     if bits is None:
         writer.add(view.header, view.buffer)
         return
-    rows = _rows(bits, header.message_count)
+    rows, before = _rows(bits, header.message_count), view.removed_rows
     if len(rows) < header.message_count:
-        is_as_before = view.gone is not None and view.gone.kept_count + len(rows) == len(
-            view.gone.mask
-        )
-        writer.add(header, view.buffer if is_as_before else compacted(view, rows))
+        is_as_before = before is not None and before.kept_count + len(rows) == len(before.mask)
+        writer.add(header, view.buffer if is_as_before else remove_rows(view, rows))
         return
     has_ids = bool(header.attributes & Attribute.DEDUP_ID)
     keeps_ids = has_ids and header.append_time_us > terms.dedup_after_us
     if header.base_offset in found.producers or keeps_ids:
-        is_as_before = view.gone is not None and view.gone.is_all and keeps_ids == has_ids
-        writer.add(header, view.buffer if is_as_before else emptied(view, keep_dedup_ids=keeps_ids))
+        is_as_before = before is not None and before.is_all and keeps_ids == has_ids
+        writer.add(
+            header, view.buffer if is_as_before else remove_all_rows(view, keep_dedup_ids=keeps_ids)
+        )
         return
     writer.add_empty(header)
 
@@ -218,7 +225,7 @@ class SegmentWriter:
         self._put(header.base_offset, header.end_offset, header.append_time_us, frame)
 
     def add_empty(self, header: FrameHeader) -> None:
-        """Add a frame of which all is gone, with those before it if they were gone too."""
+        """Add a frame of which all is removed, with those before it if they were removed too."""
         run = self._run
         if run is None or not run.takes(header):
             self._end_run()
@@ -236,7 +243,7 @@ class SegmentWriter:
             self._write(piece)
         if region.end_offset is not None:
             self.offset = region.end_offset
-            self.index.add_bad_bytes()
+            self.index.add_bad_region()
 
     def finish(self, end_offset: int) -> None:
         """Write what is left; the index reaches to the end."""
@@ -248,7 +255,7 @@ class SegmentWriter:
     def _end_run(self) -> None:
         run, self._run = self._run, None
         if run is not None:
-            frame = gone_run(
+            frame = removed_run(
                 run.base_offset,
                 run.end_offset - run.base_offset,
                 append_time_us=run.time_us,
@@ -279,7 +286,7 @@ class SegmentWriter:
 
 @dataclass(slots=True)
 class _Run:
-    """Frames of which all is gone, to become one.
+    """Frames of which all is removed, to become one.
 
     It has the latest of their times: the running maximum behind it is what it was.
     """

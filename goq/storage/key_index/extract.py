@@ -13,63 +13,70 @@ from goq import limits
 from goq.errors import InvalidInput
 from goq.frame.header import Attribute
 from goq.frame.view import FrameView
-from goq.storage.column_index.block import NO_FRAME, LastFrame, Place, last_frame
+from goq.storage.column_index.block import NO_FRAME, LastFrame, SegmentPosition, last_frame
 from goq.storage.column_index.rows import expand_runs
 from goq.storage.disk import Disk
-from goq.storage.key_index.file import DISTANCE_MAX, Entries, Part, Stretch, Times, pack_part
-from goq.storage.scanner import FramePlace, Scan
+from goq.storage.key_index.file import (
+    DISTANCE_MAX,
+    AppendTimes,
+    KeyEntries,
+    KeyPart,
+    PartRange,
+    pack_part,
+)
+from goq.storage.scanner import ScannedFrame, Scanner
 
-NO_TIMES: Final = Times(2**63 - 1, -(2**63))
+NO_TIMES: Final = AppendTimes(2**63 - 1, -(2**63))
 _PIECE_BYTES = limits.READ_CHUNK_BYTES
 
 
-class Piece(NamedTuple):
+class ExtractedKeys(NamedTuple):
     """What some frames that follow each other say: their entries by :class:`~keyfile.Table`."""
 
-    tables: tuple[Entries, Entries]
-    stretch: Stretch
+    tables: tuple[KeyEntries, KeyEntries]
+    stretch: PartRange
 
 
-def pieces(
-    disk: Disk, path: Path, size_bytes: int, start: Place, last: LastFrame
-) -> Iterator[Piece]:
+def extract_keys(
+    disk: Disk, path: Path, size_bytes: int, start: SegmentPosition, last: LastFrame
+) -> Iterator[ExtractedKeys]:
     """Yield what a segment's frames say from ``start`` to ``size_bytes``, some frames at a time.
 
     ``last`` is the last sound frame before the start. Damaged frames say nothing. A piece never
     reaches over a gap, so that its offsets lie near each other.
     """
-    scan = Scan(disk, path, size_bytes, chunk_bytes=limits.MIB)
+    scan = Scanner(disk, path, size_bytes, chunk_bytes=limits.MIB)
     views, views_bytes, before, position = list[FrameView](), 0, start, start.position
     for place in scan.frames(*start):
-        is_frame = isinstance(place, FramePlace)
+        is_frame = isinstance(place, ScannedFrame)
         if views and (not is_frame or views_bytes >= _PIECE_BYTES):
             last = last_frame(position, views[-1].buffer)
-            end = Place(place.position, views[-1].header.end_offset)
+            end = SegmentPosition(place.position, views[-1].header.end_offset)
             yield _piece(views, before, end, last)
             views, views_bytes, before = [], 0, end
-        if isinstance(place, FramePlace):
+        if isinstance(place, ScannedFrame):
             position = place.position
             views.append(place.view)
             views_bytes += len(place.view.buffer)
         else:
-            end = Place(place.end_position, scan.offset)
+            end = SegmentPosition(place.end_position, scan.offset)
             yield _piece([], before, end, last)
             before = end
     if views:
         last = last_frame(position, views[-1].buffer)
-        yield _piece(views, before, Place(size_bytes, scan.offset), last)
+        yield _piece(views, before, SegmentPosition(size_bytes, scan.offset), last)
 
 
-class Gathering:
+class PartBuilder:
     """The entries of a part to be."""
 
-    def __init__(self, start: Place) -> None:
-        self._stretch = Stretch(start, start, NO_FRAME, NO_TIMES)
-        self._tables: tuple[list[Entries], list[Entries]] = ([], [])
+    def __init__(self, start: SegmentPosition) -> None:
+        self._stretch = PartRange(start, start, NO_FRAME, NO_TIMES)
+        self._tables: tuple[list[KeyEntries], list[KeyEntries]] = ([], [])
         self._count = 0
         self._base_offset = -1
 
-    def has_room_for(self, tables: tuple[Entries, Entries]) -> bool:
+    def has_room_for(self, tables: tuple[KeyEntries, KeyEntries]) -> bool:
         """Whether the entries may be added; an empty part takes what a piece brings."""
         offsets = [int(e.offsets[-1]) for e in tables if len(e.offsets)]
         if not self._count or not offsets:
@@ -78,13 +85,13 @@ class Gathering:
         is_near = max(offsets) - self._base_offset <= DISTANCE_MAX
         return is_near and self._count + added <= limits.KEYS_PART_ENTRIES
 
-    def add(self, tables: tuple[Entries, Entries], stretch: Stretch) -> None:
+    def add(self, tables: tuple[KeyEntries, KeyEntries], stretch: PartRange) -> None:
         """Add what follows."""
         _, end, last, (earliest_us, latest_us) = stretch
         earliest_us = min(self._stretch.times.earliest_us, earliest_us)
         latest_us = max(self._stretch.times.latest_us, latest_us)
-        times = Times(earliest_us, latest_us)
-        self._stretch = Stretch(self._stretch.start, end, last, times)
+        times = AppendTimes(earliest_us, latest_us)
+        self._stretch = PartRange(self._stretch.start, end, last, times)
         firsts = [int(entries.offsets[0]) for entries in tables if len(entries.offsets)]
         if firsts and not self._count:
             self._base_offset = min(firsts)
@@ -93,34 +100,36 @@ class Gathering:
                 gathered.append(entries)
                 self._count += len(entries.offsets)
 
-    def pack(self, position: int) -> tuple[Part, bytes]:
+    def pack(self, position: int) -> tuple[KeyPart, bytes]:
         """Return the part at a position of the file, and its bytes."""
-        tables = [joined(some) for some in self._tables]
+        tables = [join_entries(some) for some in self._tables]
         return pack_part(tables, max(0, self._base_offset), self._stretch, position)
 
 
-def joined(some: list[Entries]) -> Entries:
+def join_entries(some: list[KeyEntries]) -> KeyEntries:
     """Return entries end to end."""
     if not some:
-        return Entries(np.zeros(0, np.uint64), np.zeros(0, np.int64))
+        return KeyEntries(np.zeros(0, np.uint64), np.zeros(0, np.int64))
     hashes, offsets = zip(*some, strict=True)
-    return Entries(np.concatenate(hashes), np.concatenate(offsets))
+    return KeyEntries(np.concatenate(hashes), np.concatenate(offsets))
 
 
-def _piece(views: Sequence[FrameView], start: Place, end: Place, last: LastFrame) -> Piece:
+def _piece(
+    views: Sequence[FrameView], start: SegmentPosition, end: SegmentPosition, last: LastFrame
+) -> ExtractedKeys:
     times_us = [view.header.append_time_us for view in views]
-    times = Times(min(times_us), max(times_us)) if times_us else NO_TIMES
+    times = AppendTimes(min(times_us), max(times_us)) if times_us else NO_TIMES
     tables = _entries(views, Attribute.KEY_HASH), _entries(views, Attribute.DEDUP_ID)
-    return Piece(tables, Stretch(start, end, last, times))
+    return ExtractedKeys(tables, PartRange(start, end, last, times))
 
 
-def _entries(views: Sequence[FrameView], attribute: int) -> Entries:
+def _entries(views: Sequence[FrameView], attribute: int) -> KeyEntries:
     """Return the hashes of those messages that have a key, or a dedup id."""
     views = [view for view in views if view.header.attributes & attribute]
     parts: list[bytes | memoryview] = []
     for view in views:
         try:
-            parts.append(view.first_column(attribute) or b"")
+            parts.append(view.leading_column(attribute) or b"")
         except InvalidInput:  # it was never checked, and nobody can read it
             parts.append(bytes((16 if attribute == Attribute.DEDUP_ID else 8) * _count(view)))
     bases = np.array([view.header.base_offset for view in views], np.int64)
@@ -129,11 +138,11 @@ def _entries(views: Sequence[FrameView], attribute: int) -> Entries:
     if attribute == Attribute.DEDUP_ID:
         ids = words.reshape(-1, 2)
         given = ids.any(axis=1)
-        return Entries(ids[given, 0], offsets[given])
+        return KeyEntries(ids[given, 0], offsets[given])
     if any(view.header.attributes & Attribute.KEY_NULLS for view in views):
         given = np.concatenate([_has_key(view) for view in views])
-        return Entries(words[given], offsets[given])
-    return Entries(words, offsets)
+        return KeyEntries(words[given], offsets[given])
+    return KeyEntries(words, offsets)
 
 
 def _count(view: FrameView) -> int:
@@ -148,7 +157,7 @@ def _has_key(view: FrameView) -> npt.NDArray[np.bool_]:
     """
     everything = np.ones(_count(view), np.bool_)
     try:
-        column = view.first_column(Attribute.KEY_HASH)
+        column = view.leading_column(Attribute.KEY_HASH)
         if column is None or np.frombuffer(column, np.uint64).all():
             return everything
         validity = view.payload.key_validity

@@ -42,7 +42,7 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from goq.storage.column_index.block import LastFrame, Place
+from goq.storage.column_index.block import LastFrame, SegmentPosition
 
 MAGIC: Final = b"gok\x01"
 PAGE_ENTRIES: Final = 341
@@ -57,58 +57,58 @@ Hashes = npt.NDArray[np.uint64]
 Offsets = npt.NDArray[np.int64]
 
 
-class DamagedKeys(Exception):
+class KeyFileCorrupt(Exception):
     """A byte of the file is not as it was written."""
 
 
-class Table(IntEnum):
+class KeyTable(IntEnum):
     """What a message is looked up by."""
 
     KEYS = 0
     DEDUP_IDS = 1
 
 
-class Entries(NamedTuple):
+class KeyEntries(NamedTuple):
     """The hashes of some messages, whose offsets rise: parallel, read-only."""
 
     hashes: Hashes
     offsets: Offsets
 
 
-class Times(NamedTuple):
+class AppendTimes(NamedTuple):
     """When the earliest and the latest of some frames were appended, in microseconds."""
 
     earliest_us: int
     latest_us: int
 
 
-class Stretch(NamedTuple):
+class PartRange(NamedTuple):
     """Frames that follow each other in a segment, and by what they are known again."""
 
-    start: Place
-    end: Place
+    start: SegmentPosition
+    end: SegmentPosition
     last: LastFrame
-    times: Times
+    times: AppendTimes
 
 
-class Part(NamedTuple):
+class KeyPart(NamedTuple):
     """What a part's header says, and where in the file it lies."""
 
     counts: tuple[int, int]
     fences_crc32c: int
     base_offset: int
-    stretch: Stretch
+    stretch: PartRange
     header_crc32c: int
     file_position: int
 
-    def pages(self, table: Table) -> int:
+    def pages(self, table: KeyTable) -> int:
         """How many pages a table has."""
         return -(-self.counts[table] // PAGE_ENTRIES)
 
     @property
     def fences_bytes(self) -> int:
         """How long the fences of both tables are."""
-        return 8 * (self.pages(Table.KEYS) + self.pages(Table.DEDUP_IDS))
+        return 8 * (self.pages(KeyTable.KEYS) + self.pages(KeyTable.DEDUP_IDS))
 
     @property
     def fences_position(self) -> int:
@@ -118,17 +118,19 @@ class Part(NamedTuple):
     @property
     def file_end(self) -> int:
         """The byte in the file after the part."""
-        return self._table_position(Table.DEDUP_IDS) + _table_bytes(self.counts[Table.DEDUP_IDS])
+        return self._table_position(KeyTable.DEDUP_IDS) + _table_bytes(
+            self.counts[KeyTable.DEDUP_IDS]
+        )
 
-    def page_place(self, table: Table, number: int) -> tuple[int, int]:
+    def page_place(self, table: KeyTable, number: int) -> tuple[int, int]:
         """Return where in the file a page of a table begins, and how long it is."""
         rest = self.counts[table] - number * PAGE_ENTRIES
         size_bytes = min(rest, PAGE_ENTRIES) * _ENTRY_BYTES + _CRC.size
         return self._table_position(table) + number * PAGE_BYTES, size_bytes
 
-    def _table_position(self, table: Table) -> int:
+    def _table_position(self, table: KeyTable) -> int:
         position = self.fences_position + self.fences_bytes
-        return position + (_table_bytes(self.counts[Table.KEYS]) if table else 0)
+        return position + (_table_bytes(self.counts[KeyTable.KEYS]) if table else 0)
 
 
 def _table_bytes(count: int) -> int:
@@ -136,8 +138,8 @@ def _table_bytes(count: int) -> int:
 
 
 def pack_part(
-    tables: Sequence[Entries], base_offset: int, stretch: Stretch, file_position: int
-) -> tuple[Part, bytes]:
+    tables: Sequence[KeyEntries], base_offset: int, stretch: PartRange, file_position: int
+) -> tuple[KeyPart, bytes]:
     """Return a part and its bytes.
 
     No offset in the tables may be before ``base_offset``, or over ``DISTANCE_MAX`` behind it.
@@ -157,14 +159,14 @@ def pack_part(
         *stretch.times,
     )
     header_crc32c = crc32c(fixed)
-    part = Part(
+    part = KeyPart(
         (keys, dedup_ids), crc32c(fences), base_offset, stretch, header_crc32c, file_position
     )
     pages = [_pack_pages(*ordered[table], _seed(part, table, 0)) for table in (0, 1)]
     return part, b"".join((fixed, _CRC.pack(header_crc32c), fences, *pages))
 
 
-def _sorted(entries: Entries, base_offset: int) -> tuple[Hashes, npt.NDArray[np.uint32]]:
+def _sorted(entries: KeyEntries, base_offset: int) -> tuple[Hashes, npt.NDArray[np.uint32]]:
     order = np.argsort(entries.hashes, kind="stable")  # offsets rise: so they do in each hash
     distances = (entries.offsets - base_offset).astype(np.uint32)
     return entries.hashes[order], distances[order]
@@ -179,30 +181,35 @@ def _pack_pages(hashes: Hashes, distances: npt.NDArray[np.uint32], seed: int) ->
     return b"".join(parts)
 
 
-def _seed(part: Part, table: int, number: int) -> int:
+def _seed(part: KeyPart, table: int, number: int) -> int:
     """Return what the CRC of a page begins with."""
-    before = part.pages(Table.KEYS) if table else 0
+    before = part.pages(KeyTable.KEYS) if table else 0
     return (part.header_crc32c + before + number) & 0xFFFFFFFF
 
 
-def unpack_header(data: bytes | memoryview, file_position: int) -> Part | None:
+def unpack_header(data: bytes | memoryview, file_position: int) -> KeyPart | None:
     """Return the part whose header is ``data``, None if a byte of it is not as it was written."""
     data = bytes(data)
     fixed = data[: _FIELDS.size]
     if data[:4] != MAGIC or data[_FIELDS.size :] != _CRC.pack(crc32c(fixed)):
         return None
     _, keys, dedup_ids, fences_crc32c, base_offset, *rest = _FIELDS.unpack(fixed)
-    stretch = Stretch(Place(*rest[:2]), Place(*rest[2:4]), LastFrame(*rest[4:6]), Times(*rest[6:]))
+    stretch = PartRange(
+        SegmentPosition(*rest[:2]),
+        SegmentPosition(*rest[2:4]),
+        LastFrame(*rest[4:6]),
+        AppendTimes(*rest[6:]),
+    )
     counts = (keys, dedup_ids)
-    return Part(counts, fences_crc32c, base_offset, stretch, crc32c(fixed), file_position)
+    return KeyPart(counts, fences_crc32c, base_offset, stretch, crc32c(fixed), file_position)
 
 
-def unpack_fences(part: Part, data: memoryview) -> tuple[Hashes, Hashes]:
-    """Return the first hash of each page of both tables; raises ``DamagedKeys``."""
+def unpack_fences(part: KeyPart, data: memoryview) -> tuple[Hashes, Hashes]:
+    """Return the first hash of each page of both tables; raises ``KeyFileCorrupt``."""
     if len(data) != part.fences_bytes or crc32c(data) != part.fences_crc32c:
-        raise DamagedKeys
+        raise KeyFileCorrupt
     fences = np.frombuffer(data, np.uint64)
-    keys = part.pages(Table.KEYS)
+    keys = part.pages(KeyTable.KEYS)
     return fences[:keys], fences[keys:]
 
 
@@ -210,11 +217,11 @@ class PartReader:
     """Looks up hashes in one table of a part.
 
     ``read`` gives bytes of the file from a position; it may raise ``OSError``. Everything here
-    raises ``DamagedKeys`` where a byte is not as it was written, and where it cannot be read.
+    raises ``KeyFileCorrupt`` where a byte is not as it was written, and where it cannot be read.
     """
 
     def __init__(
-        self, read: Callable[[int, int], memoryview], part: Part, table: Table, fences: Hashes
+        self, read: Callable[[int, int], memoryview], part: KeyPart, table: KeyTable, fences: Hashes
     ) -> None:
         self._read = read
         self._part = part
@@ -248,10 +255,10 @@ class PartReader:
         try:
             data = self._read(position, size_bytes)
         except OSError:
-            raise DamagedKeys from None
+            raise KeyFileCorrupt from None
         entries = (size_bytes - _CRC.size) // _ENTRY_BYTES
         crc = crc32c(data[: -_CRC.size], _seed(self._part, self._table, number))
         if len(data) != size_bytes or data[-_CRC.size :] != _CRC.pack(crc):
-            raise DamagedKeys
+            raise KeyFileCorrupt
         hashes = np.frombuffer(data, np.uint64, entries)
         return hashes, np.frombuffer(data, np.uint32, entries, 8 * entries)

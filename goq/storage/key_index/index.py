@@ -11,10 +11,9 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 from goq.storage.disk import Disk
-from goq.storage.key_index.active import GrowingKeys
-from goq.storage.key_index.keymemory import KeyMemory
+from goq.storage.key_index.active_keys import ActiveKeys
 from goq.storage.key_index.lookup import Lookup, Pause
-from goq.storage.key_index.sealed import SealedKeys
+from goq.storage.key_index.sealed_keys import KeyCache, SealedKeys
 from goq.storage.log.reader import LogReader
 from goq.storage.log.segment import Segment
 
@@ -26,7 +25,7 @@ class KeyIndex:
     """
 
     def __init__(
-        self, disk: Disk, reader: LogReader, memory: KeyMemory, *, grows: bool = True
+        self, disk: Disk, reader: LogReader, memory: KeyCache, *, grows: bool = True
     ) -> None:
         self.disk = disk
         self.reader = reader
@@ -75,9 +74,9 @@ class KeyIndex:
     def _in_growing(self, segment: Segment, lookup: Lookup, pause: Pause) -> Iterator[int]:
         size_bytes = segment.size_bytes
         with self._catching_up:
-            keys: GrowingKeys | None = self._memory.get(segment.path)
+            keys: ActiveKeys | None = self._memory.get(segment.path)
             if keys is None or not keys.is_of(segment):
-                keys = GrowingKeys(self.disk, segment)
+                keys = ActiveKeys(self.disk, segment)
             try:
                 keys.catch_up(size_bytes, pause)
             finally:

@@ -16,17 +16,17 @@ from pathlib import Path
 
 from goq import limits
 from goq.config.topic import Fsync
-from goq.errors import StorageFailed, StorageFull
-from goq.storage.column_index.block import Place
-from goq.storage.damage import Damage
+from goq.errors import InvalidFrame, StorageFailed, StorageFull
+from goq.frame.view import FrameView
+from goq.storage.column_index.block import SegmentPosition
 from goq.storage.disk import Disk, File, is_full
 from goq.storage.log.reader import LogReader
-from goq.storage.log.recovery import Recovered, recover
-from goq.storage.log.recovery_point import Checkpoint, Durable
-from goq.storage.log.rewritten import Rewritten
-from goq.storage.log.segment import Segment
+from goq.storage.log.recovery import RecoveredLog, recover
+from goq.storage.log.recovery_point import Checkpoint, DurableEnd
+from goq.storage.log.segment import RewriteHistory, Segment
 from goq.storage.log.sparse_index import IndexEntry
-from goq.storage.log.write_batch import Batch
+from goq.storage.log.write_batch import WriteBatch
+from goq.storage.scanner import Damage
 
 _OFFSET_MAX = 2**63 - 1
 
@@ -45,18 +45,18 @@ class LogConfig:
 class Log:
     """The frames of one partition, or of its events, in order."""
 
-    def __init__(self, directory: Path, disk: Disk, config: LogConfig, found: Recovered) -> None:
+    def __init__(self, directory: Path, disk: Disk, config: LogConfig, found: RecoveredLog) -> None:
         self.directory = directory
         self.config = config
         self.truncated_bytes = found.truncated_bytes
         self.scanned_bytes = found.scanned_bytes
         self.failed: str | None = None
         self._disk = disk
-        self._watermark = found.watermark
+        self._recovery_point = found.recovery_point
         self._bytes_since_checkpoint = 0
         self._rolled: Segment | None = None  # begun on the disk, but its first write failed
         self._reader = LogReader(disk, found.segments, found.damage)
-        self.rewritten = Rewritten(found.segments)
+        self.rewrites = RewriteHistory(found.segments)
         self._file: File = disk.open(self.active.path)
 
     @classmethod
@@ -77,7 +77,7 @@ class Log:
                     _keep_columns(disk, found.segments)
                 return cls(directory, disk, config, found)
             except BaseException:
-                found.watermark.close()
+                found.recovery_point.close()
                 raise
         except OSError as error:
             if is_full(error):
@@ -119,7 +119,7 @@ class Log:
         """The reading half."""
         return self._reader
 
-    def begin(self, now_us: int, *, roll: bool = False) -> Batch:
+    def begin(self, now_us: int, *, roll: bool = False) -> WriteBatch:
         """Return an empty batch behind the last committed one.
 
         It begins a new segment when the active one is full or old enough, or with ``roll``.
@@ -128,25 +128,25 @@ class Log:
             raise StorageFailed(self.failed)
         active, config = self.active, self.config
         if self._rolled is not None:
-            return Batch(self._rolled, segment_bytes=config.segment_bytes)
+            return WriteBatch(self._rolled, segment_bytes=config.segment_bytes)
         if active.size_bytes and (
             roll or active.size_bytes >= config.segment_bytes or self._is_old(now_us)
         ):
             return self._begin_rolled()
-        return Batch(active, segment_bytes=config.segment_bytes)
+        return WriteBatch(active, segment_bytes=config.segment_bytes)
 
-    def _begin_rolled(self) -> Batch:
+    def _begin_rolled(self) -> WriteBatch:
         segment = Segment(self.directory, self.end_offset)
         segment.time_us = self.active.time_us
         if self.config.columns:
-            segment.keep_columns(self._disk).begin_growing()
-        return Batch(segment, segment_bytes=self.config.segment_bytes, rolls_from=self.active)
+            segment.attach_columns(self._disk).open_for_append()
+        return WriteBatch(segment, segment_bytes=self.config.segment_bytes, rolls_from=self.active)
 
     def _is_old(self, now_us: int) -> bool:
         first_us = self.active.read_first_time(self._disk)
         return first_us is not None and now_us - first_us >= self.config.segment_age_ms * 1000
 
-    def write(self, batch: Batch) -> None:
+    def write(self, batch: WriteBatch) -> None:
         """Write a batch and make it as durable as the log's setting says.
 
         Raises ``StorageFull`` with the log unchanged when there is no room, ``StorageFailed`` when
@@ -165,36 +165,38 @@ class Log:
                 raise _no_room(self.directory, error) from error
             raise self._fail(error) from error
         if self.config.fsync is Fsync.ALWAYS:
-            self._sync(Durable(batch.segment.base_offset, batch.end_position, batch.end_offset))
+            self._sync(DurableEnd(batch.segment.base_offset, batch.end_position, batch.end_offset))
         self._bytes_since_checkpoint += batch.size_bytes
         if self._bytes_since_checkpoint >= limits.CHECKPOINT_INTERVAL_BYTES:
             if self.config.fsync is not Fsync.ALWAYS:  # a checkpoint speaks of durable bytes only
-                self._sync(Durable(batch.segment.base_offset, batch.end_position, batch.end_offset))
+                self._sync(
+                    DurableEnd(batch.segment.base_offset, batch.end_position, batch.end_offset)
+                )
             self._checkpoint(batch.segment, batch.start_position, batch.start_offset)
-        elif batch.segment.columns is not None and batch.segment.columns.has_gathered_much:
+        elif batch.segment.columns is not None and batch.segment.columns.is_block_full:
             batch.segment.columns.flush()
 
-    def _append(self, batch: Batch) -> None:
+    def _append(self, batch: WriteBatch) -> None:
         if self._file.size_bytes != batch.start_position:
             raise OSError(errno.EIO, "the file does not end where the log does")
         self._file.append(batch.buffers)
 
-    def _roll(self, batch: Batch) -> None:
+    def _roll(self, batch: WriteBatch) -> None:
         """Seal the active segment, all of it durable, and begin the batch's.
 
         What a full disk may refuse comes first and changes nothing here.
         """
         sealed, segment = batch.rolls_from, batch.segment
         assert sealed is not None
-        self._sync(Durable(sealed.base_offset, sealed.size_bytes, sealed.end_offset))
+        self._sync(DurableEnd(sealed.base_offset, sealed.size_bytes, sealed.end_offset))
         self._save_index(sealed, sealed.size_bytes, sealed.end_offset)
         file = self._disk.open(segment.path)
         self._file.close()
         self._file = file
         try:
             place = (segment.base_offset, 0, segment.base_offset)
-            self._watermark.durable = Durable(*place)
-            self._watermark.take_checkpoint(Checkpoint(*place, sealed.time_us))
+            self._recovery_point.durable = DurableEnd(*place)
+            self._recovery_point.take_checkpoint(Checkpoint(*place, sealed.time_us))
         except OSError as error:
             raise self._fail(error) from error
         segment.index = segment.index_up_to(self._disk, 0, time_before_us=sealed.time_us)
@@ -203,10 +205,10 @@ class Log:
         self._bytes_since_checkpoint = 0
         self._rolled = segment
 
-    def _sync(self, durable: Durable) -> None:
+    def _sync(self, durable: DurableEnd) -> None:
         try:
             self._file.sync()
-            self._watermark.advance(durable)
+            self._recovery_point.advance(durable)
         except OSError as error:
             raise self._fail(error) from error
 
@@ -224,7 +226,7 @@ class Log:
         try:
             self._save_index(segment, position, offset)
             place = (segment.base_offset, position, offset)
-            self._watermark.take_checkpoint(Checkpoint(*place, segment.time_us))
+            self._recovery_point.take_checkpoint(Checkpoint(*place, segment.time_us))
         except OSError as error:
             if is_full(error):
                 return
@@ -236,7 +238,7 @@ class Log:
         end = IndexEntry(offset, position, segment.time_us)
         self._disk.replace(segment.index_path, segment.index.pack(end))
 
-    def commit(self, batch: Batch) -> Segment | None:
+    def commit(self, batch: WriteBatch) -> Segment | None:
         """Make a written batch visible; return the segment that it sealed, if it rolled."""
         segment, sealed = batch.segment, None
         if segment is not self.active:
@@ -248,7 +250,7 @@ class Log:
         for entry in batch.entries:
             segment.index.add(entry)
         if segment.columns is not None and batch.buffers:
-            end = Place(batch.end_position, batch.end_offset)
+            end = SegmentPosition(batch.end_position, batch.end_offset)
             segment.columns.add(batch.rows, end, batch.last_frame)
         segment.size_bytes = batch.end_position
         segment.end_offset = batch.end_offset
@@ -274,7 +276,7 @@ class Log:
         if self.failed:
             raise StorageFailed(self.failed)
         active = self.active
-        self._sync(Durable(active.base_offset, active.size_bytes, active.end_offset))
+        self._sync(DurableEnd(active.base_offset, active.size_bytes, active.end_offset))
 
     def detach_before(self, offset: int) -> list[Segment]:
         """Take the sealed segments that end at or before ``offset`` out of the log (memory only).
@@ -288,14 +290,14 @@ class Log:
         self._reader.segments = self.segments[count:]
         return detached
 
-    def exchange(self, segment: Segment, new: Segment) -> bool:
+    def replace_segment(self, segment: Segment, new: Segment) -> bool:
         """Let a new generation be the segment (memory only); False if that has been detached.
 
         Whoever reads the old one goes on with the new when its files are gone.
         """
         if segment not in self.segments[:-1]:
             return False
-        self.rewritten.note(segment)
+        self.rewrites.note(segment)
         self._reader.segments = [new if s is segment else s for s in self.segments]
         return True
 
@@ -314,15 +316,15 @@ class Log:
         if offset >= self.end_offset:
             return self.end_offset
         self.sync()  # the new durable mark may lie behind bytes that were never synced
-        segment, position, end_offset = self._reader.cut_of(max(offset, self.start_offset))
+        segment, position, end_offset = self._reader.locate_cut(max(offset, self.start_offset))
         number = self.segments.index(segment)
         dropped = [*self.segments[number + 1 :], *([self._rolled] if self._rolled else [])]
-        time_before_us = self._reader.time_before(segment)
+        time_before_us = self._reader.max_time_us_before(segment)
         index = segment.index_up_to(self._disk, position, time_before_us=time_before_us)
         place = (segment.base_offset, position, end_offset)
         try:
-            self._watermark.durable = Durable(*place)
-            self._watermark.take_checkpoint(Checkpoint(*place, index.last().time_us))
+            self._recovery_point.durable = DurableEnd(*place)
+            self._recovery_point.take_checkpoint(Checkpoint(*place, index.last().time_us))
             for after in reversed(dropped):
                 after.remove(self._disk)
             self._file.close()
@@ -333,8 +335,8 @@ class Log:
         except OSError as error:
             raise self._fail(error) from error
         self._rolled = None
-        self._reader.forget_ends()
-        self._reader.forget_damage(end_offset, _OFFSET_MAX)
+        self._reader.clear_read_ends()
+        self._reader.clear_damage(end_offset, _OFFSET_MAX)
         self._reader.segments = self.segments[: number + 1]
         segment.size_bytes = position
         segment.end_offset = end_offset
@@ -352,15 +354,15 @@ class Log:
                 self._checkpoint(self.active, self.active.size_bytes, self.end_offset)
         finally:
             self._file.close()
-            self._watermark.close()
+            self._recovery_point.close()
 
 
 def _keep_columns(disk: Disk, segments: Sequence[Segment]) -> None:
     for segment in segments:
-        segment.keep_columns(disk)
+        segment.attach_columns(disk)
     active = segments[-1].columns
     assert active is not None
-    active.begin_growing()
+    active.open_for_append()
 
 
 def _no_room(directory: Path, error: OSError) -> StorageFull:
@@ -368,3 +370,29 @@ def _no_room(directory: Path, error: OSError) -> StorageFull:
         f"no room on the disk of {directory}: {error.strerror}; free some space, then send again",
         retry_after_ms=1000,
     )
+
+
+def append_replicated(log: Log, frames: Sequence[FrameView], segment_base: int) -> Segment | None:
+    """Append checked frames that lie in the segment beginning at ``segment_base`` over there.
+
+    Begins a segment here where they begin one; so ``log`` is not to do that by itself. Durable on
+    return as the log's setting says; blocks on the disk. Returns the segment that it sealed, if
+    any. Raises ``InvalidFrame``, with nothing changed, unless the frames follow the log and each
+    other, else as :meth:`Log.write` does.
+    """
+    begins_segment = segment_base == log.end_offset and log.active.base_offset != segment_base
+    batch = log.begin(0, roll=begins_segment)
+    for view in frames:
+        header = view.header
+        if header.base_offset != batch.end_offset:
+            raise InvalidFrame(
+                f"a frame at offset {header.base_offset} cannot follow {batch.end_offset}"
+            )
+        batch.add(
+            header,
+            view.body,
+            append_time_us=header.append_time_us,
+            leader_epoch=header.leader_epoch,
+        )
+    log.write(batch)
+    return log.commit(batch)

@@ -10,18 +10,17 @@ from dataclasses import dataclass, field
 from goq import limits
 from goq.errors import CorruptData
 from goq.frame.view import FrameView
-from goq.storage.column_index.rows import DedupRows, Rows
-from goq.storage.damage import Damage
+from goq.storage.column_index.rows import ColumnRows, DedupIdRows
 from goq.storage.disk import Disk, NotCached
 from goq.storage.log.segment import Segment
 from goq.storage.log.sparse_index import SparseIndex
-from goq.storage.scanner import BadRegion, FramePlace, Scan
+from goq.storage.scanner import BadRegion, Damage, ScannedFrame, Scanner
 
 _ENDS_MAX = 64
 
 
 @dataclass(slots=True)
-class Reading:
+class ReadResult:
     """Frames from one reading, the offset to read on from, and what had to be passed over."""
 
     frames: list[FrameView] = field(default_factory=list)
@@ -58,7 +57,7 @@ class LogReader:
         messages_max: int = limits.READ_MESSAGES_MAX,
         bytes_max: int = limits.READ_BYTES_MAX,
         wait: bool = True,
-    ) -> Reading:
+    ) -> ReadResult:
         """Read whole frames that hold messages from ``offset`` up to ``end_offset``.
 
         At least one frame is read if there is one, however large; more up to the two bounds.
@@ -66,13 +65,13 @@ class LogReader:
         instead of waiting for the device.
         """
         offset = max(offset, self.segments[0].base_offset)
-        reading = Reading(next_offset=offset)
+        reading = ReadResult(next_offset=offset)
         messages = size_bytes = 0
         while reading.next_offset < end_offset and messages < messages_max:
             segments, before = self.segments, reading.next_offset
-            number = number_of(segments, before)
-            chunk_bytes = guess_chunk_bytes(segments[number], messages_max - messages)
-            for found in self.places(segments, number, before, chunk_bytes, wait):
+            number = segment_number(segments, before)
+            chunk_bytes = estimate_chunk_bytes(segments[number], messages_max - messages)
+            for found in self.scan(segments, number, before, chunk_bytes, wait):
                 if isinstance(found, Damage):
                     reading.damage.append(found)
                     reading.next_offset = found.end_offset
@@ -101,7 +100,7 @@ class LogReader:
             self._ends.clear()
         self._ends[offset] = segment, position
 
-    def forget_ends(self) -> None:
+    def clear_read_ends(self) -> None:
         """Hear that offsets may come to lie at other places, because the log was cut."""
         self._ends.clear()
 
@@ -115,7 +114,7 @@ class LogReader:
             return max(offset, now[0].base_offset)
         return next((s.base_offset for s in now if s.base_offset > offset), None)
 
-    def find_time(self, time_us: int, end_offset: int) -> int:
+    def offset_for_time(self, time_us: int, end_offset: int) -> int:
         """Return the offset of the first message appended at or after ``time_us``.
 
         That is ``end_offset`` where none is. With a clock that was set back, it is the first in
@@ -139,9 +138,9 @@ class LogReader:
                 low = middle + 1
         for segment in segments[low:]:
             entry = segment.load_index(self._disk).before_time(time_us)
-            scan = Scan(self._disk, segment.path, segment.size_bytes)
+            scan = Scanner(self._disk, segment.path, segment.size_bytes)
             for place in scan.frames(entry.position, entry.offset):
-                if isinstance(place, FramePlace) and place.view.header.append_time_us >= time_us:
+                if isinstance(place, ScannedFrame) and place.view.header.append_time_us >= time_us:
                     return place.view.header.base_offset
         return end_offset
 
@@ -149,7 +148,7 @@ class LogReader:
         """Return when the message at ``offset`` was appended; raises ``CorruptData``."""
         while True:
             segments = self.segments
-            for place in self._places_of(offset):
+            for place in self._scan_from(offset):
                 if isinstance(place, Damage):
                     raise CorruptData(f"offset {offset} is damaged: {place}")
                 return place.view.header.append_time_us
@@ -158,7 +157,7 @@ class LogReader:
 
     def rows(
         self, start: int, end: int, due_from_ms: int | None = None, due_to_ms: int | None = None
-    ) -> Iterator[Rows]:
+    ) -> Iterator[ColumnRows]:
         """Yield the rows of messages from ``start`` up to ``end`` that are committed, by offset.
 
         Some arrays at a time, from any thread; blocks on the disk. With a bound of the time of
@@ -173,7 +172,7 @@ class LogReader:
             if segment in self.segments:  # else its files may have gone before all was read
                 start = max(start, segment.end_offset)
 
-    def dedup_rows(self, start: int, end: int) -> Iterator[DedupRows]:
+    def dedup_rows(self, start: int, end: int) -> Iterator[DedupIdRows]:
         """Yield the dedup ids of messages from ``start`` up to ``end``, the newest first.
 
         Within each of the results offsets rise; see :meth:`rows` for the rest.
@@ -188,7 +187,7 @@ class LogReader:
 
     def _next_within(self, start: int, end: int) -> Segment | None:
         segments = self.segments
-        for segment in segments[number_of(segments, start) :]:
+        for segment in segments[segment_number(segments, start) :]:
             if segment.base_offset >= end:
                 break
             if segment.end_offset > start:
@@ -201,33 +200,33 @@ class LogReader:
         found = segments[number] if number >= 0 else None
         return found if found is not None and found.end_offset > start else None
 
-    def place_of(self, offset: int) -> tuple[Segment, int, int]:
+    def locate(self, offset: int) -> tuple[Segment, int, int]:
         """Return the segment and position of the frame holding ``offset``, and its first offset.
 
         Raises ``CorruptData`` where that frame cannot be read.
         """
-        segment = self.segments[number_of(self.segments, offset)]
-        for place in self._places_of(offset):
+        segment = self.segments[segment_number(self.segments, offset)]
+        for place in self._scan_from(offset):
             if isinstance(place, Damage):
                 raise CorruptData(f"offset {offset} is damaged: {place}")
             return segment, place.position, place.view.header.base_offset
         return segment, segment.size_bytes, segment.end_offset
 
-    def cut_of(self, offset: int) -> tuple[Segment, int, int]:
-        """Return :meth:`place_of`, also where damage begins just at ``offset``: it goes as well."""
-        segment = self.segments[number_of(self.segments, offset)]
-        place = next(iter(self._places_of(offset)), None)
+    def locate_cut(self, offset: int) -> tuple[Segment, int, int]:
+        """Return :meth:`locate`, also where damage begins just at ``offset``: it goes as well."""
+        segment = self.segments[segment_number(self.segments, offset)]
+        place = next(iter(self._scan_from(offset)), None)
         if isinstance(place, Damage) and (place.path, place.start_offset) == (segment.path, offset):
             return segment, place.position, offset
-        return self.place_of(offset)
+        return self.locate(offset)
 
-    def time_before(self, segment: Segment) -> int:
+    def max_time_us_before(self, segment: Segment) -> int:
         """Return the running maximum of append times over everything before a segment."""
         segments = self.segments
         number = segments.index(segment)
         return self._time_of(segments, number - 1) if number else 0
 
-    def time_at_end(self, segment: Segment) -> int:
+    def max_time_us_at_end(self, segment: Segment) -> int:
         """Return the running maximum of append times over everything up to a segment's end."""
         segments = self.segments
         if segment is segments[-1] and segment.index is not None and not segment.times_are_own:
@@ -240,13 +239,13 @@ class LogReader:
         None where that is the last segment, to which more may come.
         """
         segments = self.segments
-        number = number_of(segments, offset)
+        number = segment_number(segments, offset)
         return self._time_of(segments, number) if number < len(segments) - 1 else None
 
-    def _places_of(self, offset: int) -> Iterator[FramePlace | Damage]:
+    def _scan_from(self, offset: int) -> Iterator[ScannedFrame | Damage]:
         segments = self.segments
-        number = number_of(segments, offset)
-        return self.places(segments, number, offset, limits.READ_CHUNK_BYTES)
+        number = segment_number(segments, offset)
+        return self.scan(segments, number, offset, limits.READ_CHUNK_BYTES)
 
     def _time_of(self, segments: Sequence[Segment], number: int) -> int:
         """Return the running maximum at a segment's end, making indexes anew where they lack."""
@@ -273,14 +272,14 @@ class LogReader:
                 segment.settle_times(self._disk, before.time_us if before else 0)
         return index
 
-    def places(
+    def scan(
         self,
         segments: Sequence[Segment],
         number: int,
         offset: int,
         chunk_bytes: int,
         wait: bool = True,
-    ) -> Iterator[FramePlace | Damage]:
+    ) -> Iterator[ScannedFrame | Damage]:
         """Yield the frames from the one with ``offset`` to the segment's end, and what is bad."""
         segment = segments[number]
         end = self._ends.get(offset)
@@ -295,9 +294,9 @@ class LogReader:
                 position, at = end[1], offset
             else:
                 at, position, *_ = self.index_of(segments, number).before_offset(offset)
-            scan = Scan(self._disk, segment.path, size_bytes, chunk_bytes=chunk_bytes, wait=wait)
+            scan = Scanner(self._disk, segment.path, size_bytes, chunk_bytes=chunk_bytes, wait=wait)
             for place in scan.frames(position, at, skip_to=offset):
-                if isinstance(place, FramePlace):
+                if isinstance(place, ScannedFrame):
                     yield place
                 else:
                     damage = self._note(segment, place, end_offset)
@@ -342,7 +341,7 @@ class LogReader:
             reached = reading.next_offset
         return True
 
-    def forget_damage(self, start_offset: int, end_offset: int) -> None:
+    def clear_damage(self, start_offset: int, end_offset: int) -> None:
         """Hear that what was damaged between two offsets is whole again."""
         with self._noting:
             self.damage[:] = [
@@ -352,12 +351,12 @@ class LogReader:
             ]
 
 
-def number_of(segments: Sequence[Segment], offset: int) -> int:
+def segment_number(segments: Sequence[Segment], offset: int) -> int:
     """Return which segment holds ``offset``: the last that begins at or before it."""
     return max(0, bisect_right(segments, offset, key=lambda s: s.base_offset) - 1)
 
 
-def guess_chunk_bytes(segment: Segment, messages: int, bytes_max: int = limits.MIB) -> int:
+def estimate_chunk_bytes(segment: Segment, messages: int, bytes_max: int = limits.MIB) -> int:
     """Guess what to read at once for so many messages, from the segment's own average."""
     average = segment.size_bytes // max(1, segment.message_count) + 1
     guess = average * messages + limits.INDEX_INTERVAL_BYTES

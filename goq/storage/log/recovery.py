@@ -14,26 +14,25 @@ from pathlib import Path
 from goq import limits
 from goq.errors import StorageFailed
 from goq.frame.header import HEADER_BYTES
-from goq.storage.damage import Damage
 from goq.storage.disk import Disk, is_full
-from goq.storage.log.recovery_point import Checkpoint, Durable, Watermark
+from goq.storage.log.recovery_point import Checkpoint, DurableEnd, RecoveryPoint
 from goq.storage.log.segment import Segment, list_segments, remove_leftovers
 from goq.storage.log.sparse_index import IndexEntry
-from goq.storage.scanner import BadRegion, Scan
+from goq.storage.scanner import BadRegion, Damage, Scanner
 
 
 @dataclass(slots=True)
-class Recovered:
+class RecoveredLog:
     """A log's state as the disk has it, and what had to be done to it."""
 
     segments: list[Segment]
-    watermark: Watermark
+    recovery_point: RecoveryPoint
     damage: list[Damage] = field(default_factory=list)
     truncated_bytes: int = 0
     scanned_bytes: int = 0
 
 
-def recover(disk: Disk, directory: Path, *, base_offset: int = 0) -> Recovered:
+def recover(disk: Disk, directory: Path, *, base_offset: int = 0) -> RecoveredLog:
     """Return the log in ``directory``, made anew at ``base_offset`` if there is none.
 
     Raises ``StorageFailed`` when the files contradict each other in a way that no crash explains.
@@ -41,31 +40,31 @@ def recover(disk: Disk, directory: Path, *, base_offset: int = 0) -> Recovered:
     disk.make_dir(directory)
     remove_leftovers(disk, directory)
     segments = list_segments(disk, directory)
-    watermark = Watermark.load(disk, directory)
-    end_is_known = watermark is not None
-    if watermark is None:
+    recovery_point = RecoveryPoint.load(disk, directory)
+    end_is_known = recovery_point is not None
+    if recovery_point is None:
         first = segments[0].base_offset if segments else base_offset
-        watermark = Watermark.create(disk, directory, first)
-    durable = watermark.durable
+        recovery_point = RecoveryPoint.create(disk, directory, first)
+    durable = recovery_point.durable
     if not end_is_known and segments:
         durable = _everything(segments[-1])
     try:
         return _Recovery(
-            disk, directory, segments, watermark, durable, end_is_known=end_is_known
+            disk, directory, segments, recovery_point, durable, end_is_known=end_is_known
         ).run()
     except BaseException:
-        watermark.close()
+        recovery_point.close()
         raise
 
 
-def _everything(last: Segment) -> Durable:
+def _everything(last: Segment) -> DurableEnd:
     """The durable place when its file is lost: all there is, for none of it may be cut off.
 
     How many messages a damaged tail held is then unknown; the bound is frames of no size.
     """
     frames_max = last.size_bytes // HEADER_BYTES + 1
     offset = last.base_offset + frames_max * limits.FRAME_MESSAGES_MAX
-    return Durable(last.base_offset, last.size_bytes, offset)
+    return DurableEnd(last.base_offset, last.size_bytes, offset)
 
 
 class _Recovery:
@@ -74,8 +73,8 @@ class _Recovery:
         disk: Disk,
         directory: Path,
         segments: list[Segment],
-        watermark: Watermark,
-        durable: Durable,
+        recovery_point: RecoveryPoint,
+        durable: DurableEnd,
         *,
         end_is_known: bool,
     ) -> None:
@@ -83,13 +82,13 @@ class _Recovery:
         self._directory = directory
         self._durable = durable
         self._end_is_known = end_is_known
-        self._offset = watermark.checkpoint.offset
-        self._time_us = watermark.checkpoint.time_us
+        self._offset = recovery_point.checkpoint.offset
+        self._time_us = recovery_point.checkpoint.time_us
         self._tail_is_damaged = False
         self._changed = not end_is_known
-        self._result = Recovered(segments, watermark)
+        self._result = RecoveredLog(segments, recovery_point)
 
-    def run(self) -> Recovered:
+    def run(self) -> RecoveredLog:
         result = self._result
         todo, position = self._from_checkpoint()
         for number, segment in enumerate(todo):
@@ -109,17 +108,17 @@ class _Recovery:
 
     def _from_checkpoint(self) -> tuple[list[Segment], int]:
         """Return the segments to check, and from which position in the first of them."""
-        segments, checkpoint = self._result.segments, self._result.watermark.checkpoint
+        segments, checkpoint = self._result.segments, self._result.recovery_point.checkpoint
         number = bisect_left(segments, checkpoint.segment, key=lambda s: s.base_offset)
         if number == len(segments):  # it was the newest and is gone: what was before it?
             self._changed = True
             number = max(0, number - 1)
             self._offset = segments[number].base_offset if segments else checkpoint.segment
-        elif self._is_rewritten(segments[number]):  # since an older slot of the watermark
+        elif self._is_rewritten(segments[number]):  # since an older slot of the recovery_point
             self._offset = segments[number].base_offset
         elif segments[number].base_offset == checkpoint.segment:
             return segments[number:], checkpoint.position
-        else:  # an older slot of the watermark speaks of a segment deleted by retention
+        else:  # an older slot of the recovery_point speaks of a segment deleted by retention
             self._offset = segments[number].base_offset
         return segments[number:], 0
 
@@ -148,14 +147,14 @@ class _Recovery:
         segment.index = index = segment.index_up_to(self._disk, position, time_before_us=before_us)
         self._result.scanned_bytes += segment.size_bytes - position
         self._tail_is_damaged = False
-        scan = Scan(self._disk, segment.path, segment.size_bytes, chunk_bytes=limits.MIB)
+        scan = Scanner(self._disk, segment.path, segment.size_bytes, chunk_bytes=limits.MIB)
         for place in scan.frames(position, self._offset):
             if isinstance(place, BadRegion):
                 if not self._is_durable(segment, place.position):
                     self._cut(segment, place.position)
                     return False
                 self._quarantine(segment, place, after)
-                index.add_bad_bytes()
+                index.add_bad_region()
             else:
                 self._offset = place.view.header.end_offset
                 time_us = place.view.header.append_time_us
@@ -238,10 +237,10 @@ class _Recovery:
 
     def _take_checkpoint(self) -> None:
         active = self._result.segments[-1]
-        watermark = self._result.watermark
+        recovery_point = self._result.recovery_point
         self._make_durable(active)
         place = (active.base_offset, active.size_bytes, self._offset)
-        watermark.durable = Durable(*place)
+        recovery_point.durable = DurableEnd(*place)
         end = IndexEntry(self._offset, active.size_bytes, self._time_us)
         assert active.index is not None
         try:
@@ -249,7 +248,7 @@ class _Recovery:
         except OSError as error:
             if not is_full(error):  # reading and deleting must be possible on a full disk
                 raise
-        watermark.take_checkpoint(Checkpoint(*place, self._time_us))
+        recovery_point.take_checkpoint(Checkpoint(*place, self._time_us))
 
     def _make_durable(self, active: Segment) -> None:
         """Write what was found sound above the durable place once more, and sync it.
@@ -257,7 +256,7 @@ class _Recovery:
         After a failed sync the system may hold bytes in memory that it takes for written and that
         no later sync would write.
         """
-        durable = self._result.watermark.durable
+        durable = self._result.recovery_point.durable
         position = durable.position if durable.segment == active.base_offset else 0
         file = self._disk.open(active.path)
         try:

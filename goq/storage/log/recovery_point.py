@@ -40,7 +40,7 @@ class Checkpoint(NamedTuple):
     time_us: int
 
 
-class Durable(NamedTuple):
+class DurableEnd(NamedTuple):
     """Everything before this place survives power loss."""
 
     segment: int
@@ -48,29 +48,31 @@ class Durable(NamedTuple):
     offset: int
 
 
-class Watermark:
+class RecoveryPoint:
     """The two places, kept in a file."""
 
-    def __init__(self, file: File, sequence: int, checkpoint: Checkpoint, durable: Durable) -> None:
+    def __init__(
+        self, file: File, sequence: int, checkpoint: Checkpoint, durable: DurableEnd
+    ) -> None:
         self._file = file
         self._sequence = sequence
         self.checkpoint = checkpoint
         self.durable = durable
 
     @classmethod
-    def create(cls, disk: Disk, directory: Path, base_offset: int) -> Watermark:
+    def create(cls, disk: Disk, directory: Path, base_offset: int) -> RecoveryPoint:
         """Begin at ``base_offset``; nothing is written before the log's real end is known."""
         checkpoint = Checkpoint(base_offset, 0, base_offset, 0)
-        durable = Durable(base_offset, 0, base_offset)
+        durable = DurableEnd(base_offset, 0, base_offset)
         return cls(disk.open(directory / FILE_NAME), 0, checkpoint, durable)
 
     @classmethod
-    def load(cls, disk: Disk, directory: Path) -> Watermark | None:
+    def load(cls, disk: Disk, directory: Path) -> RecoveryPoint | None:
         """Return the newest sound slot, or None when the file holds none."""
         found = _read(disk, directory)
         return None if found is None else cls(disk.open(directory / FILE_NAME), *found)
 
-    def advance(self, durable: Durable) -> None:
+    def advance(self, durable: DurableEnd) -> None:
         """Record what has just been synced."""
         self.durable = durable
         self._write()
@@ -96,13 +98,13 @@ class Watermark:
         self._file.write_at(slot, _SLOT_BYTES * (self._sequence % 2))
 
 
-def read_durable(disk: Disk, directory: Path) -> Durable | None:
+def read_durable_end(disk: Disk, directory: Path) -> DurableEnd | None:
     """Return how far a log is durable, changing nothing; None where no file says so."""
     found = _read(disk, directory)
     return None if found is None else found[2]
 
 
-def _read(disk: Disk, directory: Path) -> tuple[int, Checkpoint, Durable] | None:
+def _read(disk: Disk, directory: Path) -> tuple[int, Checkpoint, DurableEnd] | None:
     try:
         data = bytes(disk.read(directory / FILE_NAME, 0, 2 * _SLOT_BYTES))
     except FileNotFoundError:
@@ -111,10 +113,10 @@ def _read(disk: Disk, directory: Path) -> tuple[int, Checkpoint, Durable] | None
     return max(slots, default=None)
 
 
-def _unpack(data: bytes) -> tuple[int, Checkpoint, Durable] | None:
+def _unpack(data: bytes) -> tuple[int, Checkpoint, DurableEnd] | None:
     if len(data) < _SLOT.size + _CRC.size:
         return None
     if crc32c(data[: _SLOT.size]) != _CRC.unpack_from(data, _SLOT.size)[0]:
         return None
     sequence, *places = _SLOT.unpack_from(data)
-    return sequence, Checkpoint(*places[:4]), Durable(*places[4:])
+    return sequence, Checkpoint(*places[:4]), DurableEnd(*places[4:])

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 from goq.storage.column_index.file import SUFFIX as COLUMNS_SUFFIX
-from goq.storage.column_index.segment import SegmentColumns
+from goq.storage.column_index.segment_columns import SegmentColumns
 from goq.storage.disk import Disk
 from goq.storage.log.sparse_index import IndexEntry, SparseIndex
-from goq.storage.scanner import FramePlace, Scan
+from goq.storage.scanner import ScannedFrame, Scanner
 
 SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -63,7 +63,7 @@ class Segment:
         """Offsets in the segment, damaged ones included."""
         return self.end_offset - self.base_offset
 
-    def keep_columns(self, disk: Disk) -> SegmentColumns:
+    def attach_columns(self, disk: Disk) -> SegmentColumns:
         """Begin to keep the columns of the segment's frames; nothing is read yet."""
         self.columns = SegmentColumns(disk, self.path, self.base_offset, self.size_bytes)
         return self.columns
@@ -95,7 +95,7 @@ class Segment:
         with self._loading:
             if self.index is None or not self.times_are_own:
                 return
-            self.index.raise_times(time_before_us)
+            self.index.raise_max_times(time_before_us)
             self._use(self.index)
             self.times_are_own = False
             try:
@@ -132,8 +132,8 @@ class Segment:
         end_position = self.size_bytes if end_position is None else end_position
         entry = IndexEntry(self.base_offset, 0, time_before_us)
         index.add(entry, always=True)
-        for place in Scan(disk, self.path, end_position).frames(0, self.base_offset):
-            if isinstance(place, FramePlace):
+        for place in Scanner(disk, self.path, end_position).frames(0, self.base_offset):
+            if isinstance(place, ScannedFrame):
                 header = place.view.header
                 time_us = header.append_time_us
                 time_before_us = max(time_before_us, time_us)
@@ -142,7 +142,7 @@ class Segment:
                 )
                 index.add(entry)
                 continue
-            index.add_bad_bytes()
+            index.add_bad_region()
             if place.end_offset is not None:
                 entry = entry._replace(offset=place.end_offset, position=place.end_position)
         index.add(entry._replace(position=end_position), always=True)
@@ -151,8 +151,8 @@ class Segment:
     def read_first_time(self, disk: Disk) -> int | None:
         """Return when the first sound frame was appended, None where there is none."""
         if self.first_time_us is None and self.size_bytes:
-            for place in Scan(disk, self.path, self.size_bytes).frames(0, self.base_offset):
-                if isinstance(place, FramePlace):
+            for place in Scanner(disk, self.path, self.size_bytes).frames(0, self.base_offset):
+                if isinstance(place, ScannedFrame):
                     self.first_time_us = place.view.header.append_time_us
                     break
         return self.first_time_us
@@ -164,7 +164,7 @@ class Segment:
 
     def remove(self, disk: Disk) -> None:
         """Delete the segment's files, the log last: the others could only mislead without it."""
-        (self.columns or self.keep_columns(disk)).remove()
+        (self.columns or self.attach_columns(disk)).remove()
         for suffix in (SPANS_SUFFIX, KEYS_SUFFIX, INDEX_SUFFIX):
             disk.remove(self.path.with_suffix(suffix))
         disk.remove(self.path)
@@ -215,3 +215,26 @@ def _parsed(names: Iterable[str]) -> Iterator[tuple[str, int, int, str]]:
         match = _NAME.fullmatch(name)
         if match and int(match[1]) <= _OFFSET_MAX:
             yield name, int(match[1]), int(match[2] or 0), match[3]
+
+
+class RewriteHistory:
+    """``number`` counts the segments that were written anew since the log was opened."""
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        ends = [segment.end_offset for segment in segments if segment.generation]
+        self.number = 0
+        self._reaches = [(0, max(ends, default=0))]  # numbers rise, and ends fall
+
+    def note(self, segment: Segment) -> None:
+        """Hear that a segment is being written anew."""
+        self.number += 1
+        while self._reaches and self._reaches[-1][1] <= segment.end_offset:
+            self._reaches.pop()
+        self._reaches.append((self.number, segment.end_offset))
+
+    def end_offset_since(self, number: int) -> int:
+        """Return before which offset anything was written anew after the first ``number`` times.
+
+        With -1 at any time, also before the log was opened.
+        """
+        return next((end for count, end in self._reaches if count > number), 0)

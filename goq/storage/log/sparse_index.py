@@ -6,7 +6,7 @@ maximum, so that it never falls even where the clock did, and one bisection find
 as an offset.
 
 What lies between an entry and the one before it is a stretch. An entry also says between which
-times the frames of its stretch were appended, ``least_us`` to ``most_us``, whatever the clock did
+times the frames of its stretch were appended, ``min_us`` to ``max_us``, whatever the clock did
 before and after: so a stretch without any frame of a range of times is known without reading it.
 Bad bytes in a stretch count as having the times of the frames before and after them.
 
@@ -43,11 +43,11 @@ class IndexEntry(NamedTuple):
     offset: int
     position: int
     time_us: int
-    least_us: int = TIME_US_MIN
-    most_us: int = TIME_US_MAX
+    min_us: int = TIME_US_MIN
+    max_us: int = TIME_US_MAX
 
 
-class Run(NamedTuple):
+class IndexRange(NamedTuple):
     """Stretches that follow each other: the offsets in them, and about how many bytes they are.
 
     The last run of a segment has no end: it reaches to wherever the segment does.
@@ -65,12 +65,12 @@ class SparseIndex:
         self._offsets = array("q")
         self._positions = array("q")
         self._times = array("q")
-        self._least = array("q")
-        self._most = array("q")
+        self._min = array("q")
+        self._max = array("q")
         self._begin_stretch()
 
     def _begin_stretch(self) -> None:
-        self._least_us, self._most_us = TIME_US_MAX, TIME_US_MIN
+        self._min_us, self._max_us = TIME_US_MAX, TIME_US_MIN
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -83,23 +83,23 @@ class SparseIndex:
         distance = entry.position - self._positions[-1] if self._positions else None
         if distance is not None and distance <= 0:
             return
-        self._least_us = min(self._least_us, entry.least_us)
-        self._most_us = max(self._most_us, entry.most_us)
+        self._min_us = min(self._min_us, entry.min_us)
+        self._max_us = max(self._max_us, entry.max_us)
         if distance is not None and distance < limits.INDEX_INTERVAL_BYTES and not always:
             return
-        self._least.append(self._least_us)
-        self._most.append(self._most_us)
+        self._min.append(self._min_us)
+        self._max.append(self._max_us)
         self._begin_stretch()
         self._times.append(entry.time_us)
         self._positions.append(entry.position)
         self._offsets.append(entry.offset)  # last: a reader in another thread counts by offsets
 
-    def add_bad_bytes(self) -> None:
+    def add_bad_region(self) -> None:
         """Let the stretch under way reach over bad bytes, up to the next frame at least."""
-        if self._least_us > self._most_us:
-            self._least_us, self._most_us = self._least[-1], self._most[-1]
+        if self._min_us > self._max_us:
+            self._min_us, self._max_us = self._min[-1], self._max[-1]
 
-    def raise_times(self, time_us: int) -> None:
+    def raise_max_times(self, time_us: int) -> None:
         """Let no entry's time be below ``time_us``, the maximum before the segment."""
         self._times = array("q", [max(time_us, t) for t in self._times])
 
@@ -119,25 +119,25 @@ class SparseIndex:
         """Return the last entry that has only earlier frames before it."""
         return self._entry(max(0, bisect_left(self._times, time_us, 0, len(self)) - 1))
 
-    def runs(self, least_us: int, most_us: int, offset: int) -> list[Run]:
+    def runs(self, min_us: int, max_us: int, offset: int) -> list[IndexRange]:
         """Return the runs of stretches, from that with ``offset`` on, that may hold a time.
 
-        That is one from ``least_us`` to ``most_us``, both included. What lies behind the last
+        That is one from ``min_us`` to ``max_us``, both included. What lies behind the last
         entry is always among them. From any thread.
         """
         count = len(self._offsets)
         first = max(0, bisect_right(self._offsets, offset, 0, count) - 1)
-        least = np.frombuffer(self._least[first + 1 : count], np.int64)
-        most = np.frombuffer(self._most[first + 1 : count], np.int64)
+        least = np.frombuffer(self._min[first + 1 : count], np.int64)
+        most = np.frombuffer(self._max[first + 1 : count], np.int64)
         wanted = np.ones(count - first + 1, np.int8)
-        wanted[:-2] = (most >= least_us) & (least <= most_us)
+        wanted[:-2] = (most >= min_us) & (least <= max_us)
         wanted[-1] = 0
         edges = first + np.flatnonzero(np.diff(wanted, prepend=np.int8(0)))
         return [self._run(int(edges[n]), int(edges[n + 1]), count) for n in range(0, len(edges), 2)]
 
-    def _run(self, start: int, end: int, count: int) -> Run:
+    def _run(self, start: int, end: int, count: int) -> IndexRange:
         last = min(end, count - 1)
-        return Run(
+        return IndexRange(
             self._offsets[start],
             self._offsets[end] if end < count else None,
             self._positions[last] - self._positions[start] + limits.INDEX_INTERVAL_BYTES,
@@ -148,7 +148,7 @@ class SparseIndex:
         count = len(self)
         offsets, positions, least = (
             np.frombuffer(column[:count], np.int64)
-            for column in (self._offsets, self._positions, self._least)
+            for column in (self._offsets, self._positions, self._min)
         )
         return offsets, positions, least
 
@@ -159,7 +159,7 @@ class SparseIndex:
         """
         columns = [array("q", column) for column in self._columns()]
         if end.position > self._positions[-1]:
-            end = end._replace(least_us=self._least_us, most_us=self._most_us)
+            end = end._replace(min_us=self._min_us, max_us=self._max_us)
             for column, item in zip(columns, end, strict=True):
                 column.append(item)
         data = _WORD.pack(len(columns[0])) + b"".join(column.tobytes() for column in columns)
@@ -185,7 +185,7 @@ class SparseIndex:
 
     def _columns(self) -> tuple[array[int], ...]:
         """Return the columns in the order of an entry's fields."""
-        return self._offsets, self._positions, self._times, self._least, self._most
+        return self._offsets, self._positions, self._times, self._min, self._max
 
     def _entry(self, number: int) -> IndexEntry:
         return IndexEntry(*(column[number] for column in self._columns()))

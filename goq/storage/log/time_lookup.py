@@ -25,7 +25,7 @@ from goq.storage.disk import Disk
 from goq.storage.log.reader import LogReader
 from goq.storage.log.segment import Segment
 from goq.storage.log.sparse_index import TIME_US_MIN
-from goq.storage.scanner import FramePlace, Scan
+from goq.storage.scanner import ScannedFrame, Scanner
 
 T = TypeVar("T")
 
@@ -33,16 +33,16 @@ _HEAD = Struct("<4sIqq")  # magic, length, offset and time: what a frame's heade
 _CHUNK_BYTES = 2 * limits.INDEX_INTERVAL_BYTES
 
 
-def end_at(reader: LogReader, time_us: int) -> int:
+def end_offset_at(reader: LogReader, time_us: int) -> int:
     """Return the offset behind the last frame, in the log's order, that was appended by then.
 
     That is the log's first offset where none was. Frames that are damaged have no time. Blocks on
     the disk; raises ``OSError`` when it fails, ``CorruptData`` for a segment that is gone.
     """
-    return while_kept([reader], lambda: _end_at(reader, time_us))
+    return retry_deleted([reader], lambda: _end_at(reader, time_us))
 
 
-def while_kept(readers: Sequence[LogReader], work: Callable[[], T]) -> T:
+def retry_deleted(readers: Sequence[LogReader], work: Callable[[], T]) -> T:
     """Return what comes of reading logs, read anew where segments are deleted meanwhile.
 
     Raises ``CorruptData`` for a segment that is gone and was not deleted by its log.
@@ -56,9 +56,9 @@ def while_kept(readers: Sequence[LogReader], work: Callable[[], T]) -> T:
                 raise CorruptData(f"a segment is gone: {error}") from None
 
 
-def frames_back(
+def read_backward(
     reader: LogReader, end_offset: int, is_wanted: Callable[[memoryview], bool] | None = None
-) -> Iterator[FramePlace]:
+) -> Iterator[ScannedFrame]:
     """Yield the sound frames before ``end_offset``, the last first; blocks on the disk.
 
     ``is_wanted`` is asked about the body of each, unchecked: what it refuses costs little.
@@ -66,11 +66,11 @@ def frames_back(
     for segment in reversed(reader.segments):
         if segment.base_offset >= end_offset:
             continue
-        stretches = _stretches(reader, segment)
+        stretches = _intervals(reader, segment)
         for number in reversed(range(stretches.number)):
             if stretches.offsets[number] >= end_offset:
                 continue
-            stretch = _Stretch(stretches, number)
+            stretch = _Interval(stretches, number)
             heads = stretch.heads(reader.disk) if is_wanted is not None else None
             if heads is None or any(is_wanted(head.body) for head in heads if is_wanted):
                 for place in reversed(list(stretch.frames(reader.disk))):
@@ -81,17 +81,17 @@ def frames_back(
                         yield place
 
 
-class _Stretches(NamedTuple):
+class _Intervals(NamedTuple):
     """The places that divide a segment, its end being the last.
 
-    ``least_us`` is the earliest append time of each stretch between two of them; where that is not
+    ``min_us`` is the earliest append time of each stretch between two of them; where that is not
     known yet, behind the last entry of a segment that grows, the lowest there is.
     """
 
     segment: Segment
     offsets: Int64s
     positions: Int64s
-    least_us: Int64s
+    min_us: Int64s
 
     @property
     def number(self) -> int:
@@ -106,10 +106,10 @@ class _Head(NamedTuple):
     body: memoryview
 
 
-class _Stretch(NamedTuple):
+class _Interval(NamedTuple):
     """One of the stretches of a segment."""
 
-    of: _Stretches
+    of: _Intervals
     number: int
 
     def heads(self, disk: Disk) -> list[_Head] | None:
@@ -139,25 +139,25 @@ class _Stretch(NamedTuple):
         ]
         return ends[-1] if ends else None
 
-    def frames(self, disk: Disk) -> Iterator[FramePlace]:
+    def frames(self, disk: Disk) -> Iterator[ScannedFrame]:
         """Yield the sound frames in order."""
         segment, offsets, positions, _ = self.of
         start, end = positions[self.number : self.number + 2].tolist()
-        scan = Scan(disk, segment.path, end, chunk_bytes=_CHUNK_BYTES)
+        scan = Scanner(disk, segment.path, end, chunk_bytes=_CHUNK_BYTES)
         for place in scan.frames(start, int(offsets[self.number])):
-            if isinstance(place, FramePlace):
+            if isinstance(place, ScannedFrame):
                 yield place
 
 
-def _stretches(reader: LogReader, segment: Segment) -> _Stretches:
+def _intervals(reader: LogReader, segment: Segment) -> _Intervals:
     end_offset, size_bytes = segment.end_offset, segment.size_bytes  # in the order of a reader
-    offsets, positions, least_us = segment.load_index(reader.disk).stretches()
+    offsets, positions, min_us = segment.load_index(reader.disk).stretches()
     count = int(np.searchsorted(positions, size_bytes))
-    return _Stretches(
+    return _Intervals(
         segment,
         np.append(offsets[:count], end_offset),
         np.append(positions[:count], size_bytes),
-        np.append(least_us, TIME_US_MIN)[1 : count + 1],
+        np.append(min_us, TIME_US_MIN)[1 : count + 1],
     )
 
 
@@ -167,9 +167,9 @@ def _end_at(reader: LogReader, time_us: int) -> int:
     if time_us >= _time_at_end(reader, segments[-1]):
         return end_offset
     for segment in reversed(segments):
-        stretches = _stretches(reader, segment)
-        for number in reversed(np.flatnonzero(stretches.least_us <= time_us).tolist()):
-            end = _Stretch(stretches, number).last_by(reader.disk, time_us)
+        stretches = _intervals(reader, segment)
+        for number in reversed(np.flatnonzero(stretches.min_us <= time_us).tolist()):
+            end = _Interval(stretches, number).last_by(reader.disk, time_us)
             if end is not None:
                 return end
     return segments[0].base_offset
@@ -177,6 +177,6 @@ def _end_at(reader: LogReader, time_us: int) -> int:
 
 def _time_at_end(reader: LogReader, segment: Segment) -> int:
     try:
-        return reader.time_at_end(segment)
+        return reader.max_time_us_at_end(segment)
     except ValueError:
         raise FileNotFoundError(f"{segment.path} was deleted") from None

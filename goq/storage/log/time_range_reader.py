@@ -14,10 +14,10 @@ from typing import NamedTuple
 from goq import limits
 from goq.errors import CorruptData
 from goq.frame.view import FrameView
-from goq.storage.damage import Damage
-from goq.storage.log.reader import LogReader, Reading, guess_chunk_bytes, number_of
+from goq.storage.log.reader import LogReader, ReadResult, estimate_chunk_bytes, segment_number
 from goq.storage.log.segment import Segment
-from goq.storage.log.sparse_index import TIME_US_MAX, TIME_US_MIN, Run
+from goq.storage.log.sparse_index import TIME_US_MAX, TIME_US_MIN, IndexRange
+from goq.storage.scanner import Damage
 
 _INDEX_SHARE = 128  # an index is about so many times smaller than its segment
 _SEGMENT_FRAMES = 4  # asking an index that is in memory costs about as much as so many frames
@@ -44,16 +44,13 @@ class ReadBounds(NamedTuple):
 FOREGROUND = ReadBounds()
 
 
-FOREGROUND = ReadBounds()
-
-
-def frames_between(
+def read_time_range(
     reader: LogReader,
     times: TimeRange,
     offset: int,
     end_offset: int,
     bounds: ReadBounds = FOREGROUND,
-) -> Reading:
+) -> ReadResult:
     """Read the frames in a range of times that hold messages from ``offset`` up to ``end_offset``.
 
     From any thread; blocks on the disk. The reading goes on from ``next_offset``, all before which
@@ -61,18 +58,18 @@ def frames_between(
     frame at all, when ``scanned_bytes_max`` ended it. Damage that was met is given with the
     frames: its messages may have been of the range.
     """
-    search = _Search(reader, times, offset, end_offset, bounds)
+    search = _TimeRangeRead(reader, times, offset, end_offset, bounds)
     search.run()
     return search.reading
 
 
-class _Search:
+class _TimeRangeRead:
     """One reading under way."""
 
     def __init__(
         self, reader: LogReader, times: TimeRange, offset: int, end_offset: int, bounds: ReadBounds
     ) -> None:
-        self.reading = Reading(next_offset=max(offset, reader.segments[0].base_offset))
+        self.reading = ReadResult(next_offset=max(offset, reader.segments[0].base_offset))
         self._reader = reader
         self._times = times
         self._end_offset = end_offset
@@ -88,7 +85,7 @@ class _Search:
         reading = self.reading
         while reading.next_offset < self._end_offset and not self._is_full:
             segments = self._reader.segments
-            number = number_of(segments, reading.next_offset)
+            number = segment_number(segments, reading.next_offset)
             if reading.next_offset >= segments[number].end_offset:
                 if number + 1 == len(segments):
                     return
@@ -120,7 +117,7 @@ class _Search:
         reading.next_offset = max(reading.next_offset, stop)
         return True
 
-    def _runs(self, segments: Sequence[Segment], number: int) -> list[Run] | None:
+    def _runs(self, segments: Sequence[Segment], number: int) -> list[IndexRange] | None:
         segment, times = segments[number], self._times
         self._scan_left -= _SEGMENT_FRAMES * limits.FRAME_SCAN_COST_BYTES
         if segment.index is None:  # it has to be read, or even made anew
@@ -131,9 +128,9 @@ class _Search:
             if segment not in self._reader.segments:
                 return None
             raise CorruptData(f"{segment.path} is gone") from None
-        least_us = max(times.from_us, TIME_US_MIN)
-        most_us = min(times.to_us - 1, TIME_US_MAX)
-        return index.runs(least_us, most_us, self.reading.next_offset)
+        min_us = max(times.from_us, TIME_US_MIN)
+        max_us = min(times.to_us - 1, TIME_US_MAX)
+        return index.runs(min_us, max_us, self.reading.next_offset)
 
     def _read_run(
         self, segments: Sequence[Segment], number: int, size_bytes: int, run_end: int
@@ -142,9 +139,9 @@ class _Search:
         reading = self.reading
         chunk_bytes = min(
             max(size_bytes, limits.INDEX_INTERVAL_BYTES),
-            guess_chunk_bytes(segments[number], self._messages_left, self._bytes_left),
+            estimate_chunk_bytes(segments[number], self._messages_left, self._bytes_left),
         )
-        for found in self._reader.places(segments, number, reading.next_offset, chunk_bytes):
+        for found in self._reader.scan(segments, number, reading.next_offset, chunk_bytes):
             if isinstance(found, Damage):
                 self._pass_over(found)
             else:

@@ -16,7 +16,7 @@ from goq.storage.log.segment import Segment
 from goq.storage.log.sparse_index import IndexEntry
 
 
-class Batch:
+class WriteBatch:
     """Frames on their way into ``segment``, stamped with their offsets."""
 
     def __init__(

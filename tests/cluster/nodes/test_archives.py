@@ -5,7 +5,7 @@ from __future__ import annotations
 from goq.broker.partition_context import PartitionId
 from goq.client import Client
 from goq.storage.disk import RealDisk
-from goq.storage.verify import verify_data_dir
+from goq.storage.verification import verify_data_dir
 from tests.support.cluster.running_cluster import RunningCluster, running_cluster
 from tests.support.eventually import eventually
 from tests.support.node.archive import publish_segments, retire, value_of

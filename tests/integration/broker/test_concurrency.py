@@ -32,7 +32,7 @@ from goq.delivery.settlement import Settlement, reject
 from goq.errors import CorruptData, GroupNotFound, HistoryNotRetained, MessageNotFound
 from goq.model import Message, MessageId, Receipt
 from goq.storage.log.reader import LogReader
-from goq.storage.log.time_range_reader import TimeRange, frames_between
+from goq.storage.log.time_range_reader import TimeRange, read_time_range
 from goq.units import format_time_us
 from tests.support.broker.harness import (
     MemoryMetadata,
@@ -810,7 +810,7 @@ def read_range(reader: LogReader, from_us: int, until_us: int) -> list[int]:
     found: list[int] = []
     offset, end = 0, reader.segments[-1].end_offset
     while offset < end:
-        reading = frames_between(reader, TimeRange(from_us, until_us), offset, end)
+        reading = read_time_range(reader, TimeRange(from_us, until_us), offset, end)
         assert not reading.damage
         for view in reading.frames:
             header = view.header

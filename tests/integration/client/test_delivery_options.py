@@ -10,7 +10,7 @@ import pytest
 from goq.client import AsyncClient, Client
 from goq.client.delivery_options import NodeClock
 from goq.errors import InvalidInput
-from goq.frame.hashing import dedup_hash, dedup_partition_of
+from goq.frame.hashes import dedup_hash, dedup_partition_of
 from goq.model import Message
 from tests.support.node.running_node import RunningNode, running_node
 

@@ -7,7 +7,7 @@ import pytest
 
 from goq.client import AsyncClient, Client, PublishedBatch
 from goq.errors import InvalidInput, NotAllowed, TooLarge, TopicNotFound, Unavailable
-from goq.frame.hashing import partition_of
+from goq.frame.hashes import partition_of
 from goq.model import Message
 from tests.support.client.fake_node import FakeNode, Refused, placed_frames
 

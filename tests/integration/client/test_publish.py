@@ -15,7 +15,7 @@ from goq.errors import (
     TopicNotFound,
     Unavailable,
 )
-from goq.frame.hashing import partition_of
+from goq.frame.hashes import partition_of
 from goq.model import Message, MessageId
 from tests.support.client.fake_node import FakeNode, Refused
 

@@ -14,7 +14,7 @@ from goq.client import Client, LogMessage, Published
 from goq.client.protocol.frames import decode_published, place
 from goq.errors import GoqError
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
-from goq.frame.hashing import partition_of
+from goq.frame.hashes import partition_of
 from goq.model import MessageId
 from goq.units import parse_time_us
 from tests.process.chaos.cluster import SETTLE_S_MAX, Cluster, Member

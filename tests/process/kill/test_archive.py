@@ -13,7 +13,7 @@ import pytest
 from goq.client import Client
 from goq.errors import GoqError
 from goq.storage.disk import RealDisk
-from goq.storage.verify import verify_data_dir
+from goq.storage.verification import verify_data_dir
 from tests.support.node.node_process import Serving, wait_until
 
 SEED = int(os.environ.get("GOQ_KILL_SEED") or random.SystemRandom().getrandbits(32))

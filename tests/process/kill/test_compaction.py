@@ -15,7 +15,7 @@ from pathlib import Path
 from goq.client import Client
 from goq.errors import GoqError
 from goq.storage.disk import RealDisk
-from goq.storage.verify import verify_data_dir
+from goq.storage.verification import verify_data_dir
 from tests.support.node.node_process import Serving, wait_until
 
 ROUNDS = 4

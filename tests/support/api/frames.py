@@ -9,7 +9,7 @@ from typing import Any
 
 from crc32c import crc32c
 
-from goq.frame.encoder import NO_PRODUCER, Columns, ProducerMark, encode_frame, seal
+from goq.frame.encoder import NO_PRODUCER, Columns, ProducerMark, assemble_frame, encode_frame
 from goq.frame.header import HEADER_BYTES, parse_header
 from goq.frame.view import FrameView
 
@@ -40,7 +40,7 @@ def resealed(data: bytes, **fields: int) -> bytes:
 
 def with_body(count: int, attributes: int, *parts: bytes) -> bytes:
     """A frame of any body at all, sound in its header and its CRCs."""
-    return seal(list(parts), count=count, attributes=attributes)
+    return assemble_frame(list(parts), count=count, attributes=attributes)
 
 
 def payload_of(*sections: bytes) -> tuple[bytes, bytes]:

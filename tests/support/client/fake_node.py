@@ -16,7 +16,7 @@ from typing import Any
 
 from goq.frame.header import HEADER_BYTES, stamp
 from goq.frame.slice import slice_frame
-from goq.frame.validate import check_frame
+from goq.frame.validation import check_frame
 from goq.frame.view import FrameView
 from goq.model import Receipt
 from goq.units import format_time_us, parse_duration_ms, parse_time_us

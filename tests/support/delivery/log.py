@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from goq.delivery.selection.redelivery import AttributeColumns
-from goq.storage.column_index.rows import Rows
+from goq.storage.column_index.rows import ColumnRows
 from tests.support.delivery.model import Message
 
 
@@ -41,10 +41,10 @@ class MessageLog:
     def frame(self, offset: int) -> Frame:
         return next(frame for frame in self.frames if frame.start <= offset < frame.end)
 
-    def rows_of(self, start: int, end: int) -> Rows:
+    def rows_of(self, start: int, end: int) -> ColumnRows:
         messages = self.messages[start:end]
         names = sorted({m.tenant for m in messages if m.tenant is not None})
-        return Rows(
+        return ColumnRows(
             np.arange(start, end, dtype=np.int64),
             np.array([m.lane for m in messages], np.int16),
             np.array(
@@ -56,7 +56,7 @@ class MessageLog:
 
     def rows(
         self, start: int, end: int, *, due_from_ms: int | None = None, due_to_ms: int | None = None
-    ) -> Iterator[Rows]:
+    ) -> Iterator[ColumnRows]:
         for frame in self.frames:
             if frame.is_plain or frame.end <= start or end <= frame.start:
                 continue

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from crc32c import crc32c
 from hypothesis import strategies as st
 
-from goq.frame.encoder import NO_PRODUCER, Columns, ProducerMark, encode_frame, seal
+from goq.frame.encoder import NO_PRODUCER, Columns, ProducerMark, assemble_frame, encode_frame
 from goq.frame.header import HEADER_BYTES, Attribute, parse_header, stamp
 
 
@@ -81,7 +81,7 @@ GOLDEN = {
 def event_frame() -> bytes:
     data = b"\x92\xa1a\xa1b"
     parts = [len(data).to_bytes(8, "little"), data, bytes(-len(data) % 8)]
-    return seal(parts, count=2, attributes=Attribute.EVENTS)
+    return assemble_frame(parts, count=2, attributes=Attribute.EVENTS)
 
 
 def _maybe(column: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:

@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 from goq.client import Client, LogMessage, Published, PublishedBatch, ReceivedMessage
 from goq.errors import Conflict, GoqError
-from goq.frame.hashing import partition_of
+from goq.frame.hashes import partition_of
 from goq.model import MessageId, Receipt
 
 Place = tuple[int, int]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from goq.frame.encoder import columns_of, encode_frame
+from goq.frame.encoder import columns_from_messages, encode_frame
 from goq.frame.header import HEADER_BYTES, parse_header, stamp
 from goq.frame.slice import slice_frame
 from goq.frame.view import FrameView
@@ -22,7 +22,7 @@ class LoggedFrames:
     def publish(self, partition: int, messages: Sequence[Message], time_us: int) -> None:
         frames = self.frames[partition]
         offset = frames[-1].header.end_offset if frames else 0
-        data = encode_frame(columns_of(messages, default_lane=1))
+        data = encode_frame(columns_from_messages(messages, default_lane=1))
         header = stamp(
             parse_header(data), base_offset=offset, append_time_us=time_us, leader_epoch=1
         )

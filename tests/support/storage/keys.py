@@ -9,13 +9,13 @@ from random import Random
 from crc32c import crc32c
 
 from goq.frame.encoder import Columns, encode_frame
-from goq.frame.hashing import dedup_hash, key_hash
+from goq.frame.hashes import dedup_hash, key_hash
 from goq.frame.header import Attribute, parse_header
 from goq.frame.view import FrameView
-from goq.storage.key_index.file import Table
+from goq.storage.key_index.file import KeyTable
 from goq.storage.key_index.index import KeyIndex
-from goq.storage.key_index.keymemory import KeyMemory
 from goq.storage.key_index.lookup import Lookup
+from goq.storage.key_index.sealed_keys import KeyCache
 from goq.storage.log.log import Log
 from tests.support.storage.disk import SimulatedDisk
 from tests.support.storage.logs import read_all
@@ -58,32 +58,32 @@ def with_key_hashes(frame: bytes, hashes: list[int]) -> bytes:
     return header.pack() + bytes(body)
 
 
-def expected(log: Log) -> dict[tuple[Table, int], list[int]]:
+def expected(log: Log) -> dict[tuple[KeyTable, int], list[int]]:
     """Return the offsets of each hash, rising, as reading every message says."""
-    found: dict[tuple[Table, int], list[int]] = defaultdict(list)
+    found: dict[tuple[KeyTable, int], list[int]] = defaultdict(list)
     for frame in read_all(log).frames.values():
         view = FrameView.parse(frame)
         count, base = view.header.message_count, view.header.base_offset
         for row, key in enumerate(view.keys(0, count)):
             if key is not None:
-                found[Table.KEYS, key_hash(key)].append(base + row)
+                found[KeyTable.KEYS, key_hash(key)].append(base + row)
         for row, one in enumerate(view.dedup_ids(0, count) or []):
             if one is not None:
-                found[Table.DEDUP_IDS, int.from_bytes(one[:8], "little")].append(base + row)
+                found[KeyTable.DEDUP_IDS, int.from_bytes(one[:8], "little")].append(base + row)
     return found
 
 
-def all_lookups() -> Iterator[tuple[Table, int]]:
+def all_lookups() -> Iterator[tuple[KeyTable, int]]:
     for key in [*KEYS, b"nobody has this"]:
         if key is not None:
-            yield Table.KEYS, key_hash(key)
+            yield KeyTable.KEYS, key_hash(key)
     for text in [*IDS, "nobody has this"]:
-        yield Table.DEDUP_IDS, int.from_bytes(dedup_hash(text)[:8], "little")
+        yield KeyTable.DEDUP_IDS, int.from_bytes(dedup_hash(text)[:8], "little")
 
 
 def look_up(
     index: KeyIndex,
-    table: Table,
+    table: KeyTable,
     hashed: int,
     start: int = 0,
     end: int = 2**62,
@@ -93,12 +93,12 @@ def look_up(
     return list(index.offsets(lookup, pause))
 
 
-def index_of(log: Log, disk: SimulatedDisk, memory: KeyMemory | None = None) -> KeyIndex:
-    return KeyIndex(disk, log.reader, memory or KeyMemory())
+def index_of(log: Log, disk: SimulatedDisk, memory: KeyCache | None = None) -> KeyIndex:
+    return KeyIndex(disk, log.reader, memory or KeyCache())
 
 
 def check(
-    index: KeyIndex, log: Log, held: dict[tuple[Table, int], list[int]] | None = None
+    index: KeyIndex, log: Log, held: dict[tuple[KeyTable, int], list[int]] | None = None
 ) -> None:
     """Assert that the index says of every key and id what reading everything says."""
     held = expected(log) if held is None else held

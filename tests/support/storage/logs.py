@@ -10,8 +10,8 @@ from goq.frame.encoder import Columns, encode_frame
 from goq.frame.header import HEADER_BYTES, parse_header
 from goq.frame.view import FrameView
 from goq.model import Message
-from goq.storage.damage import Damage
 from goq.storage.log.log import Log
+from goq.storage.scanner import Damage
 
 DIRECTORY = Path("/data/messages")
 START_US = 1_700_000_000_000_000

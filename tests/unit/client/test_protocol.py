@@ -13,7 +13,7 @@ from goq.client.protocol import frames as wire
 from goq.client.retry import BackoffPolicy, RequestFailure, RetryAttempts
 from goq.errors import CorruptData, InvalidFrame, InvalidInput, TimedOut, Unavailable
 from goq.frame.encoder import Columns, encode_frame
-from goq.frame.hashing import partition_of
+from goq.frame.hashes import partition_of
 from goq.frame.header import parse_header, stamp
 from goq.model import Message, Receipt
 

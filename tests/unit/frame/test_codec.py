@@ -14,20 +14,19 @@ from hypothesis import strategies as st
 
 from goq import limits
 from goq.errors import InvalidFrame
-from goq.frame.compacted_rows import compacted, emptied, gone_run
 from goq.frame.encoder import (
     Columns,
     LeftOut,
     ProducerMark,
-    columns_of,
+    columns_from_messages,
     encode_frame,
     encode_value,
     named_producer,
 )
-from goq.frame.hashing import dedup_hash, key_hash, partition_of
+from goq.frame.hashes import dedup_hash, key_hash, partition_of
 from goq.frame.header import NAMED_ONLY_EPOCH
-from goq.frame.slice import slice_frame, without_rows
-from goq.frame.validate import check_body_crc, check_frame
+from goq.frame.slice import drop_duplicates, remove_all_rows, remove_rows, removed_run, slice_frame
+from goq.frame.validation import check_body_crc, check_frame
 from goq.frame.view import FrameView
 from goq.model import Message
 from tests.support.frame.cases import GOLDEN, Batch, batches, event_frame
@@ -122,9 +121,9 @@ def test_a_slice_of_all_is_the_frame_itself() -> None:
 
 
 def test_messages_without_keys_and_headers_have_no_columns_for_them() -> None:
-    columns = columns_of([Message(b"a"), Message(None)])
+    columns = columns_from_messages([Message(b"a"), Message(None)])
     assert columns == Columns([b"a", None])
-    columns = columns_of([Message(b"a", b"k"), Message(b"b", None, [("h", b"v")])])
+    columns = columns_from_messages([Message(b"a", b"k"), Message(b"b", None, [("h", b"v")])])
     assert columns == Columns([b"a", b"b"], [b"k", None], [(), [("h", b"v")]])
 
 
@@ -226,7 +225,7 @@ def test_a_frame_without_some_rows_has_all_the_others_and_says_so(
     assume(count > 1)
     rows = data.draw(st.sets(st.integers(0, count - 1), min_size=1, max_size=count - 1))
     left_out = [LeftOut(row, 2**62 + row, -row) for row in sorted(rows)]
-    smaller = without_rows(view, left_out)
+    smaller = drop_duplicates(view, left_out)
     kept = [row for row in range(count) if row not in rows]
     assert list(smaller.messages(0, len(kept))) == [
         m for row, m in enumerate(view.messages(0, count)) if row not in rows
@@ -244,7 +243,7 @@ def test_messages_carry_what_the_columns_say() -> None:
         Message(b"b", b"k", deliver_at_ms=5, expires_at_ms=9),
         Message(b"c"),
     ]
-    columns = columns_of(messages, default_lane=1)
+    columns = columns_from_messages(messages, default_lane=1)
     assert columns.lanes == [2, 1, 1]
     view = FrameView.parse(encode_frame(columns))
     assert list(view.messages(0, 3)) == [
@@ -252,7 +251,7 @@ def test_messages_carry_what_the_columns_say() -> None:
         msgspec.structs.replace(messages[1], lane=1),
         msgspec.structs.replace(messages[2], lane=1),
     ]
-    assert columns_of([Message(b"a", lane=1)], default_lane=1).lanes is None
+    assert columns_from_messages([Message(b"a", lane=1)], default_lane=1).lanes is None
 
 
 def the(column: Sequence[Any] | None, rows: Sequence[int]) -> list[Any] | None:
@@ -270,7 +269,7 @@ def test_a_frame_without_what_is_gone_has_the_others_at_their_rows(
     assume(rows)
     before = view.columns(0, count)
     for _ in range(2):  # again from what it has become
-        frame = compacted(view, sorted(gone))
+        frame = remove_rows(view, sorted(gone))
         view = FrameView.parse(frame)
         check_body_crc(view)
         twin = decode(frame)
@@ -308,32 +307,32 @@ def test_a_frame_of_which_all_is_gone_keeps_places_and_producer(
     batch: Batch, keep_dedup_ids: bool
 ) -> None:
     view, count = FrameView.parse(batch.encode()), len(batch.columns.values)
-    frame = emptied(view, keep_dedup_ids=keep_dedup_ids)
+    frame = remove_all_rows(view, keep_dedup_ids=keep_dedup_ids)
     twin, empty = decode(frame), FrameView.parse(frame)
     assert twin.gone == [True] * count
     assert twin.values == []
     assert twin.dedup_ids == (batch.columns.dedup_ids if keep_dedup_ids else None)
-    assert empty.gone is not None
-    assert empty.gone.is_all
+    assert empty.removed_rows is not None
+    assert empty.removed_rows.is_all
     changed = {"frame_bytes", "attributes", "body_crc32c"}
     for name, value in view.header._asdict().items():
         assert name in changed or getattr(empty.header, name) == value
 
 
 def test_very_many_gone_messages_take_a_bit_each() -> None:
-    frame = gone_run(7, limits.FRAME_MESSAGES_MAX, append_time_us=5, leader_epoch=3)
+    frame = removed_run(7, limits.FRAME_MESSAGES_MAX, append_time_us=5, leader_epoch=3)
     assert len(frame) == 64 + limits.FRAME_MESSAGES_MAX // 8 + 16
     view = FrameView.parse(frame)
     assert view.header[2:6] == (7, 5, 3, limits.FRAME_MESSAGES_MAX)
-    assert view.gone is not None
-    assert view.gone.run_end(0) == limits.FRAME_MESSAGES_MAX
+    assert view.removed_rows is not None
+    assert view.removed_rows.run_end(0) == limits.FRAME_MESSAGES_MAX
     with pytest.raises(InvalidFrame, match="only the node takes"):
         check_frame(view)
 
 
 def test_runs_of_what_is_gone_and_what_is_not_end_where_they_do() -> None:
     view = FrameView.parse(encode_frame(Columns([b"v"] * 6)))
-    gone = FrameView.parse(compacted(view, [0, 3, 4])).gone
+    gone = FrameView.parse(remove_rows(view, [0, 3, 4])).removed_rows
     assert gone is not None
     assert [gone.run_end(row) for row in range(6)] == [1, 3, 3, 5, 5, 6]
     assert [gone.has(row) for row in range(6)] == [True, False, False, True, True, False]

@@ -68,11 +68,11 @@ def test_a_first_column_is_the_column(
         Attribute.KEY_HASH,
         Attribute.DEDUP_ID,
     ):
-        assert view.first_column(attribute) == view.column(attribute)
+        assert view.leading_column(attribute) == view.column(attribute)
 
 
 def test_a_first_column_that_ends_behind_the_frame_is_refused() -> None:
     view = FrameView.parse(encode_frame(Columns([b""], keys=[b"k"])))
     cut = FrameView(view.header, view.buffer[: HEADER_BYTES + 7])
     with pytest.raises(InvalidFrame):
-        cut.first_column(Attribute.KEY_HASH)
+        cut.leading_column(Attribute.KEY_HASH)

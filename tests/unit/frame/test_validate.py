@@ -13,8 +13,8 @@ from goq.config.topic import TopicSettings
 from goq.errors import InvalidFrame, TooLarge
 from goq.frame.encoder import Columns, LeftOut, ProducerMark, encode_frame
 from goq.frame.header import ATTRIBUTES, Attribute
-from goq.frame.slice import slice_frame, without_rows
-from goq.frame.validate import check_delivery, check_frame
+from goq.frame.slice import drop_duplicates, slice_frame
+from goq.frame.validation import check_delivery, check_frame
 from goq.frame.view import FrameView
 from tests.support.frame.cases import GOLDEN, Batch, event_frame, resealed
 
@@ -527,4 +527,4 @@ def test_a_frame_with_dedup_ids_leaves_room_for_a_note_of_what_is_left_out() -> 
         check_delivery(of(spare_bytes), LANES_ONLY, NOW_MS)
     largest = of(spare_bytes - limits.LEFT_OUT_BYTES_MAX)
     check_delivery(largest, LANES_ONLY, NOW_MS)
-    without_rows(largest, [LeftOut(0, 1, 2)])
+    drop_duplicates(largest, [LeftOut(0, 1, 2)])

@@ -130,7 +130,7 @@ def test_readers_in_other_threads_see_a_log_that_rolls_and_is_trimmed(tmp_path: 
                         problems.extend([] if expected in (None, base) else [(expected, base)])
                         expected = view.header.end_offset
                     problems.extend(reading.damage)
-                log.reader.find_time(0, end)
+                log.reader.offset_for_time(0, end)
         except Exception as error:
             problems.append(error)
 
@@ -164,7 +164,7 @@ def test_many_readers_make_a_missing_index_anew_once(tmp_path: Path) -> None:
 
     def read() -> None:
         try:
-            found.append((log.reader.find_time(0, 180), len(read_all(log).frames)))
+            found.append((log.reader.offset_for_time(0, 180), len(read_all(log).frames)))
         except Exception as error:
             found.append(error)
 

@@ -11,7 +11,7 @@ from goq.errors import CorruptData, InvalidFrame
 from goq.frame.encoder import Columns, encode_frame
 from goq.frame.view import FrameView
 from goq.storage.log.log import Log
-from goq.storage.repair import Gap, damage_of, frames_at, gaps_of, mend
+from goq.storage.repair import Gap, find_gaps, known_damage, read_gap, repair_segment
 from tests.support.storage.disk import SimulatedCrash, SimulatedDisk
 
 PATH = Path("/data/messages")
@@ -58,8 +58,8 @@ def _damaged(sound: SimulatedDisk, at: float, size: int = 3) -> tuple[SimulatedD
 
 
 def _found(sound: Log, log: Log) -> dict[Gap, list[FrameView]]:
-    gaps = gaps_of(log, log.segments[0])
-    return {gap: frames_at(sound.reader, gap, sound.end_offset, 2**20).frames for gap in gaps}
+    gaps = find_gaps(log, log.segments[0])
+    return {gap: read_gap(sound.reader, gap, sound.end_offset, 2**20).frames for gap in gaps}
 
 
 @pytest.mark.parametrize("tenth", range(10))
@@ -68,9 +68,9 @@ def test_a_mended_segment_has_the_bytes_that_it_had(tenth: int) -> None:
     sound = Log.open(PATH, sound_disk)
     disk, log = _damaged(sound_disk, tenth / 10)
     assert log.reader.read(0, log.end_offset).damage
-    mend(log, log.segments[0], _found(sound, log))
+    repair_segment(log, log.segments[0], _found(sound, log))
     assert _bytes(log, disk) == _bytes(sound, sound_disk)
-    assert not damage_of(log)
+    assert not known_damage(log)
     assert log.reader.is_sound(0, log.end_offset)
     log.close()
     again = Log.open(PATH, disk)
@@ -86,7 +86,7 @@ def test_a_segment_that_was_cut_short_is_mended() -> None:
     disk.put(_sealed(log), _bytes(log, disk)[:300])
     log = Log.open(PATH, disk)
     assert not log.reader.is_sound(0, log.end_offset)
-    mend(log, log.segments[0], _found(sound, log))
+    repair_segment(log, log.segments[0], _found(sound, log))
     assert _bytes(log, disk) == _bytes(sound, sound_disk)
 
 
@@ -100,19 +100,19 @@ def test_a_gap_for_which_there_is_nothing_stays_as_it_is() -> None:
     found = _found(sound, log)
     assert len(found) == 2
     first = min(found)
-    mend(log, log.segments[0], {first: found[first]})
-    assert gaps_of(log, log.segments[0]) == [max(found)]
+    repair_segment(log, log.segments[0], {first: found[first]})
+    assert find_gaps(log, log.segments[0]) == [max(found)]
 
 
 def test_frames_that_do_not_fill_a_gap_are_refused() -> None:
     sound_disk = _disk_with_log()
     sound = Log.open(PATH, sound_disk)
     disk, log = _damaged(sound_disk, 0.5)
-    (gap,) = gaps_of(log, log.segments[0])
-    others = frames_at(sound.reader, Gap(0, 2), sound.end_offset, 2**20).frames
+    (gap,) = find_gaps(log, log.segments[0])
+    others = read_gap(sound.reader, Gap(0, 2), sound.end_offset, 2**20).frames
     before = _bytes(log, disk)
     with pytest.raises(InvalidFrame):
-        mend(log, log.segments[0], {gap: others})
+        repair_segment(log, log.segments[0], {gap: others})
     assert _bytes(log, disk) == before
 
 
@@ -127,7 +127,7 @@ def test_a_crash_at_any_moment_leaves_the_damaged_segment_or_the_mended_one() ->
             damaged, found = _bytes(log, disk), _found(sound, log)
             disk.crash_at = disk.operations + at
             try:
-                mend(log, log.segments[0], found)
+                repair_segment(log, log.segments[0], found)
             except SimulatedCrash:
                 disk.crash(power=power)
             else:
@@ -144,12 +144,12 @@ def test_a_log_may_be_cut_where_bad_bytes_begin_and_not_amidst_them() -> None:
     sound_disk = _disk_with_log()
     sound = Log.open(PATH, sound_disk)
     disk, log = _damaged(sound_disk, 0.5)
-    first = gaps_of(log, log.segments[0])[0]
+    first = find_gaps(log, log.segments[0])[0]
     assert first.end_offset - first.start_offset > 1
     with pytest.raises(CorruptData):
         log.truncate(first.start_offset + 1)
     assert log.truncate(first.start_offset) == first.start_offset
-    assert not damage_of(log)
+    assert not known_damage(log)
     log.close()
     again = Log.open(PATH, disk)
     assert again.end_offset == first.start_offset

@@ -11,7 +11,7 @@ from goq.storage.disk import RealDisk
 from goq.storage.log.log import Log, LogConfig
 from goq.storage.log.segment import Segment
 from goq.storage.node_db import NodeDb, SegmentRow, TopicRow
-from goq.storage.verify import DirReport, LogReport, verify_data_dir, verify_log
+from goq.storage.verification import DataDirReport, LogReport, verify_data_dir, verify_log
 from tests.support.storage.disk import SimulatedDisk
 from tests.support.storage.logs import DIRECTORY, append, frame_of, read_all
 
@@ -158,7 +158,7 @@ class Folder:
     def segment(self, base_offset: int) -> Path:
         return Segment(self.directory("a", 1, "messages"), base_offset).path
 
-    def verify(self) -> DirReport:
+    def verify(self) -> DataDirReport:
         return verify_data_dir(self.disk, self.path)
 
 
@@ -167,7 +167,7 @@ def folder(tmp_path: Path) -> Folder:
     return Folder(tmp_path)
 
 
-def damage_of(report: DirReport) -> dict[tuple[str, int, str], set[int]]:
+def damage_of(report: DataDirReport) -> dict[tuple[str, int, str], set[int]]:
     return {
         (v.topic, v.partition, v.log): offsets(v.report) for v in report.logs if v.report.damage
     }

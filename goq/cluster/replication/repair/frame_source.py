@@ -11,7 +11,7 @@ from goq.cluster.replication.replica import Replica
 from goq.errors import GoqError
 from goq.frame.view import FrameView
 from goq.storage.log.log import Log
-from goq.storage.repair import Gap, Sound, first_sound
+from goq.storage.repair import Gap, SoundFrame, first_sound_frame
 
 Ask = Callable[[str, RepairRequest], Awaitable[tuple[RepairResponse, memoryview]]]
 """Asks a node, by name; raises ``GoqError`` where it cannot be reached or does not answer."""
@@ -72,13 +72,13 @@ class FrameSource:
         after = await self._sound_after(log, gap)
         return await self._ask_for(node, replica, which, gap, after)
 
-    async def _sound_after(self, log: Log, gap: Gap) -> Sound | None:
-        after = await self._in_thread(partial(first_sound, log, gap.end_offset))
-        assert after is None or isinstance(after, Sound)
+    async def _sound_after(self, log: Log, gap: Gap) -> SoundFrame | None:
+        after = await self._in_thread(partial(first_sound_frame, log, gap.end_offset))
+        assert after is None or isinstance(after, SoundFrame)
         return after
 
     async def _ask_for(
-        self, node: str, replica: Replica, which: int, gap: Gap, after: Sound | None
+        self, node: str, replica: Replica, which: int, gap: Gap, after: SoundFrame | None
     ) -> list[FrameView] | None:
         found: list[FrameView] = []
         rest = gap

@@ -31,11 +31,11 @@ from goq.cluster.replication.replica_manager import ReplicaManager
 from goq.cluster.replication.segment_manifest import LOGS
 from goq.errors import GoqError, InvalidFrame
 from goq.frame.view import FrameView
-from goq.storage.damage import Damage
 from goq.storage.log.log import Log
-from goq.storage.log.reader import number_of
+from goq.storage.log.reader import segment_number
 from goq.storage.log.segment import Segment
-from goq.storage.repair import Gap, damage_of, gaps_of, look_through, mend
+from goq.storage.repair import Gap, find_gaps, known_damage, repair_segment, scan_segment
+from goq.storage.scanner import Damage
 
 _log = logging.getLogger("goq.cluster")
 _PAUSE_MS_MIN = 500
@@ -88,7 +88,7 @@ class RepairManager:
         for replica in self._replicas:
             standing, topic = replica.standing, replica.key.topic
             if standing is not None:
-                known = sum(len(damage_of(log)) for log in standing.logs)
+                known = sum(len(known_damage(log)) for log in standing.logs)
                 damaged[topic] += known
                 lost[topic] += known - len(self._damage(replica))
         topics = sorted(damaged.keys() | self._repaired.keys())
@@ -146,7 +146,7 @@ class RepairManager:
                     for segment in log.segments[:-1]:
                         await asyncio.sleep(segment.size_bytes / limits.SCRUB_BYTES_PER_S)
                         try:
-                            await self._in_thread(partial(look_through, log, segment))
+                            await self._in_thread(partial(scan_segment, log, segment))
                         except OSError as error:
                             _log.warning("%s cannot be read: %s", segment.path, error)
 
@@ -179,7 +179,7 @@ class RepairManager:
             (which, damage)
             for which, log in enumerate(standing.logs)
             if log.damage
-            for damage in damage_of(log)
+            for damage in known_damage(log)
             if replica.may_be_repaired(which, damage)
         ]
 
@@ -205,7 +205,7 @@ class RepairManager:
         assert standing is not None
         for log in standing.logs:
             for segment in log.segments:
-                await self._in_thread(partial(look_through, log, segment))
+                await self._in_thread(partial(scan_segment, log, segment))
 
     async def _mend_all(self, replica: Replica) -> None:
         while damages := self._damage(replica):
@@ -220,7 +220,7 @@ class RepairManager:
     async def _mend(self, replica: Replica, which: int, log: Log, damage: Damage) -> None:
         """Mend the segment that some damage lies in, as far as others have what is missing."""
         segments = log.segments
-        segment = segments[number_of(segments, damage.start_offset)]
+        segment = segments[segment_number(segments, damage.start_offset)]
         found, lost = await self._find_all(replica, which, log, segment)
         if found and which == 0 and self._replicas.is_compacted(replica.key):
             await self._take_over(replica, log, segment)
@@ -238,7 +238,7 @@ class RepairManager:
         if lost:
             replica.given_up.add((which, Gap(damage.start_offset, damage.end_offset)))
         else:
-            log.reader.forget_damage(damage.start_offset, damage.end_offset)
+            log.reader.clear_damage(damage.start_offset, damage.end_offset)
 
     async def _take_over(self, replica: Replica, log: Log, segment: Segment) -> None:
         """Have all segments up to a damaged one as another replica has them; that one the last.
@@ -253,7 +253,7 @@ class RepairManager:
             async with replica.changing:
                 await self._in_thread(partial(_seal, replica, log, segment))
         segments = log.segments
-        end_offset = max(segment.end_offset, log.rewritten.reach_since(-1))
+        end_offset = max(segment.end_offset, log.rewrites.end_offset_since(-1))
         others = [s for s in segments[:-1] if s is not segment and s.base_offset < end_offset]
         whole = [Gap(s.base_offset, s.end_offset) for s in (*others, segment)]
         failures: list[str] = []
@@ -284,7 +284,7 @@ class RepairManager:
         self, replica: Replica, which: int, log: Log, segment: Segment
     ) -> tuple[dict[Gap, list[FrameView]], list[Gap]]:
         """Return what fills a segment's gaps, and the gaps that nobody can fill."""
-        gaps = await self._in_thread(partial(gaps_of, log, segment))
+        gaps = await self._in_thread(partial(find_gaps, log, segment))
         assert isinstance(gaps, list)
         found: dict[Gap, list[FrameView]] = {}
         lost: list[Gap] = []
@@ -352,7 +352,7 @@ def _write_alone(log: Log, segment: Segment, found: dict[Gap, list[FrameView]]) 
         raise InvalidFrame("the segment is gone meanwhile")
     if segment is log.active:
         log.roll()
-    mend(log, segment, found)
+    repair_segment(log, segment, found)
 
 
 def _name_of(replica: Replica) -> str:

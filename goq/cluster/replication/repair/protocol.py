@@ -20,7 +20,7 @@ from goq.cluster.replication.protocol import PartitionKey
 from goq.errors import InvalidFrame
 from goq.storage.log.log import Log
 from goq.storage.log.reader import LogReader
-from goq.storage.repair import Gap, Sound, first_sound, frames_at
+from goq.storage.repair import Gap, SoundFrame, first_sound_frame, read_gap
 
 
 class RepairRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -29,7 +29,7 @@ class RepairRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     key: PartitionKey
     which: int
     gap: Gap
-    after: Sound | None
+    after: SoundFrame | None
 
 
 class RepairResponse(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -85,7 +85,7 @@ def answer_repair(
         return RepairResponse(has_none=False), []
     log, safe = standing.logs[request.which], standing.safe[request.which]
     reader = whole_log(request.key, request.which, log)
-    found = frames_at(reader, request.gap, log.end_offset, limits.FETCH_LOG_BYTES_MAX)
+    found = read_gap(reader, request.gap, log.end_offset, limits.FETCH_LOG_BYTES_MAX)
     if not found.frames:
         return RepairResponse(has_none=True), []
     if request.gap.end_offset > safe and not _is_same_log(log, request.after):
@@ -93,5 +93,5 @@ def answer_repair(
     return RepairResponse(has_none=False), [view.buffer for view in found.frames]
 
 
-def _is_same_log(log: Log, after: Sound | None) -> bool:
-    return after is not None and first_sound(log, after.base_offset) == after
+def _is_same_log(log: Log, after: SoundFrame | None) -> bool:
+    return after is not None and first_sound_frame(log, after.base_offset) == after

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from goq import limits
-from goq.frame.validate import check_frame
+from goq.frame.validation import check_frame
 from tests.support.api import frames as f
 from tests.support.api.calls import publish, values
 from tests.support.eventually import eventually

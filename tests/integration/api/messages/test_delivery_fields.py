@@ -9,7 +9,7 @@ import pytest
 
 from goq import limits
 from goq.frame.encoder import NO_DEDUP_ID, Columns, encode_frame
-from goq.frame.hashing import dedup_hash
+from goq.frame.hashes import dedup_hash
 from tests.support.api import frames as f
 from tests.support.api.calls import publish, receive
 from tests.support.node.running_node import RunningNode

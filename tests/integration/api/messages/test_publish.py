@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from goq.frame.encoder import ProducerMark
-from goq.frame.hashing import partition_of
+from goq.frame.hashes import partition_of
 from tests.support.api import frames as f
 from tests.support.api.calls import publish, values
 from tests.support.node.running_node import RunningNode

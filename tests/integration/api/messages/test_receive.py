@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 from goq import limits
-from goq.frame.validate import check_frame
+from goq.frame.validation import check_frame
 from tests.support.api import frames as f
 from tests.support.api.calls import group_of, publish, receive, settle, values, waiting
 from tests.support.eventually import eventually

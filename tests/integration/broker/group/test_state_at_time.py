@@ -21,7 +21,7 @@ from goq.delivery.dedup.producer_table import ProducerTable
 from goq.delivery.events.event import SNAPSHOT_PARTS, SnapshotEnded, SnapshotStarted
 from goq.delivery.partition_state import PartitionState
 from goq.errors import GroupNotFound, HistoryNotRetained, MessageNotFound
-from goq.storage.log.time_lookup import frames_back
+from goq.storage.log.time_lookup import read_backward
 from goq.units import format_time_us
 from tests.integration.broker.test_random_history import live
 from tests.support.broker.harness import (
@@ -244,7 +244,7 @@ def test_a_snapshot_and_what_follows_make_the_state_that_all_events_make(
             (partition,) = topic.partitions
             events = partition.events.reader
             assert len(partition.events.segments) > 1
-            for place in frames_back(events, partition.events.end_offset):
+            for place in read_backward(events, partition.events.end_offset):
                 end = place.view.header.end_offset
                 states = replayed_to(events, end).state, naive(partition, end)
                 found, wanted = (without_producers(state) for state in states)

@@ -18,7 +18,7 @@ from goq.delivery.events.frame_codec import begins_snapshot, decode_event_frame,
 from goq.errors import HistoryNotRetained
 from goq.frame.header import HEADER_BYTES
 from goq.frame.view import FrameView
-from goq.storage.log.time_lookup import frames_back
+from goq.storage.log.time_lookup import read_backward
 from tests.support.broker.harness import ack, broker_on, nack, options, publish, quiet, run
 
 SECOND_US = 1_000_000
@@ -190,7 +190,7 @@ async def _with_damage(path: Path, clock: ManualClock, *, snapshot_after: bool) 
 
 
 def _position_of(partition: Partition, time_us: int) -> int:
-    places = frames_back(partition.events.reader, partition.events.end_offset)
+    places = read_backward(partition.events.reader, partition.events.end_offset)
     return next(
         place.position
         for place in places
@@ -251,7 +251,7 @@ def test_a_snapshot_is_written_after_so_many_events(
                 await partition.reset("g", 0)
             await quiet(partition)
             end = partition.events.end_offset
-            found = frames_back(partition.events.reader, end, begins_snapshot)
+            found = read_backward(partition.events.reader, end, begins_snapshot)
             assert len(list(found)) == snapshots
 
     run(main())

@@ -12,7 +12,7 @@ from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
 from goq.errors import InvalidInput, OutOfOrderSequence, ProducerFenced, StorageFull
 from goq.frame.encoder import NO_DEDUP_ID, Columns, ProducerMark, encode_frame
-from goq.frame.hashing import dedup_hash
+from goq.frame.hashes import dedup_hash
 from goq.frame.view import FrameView
 from goq.model import Message
 from tests.support.broker.harness import BrokenDisk, MemoryMetadata, broker_on, run, until

@@ -88,7 +88,7 @@ def test_what_is_deleted_is_read_from_the_archive(tmp_path: Path) -> None:
             (partition,) = broker.topic("t").partitions
             reader = whole_logs(broker.archive, partition).messages
             assert read_all(reader, partition.state.end_offset) == values
-            assert reader.find_time(ManualClock().wall_us() + HOUR_MS * 1000, 12) == 3
+            assert reader.offset_for_time(ManualClock().wall_us() + HOUR_MS * 1000, 12) == 3
             rows = [r.offsets.tolist() for r in reader.rows(0, 12)]
             assert rows == []
 

@@ -19,11 +19,11 @@ from goq.clock import ManualClock
 from goq.config.topic import Cleanup
 from goq.delivery.events.event import Cause, Compacted, Skipped
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
-from goq.frame.hashing import dedup_hash
+from goq.frame.hashes import dedup_hash
 from goq.frame.view import FrameView
 from goq.model import Message
-from goq.storage.compaction.cleaner import Progress, read_progress, write_progress
-from goq.storage.verify import verify_log
+from goq.storage.compaction.cleaner import CleanerCheckpoint, read_checkpoint, write_checkpoint
+from goq.storage.verification import verify_log
 from tests.support.broker.harness import (
     BrokenDisk,
     MemoryMetadata,
@@ -542,10 +542,10 @@ def test_progress_of_another_log_is_not_believed(tmp_path: Path) -> None:
         async with by_hand(tmp_path, **COMPACT) as broker:
             topic = await broker.create_topic("t")
             log = topic.partition(0).messages
-            write_progress(broker._disk, log.directory, Progress(1000, 0))
+            write_checkpoint(broker._disk, log.directory, CleanerCheckpoint(1000, 0))
             await put(topic, (b"a", b"1"), (b"a", b"2"))
             await seal(topic)
             assert await compacted(broker) == 1
-            assert read_progress(broker._disk, log.directory) == Progress(2, 0)
+            assert read_checkpoint(broker._disk, log.directory) == CleanerCheckpoint(2, 0)
 
     run(work())

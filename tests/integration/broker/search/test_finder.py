@@ -27,7 +27,7 @@ from goq.errors import (
     TooManyRequests,
 )
 from goq.frame.encoder import Columns, encode_frame
-from goq.frame.hashing import dedup_hash, key_hash
+from goq.frame.hashes import dedup_hash, key_hash
 from goq.frame.view import FrameView
 from goq.model import Message
 from tests.support.broker.harness import BrokenDisk, broker_on, run, until

@@ -23,7 +23,7 @@ from goq.errors import (
     TopicNotFound,
 )
 from goq.frame.encoder import Columns, encode_frame
-from goq.frame.hashing import partition_of
+from goq.frame.hashes import partition_of
 from goq.frame.view import FrameView
 from goq.model import Message, Receipt
 from goq.storage.disk import RealDisk

@@ -14,8 +14,8 @@ from goq import limits
 from goq.client.delivery_options import lanes_of
 from goq.errors import InvalidInput, TooLarge
 from goq.frame.encoder import NO_PRODUCER
-from goq.frame.hashing import partition_of
-from goq.frame.validate import check_frame
+from goq.frame.hashes import partition_of
+from goq.frame.validation import check_frame
 from goq.frame.view import FrameView
 from goq.model import Message, check_name
 from goq.pipeline.arrow.frames import FRAME_BYTES, Target, frame_of, shares_of

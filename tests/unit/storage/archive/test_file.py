@@ -27,7 +27,7 @@ from goq.storage.log.log import Log, LogConfig
 from goq.storage.log.reader import LogReader
 from goq.storage.log.segment import Segment
 from goq.storage.node_db import ArchiveRow, NodeDb
-from goq.storage.verify import verify_data_dir
+from goq.storage.verification import verify_data_dir
 from tests.support.storage.disk import SimulatedDisk
 from tests.support.storage.logs import append, frame_of
 

@@ -13,7 +13,7 @@ from goq import limits
 from goq.frame.encoder import Columns, encode_frame
 from goq.frame.header import HEADER_BYTES, parse_header
 from goq.frame.view import FrameView
-from goq.storage.column_index.block import Place
+from goq.storage.column_index.block import SegmentPosition
 from goq.storage.column_index.file import ColumnFile
 from goq.storage.log.log import Log, LogConfig
 from tests.support.storage.columns import NO_ID, START_MS, Said, expected, random_frame, said_by
@@ -76,7 +76,7 @@ def check_says(disk: SimulatedDisk, said: Said) -> Log:
 def is_whole(disk: SimulatedDisk) -> bool:
     """Whether the file holds all that there is to say of the segment, and nothing else."""
     file, size_bytes = ColumnFile(disk, SEGMENT), len(disk.read_all(SEGMENT))
-    blocks = file.blocks(Place(0, 0), size_bytes)
+    blocks = file.blocks(SegmentPosition(0, 0), size_bytes)
     return (
         blocks[-1].stretch.end.position == size_bytes
         and blocks[-1].file_end == len(disk.read_all(FILE))
@@ -160,7 +160,7 @@ def test_a_file_that_lacks_a_block_is_not_believed_behind_it(seal: bool) -> None
     log.close()
     said = said_by(log)
     data, size_bytes = disk.read_all(FILE), len(disk.read_all(SEGMENT))
-    blocks = ColumnFile(disk, SEGMENT).blocks(Place(0, 0), size_bytes)
+    blocks = ColumnFile(disk, SEGMENT).blocks(SegmentPosition(0, 0), size_bytes)
     assert len(blocks) > 2
     for block in blocks:
         case = disk.copy()

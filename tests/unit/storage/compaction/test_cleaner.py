@@ -21,18 +21,23 @@ from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.header import parse_header
 from goq.frame.view import FrameView
 from goq.storage.compaction.cleaner import (
-    NewestKeys,
-    Progress,
-    is_due,
-    read_newest,
-    read_progress,
+    CleanerCheckpoint,
+    OffsetMap,
+    build_offset_map,
+    is_cleaning_due,
+    read_checkpoint,
     tombstones_due_us,
-    write_progress,
+    write_checkpoint,
 )
-from goq.storage.compaction.segment_rewriter import Terms, plan, put_in_place, rewrite
+from goq.storage.compaction.segment_rewriter import (
+    CleanerParameters,
+    install_generation,
+    plan_rewrite,
+    rewrite_segment,
+)
 from goq.storage.log.log import Log, LogConfig
 from goq.storage.log.segment import Segment
-from goq.storage.verify import verify_log
+from goq.storage.verification import verify_log
 from tests.support.storage.disk import SimulatedCrash, SimulatedDisk
 from tests.support.storage.logs import DIRECTORY, START_US, append, read_all
 
@@ -57,33 +62,33 @@ def nothing() -> None:
 def pass_over(
     disk: SimulatedDisk,
     log: Log,
-    progress: Progress,
+    progress: CleanerCheckpoint,
     now_us: int,
     *,
     keys_max: int = 1000,
-) -> Progress:
+) -> CleanerCheckpoint:
     """Make one pass, as the broker does."""
-    newest = NewestKeys(progress.compacted_to, secret=SECRET, keys_max=keys_max)
+    newest = OffsetMap(progress.compacted_to, secret=SECRET, keys_max=keys_max)
     log.sync()
-    read_newest(log.reader, newest, log.end_offset, nothing)
+    build_offset_map(log.reader, newest, log.end_offset, nothing)
     assert len(newest) <= keys_max
-    terms = Terms(newest, now_us - TOMBSTONE_AGE_US, 0, nothing)
+    terms = CleanerParameters(newest, now_us - TOMBSTONE_AGE_US, 0, nothing)
     tombstone_us = reached = 0
     for segment in list(log.segments[:-1]):
         if segment.base_offset >= newest.end:
             break
-        found = plan(disk, segment, terms)
-        if found.newly_gone:
-            time_before_us = log.reader.time_before(segment)
-            new = rewrite(disk, segment, found, terms, time_before_us=time_before_us)
-            put_in_place(disk, new)
-            assert log.exchange(segment, new)
+        found = plan_rewrite(disk, segment, terms)
+        if found.removed_count:
+            time_before_us = log.reader.max_time_us_before(segment)
+            new = rewrite_segment(disk, segment, found, terms, time_before_us=time_before_us)
+            install_generation(disk, new)
+            assert log.replace_segment(segment, new)
             segment.remove(disk)
         if found.tombstone_us:
             tombstone_us = min(tombstone_us or found.tombstone_us, found.tombstone_us)
         reached = segment.end_offset
-    progress = Progress(min(newest.end, reached), tombstone_us)
-    write_progress(disk, log.directory, progress)
+    progress = CleanerCheckpoint(min(newest.end, reached), tombstone_us)
+    write_checkpoint(disk, log.directory, progress)
     return progress
 
 
@@ -135,7 +140,7 @@ class Case:
         self.disk = SimulatedDisk(self.random)
         self.log = Log.open(DIRECTORY, self.disk, CONFIG)
         self.present: dict[int, Put] = {}
-        self.progress = Progress()
+        self.progress = CleanerCheckpoint()
         self.now_us = START_US
 
     def publish(self) -> None:
@@ -183,7 +188,7 @@ class Case:
         assert self.log.scanned_bytes == 0
         if self.random.random() < 0.3:
             self.disk.put(DIRECTORY / "compacted", b"nonsense")
-        self.progress = read_progress(self.disk, DIRECTORY)
+        self.progress = read_checkpoint(self.disk, DIRECTORY)
 
     def check(self) -> None:
         assert served(self.log) == self.present
@@ -243,7 +248,7 @@ def test_a_crash_at_any_operation_loses_nothing_that_must_stay(passes: int, powe
         assert must_stay.items() <= found.items() <= before.items()
         check_nothing_comes_back(before, found)
         check_files(case)
-        case.progress = read_progress(case.disk, DIRECTORY)
+        case.progress = read_checkpoint(case.disk, DIRECTORY)
         pass_over(case.disk, case.log, case.progress, case.now_us)
         assert served(case.log) == must_stay
         check_files(case)
@@ -297,7 +302,7 @@ def test_damaged_bytes_stay_as_they_are_and_are_still_reported() -> None:
     case.log = Log.open(DIRECTORY, case.disk, CONFIG)
     before = {(d.start_offset, d.end_offset) for d in read_all(case.log).damage}
     assert len(before) == 2
-    pass_over(case.disk, case.log, Progress(), case.now_us)
+    pass_over(case.disk, case.log, CleanerCheckpoint(), case.now_us)
     assert case.log.segments[0].generation == 1
     held = read_all(case.log)
     assert {(d.start_offset, d.end_offset) for d in held.damage} == before
@@ -314,7 +319,7 @@ def test_the_last_batches_of_a_producer_keep_their_headers() -> None:
         append(log, [encode_frame(Columns([b"v"], [b"k"]), producer=mark)])
     append(log, [encode_frame(Columns([b"v"], [b"k"]))])
     log.roll()
-    pass_over(disk, log, Progress(), START_US)
+    pass_over(disk, log, CleanerCheckpoint(), START_US)
     headers = [parse_header(frame) for _, frame in sorted(read_all(log).frames.items())]
     remembered = [h.first_sequence for h in headers if h.producer_id]
     assert remembered == list(range(30 - 2 * limits.PRODUCER_BATCHES_REMEMBERED, 30))
@@ -325,10 +330,10 @@ def test_the_last_batches_of_a_producer_keep_their_headers() -> None:
 def test_times_find_what_they_found_before() -> None:
     case = filled(11)
     end = case.log.end_offset
-    pass_over(case.disk, case.log, Progress(), case.now_us)
+    pass_over(case.disk, case.log, CleanerCheckpoint(), case.now_us)
     present = served(case.log)
     for time_us in range(START_US, case.now_us + 2):
-        found = case.log.reader.find_time(time_us, end)
+        found = case.log.reader.offset_for_time(time_us, end)
         after = [o for o, put in present.items() if put.time_us >= time_us]
         assert all(offset >= found for offset in after)
         before = [o for o, put in present.items() if put.time_us < time_us]
@@ -342,7 +347,7 @@ def test_a_reader_in_the_middle_of_a_segment_goes_on_in_its_new_generation() -> 
     first = reader.read(0, end, messages_max=3)
     taken, rows = list(first.frames), iter(reader.rows(0, end))
     some = next(rows)
-    pass_over(case.disk, case.log, Progress(), case.now_us)
+    pass_over(case.disk, case.log, CleanerCheckpoint(), case.now_us)
     offset = first.next_offset
     while offset < end:
         reading = reader.read(offset, end, messages_max=5)
@@ -361,27 +366,27 @@ def test_a_segment_that_retention_took_meanwhile_is_not_put_back() -> None:
     segment = case.log.segments[0]
     new = Segment(segment.path.parent, segment.base_offset, 1)
     case.log.detach_before(segment.end_offset)
-    assert not case.log.exchange(segment, new)
+    assert not case.log.replace_segment(segment, new)
     assert new not in case.log.segments
-    assert not case.log.exchange(case.log.active, new)
+    assert not case.log.replace_segment(case.log.active, new)
 
 
 def test_a_pass_is_due_when_half_is_unseen_or_a_tombstones_time_is_over() -> None:
     segments = [Segment(Path("/d"), base) for base in (0, 10, 20)]
     for segment, size in zip(segments, (500, 500, 100), strict=True):
         segment.size_bytes, segment.end_offset = size, segment.base_offset + 10
-    assert is_due(segments, Progress(10), 5, 0)
-    assert not is_due(segments, Progress(11), 5, 0)
-    assert not is_due(segments, Progress(20), 5, 0)
-    assert not is_due(segments[:1], Progress(), 5, 0)
-    assert tombstones_due_us(Progress(20, 7), 5) == 12
-    assert not is_due(segments, Progress(20, 7), 5, 11)
-    assert is_due(segments, Progress(20, 7), 5, 12)
+    assert is_cleaning_due(segments, CleanerCheckpoint(10), 5, 0)
+    assert not is_cleaning_due(segments, CleanerCheckpoint(11), 5, 0)
+    assert not is_cleaning_due(segments, CleanerCheckpoint(20), 5, 0)
+    assert not is_cleaning_due(segments[:1], CleanerCheckpoint(), 5, 0)
+    assert tombstones_due_us(CleanerCheckpoint(20, 7), 5) == 12
+    assert not is_cleaning_due(segments, CleanerCheckpoint(20, 7), 5, 11)
+    assert is_cleaning_due(segments, CleanerCheckpoint(20, 7), 5, 12)
 
 
 @pytest.mark.parametrize("keys_max", [1, 9, 10])
 def test_a_map_holds_as_many_keys_as_it_may_and_no_more(keys_max: int) -> None:
-    newest = NewestKeys(100, secret=SECRET, keys_max=keys_max)
+    newest = OffsetMap(100, secret=SECRET, keys_max=keys_max)
     keys = [b"%d" % (number // 2) for number in range(20)]
     view = FrameView.parse(encode_frame(Columns([b""] * 20, keys)))
     view.header = view.header._replace(base_offset=100)
@@ -393,15 +398,15 @@ def test_a_map_holds_as_many_keys_as_it_may_and_no_more(keys_max: int) -> None:
 def test_progress_that_was_not_written_whole_counts_as_none() -> None:
     disk = SimulatedDisk()
     disk.make_dir(DIRECTORY)
-    assert read_progress(disk, DIRECTORY) == Progress()
-    write_progress(disk, DIRECTORY, Progress(5, 7))
-    assert read_progress(disk, DIRECTORY) == Progress(5, 7)
+    assert read_checkpoint(disk, DIRECTORY) == CleanerCheckpoint()
+    write_checkpoint(disk, DIRECTORY, CleanerCheckpoint(5, 7))
+    assert read_checkpoint(disk, DIRECTORY) == CleanerCheckpoint(5, 7)
     data = disk.read_all(DIRECTORY / "compacted")
     for length in range(len(data)):
         disk.put(DIRECTORY / "compacted", data[:length])
-        assert read_progress(disk, DIRECTORY) == Progress()
+        assert read_checkpoint(disk, DIRECTORY) == CleanerCheckpoint()
     disk.put(DIRECTORY / "compacted", b"\1" + data[1:])
-    assert read_progress(disk, DIRECTORY) == Progress()
+    assert read_checkpoint(disk, DIRECTORY) == CleanerCheckpoint()
 
 
 def test_an_older_slot_of_the_watermark_speaks_of_places_of_the_old_generation() -> None:
@@ -409,9 +414,9 @@ def test_an_older_slot_of_the_watermark_speaks_of_places_of_the_old_generation()
     log, disk = case.log, case.disk
     while len(log.segments) < 3:
         case.publish()
-    pass_over(disk, log, Progress(), case.now_us)
+    pass_over(disk, log, CleanerCheckpoint(), case.now_us)
     expected = served(log)
-    mark = log._watermark
+    mark = log._recovery_point
     segment = log.segments[0]
     assert segment.generation == 1
     place = (segment.base_offset, segment.size_bytes + 8, segment.end_offset - 1)
@@ -427,7 +432,7 @@ def test_a_log_that_failed_is_not_compacted() -> None:
     case = filled(23)
     case.disk.fault = lambda done, _path: 5 if done == "sync" else None
     with pytest.raises(StorageFailed):
-        pass_over(case.disk, case.log, Progress(), case.now_us)
+        pass_over(case.disk, case.log, CleanerCheckpoint(), case.now_us)
 
 
 class BusyDisk(SimulatedDisk):
@@ -456,7 +461,7 @@ def busy_case() -> tuple[BusyDisk, Case]:
         append(case.log, [encode_frame(columns)])
         case.present[number] = Put(key, bytes(3000), START_US, due_ms)
     case.log.roll()
-    disk.meanwhile = lambda: pass_over(disk, case.log, Progress(), case.now_us)
+    disk.meanwhile = lambda: pass_over(disk, case.log, CleanerCheckpoint(), case.now_us)
     return disk, case
 
 
@@ -481,7 +486,7 @@ def test_compaction_between_any_two_reads_takes_nothing_from_a_reader(what: str)
             assert not list(reader.dedup_rows(0, 60))
             offsets = must_stay
         elif what == "times":
-            assert reader.find_time(START_US, 60) == 0
+            assert reader.offset_for_time(START_US, 60) == 0
             assert reader.time_of(57) == START_US
             offsets = must_stay
         else:
@@ -503,7 +508,7 @@ def kept_in(frame: bytes) -> Iterator[int]:
 
 def test_a_compacted_log_may_be_cut_and_grows_on() -> None:
     case = filled(31)
-    pass_over(case.disk, case.log, Progress(), case.now_us)
+    pass_over(case.disk, case.log, CleanerCheckpoint(), case.now_us)
     before = served(case.log)
     segment = case.log.segments[1]
     end = case.log.truncate(segment.base_offset + 1)
@@ -529,7 +534,7 @@ def test_frames_stay_for_as_many_producers_as_a_partition_remembers(
         )
     append(log, [encode_frame(Columns([b"v"], [b"k"]))])
     log.roll()
-    pass_over(disk, log, Progress(), START_US)
+    pass_over(disk, log, CleanerCheckpoint(), START_US)
     headers = [parse_header(frame) for _, frame in sorted(read_all(log).frames.items())]
     expected = [7, 8, 9, 0] if producers == 3 else [0, 8, 9, 10, 0]
     assert [h.producer_id for h in headers] == expected

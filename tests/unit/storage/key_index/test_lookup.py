@@ -18,13 +18,13 @@ from goq import limits
 from goq.config.topic import Fsync
 from goq.errors import ShuttingDown, StorageFull
 from goq.frame.encoder import Columns, encode_frame
-from goq.frame.hashing import key_hash
+from goq.frame.hashes import key_hash
 from goq.frame.header import HEADER_BYTES, parse_header, stamp
 from goq.storage.key_index import file as keyfile
-from goq.storage.key_index.file import Table
+from goq.storage.key_index.file import KeyTable
 from goq.storage.key_index.index import KeyIndex
-from goq.storage.key_index.keymemory import KeyMemory
 from goq.storage.key_index.lookup import Lookup
+from goq.storage.key_index.sealed_keys import KeyCache
 from goq.storage.log.log import Log, LogConfig
 from goq.storage.log.reader import LogReader
 from goq.storage.log.segment import KEYS_SUFFIX, Segment
@@ -102,7 +102,7 @@ class Case:
         fsync = self.random.choice([Fsync.ALWAYS, Fsync.NEVER])
         size_bytes = self.random.choice([300, 2000, 50_000])
         self.config = LogConfig(segment_bytes=size_bytes, fsync=fsync)
-        self.memory = KeyMemory(self.random.choice([0, 3000, 10**6]))
+        self.memory = KeyCache(self.random.choice([0, 3000, 10**6]))
         self.now_us = START_US
         self.open()
 
@@ -230,7 +230,7 @@ def test_a_file_that_is_damaged_at_any_byte_is_noticed_and_made_anew(kind: str) 
 def test_a_file_that_is_damaged_under_an_index_in_use_is_noticed(position_of: str) -> None:
     disk = SimulatedDisk()
     log, path, data = sealed_with_file(disk)
-    memory = KeyMemory(10**6 if position_of == "warm" else 0)
+    memory = KeyCache(10**6 if position_of == "warm" else 0)
     index = index_of(log, disk, memory)
     held = expected(log)
     for position in range(len(data)):
@@ -256,7 +256,7 @@ def test_the_file_of_a_sealed_segment_that_was_cut_and_grew_to_the_same_size_is_
     append(log, frames[:1])
     check(index_of(log, disk), log)
     check(index, log)
-    assert look_up(index, Table.KEYS, key_hash(b"c")) == [1]
+    assert look_up(index, KeyTable.KEYS, key_hash(b"c")) == [1]
 
 
 def test_keys_of_the_same_hash_are_all_candidates() -> None:
@@ -267,10 +267,10 @@ def test_keys_of_the_same_hash_are_all_candidates() -> None:
     log.roll()
     append(log, [with_key_hashes(frame, [7, 0, 2**64 - 1])])
     index = index_of(log, disk)
-    assert look_up(index, Table.KEYS, 7) == [3, 2, 0]
-    assert look_up(index, Table.KEYS, 2**64 - 1) == [5, 1]
-    assert look_up(index, Table.KEYS, 0) == [4]
-    assert look_up(index, Table.KEYS, 8) == []
+    assert look_up(index, KeyTable.KEYS, 7) == [3, 2, 0]
+    assert look_up(index, KeyTable.KEYS, 2**64 - 1) == [5, 1]
+    assert look_up(index, KeyTable.KEYS, 0) == [4]
+    assert look_up(index, KeyTable.KEYS, 8) == []
 
 
 @pytest.mark.parametrize("compress", [True, False])
@@ -281,7 +281,7 @@ def test_no_key_is_not_the_empty_key(compress: bool) -> None:
     append(log, [encode_frame(Columns([b"value"] * 80, keys=keys), compress=compress)])
     index = index_of(log, disk)
     for _ in range(2):
-        assert look_up(index, Table.KEYS, key_hash(b"")) == list(range(1, 80, 4))[::-1]
+        assert look_up(index, KeyTable.KEYS, key_hash(b"")) == list(range(1, 80, 4))[::-1]
         log.roll()
 
 
@@ -298,10 +298,10 @@ def test_offsets_of_a_segment_may_lie_as_far_from_each_other_as_they_like(distan
     segment = Segment(DIRECTORY, 0)
     disk.put(segment.path, b"".join(frames))
     segment.size_bytes, segment.end_offset = 3 * len(frame), distance + 2
-    index = KeyIndex(disk, LogReader(disk, [segment], []), KeyMemory(), grows=False)
+    index = KeyIndex(disk, LogReader(disk, [segment], []), KeyCache(), grows=False)
     for end, found in ((2**63 - 1, 3), (distance + 1, 2), (distance, 1), (0, 0)):
         offsets = [0, distance, distance + 1][:found]
-        assert look_up(index, Table.KEYS, key_hash(b"a"), end=end) == offsets[::-1]
+        assert look_up(index, KeyTable.KEYS, key_hash(b"a"), end=end) == offsets[::-1]
 
 
 def test_a_key_of_very_many_messages_is_found_from_any_place_on(
@@ -317,9 +317,9 @@ def test_a_key_of_very_many_messages_is_found_from_any_place_on(
     hot = [offset for offset in range(240) if offset % 4 != 3]
     for end in range(242):
         within = [offset for offset in hot if offset < end]
-        assert look_up(index, Table.KEYS, key_hash(b"hot"), end=end) == within[::-1]
+        assert look_up(index, KeyTable.KEYS, key_hash(b"hot"), end=end) == within[::-1]
     hashed, read = key_hash(b"hot"), disk.bytes_read
-    lookup = Lookup(Table.KEYS, hashed, 0, 10, TIME_MIN, TIME_MAX)
+    lookup = Lookup(KeyTable.KEYS, hashed, 0, 10, TIME_MIN, TIME_MAX)
     assert next(index.offsets(lookup, no_pause)) == 9
     assert disk.bytes_read - read < 15 * keyfile.PAGE_BYTES  # a bisection, not all pages
 
@@ -332,9 +332,9 @@ def test_a_lookup_reads_hardly_more_than_a_page_of_a_part(monkeypatch: pytest.Mo
     append(log, [encode_frame(Columns([b""] * 500, keys=keys))])
     log.roll()
     index = index_of(log, disk)
-    look_up(index, Table.KEYS, key_hash(b"1"))
+    look_up(index, KeyTable.KEYS, key_hash(b"1"))
     read = disk.bytes_read
-    assert look_up(index, Table.KEYS, key_hash(b"77")) == [77]
+    assert look_up(index, KeyTable.KEYS, key_hash(b"77")) == [77]
     assert disk.bytes_read - read <= 3 * keyfile.PAGE_BYTES + 64
 
 
@@ -374,10 +374,10 @@ def test_a_lookup_reads_of_the_growing_segment_only_what_is_new() -> None:
     log = Log.open(DIRECTORY, disk)
     index = index_of(log, disk)
     append(log, [encode_frame(Columns([bytes(100_000)], keys=[b"a"]))])
-    assert look_up(index, Table.KEYS, key_hash(b"a")) == [0]
+    assert look_up(index, KeyTable.KEYS, key_hash(b"a")) == [0]
     append(log, [encode_frame(Columns([b"v"], keys=[b"a"]))])
     read = disk.bytes_read
-    assert look_up(index, Table.KEYS, key_hash(b"a")) == [1, 0]
+    assert look_up(index, KeyTable.KEYS, key_hash(b"a")) == [1, 0]
     assert disk.bytes_read - read < 1000
 
 
@@ -449,7 +449,7 @@ def test_a_segment_that_is_deleted_under_a_lookup_is_passed_over() -> None:
         append(log, [encode_frame(Columns([b"v"], keys=[b"a"]))])
         log.roll()
     index = index_of(log, disk)
-    lookup = Lookup(Table.KEYS, key_hash(b"a"), 0, 10, TIME_MIN, TIME_MAX)
+    lookup = Lookup(KeyTable.KEYS, key_hash(b"a"), 0, 10, TIME_MIN, TIME_MAX)
     found = index.offsets(lookup, no_pause)
     assert next(found) == 3
     log.remove(log.detach_before(2))
@@ -500,7 +500,7 @@ def test_times_outside_of_those_wanted_are_left_out_by_the_part() -> None:
     hashed = key_hash(b"a")
 
     def between(from_us: int, to_us: int) -> Iterator[int]:
-        lookup = Lookup(Table.KEYS, hashed, 0, 4, START_US + from_us, START_US + to_us)
+        lookup = Lookup(KeyTable.KEYS, hashed, 0, 4, START_US + from_us, START_US + to_us)
         return index.offsets(lookup, no_pause)
 
     assert list(between(1, 3)) == [2, 1]
@@ -509,7 +509,7 @@ def test_times_outside_of_those_wanted_are_left_out_by_the_part() -> None:
 
 
 def test_memory_for_lookups_has_a_bound() -> None:
-    memory = KeyMemory(100)
+    memory = KeyCache(100)
     memory.put("a", "A", 60)
     memory.put("b", "B", 40)
     assert (memory.get("a"), memory.get("b"), memory.size_bytes) == ("A", "B", 100)
@@ -526,6 +526,6 @@ def test_memory_for_lookups_has_a_bound() -> None:
 def test_a_small_memory_is_enough() -> None:
     disk = SimulatedDisk()
     log = filled(3, disk)
-    memory = KeyMemory(0)
+    memory = KeyCache(0)
     check(index_of(log, disk, memory), log)
     assert memory.size_bytes == 0

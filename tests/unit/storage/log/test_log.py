@@ -157,7 +157,7 @@ class Case:
         assert [f.header.base_offset for f in reading.frames] == [f.offset for f in expected[:1]]
         time_us = 1000 + self.random.randint(-100, 10 * len(self.frames) + 100)
         later = [f.offset for f in self.frames if f.time_us >= time_us]
-        assert self.log.reader.find_time(time_us, self.end) == min(later, default=self.end)
+        assert self.log.reader.offset_for_time(time_us, self.end) == min(later, default=self.end)
         assert self.log.damage == []
 
     def _read_all(self) -> list[Stored]:

@@ -219,7 +219,7 @@ def check_equals(disk: SimulatedDisk, stored: Held) -> None:
     assert log.damage == []
     assert log.truncated_bytes == 0
     for number, offset in enumerate(stored.frames):
-        assert log.reader.find_time(START_US + number, 10) == offset
+        assert log.reader.offset_for_time(START_US + number, 10) == offset
     assert append(log, [FRAMES[0]]) == 10
 
 
@@ -292,7 +292,7 @@ def test_an_index_that_lags_behind_is_made_anew() -> None:
     disk.put(INDEX, stale)
     log = Log.open(DIRECTORY, disk)
     assert read_all(log) == stored
-    assert log.reader.find_time(START_US + 3, 10) == 7
+    assert log.reader.offset_for_time(START_US + 3, 10) == 7
 
 
 def test_an_index_made_anew_by_reading_keeps_times_in_order() -> None:
@@ -306,7 +306,13 @@ def test_an_index_made_anew_by_reading_keeps_times_in_order() -> None:
         disk.delete(path_of(offset).with_suffix(".index"))
     log = Log.open(DIRECTORY, disk)
     read_all(log)
-    assert [log.reader.find_time(t, 10) for t in (150, 180, 200, 201, 300)] == [0, 0, 0, 7, 10]
+    assert [log.reader.offset_for_time(t, 10) for t in (150, 180, 200, 201, 300)] == [
+        0,
+        0,
+        0,
+        7,
+        10,
+    ]
 
 
 def test_a_full_disk_does_not_keep_an_index_from_being_made_anew(
@@ -317,7 +323,7 @@ def test_a_full_disk_does_not_keep_an_index_from_being_made_anew(
     disk.capacity_bytes = disk.used_bytes
     log = Log.open(DIRECTORY, disk)
     assert read_all(log) == stored
-    assert log.reader.find_time(START_US + 2, 10) == 4
+    assert log.reader.offset_for_time(START_US + 2, 10) == 4
 
 
 def test_reading_without_waiting_does_not_make_an_index(

@@ -11,8 +11,7 @@ from goq.errors import InvalidFrame
 from goq.frame.view import FrameView
 from goq.storage.disk import RealDisk
 from goq.storage.log.leader_epochs import NO_EPOCH, EpochEnd, epoch_end, last_epoch
-from goq.storage.log.log import Log, LogConfig
-from goq.storage.log.replica import store
+from goq.storage.log.log import Log, LogConfig, append_replicated
 from tests.support.broker.harness import frame
 
 DISK = RealDisk()
@@ -33,7 +32,7 @@ def _copy(source: Log, target: Log, bytes_max: int) -> None:
         number = max(n for n, s in enumerate(source.segments) if s.base_offset <= target.end_offset)
         segment = source.segments[number]
         reading = source.reader.read(target.end_offset, segment.end_offset, bytes_max=bytes_max)
-        store(target, reading.frames, segment.base_offset)
+        append_replicated(target, reading.frames, segment.base_offset)
 
 
 def _bytes_of(log: Log) -> list[tuple[int, bytes]]:
@@ -77,11 +76,11 @@ def test_frames_that_do_not_follow_are_refused_and_change_nothing(tmp_path: Path
         _append(leader, 1, b"%d" % number)
     frames = leader.reader.read(0, 4).frames
     follower = Log.open(tmp_path / "b", DISK, FOLLOWING)
-    store(follower, frames[:1], 0)
+    append_replicated(follower, frames[:1], 0)
     for wrong in (frames[2:], frames[:1], [frames[1], frames[3]]):
         with pytest.raises(InvalidFrame, match="cannot follow"):
-            store(follower, wrong, 0)
-    store(follower, frames[1:], 0)
+            append_replicated(follower, wrong, 0)
+    append_replicated(follower, frames[1:], 0)
     assert _bytes_of(follower) == _bytes_of(leader)
 
 

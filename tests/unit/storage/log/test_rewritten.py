@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
-from goq.storage.log.rewritten import Rewritten
-from goq.storage.log.segment import Segment
+from goq.storage.log.segment import RewriteHistory, Segment
 
 
 def segment(end_offset: int, generation: int = 0) -> Segment:
@@ -16,18 +15,18 @@ def segment(end_offset: int, generation: int = 0) -> Segment:
 
 
 def test_what_was_rewritten_before_the_log_was_opened_counts_for_who_knows_nothing() -> None:
-    known = Rewritten([segment(10), segment(20, 2), segment(30)])
-    assert known.reach_since(-1) == 20
-    assert known.reach_since(known.number) == 0
+    known = RewriteHistory([segment(10), segment(20, 2), segment(30)])
+    assert known.end_offset_since(-1) == 20
+    assert known.end_offset_since(known.number) == 0
 
 
 def test_what_was_rewritten_since_is_as_if_each_were_remembered() -> None:
     for seed in range(50):
         random = Random(seed)
-        known, noted = Rewritten([segment(50, 1)]), [50]
+        known, noted = RewriteHistory([segment(50, 1)]), [50]
         for _ in range(20):
             end = random.randint(1, 9) * 10
             known.note(segment(end))
             noted.append(end)
             for number in range(-1, known.number + 1):
-                assert known.reach_since(number) == max(noted[number + 1 :], default=0)
+                assert known.end_offset_since(number) == max(noted[number + 1 :], default=0)

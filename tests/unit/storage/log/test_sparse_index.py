@@ -65,7 +65,7 @@ def test_reading_an_old_place_costs_no_more_than_reading_a_new_one() -> None:
     log = Log.open(DIRECTORY, disk, LogConfig(segment_bytes=limits.MIB))
     for _ in range(400):
         append(log, [FRAME] * 10)
-    log.reader.find_time(0, log.end_offset)
+    log.reader.offset_for_time(0, log.end_offset)
     costs = []
     for offset in range(0, log.end_offset, 97):
         before = disk.bytes_read

@@ -10,7 +10,7 @@ import pytest
 from goq import limits
 from goq.errors import CorruptData
 from goq.storage.log.log import Log, LogConfig
-from goq.storage.log.time_lookup import end_at, frames_back, while_kept
+from goq.storage.log.time_lookup import end_offset_at, read_backward, retry_deleted
 from tests.support.storage.disk import SimulatedDisk
 from tests.support.storage.logs import DIRECTORY, START_US, append, frame_of
 
@@ -71,7 +71,7 @@ def filled(
 def test_a_log_reached_behind_the_last_frame_of_the_time_or_before(seed: int, frame: bytes) -> None:
     log, frames = filled(random.Random(seed), 60, frame, dip=(1, 10))
     for time_us in moments(frames):
-        assert end_at(log.reader, time_us) == wanted(frames, time_us)
+        assert end_offset_at(log.reader, time_us) == wanted(frames, time_us)
 
 
 @pytest.mark.parametrize("dip", [(1, 1), (4, 10)])
@@ -80,7 +80,7 @@ def test_a_step_back_is_found_many_segments_further_on(seed: int, dip: tuple[int
     log, frames = filled(random.Random(seed), 90, LARGE, dip=dip)
     assert len(log.segments) > 5
     for time_us in moments(frames):
-        assert end_at(log.reader, time_us) == wanted(frames, time_us)
+        assert end_offset_at(log.reader, time_us) == wanted(frames, time_us)
 
 
 def test_one_frame_from_before_is_found_far_behind_the_moment() -> None:
@@ -93,7 +93,7 @@ def test_one_frame_from_before_is_found_far_behind_the_moment() -> None:
         frames.append((time_us, log.end_offset))
     disk.read_bytes = 0
     for time_us in (START_US + 49, START_US + 50, START_US + 99, START_US + 90_000):
-        assert end_at(log.reader, time_us) == wanted(frames, time_us)
+        assert end_offset_at(log.reader, time_us) == wanted(frames, time_us)
     assert disk.read_bytes < limits.MIB
 
 
@@ -104,7 +104,7 @@ def test_a_clock_that_runs_forward_is_followed_to_each_frame() -> None:
         append(log, [SMALL], time_us=START_US + number // 3)
         frames.append((START_US + number // 3, log.end_offset))
     for time_us in moments(frames):
-        assert end_at(log.reader, time_us) == wanted(frames, time_us)
+        assert end_offset_at(log.reader, time_us) == wanted(frames, time_us)
 
 
 def test_no_frame_is_looked_at_far_behind_the_moment_where_the_clock_ran_forward() -> None:
@@ -114,7 +114,7 @@ def test_no_frame_is_looked_at_far_behind_the_moment_where_the_clock_ran_forward
         append(log, [LARGE], time_us=START_US + number)
     assert log.size_bytes > BYTES
     disk.read_bytes = 0
-    assert end_at(log.reader, START_US + 1) == 8
+    assert end_offset_at(log.reader, START_US + 1) == 8
     assert disk.read_bytes < limits.MIB
 
 
@@ -131,14 +131,14 @@ def test_an_index_that_is_gone_changes_nothing() -> None:
         disk.remove(segment.index_path)
     again = Log.open(DIRECTORY, disk, CONFIG)
     for time_us in moments(frames):
-        assert end_at(again.reader, time_us) == wanted(frames, time_us)
+        assert end_offset_at(again.reader, time_us) == wanted(frames, time_us)
 
 
 def test_before_the_first_frame_a_log_reached_nowhere() -> None:
     log = Log.open(DIRECTORY, SimulatedDisk(), CONFIG, base_offset=100)
-    assert end_at(log.reader, START_US) == 100
+    assert end_offset_at(log.reader, START_US) == 100
     append(log, [SMALL], time_us=START_US)
-    assert [end_at(log.reader, START_US + step) for step in (-1, 0, 1)] == [100, 102, 102]
+    assert [end_offset_at(log.reader, START_US + step) for step in (-1, 0, 1)] == [100, 102, 102]
 
 
 def test_a_damaged_frame_has_no_time() -> None:
@@ -147,8 +147,8 @@ def test_a_damaged_frame_has_no_time() -> None:
     for number in range(3):
         append(log, [SMALL], time_us=START_US + number)
     damage_frame(disk, log, 1)
-    assert [end_at(log.reader, START_US + n) for n in range(4)] == [2, 2, 6, 6]
-    assert [p.view.header.base_offset for p in frames_back(log.reader, 6)] == [4, 0]
+    assert [end_offset_at(log.reader, START_US + n) for n in range(4)] == [2, 2, 6, 6]
+    assert [p.view.header.base_offset for p in read_backward(log.reader, 6)] == [4, 0]
 
 
 def damage_frame(disk: SimulatedDisk, log: Log, number: int) -> None:
@@ -161,9 +161,9 @@ def damage_frame(disk: SimulatedDisk, log: Log, number: int) -> None:
 def test_a_log_is_read_from_its_end(seed: int) -> None:
     log, frames = filled(random.Random(seed), 60, SMALL, dip=(1, 10))
     ends = [end for _, end in frames]
-    assert [p.view.header.end_offset for p in frames_back(log.reader, ends[-1])] == ends[::-1]
+    assert [p.view.header.end_offset for p in read_backward(log.reader, ends[-1])] == ends[::-1]
     for end in (0, 1, ends[0], ends[7], ends[20] + 1):
-        found = [p.view.header.end_offset for p in frames_back(log.reader, end)]
+        found = [p.view.header.end_offset for p in read_backward(log.reader, end)]
         assert found == [each for each in reversed(ends) if each <= end]
 
 
@@ -180,7 +180,7 @@ def test_what_was_read_of_deleted_segments_is_read_anew() -> None:
             raise FileNotFoundError
         return 7
 
-    assert while_kept([log.reader], work) == 7
+    assert retry_deleted([log.reader], work) == 7
     assert tries == [0, 2, 4]
 
 
@@ -191,4 +191,4 @@ def test_a_segment_that_is_gone_and_was_not_deleted_is_damage() -> None:
         append(log, [SMALL], time_us=START_US + number)
     disk.remove(log.segments[0].path)
     with pytest.raises(CorruptData, match="a segment is gone"):
-        list(while_kept([log.reader], lambda: list(frames_back(log.reader, 6))))
+        list(retry_deleted([log.reader], lambda: list(read_backward(log.reader, 6))))

@@ -17,10 +17,10 @@ from goq.config.topic import Fsync
 from goq.frame.header import HEADER_BYTES, FrameHeader, parse_header
 from goq.storage.disk import RealDisk
 from goq.storage.log.log import Log, LogConfig
-from goq.storage.log.reader import LogReader, Reading
+from goq.storage.log.reader import LogReader, ReadResult
 from goq.storage.log.segment import Segment
 from goq.storage.log.sparse_index import IndexEntry, SparseIndex
-from goq.storage.log.time_range_reader import ReadBounds, TimeRange, frames_between
+from goq.storage.log.time_range_reader import ReadBounds, TimeRange, read_time_range
 from tests.support.storage.disk import SimulatedDisk
 from tests.support.storage.logs import DIRECTORY, START_US, append, frame_of
 
@@ -31,11 +31,11 @@ SINGLE = frame_of([b"one"])
 
 def read_range(
     reader: LogReader, times: TimeRange, offset: int, end: int, bounds: ReadBounds | None = None
-) -> Reading:
+) -> ReadResult:
     """Read piece after piece until there is no more."""
-    whole = Reading(next_offset=offset)
+    whole = ReadResult(next_offset=offset)
     while True:
-        piece = frames_between(reader, times, whole.next_offset, end, bounds or ReadBounds())
+        piece = read_time_range(reader, times, whole.next_offset, end, bounds or ReadBounds())
         whole.frames += piece.frames
         whole.damage += [d for d in piece.damage if d not in whole.damage]
         assert piece.next_offset > whole.next_offset or piece.next_offset >= end
@@ -44,7 +44,7 @@ def read_range(
             return whole
 
 
-def offsets(reading: Reading) -> list[int]:
+def offsets(reading: ReadResult) -> list[int]:
     return [view.header.base_offset for view in reading.frames]
 
 
@@ -79,7 +79,7 @@ class Life:
         if self.frames:
             offset = self.random.choice(self.frames)[0]
             if offset not in self.lost:
-                segment, position, _ = self.log.reader.place_of(offset)
+                segment, position, _ = self.log.reader.locate(offset)
                 data = bytearray(self.disk.read_all(segment.path))
                 data[position + HEADER_BYTES] ^= 1
                 self.disk.put(segment.path, bytes(data))
@@ -241,7 +241,7 @@ def test_looking_through_much_in_vain_ends_with_a_place_to_go_on_from() -> None:
         append(log, [FRAME], time_us=START_US + number % 2 * 1000)
     cost = limits.FRAME_SCAN_COST_BYTES
     bounds = ReadBounds(scanned_bytes_max=10 * (len(FRAME) + cost) + 4 * cost)
-    piece = frames_between(log.reader, TimeRange(START_US + 1, START_US + 2), 0, 1000, bounds)
+    piece = read_time_range(log.reader, TimeRange(START_US + 1, START_US + 2), 0, 1000, bounds)
     assert (piece.frames, piece.next_offset) == ([], 100)
     assert read_range(log.reader, TimeRange(START_US + 1, START_US + 2), 0, 1000).frames == []
 
@@ -310,7 +310,7 @@ def test_segments_deleted_while_a_range_is_read_are_passed_over(tmp_path: Path) 
     for number in range(100):
         append(log, [FRAME], time_us=START_US + number)
     bounds = ReadBounds(messages_max=50)
-    piece = frames_between(log.reader, TimeRange(), 0, 1000, bounds)
+    piece = read_time_range(log.reader, TimeRange(), 0, 1000, bounds)
     assert piece.next_offset == 50
     log.remove(log.detach_before(500))
     start = log.start_offset

@@ -40,7 +40,7 @@ def check_frame(view: FrameView) -> None:
         raise InvalidFrame("a frame of events is not a frame of messages")
     if header.attributes & Attribute.REDRIVEN:
         raise InvalidFrame("only the node puts messages back")
-    if header.attributes & Attribute.GONE:
+    if header.attributes & Attribute.REMOVED:
         raise InvalidFrame("only the node takes messages out of a frame")
     if header.attributes & Attribute.KEY_NULLS and not header.attributes & Attribute.KEYS:
         raise InvalidFrame("a frame without keys has no empty ones to mark")

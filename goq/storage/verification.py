@@ -13,13 +13,12 @@ from pathlib import Path
 
 from goq import limits
 from goq.errors import GoqError
-from goq.storage.archive.archiveverify import verify_archive
-from goq.storage.damage import Damage
+from goq.storage.archive.manifest import verify_archive
 from goq.storage.disk import Disk
-from goq.storage.log.recovery_point import Durable, read_durable
+from goq.storage.log.recovery_point import DurableEnd, read_durable_end
 from goq.storage.log.segment import Segment, list_segments
 from goq.storage.node_db import FILE_NAME, NodeDb, SegmentRow, TopicRow
-from goq.storage.scanner import FramePlace, Scan
+from goq.storage.scanner import Damage, ScannedFrame, Scanner
 
 TOPICS_DIR = "topics"
 LOG_NAMES = ("messages", "events")
@@ -46,7 +45,7 @@ class VerifiedLog:
 
 
 @dataclass(slots=True)
-class DirReport:
+class DataDirReport:
     """All logs of a data folder, and what is wrong with it besides them."""
 
     logs: list[VerifiedLog] = field(default_factory=list)
@@ -66,7 +65,7 @@ class DirReport:
 def verify_log(disk: Disk, directory: Path) -> LogReport:
     """Read and check every durable frame of a log."""
     report = LogReport()
-    durable = read_durable(disk, directory)  # before the listing, which then reaches this far
+    durable = read_durable_end(disk, directory)  # before the listing, which then reaches this far
     segments = list_segments(disk, directory)
     if durable is not None:
         segments = [s for s in segments if s.base_offset <= durable.segment]
@@ -89,7 +88,7 @@ def verify_log(disk: Disk, directory: Path) -> LogReport:
     return report
 
 
-def _note_lost(directory: Path, durable: Durable, report: LogReport) -> None:
+def _note_lost(directory: Path, durable: DurableEnd, report: LogReport) -> None:
     if durable.segment < durable.offset:
         reason = "every segment is missing"
         report.damage.append(Damage(directory, 0, 0, durable.segment, durable.offset, reason))
@@ -124,10 +123,10 @@ def _newest_of(disk: Disk, segment: Segment) -> Segment | None:
 def _verify_segment(
     disk: Disk, segment: Segment, end_position: int, end_offset: int | None, report: LogReport
 ) -> None:
-    scan = Scan(disk, segment.path, end_position, chunk_bytes=limits.MIB)
+    scan = Scanner(disk, segment.path, end_position, chunk_bytes=limits.MIB)
     lost_from: int | None = segment.base_offset
     for place in scan.frames(0, segment.base_offset):
-        if isinstance(place, FramePlace):
+        if isinstance(place, ScannedFrame):
             header = place.view.header
             report.frames += 1
             report.messages += header.message_count
@@ -153,9 +152,9 @@ def _verify_segment(
         report.damage.append(Damage(segment.path, end_position, end_position, first, last, reason))
 
 
-def verify_data_dir(disk: Disk, data_dir: Path) -> DirReport:
+def verify_data_dir(disk: Disk, data_dir: Path) -> DataDirReport:
     """Check every log of a data folder and its archive: all that ``node.db`` lists is there."""
-    result = DirReport()
+    result = DataDirReport()
     reports: dict[tuple[str, int, str], LogReport] = {}
     for topic, partition, log in _logs_in(disk, data_dir):
         directory = _log_dir(data_dir, topic, partition, log)
@@ -228,7 +227,7 @@ def _missing(
 
 
 def _note_missing(
-    result: DirReport,
+    result: DataDirReport,
     reports: dict[tuple[str, int, str], LogReport],
     data_dir: Path,
     row: SegmentRow,

@@ -18,20 +18,20 @@ from goq import limits
 from goq.frame.view import FrameView
 from goq.storage.column_index.block import (
     NO_FRAME,
-    Block,
+    BlockRange,
+    ColumnBlock,
     LastFrame,
-    Place,
-    Stretch,
+    SegmentPosition,
     last_frame,
-    pack,
+    pack_block,
     unpack_dedup_rows,
     unpack_rows,
 )
 from goq.storage.column_index.extract import read_frames
 from goq.storage.column_index.file import ColumnFile
-from goq.storage.column_index.rows import ColumnsBuilder, DedupRows, FrameRows, Rows
+from goq.storage.column_index.rows import ColumnRows, ColumnsBuilder, DedupIdRows, FrameRows
 from goq.storage.disk import Disk
-from goq.storage.scanner import FramePlace, Scan
+from goq.storage.scanner import ScannedFrame, Scanner
 
 T = TypeVar("T")
 _MS_MAX = 2**63 - 1
@@ -44,31 +44,31 @@ class SegmentColumns:
         self._disk = disk
         self._segment_path = segment_path
         self._file = ColumnFile(disk, segment_path)
-        self._base = Place(0, base_offset)
+        self._base = SegmentPosition(0, base_offset)
         self._size_bytes = size_bytes
         self._is_sealed = True
         self._is_loaded = False
-        self._blocks: list[Block] = []  # never changed in place
+        self._blocks: list[ColumnBlock] = []  # never changed in place
         self._gathered = ColumnsBuilder()  # of the stretch behind the blocks
-        self._stretch = Stretch(self._base, self._base, NO_FRAME)
+        self._stretch = BlockRange(self._base, self._base, NO_FRAME)
         self._loading = threading.Lock()
         self._swapping = threading.Lock()  # only while memory changes: commits wait for it
 
     # For the log's writer
 
-    def begin_growing(self) -> None:
+    def open_for_append(self) -> None:
         """Make ready for :meth:`add`; reads what the file lacks, so it blocks on the disk."""
         with self._loading:
             self._is_sealed = False
             self._load()
 
-    def add(self, found: FrameRows, end: Place, last: LastFrame) -> None:
+    def add(self, found: FrameRows, end: SegmentPosition, last: LastFrame) -> None:
         """Add what was just committed (memory only)."""
         self._gather(found, end, last)
         self._size_bytes = end.position
 
     @property
-    def has_gathered_much(self) -> bool:
+    def is_block_full(self) -> bool:
         """Whether it is time to write, checkpoint or not."""
         return self._gathered.size_bytes >= limits.COLUMNS_BLOCK_BYTES
 
@@ -96,7 +96,7 @@ class SegmentColumns:
 
     def rows(
         self, start: int, end: int, due_from_ms: int | None = None, due_to_ms: int | None = None
-    ) -> Iterator[Rows]:
+    ) -> Iterator[ColumnRows]:
         """Yield rows with offsets from ``start`` up to ``end``, a block at a time.
 
         With a bound, both included, only of messages that were delayed to a time within.
@@ -105,7 +105,7 @@ class SegmentColumns:
         if due_from_ms is not None or due_to_ms is not None:
             due = max(1, due_from_ms or 1), _MS_MAX if due_to_ms is None else due_to_ms
 
-        def chosen(rows: Rows) -> Iterator[Rows]:
+        def chosen(rows: ColumnRows) -> Iterator[ColumnRows]:
             rows = rows.within(start, end)
             rows = rows if due is None else rows.due_within(*due)
             if len(rows.offsets):
@@ -121,7 +121,7 @@ class SegmentColumns:
             )
         yield from chosen(gathered)
 
-    def dedup_rows(self, start: int, end: int) -> Iterator[DedupRows]:
+    def dedup_rows(self, start: int, end: int) -> Iterator[DedupIdRows]:
         """Yield dedup ids of offsets from ``start`` up to ``end``, the newest block first."""
         blocks, gathered = self._take(lambda builder: builder.dedup_rows())
         gathered = gathered.within(start, end)
@@ -139,14 +139,14 @@ class SegmentColumns:
             if len(rows.offsets):
                 yield rows
 
-    def _take(self, copy: Callable[[ColumnsBuilder], T]) -> tuple[list[Block], T]:
+    def _take(self, copy: Callable[[ColumnsBuilder], T]) -> tuple[list[ColumnBlock], T]:
         """Return the blocks, and a copy of what follows them."""
         with self._loading:
             self._load()
             with self._swapping:
                 return self._blocks, copy(self._gathered)
 
-    def _gather(self, found: FrameRows, end: Place, last: LastFrame) -> None:
+    def _gather(self, found: FrameRows, end: SegmentPosition, last: LastFrame) -> None:
         with self._swapping:
             self._gathered.add(*found)
             self._stretch = self._stretch._replace(end=end, last=last)
@@ -158,15 +158,15 @@ class SegmentColumns:
             stored = self._size_bytes and self._file.blocks(self._base, self._size_bytes)
             self._go_on_from(stored or [])
 
-    def _go_on_from(self, blocks: list[Block]) -> None:
+    def _go_on_from(self, blocks: list[ColumnBlock]) -> None:
         """Keep these blocks, and make those that follow anew from the segment."""
         self._is_loaded = False
-        stretch = blocks[-1].stretch if blocks else Stretch(self._base, self._base, NO_FRAME)
+        stretch = blocks[-1].stretch if blocks else BlockRange(self._base, self._base, NO_FRAME)
         self._begin_stretch(blocks, stretch)
         try:
             for found, end, last in self._scan(stretch.end, stretch.last, self._size_bytes):
                 self._gather(found, end, last)
-                if self.has_gathered_much:
+                if self.is_block_full:
                     self._end_block()
         except FileNotFoundError:
             return  # deleted, or lost: there is nothing to read, and nothing to write about it
@@ -175,16 +175,16 @@ class SegmentColumns:
         self._is_loaded = True
 
     def _scan(
-        self, start: Place, last: LastFrame, end_position: int
-    ) -> Iterator[tuple[FrameRows, Place, LastFrame]]:
+        self, start: SegmentPosition, last: LastFrame, end_position: int
+    ) -> Iterator[tuple[FrameRows, SegmentPosition, LastFrame]]:
         """Yield what frames up to a frame's end say, some at a time, and how far they reach."""
-        scan = Scan(self._disk, self._segment_path, self._size_bytes, chunk_bytes=limits.MIB)
+        scan = Scanner(self._disk, self._segment_path, self._size_bytes, chunk_bytes=limits.MIB)
         views, views_bytes, end = list[FrameView](), 0, start
         for place in scan.frames(*start):
             if place.position >= end_position:
                 break
-            end = Place(place.end_position, scan.offset)
-            if isinstance(place, FramePlace):
+            end = SegmentPosition(place.end_position, scan.offset)
+            if isinstance(place, ScannedFrame):
                 last = last_frame(place.position, place.view.buffer)
                 views.append(place.view)
                 views_bytes += len(place.view.buffer)
@@ -193,7 +193,7 @@ class SegmentColumns:
                 views, views_bytes = [], 0
         yield read_frames(views), end, last
 
-    def _read_again(self, block: Block) -> ColumnsBuilder:
+    def _read_again(self, block: ColumnBlock) -> ColumnsBuilder:
         """Read from its frames what the file should have, and write that if the file is nobody's.
 
         While the segment grows the file is the log's writer's.
@@ -225,17 +225,17 @@ class SegmentColumns:
         position = blocks[-1].file_end if blocks else 0
         if any(block.file_position < 0 for block in blocks):
             position = -1  # a block that the file lacks must not be followed by one that it has
-        block = self._file.write(*pack(builder, stretch), position)
+        block = self._file.write(*pack_block(builder, stretch), position)
         self._begin_stretch([*blocks, block], stretch)
 
-    def _begin_stretch(self, blocks: list[Block], before: Stretch) -> None:
+    def _begin_stretch(self, blocks: list[ColumnBlock], before: BlockRange) -> None:
         with self._swapping:
             self._blocks = blocks
             self._gathered = ColumnsBuilder()
-            self._stretch = Stretch(before.end, before.end, before.last)
+            self._stretch = BlockRange(before.end, before.end, before.last)
 
 
-def _joined(before: Block, body: memoryview, builder: ColumnsBuilder) -> ColumnsBuilder:
+def _joined(before: ColumnBlock, body: memoryview, builder: ColumnsBuilder) -> ColumnsBuilder:
     joined = ColumnsBuilder()
     joined.add(
         unpack_rows(before, body) if before.rows else None,
@@ -248,5 +248,5 @@ def _joined(before: Block, body: memoryview, builder: ColumnsBuilder) -> Columns
     return joined
 
 
-def _is_outside(block: Block, start: int, end: int) -> bool:
+def _is_outside(block: ColumnBlock, start: int, end: int) -> bool:
     return block.stretch.start.offset >= end or block.stretch.end.offset <= start

@@ -10,23 +10,23 @@ from collections.abc import Iterator
 from itertools import chain
 
 from goq import limits
-from goq.storage.column_index.block import NO_FRAME, Place
+from goq.storage.column_index.block import NO_FRAME, SegmentPosition
 from goq.storage.disk import Disk
-from goq.storage.key_index.extract import joined, pieces
-from goq.storage.key_index.file import Entries
-from goq.storage.key_index.lookup import Lookup, Pause, is_there, matching, scanned
+from goq.storage.key_index.extract import extract_keys, join_entries
+from goq.storage.key_index.file import KeyEntries
+from goq.storage.key_index.lookup import Lookup, Pause, has_frame, matching_offsets, scan_offsets
 from goq.storage.log.segment import Segment
 
 
-class GrowingKeys:
+class ActiveKeys:
     """A segment that grows, as far as lookups have read it. One thread at a time."""
 
     def __init__(self, disk: Disk, segment: Segment) -> None:
         self._disk = disk
         self._path = segment.path
-        self._place = Place(0, segment.base_offset)
+        self._place = SegmentPosition(0, segment.base_offset)
         self._last = NO_FRAME
-        self._tables: tuple[list[Entries], list[Entries]] = ([], [])
+        self._tables: tuple[list[KeyEntries], list[KeyEntries]] = ([], [])
         self._count = 0
 
     @property
@@ -39,14 +39,14 @@ class GrowingKeys:
         return (
             segment.path == self._path
             and segment.size_bytes >= self._place.position
-            and is_there(self._disk, self._path, self._last)
+            and has_frame(self._disk, self._path, self._last)
         )
 
     def catch_up(self, size_bytes: int, pause: Pause) -> None:
         """Read what has been added since, as far as there is room for it."""
         if size_bytes <= self._place.position or self._count >= limits.KEYS_GROWING_ENTRIES_MAX:
             return
-        for piece in pieces(self._disk, self._path, size_bytes, self._place, self._last):
+        for piece in extract_keys(self._disk, self._path, size_bytes, self._place, self._last):
             for gathered, entries in zip(self._tables, piece.tables, strict=True):
                 if len(entries.offsets):
                     _add_run(gathered, entries)
@@ -58,17 +58,17 @@ class GrowingKeys:
 
     def offsets(self, lookup: Lookup, size_bytes: int, pause: Pause) -> Iterator[int]:
         """Return offsets that the hash may stand for, the highest first."""
-        newer = scanned(self._disk, self._path, self._place, size_bytes, lookup, pause)
+        newer = scan_offsets(self._disk, self._path, self._place, size_bytes, lookup, pause)
         runs = reversed(self._tables[lookup.table].copy())
         return chain(newer, *(_newest_first(entries, lookup) for entries in runs))
 
 
-def _add_run(runs: list[Entries], entries: Entries) -> None:
+def _add_run(runs: list[KeyEntries], entries: KeyEntries) -> None:
     """Add entries so that there are few runs, and each entry is copied few times."""
     runs.append(entries)
     while len(runs) > 1 and len(runs[-2].offsets) <= 2 * len(runs[-1].offsets):
-        runs[-2:] = [joined(runs[-2:])]
+        runs[-2:] = [join_entries(runs[-2:])]
 
 
-def _newest_first(entries: Entries, lookup: Lookup) -> Iterator[int]:
-    yield from reversed(matching(entries, lookup))
+def _newest_first(entries: KeyEntries, lookup: Lookup) -> Iterator[int]:
+    yield from reversed(matching_offsets(entries, lookup))
