@@ -13,7 +13,7 @@ from enum import Enum, auto
 from typing import Any, Final
 
 from goq.errors import GoqError
-from goq.http.message import LOCAL, Request
+from goq.http.message import Request
 from goq.model import DEAD_LETTERS_SUFFIX, MessageId
 
 STREAM_ID: Final = "Goq-Stream"
@@ -131,8 +131,3 @@ def partition_of_message(_request: Request, values: Sequence[str]) -> tuple[str,
     except GoqError:
         return None
     return topic, partition
-
-
-def is_local(request: Request) -> bool:
-    """Whether only the node itself is to answer, of what it leads."""
-    return LOCAL in request.headers

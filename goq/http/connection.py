@@ -11,8 +11,7 @@ from goq.errors import GoqError, Unavailable
 from goq.http.context import ServerContext
 from goq.http.message import LiveStream, Request, Response
 from goq.http.request_parser import Phase, RequestParser
-from goq.http.response_encoder import CLOSE, CONTINUE, KEEP_ALIVE
-from goq.http.response_writer import ResponseWriter
+from goq.http.response_writer import CLOSE, CONTINUE, KEEP_ALIVE, ResponseWriter
 from goq.http.timeouts import LINGER_MS, Timeouts
 
 
@@ -35,13 +34,13 @@ class Connection(asyncio.Protocol):
         "_admitted",
         "_closing",
         "_current",
-        "_deadlines",
         "_eof",
         "_loop",
         "_reader",
         "_reading_paused",
         "_shared",
         "_task",
+        "_timeouts",
         "_transport",
         "_unstarted",
         "_writer",
@@ -50,7 +49,7 @@ class Connection(asyncio.Protocol):
     _transport: asyncio.Transport
     _reader: RequestParser
     _writer: ResponseWriter
-    _deadlines: Timeouts
+    _timeouts: Timeouts
 
     def __init__(self, shared: ServerContext) -> None:
         self._shared = shared
@@ -71,7 +70,7 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         self._reader = RequestParser(shared, _peer_name(transport))
         self._writer = ResponseWriter(shared, transport)
-        self._deadlines = Timeouts(self._loop, transport, limits, self._reading_expired, self.abort)
+        self._timeouts = Timeouts(self._loop, transport, limits, self._reading_expired, self.abort)
         shared.connections.add(self)
         if shared.draining:
             self._close()
@@ -110,7 +109,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel what is being done for the client and give back what it held."""
         self._closing = True
-        self._deadlines.stop()
+        self._timeouts.stop()
         self._cancel()
         self._reader.close()
         if self._admitted:
@@ -121,13 +120,13 @@ class Connection(asyncio.Protocol):
         """Start nothing new: the client takes its answer more slowly than it is made."""
         self._writer.paused = True
         if not self._closing:
-            self._deadlines.expect_taken(self._shared.limits.write_timeout_ms)
+            self._timeouts.expect_taken(self._shared.limits.write_timeout_ms)
 
     def resume_writing(self) -> None:
         """Go on with the stream, or with the next request."""
         if self._closing:
             return
-        self._deadlines.taken()
+        self._timeouts.taken()
         self._writer.resume()
         if self._current is None:
             self._advance()
@@ -157,7 +156,7 @@ class Connection(asyncio.Protocol):
             elif reader.error is not None:
                 self._refuse(reader.error)
             else:
-                if reader.is_stalled:
+                if self._is_stalled():
                     # One read may hold thousands of requests: let others have a turn.
                     self._loop.call_soon(self._resume_reading)
                 elif reader.wants_continue:
@@ -275,8 +274,8 @@ class Connection(asyncio.Protocol):
             self._close()
             return
         self._closing = True
-        self._deadlines.expect_bytes(None, 0)
-        self._deadlines.expect_taken(LINGER_MS)
+        self._timeouts.expect_bytes(None, 0)
+        self._timeouts.expect_taken(LINGER_MS)
         self._transport.write_eof()
         if self._reading_paused:
             self._transport.resume_reading()
@@ -284,14 +283,14 @@ class Connection(asyncio.Protocol):
     def _close(self) -> None:
         """Close when what is written has been taken."""
         self._closing = True
-        self._deadlines.expect_bytes(None, 0)
-        self._deadlines.expect_taken(self._shared.limits.write_timeout_ms)
+        self._timeouts.expect_bytes(None, 0)
+        self._timeouts.expect_taken(self._shared.limits.write_timeout_ms)
         self._transport.close()
 
     def _watch_reading(self) -> None:
         """Pause or resume input, and set the deadline for what is awaited of the client."""
         reader = self._reader
-        if reader.is_stalled is not self._reading_paused:
+        if self._is_stalled() is not self._reading_paused:
             self._reading_paused = not self._reading_paused
             if self._reading_paused:
                 self._transport.pause_reading()
@@ -302,7 +301,16 @@ class Connection(asyncio.Protocol):
             phase is Phase.IDLE and (self._current is not None or self._writer.paused)
         ):
             phase = None
-        self._deadlines.expect_bytes(phase, reader.begun_count)
+        timeouts = self._timeouts
+        if phase is not timeouts.phase or reader.begun_count != timeouts.request_number:
+            timeouts.expect_bytes(phase, reader.begun_count)
+
+    def _is_stalled(self) -> bool:
+        """Whether to read no more input for now: as many requests wait as may."""
+        reader = self._reader
+        return bool(reader.unread) or (
+            len(reader.requests) >= self._shared.limits.pipeline_requests_max
+        )
 
     def _resume_reading(self) -> None:
         """Parse what was held back, now that those before it are answered."""

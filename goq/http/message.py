@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from string import hexdigits
 from typing import Final, TypeAlias
+from urllib.parse import parse_qsl, unquote_to_bytes, urlsplit
 
-from goq.http.request_target import parse_query
+from goq.errors import BadHttp, InvalidInput
+
+QUERY_FIELDS_MAX: Final = 100
+_HEX: Final = frozenset(hexdigits)
+
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
 Item: TypeAlias = BytesLike | Sequence[BytesLike]
@@ -114,7 +120,7 @@ class Response:
     line breaks; the server answers 500 instead.
     """
 
-    __slots__ = ("body", "content_type", "headers", "status")
+    __slots__ = ("body", "content_type", "headers", "status", "stream")
 
     def __init__(
         self,
@@ -127,17 +133,89 @@ class Response:
         self.body = body
         self.content_type = content_type
         self.headers: dict[str, str] = {} if headers is None else headers
-
-    @property
-    def stream(self) -> AsyncIterator[Item] | None:
-        """The body, if it is to be streamed."""
-        body = self.body
-        if isinstance(body, (bytes, list, tuple)):
-            return None
-        return body if isinstance(body, AsyncIterator) else None
+        self.stream: AsyncIterator[Item] | None = None
+        """The body, if it is a stream."""
+        if not isinstance(body, (bytes, list, tuple)) and isinstance(body, AsyncIterator):
+            self.stream = body
 
     def __repr__(self) -> str:
         return f"<Response {self.status}>"
 
 
 Handler: TypeAlias = Callable[[Request], Response | Awaitable[Response]]
+
+
+def parse_target(target: bytes) -> tuple[str, str]:
+    """Split a request target into its decoded path and its query string, still encoded.
+
+    Takes the origin form (``/a?b``), the absolute form (``http://host/a?b``) and ``*``. Raises
+    ``BadHttp`` when the path is not percent-encoded UTF-8 or the target has a fragment.
+    """
+    try:
+        text = target.decode("ascii")
+    except UnicodeDecodeError:
+        raise BadHttp("the request target has bytes that are not ASCII; percent-encode") from None
+    if "#" in text:
+        raise BadHttp("the request target has a fragment; send what comes before '#'")
+    if text[:1] != "/" and text != "*":
+        text = _origin_form(text)
+    path, _, query = text.partition("?")
+    if "%" in path:
+        path = _decoded(path)
+    return path, query
+
+
+def parse_query(query: str) -> dict[str, str]:
+    """Decode a query string; a parameter without ``=`` has the empty value.
+
+    Raises ``InvalidInput`` when a parameter is repeated, the encoding is wrong, or there are more
+    than ``QUERY_FIELDS_MAX`` parameters.
+    """
+    if not query:
+        return {}
+    if not _well_escaped(query):
+        raise InvalidInput("the query has a '%' that two hexadecimal digits do not follow")
+    try:
+        pairs = parse_qsl(
+            query, keep_blank_values=True, errors="strict", max_num_fields=QUERY_FIELDS_MAX
+        )
+    except UnicodeDecodeError:
+        raise InvalidInput("the query is not percent-encoded UTF-8") from None
+    except ValueError:
+        raise InvalidInput(
+            f"the query has more than {QUERY_FIELDS_MAX} parameters; send fewer"
+        ) from None
+    fields: dict[str, str] = {}
+    for name, value in pairs:
+        if name in fields:
+            raise InvalidInput(f"the query has {name!r} more than once; send it once", field=name)
+        fields[name] = value
+    return fields
+
+
+def _origin_form(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        raise BadHttp("the request target is not a URL") from None
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise BadHttp("the request target is neither a path nor an http URL")
+    path = parts.path or "/"
+    return f"{path}?{parts.query}" if parts.query else path
+
+
+def _decoded(path: str) -> str:
+    if not _well_escaped(path):
+        raise BadHttp("the path has a '%' that two hexadecimal digits do not follow")
+    try:
+        return unquote_to_bytes(path).decode("utf-8")
+    except UnicodeDecodeError:
+        raise BadHttp("the path is not percent-encoded UTF-8") from None
+
+
+def _well_escaped(text: str) -> bool:
+    if "%" not in text:
+        return True
+    return all(
+        len(piece) >= 2 and piece[0] in _HEX and piece[1] in _HEX for piece in text.split("%")[1:]
+    )

@@ -18,8 +18,7 @@ from goq.errors import (
     UriTooLong,
 )
 from goq.http.context import HttpLimits, ServerContext
-from goq.http.message import Request
-from goq.http.request_target import parse_target
+from goq.http.message import Request, parse_target
 
 SLICE_BYTES: Final = 8 * 1024
 SMALL_PIECE_BYTES: Final = 1024
@@ -65,12 +64,12 @@ class RequestParser:
         "_shared",
         "_silent_bytes",
         "_target",
-        "_unread",
         "begun_count",
         "ended",
         "error",
         "phase",
         "requests",
+        "unread",
         "wants_continue",
     )
 
@@ -80,7 +79,7 @@ class RequestParser:
         self._peer = peer
         self._request: Request | None = None
         self._parser = httptools.HttpRequestParser(self)
-        self._unread = memoryview(b"")
+        self.unread = memoryview(b"")
         self._bodies_held_bytes = 0
         self.requests: deque[Request] = deque()
         self.error: GoqError | None = None
@@ -94,26 +93,22 @@ class RequestParser:
         """Parse ``data``; what came of it is in ``requests``, ``error`` and ``phase``."""
         if self.ended:
             return
-        if len(data) <= SLICE_BYTES and not self._unread:
+        if len(data) <= SLICE_BYTES and not self.unread:
             self._parse(data)
             return
-        self._unread = memoryview(bytes(self._unread) + data if self._unread else data)
+        self.unread = memoryview(bytes(self.unread) + data if self.unread else data)
         self.resume()
 
     def resume(self) -> None:
         """Parse what was left unparsed, as far as there is room for requests."""
-        unread = self._unread
-        while unread and not self.ended and not self._is_full():
+        unread = self.unread
+        requests_max = self._limits.pipeline_requests_max
+        while unread and not self.ended and len(self.requests) < requests_max:
             # A body of known length makes no further requests, so it needs no slicing.
             step = max(SLICE_BYTES, self._content_bytes - self._body_bytes)
             self._parse(unread[:step])
             unread = unread[step:]
-        self._unread = memoryview(b"") if self.ended else unread
-
-    @property
-    def is_stalled(self) -> bool:
-        """Whether no more input should be read for now: as many requests wait as may."""
-        return bool(self._unread) or self._is_full()
+        self.unread = memoryview(b"") if self.ended else unread
 
     def fail(self, error: GoqError) -> None:
         """End reading with ``error``; the body read so far is let go."""
@@ -141,9 +136,6 @@ class RequestParser:
         self.release(self._bodies_held_bytes)
         self._forget()
         del self._parser  # it and the reader hold each other
-
-    def _is_full(self) -> bool:
-        return len(self.requests) >= self._limits.pipeline_requests_max
 
     def _parse(self, data: bytes | memoryview) -> None:
         progress = self.begun_count, self._header_count + self._body_bytes

@@ -31,14 +31,14 @@ class Timeouts:
         "_loop",
         "_on_reading",
         "_on_writing",
-        "_phase",
         "_reading_s",
-        "_request_number",
         "_step_s",
         "_timer",
         "_transport",
         "_unsent_bytes",
         "_writing_s",
+        "phase",
+        "request_number",
     )
 
     def __init__(
@@ -56,8 +56,8 @@ class Timeouts:
         self._on_writing = on_writing
         self._reading_s = inf
         self._writing_s = inf
-        self._phase: Phase | None = None
-        self._request_number = 0
+        self.phase: Phase | None = None
+        self.request_number = 0
         self._unsent_bytes = 0
         self._is_resting = False
         shortest_ms = min(
@@ -75,10 +75,10 @@ class Timeouts:
 
         Saying the same again, of the same request, leaves the deadline where it was.
         """
-        if phase is self._phase and request_number == self._request_number:
+        if phase is self.phase and request_number == self.request_number:
             return
-        self._phase = phase
-        self._request_number = request_number
+        self.phase = phase
+        self.request_number = request_number
         if phase is None:
             self._reading_s = inf
             return

@@ -11,6 +11,7 @@ from typing import Any, cast
 import msgspec
 
 from goq.api.router import FRAMES
+from goq.api.schemas.groups import ReceivedOut
 from goq.api.schemas.messages import MessageOut
 from goq.broker.partition.partition import LeasedBatch, Partition
 from goq.broker.topic.topic import Topic
@@ -20,7 +21,7 @@ from goq.delivery.events.event import Span
 from goq.frame.slice import select_rows, slice_frame
 from goq.frame.view import DELIVERY_COLUMNS, FrameView
 from goq.http.message import BytesLike, Response
-from goq.model import Header, Message, MessageId, Receipt
+from goq.model import Header, Message, Receipt
 from goq.units import format_time_us
 
 _PICK_SAVES_BYTES_MIN = 100  # by message that is kept: sending it costs both sides as much
@@ -96,7 +97,7 @@ def _frame_json(
         messages, offsets = compress(messages, kept), compress(offsets, kept)
     for offset, message in zip(offsets, messages, strict=True):
         out = MessageOut(
-            id=str(MessageId(topic.name, partition, offset)),
+            id=f"{topic.name}:{partition}:{offset}",
             partition=partition,
             offset=offset,
             timestamp=timestamp,
@@ -205,13 +206,32 @@ def delivery_json(topic: Topic, delivery: LeasedBatch) -> Iterator[MessageOut]:
             yield out
 
 
-def deliveries_frames(topic: Topic, deliveries: Sequence[LeasedBatch]) -> Response:
-    """Return deliveries in the fast form; large frames are cut to what was leased of them."""
-    return Response(200, deliveries_parts(topic, deliveries), FRAMES)
+def encode_deliveries(
+    topic: Topic, deliveries: Sequence[LeasedBatch], bytes_max: int
+) -> tuple[bytes, list[tuple[LeasedBatch, Sequence[Span]]]]:
+    """Return the JSON body of a receive, and the leases that have no room in it."""
+    found = JsonMessages(bytes_max)
+    unsent: list[tuple[LeasedBatch, Sequence[Span]]] = []
+    for delivery in deliveries:
+        if unsent:
+            unsent.append((delivery, delivery.spans))
+            continue
+        for out in delivery_json(topic, delivery):
+            if not found.add(out):
+                unsent.append((delivery, _spans_from(delivery.spans, out.offset)))
+                break
+    return _encoder.encode(ReceivedOut(found.messages)), unsent
+
+
+def _spans_from(spans: Sequence[Span], offset: int) -> list[Span]:
+    """Return what follows in ``spans`` from ``offset`` on, which lies in one of them."""
+    number = next(n for n, (start, end, _) in enumerate(spans) if start <= offset < end)
+    _, end, attempt = spans[number]
+    return [(offset, end, attempt), *spans[number + 1 :]]
 
 
 def deliveries_parts(topic: Topic, deliveries: Sequence[LeasedBatch]) -> list[BytesLike]:
-    """Return the parts of :func:`deliveries_frames`."""
+    """Return deliveries as frames; large frames are cut to what was leased of them."""
     prefaces = []
     frames: list[tuple[int, memoryview]] = []
     for delivery in deliveries:

@@ -33,7 +33,6 @@ from goq.api.routing_policy import (
     Sequential,
     ToAllLeaders,
     ToPartitionLeader,
-    is_local,
     topic_of_path,
 )
 from goq.cluster.forwarding.http_proxy import HttpProxy
@@ -65,7 +64,7 @@ class Gateway:
 
     def handle(self, request: Request) -> Response | Awaitable[Response]:
         """Return the answer, or what to await for it."""
-        if is_local(request):
+        if LOCAL in request.headers:
             return self._router.handle(request)
         try:
             route, values = self._router.match(request)

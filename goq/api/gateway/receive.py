@@ -16,8 +16,14 @@ import msgspec
 
 from goq import limits
 from goq.api.codec.leased import LeasedMessages, ReleaseLeases, merge_leased, read_leased
-from goq.api.codec.receive_request import check_stream, receive_options
-from goq.api.codec.request import json_body, parse_client_id, wants_frames, wants_lines
+from goq.api.codec.request import (
+    check_stream,
+    json_body,
+    parse_client_id,
+    receive_options,
+    wants_frames,
+    wants_lines,
+)
 from goq.api.gateway.fanout import Fanout, copy_request
 from goq.api.gateway.streams import StreamGateway
 from goq.api.routing_policy import BYTES_MAX, READY

@@ -9,24 +9,20 @@ from dataclasses import replace
 from typing import Any
 
 from goq import limits
-from goq.api.codec.messages import (
-    JsonMessages,
-    deliveries_frames,
-    delivery_json,
-    json_response,
-)
-from goq.api.codec.receive_request import check_stream, receive_options, visibility_ms
+from goq.api.codec.messages import deliveries_parts, encode_deliveries, json_response
 from goq.api.codec.request import (
     CLIENT_ID,
+    check_stream,
     duration_ms,
     json_body,
     parse_client_id,
     parse_receipts,
     query_int,
+    receive_options,
+    visibility_ms,
     wants_frames,
-    wants_lines,
 )
-from goq.api.router import Parameter, Route, RouteHandler
+from goq.api.router import FRAMES, JSON, NDJSON, Parameter, Route, RouteHandler
 from goq.api.routes.stream import StreamRoutes
 from goq.api.routing_policy import (
     BYTES_MAX,
@@ -34,7 +30,6 @@ from goq.api.routing_policy import (
     CustomRouting,
     LocalThenMerged,
     ToAllLeaders,
-    is_local,
 )
 from goq.api.schemas.groups import (
     Extend,
@@ -66,7 +61,7 @@ from goq.delivery.events.event import Span
 from goq.delivery.events.transitions import MessageState
 from goq.delivery.settlement import Settlement, acknowledge, extend, nack, reject
 from goq.errors import GoqError, GroupNotFound, LeaseLost, TooLarge
-from goq.http.message import Request, Response
+from goq.http.message import LOCAL, Request, Response
 from goq.model import Receipt, check_name
 
 _GROUP = "/v1/topics/{topic}/groups/{group}"
@@ -190,21 +185,24 @@ class GroupRoutes:
         asked = json_body(request, Receive)
         asked.consumer = asked.consumer or parse_client_id(request) or ""
         topic = self._broker.topic(name)
-        if asked.stream or wants_lines(request):
+        accept = request.headers.get("accept", "")
+        if asked.stream or NDJSON in accept:
             return await self._stream(request, topic, group, asked)
         options = receive_options(asked)
-        if is_local(request):
+        headers = {}
+        is_local = LOCAL in request.headers
+        if is_local:
             options = replace(options, bytes_max=_bytes_max(request))
         await self._broker.remember_group(topic, group)
-        headers = {READY: str(topic.readiness.count(group))} if is_local(request) else {}
+        if is_local:
+            headers[READY] = str(topic.readiness.count(group))
         deliveries = await topic.receive(group, options)
-        if wants_frames(request):
-            response = deliveries_frames(topic, deliveries)
-        else:
-            found = self._received(topic, group, deliveries, options.bytes_max)
-            response = json_response(found)
-        response.headers |= headers
-        return response
+        if FRAMES in accept:
+            return Response(200, deliveries_parts(topic, deliveries), FRAMES, headers)
+        body, unsent = encode_deliveries(topic, deliveries, options.bytes_max)
+        if unsent:
+            self._release(topic, group, unsent)
+        return Response(200, body, JSON, headers)
 
     async def ready(self, request: Request, name: str, group: str) -> Response:
         """Answer when there may be something to receive from this node."""
@@ -222,31 +220,20 @@ class GroupRoutes:
         options = PushStreamOptions(asked.consumer, asked.max, asked.limit, chosen_ms)
         return self._streams.answer(PushStream(topic, group, options), frames=wants_frames(request))
 
-    def _received(
-        self, topic: Topic, group: str, deliveries: Sequence[LeasedBatch], bytes_max: int
-    ) -> ReceivedOut:
-        """Return deliveries as JSON; what an answer has no room for is ready again."""
-        found = JsonMessages(bytes_max)
-        is_full = False
-        for delivery in deliveries:
-            if is_full:
-                self._give_back(topic, group, delivery, delivery.spans)
-                continue
-            for out in delivery_json(topic, delivery):
-                if not found.add(out):
-                    is_full = True
-                    self._give_back(topic, group, delivery, _rest(delivery.spans, out.offset))
-                    break
-        if is_full:
-            topic.wake()
-        return ReceivedOut(found.messages)
-
-    def _give_back(
-        self, topic: Topic, group: str, delivery: LeasedBatch, spans: Sequence[Span]
+    def _release(
+        self,
+        topic: Topic,
+        group: str,
+        unsent: Sequence[tuple[LeasedBatch, Sequence[Span]]],
     ) -> None:
-        """Give back messages that were leased and not handed over: it counts as no attempt."""
-        with contextlib.suppress(GoqError):  # then the lease's end gives them back
-            topic.partitions[delivery.partition].undo_receive(group, delivery.token, spans)
+        """Release leases whose messages had no room in the answer, without counting an attempt.
+
+        A lease that cannot be released ends by itself.
+        """
+        for delivery, spans in unsent:
+            with contextlib.suppress(GoqError):
+                topic.partitions[delivery.partition].undo_receive(group, delivery.token, spans)
+        topic.wake()
 
     async def ack(self, request: Request, name: str, group: str) -> Response:
         """Mark leased messages as done."""
@@ -319,7 +306,7 @@ class GroupRoutes:
         at = request.query.get("at")
         if at is not None:
             topic = self._broker.topic(name)
-            is_part = is_local(request)
+            is_part = LOCAL in request.headers
             name = check_name(group, "group")
             return json_response(await self._past.group(topic, name, at, is_part=is_part))
         topic = self._known(name, group)
@@ -334,7 +321,7 @@ class GroupRoutes:
 
     async def delete(self, request: Request, name: str, group: str) -> Response:
         """Delete a group and its progress; for another node, only what is known of it here."""
-        if is_local(request):
+        if LOCAL in request.headers:
             for partition in self._broker.topic(name).partitions:
                 await partition.delete_group(group)
             return Response(204)
@@ -380,13 +367,6 @@ def _settling(name: str, handler: RouteHandler, summary: str, body: type[Any]) -
 
 def _partition_of(request: Request) -> int | None:
     return json_body(request, GroupReset).partition
-
-
-def _rest(spans: Sequence[Span], offset: int) -> list[Span]:
-    """Return what follows in ``spans`` from ``offset`` on, which lies in one of them."""
-    number = next(n for n, (start, end, _) in enumerate(spans) if start <= offset < end)
-    _, end, attempt = spans[number]
-    return [(offset, end, attempt), *spans[number + 1 :]]
 
 
 async def _settle(

@@ -12,7 +12,7 @@ from goq import limits
 from goq.api.codec.messages import json_response
 from goq.api.codec.request import query_int, time_us
 from goq.api.router import Parameter, Route
-from goq.api.routing_policy import Document, MergeContext, ToAllLeaders, is_local
+from goq.api.routing_policy import Document, MergeContext, ToAllLeaders
 from goq.api.schemas.trace import TraceOut
 from goq.api.views.merge_pages import merge_newest_first
 from goq.broker.broker import Broker
@@ -20,7 +20,7 @@ from goq.broker.search.finder import FoundPage
 from goq.broker.search.partition_search import TIME_US_MAX, TIME_US_MIN, Wanted
 from goq.errors import InvalidInput, MessageNotFound
 from goq.frame.hashes import dedup_hash
-from goq.http.message import Request, Response
+from goq.http.message import LOCAL, Request, Response
 from goq.model import MessageId, check_dedup_text
 from goq.units import format_time_us
 
@@ -87,7 +87,7 @@ class SearchRoutes:
         topic = self._broker.topic(name)
         cursor = request.query.get("cursor")
         page = await self._broker.finder.find(topic, wanted, limit, cursor)
-        is_part = is_local(request)
+        is_part = LOCAL in request.headers
         if not page.found and page.next is None and cursor is None and not is_part:
             raise MessageNotFound(_nothing(request.query, name, wanted, page))
         traces = []

@@ -107,7 +107,7 @@ def test_an_idle_stream_meets_no_timeout(run):
             peer.send(get())
             await peer.head()
             (connection,) = served.server._shared.connections
-            await until(lambda: connection._deadlines._is_resting)
+            await until(lambda: connection._timeouts._is_resting)
             source.items.put_nowait(b"late")
             assert await anext(peer.chunks()) == b"late"
 
@@ -122,7 +122,7 @@ def test_a_timer_that_rested_watches_again_after_the_stream(run):
             peer.send(get())
             await peer.head()
             (connection,) = served.server._shared.connections
-            await until(lambda: connection._deadlines._is_resting)
+            await until(lambda: connection._timeouts._is_resting)
             source.items.put_nowait(None)
             assert await peer.rest() == b"0\r\n\r\n"
 
