@@ -15,7 +15,7 @@ pytest.importorskip("pyspark", minversion="4.2")
 
 from goq.client import Client
 from tests.support.node.faulty_proxy import faulty_proxy
-from tests.support.node.node_process import Serving
+from tests.support.node.node_process import NodeProcess
 from tests.support.pipeline.spark_driver import COPY_S_MAX, Driver, start_copy
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Fate:
         self.driver_at, self.node_at = driver_at, node_at
         self.target = target
         self.driver: Driver | None = None
-        self.node: Serving | None = None
+        self.node: NodeProcess | None = None
         self.workers_too = True
         self.has_killed = False
         self._answered = 0
@@ -77,7 +77,7 @@ def test_a_driver_killed_while_it_publishes_leaves_nothing_out_and_nothing_twice
 ) -> None:
     checkpoint = tmp_path / "checkpoint"
     fate = Fate(1, target=f"POST /v1/topics/{SINK}/messages")
-    with Serving(tmp_path / "data") as node, Client(node.url) as client:
+    with NodeProcess(tmp_path / "data") as node, Client(node.url) as client:
         make_topics(client)
         fill(client, 0, 60)
         with (
@@ -99,7 +99,7 @@ def test_drivers_workers_and_nodes_killed_at_any_moment_leave_nothing_out_and_no
 ) -> None:
     chance, checkpoint, kills = random.Random(seed), tmp_path / "checkpoint", 0
     with ExitStack() as stack:
-        node = stack.enter_context(Serving(tmp_path / "data"))
+        node = stack.enter_context(NodeProcess(tmp_path / "data"))
         proxy = stack.enter_context(faulty_proxy(("127.0.0.1", node.port)))
         client = stack.enter_context(Client(node.url, retries="1m"))
         make_topics(client)

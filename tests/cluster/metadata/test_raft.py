@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 
 from goq.cluster.metadata.commands import encode_command
@@ -11,6 +10,7 @@ from goq.cluster.metadata.results import Accepted, Rejected
 from goq.cluster.metadata.state import MetadataState, encode_state
 from goq.cluster.metadata.state_machine import MetadataStateMachine, decode_result
 from goq.cluster.raft.node import RaftNode
+from tests.support.eventually import until
 from tests.support.metadata.random_commands import Commands
 from tests.support.raft.group import PATIENT, member_specs, settings_of
 
@@ -29,12 +29,6 @@ class Running:
     async def stop(self) -> None:
         await self.node.stop()
         self.machine.close()
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 def same_state(members: list[Running]) -> bool:

@@ -12,7 +12,7 @@ import pytest
 
 from goq_cli.output.cluster import is_degraded, print_cluster, summary
 from tests.support.cli.command import Run
-from tests.support.cluster.members import Members, members
+from tests.support.cluster.running_cluster import RunningCluster, new_cluster
 from tests.support.eventually import eventually
 
 WELL: dict[str, Any] = {
@@ -56,8 +56,8 @@ WELL: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Members]:
-    with members(Path(tmp_path_factory.mktemp("cluster"))) as some:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
+    with new_cluster(Path(tmp_path_factory.mktemp("cluster"))) as some:
         some.start("n1")
         eventually(lambda: some.statuses("n1") == {"n1": "up"})
         some.start("n2", via="n1")
@@ -66,16 +66,18 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Members]:
 
 
 @pytest.fixture
-def run(goq: Run, cluster: Members) -> Run:
+def run(goq: Run, cluster: RunningCluster) -> Run:
     """Run ``goq`` on the cluster's first node."""
 
     def on_first(*arguments: str, **more: Any) -> Any:
-        return goq(*arguments, GOQ_SERVER=cluster.running["n1"].url, **more)
+        return goq(*arguments, GOQ_SERVER=cluster.by_name["n1"].url, **more)
 
     return on_first
 
 
-def test_a_cluster_is_shown_grown_moved_and_shrunk(run: Run, cluster: Members, topic: str) -> None:
+def test_a_cluster_is_shown_grown_moved_and_shrunk(
+    run: Run, cluster: RunningCluster, topic: str
+) -> None:
     run("cluster", "set", "replication_factor=2")
     run("topic", "create", topic, "--partitions", "2")
     eventually(lambda: json.loads(run("cluster", "status", "--json").stdout)["topics"])
@@ -84,7 +86,7 @@ def test_a_cluster_is_shown_grown_moved_and_shrunk(run: Run, cluster: Members, t
     assert f"{topic}:1" in shown
     assert run("cluster", "nodes").stdout.decode().count("\tup\t") == 2
 
-    assert f"--join {cluster.running['n1'].url}" in run("cluster", "join").stdout.decode()
+    assert f"--join {cluster.by_name['n1'].url}" in run("cluster", "join").stdout.decode()
     cluster.start("n3", via="n1")
     eventually(lambda: cluster.statuses("n1").get("n3") == "up")
     planned = json.loads(run("cluster", "rebalance", "--dry-run", "--json").stdout)

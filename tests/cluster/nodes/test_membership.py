@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 
 from goq.errors import Conflict, UsageError
-from tests.support.cluster.members import Members, members
+from tests.support.cluster.running_cluster import RunningCluster, new_cluster
 from tests.support.eventually import eventually
 from tests.support.node.running_node import running_node
 from tests.support.ports import free_port
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Members]:
-    with members(tmp_path) as some:
+def cluster(tmp_path: Path) -> Iterator[RunningCluster]:
+    with new_cluster(tmp_path) as some:
         yield some
 
 
-def grown(cluster: Members, *names: str) -> None:
+def grown(cluster: RunningCluster, *names: str) -> None:
     """Start a first node, and let others join by it."""
     first, *others = names
     cluster.start(first)
@@ -32,20 +32,20 @@ def grown(cluster: Members, *names: str) -> None:
         eventually(lambda name=name: cluster.statuses(first).get(name) == "up")
 
 
-def incarnations(cluster: Members, by: str) -> dict[str, int]:
-    nodes = cluster.running[by].call("GET", "/v1/cluster")["nodes"]
+def incarnations(cluster: RunningCluster, by: str) -> dict[str, int]:
+    nodes = cluster.by_name[by].call("GET", "/v1/cluster")["nodes"]
     return {node["id"]: node["incarnation"] for node in nodes}
 
 
-def partition(cluster: Members, by: str, number: int = 0, query: str = "") -> dict[str, Any]:
-    state = cluster.running[by].call("GET", f"/v1/cluster?topic=t{query}")
+def partition(cluster: RunningCluster, by: str, number: int = 0, query: str = "") -> dict[str, Any]:
+    state = cluster.by_name[by].call("GET", f"/v1/cluster?topic=t{query}")
     found: dict[str, Any] = state["topics"][0]["partitions"][number]
     return found
 
 
-def test_a_cluster_grows_from_one_node_and_shrinks_again(cluster: Members) -> None:
+def test_a_cluster_grows_from_one_node_and_shrinks_again(cluster: RunningCluster) -> None:
     grown(cluster, "n1", "n2", "n3")
-    first = cluster.running["n1"]
+    first = cluster.by_name["n1"]
     first.call("POST", "/v1/topics", {"name": "t", "partitions": 1})
     body = {"messages": [{"value": str(n)} for n in range(5)]}
     eventually(lambda: first.request("POST", "/v1/topics/t/messages", body).status == 200)
@@ -60,16 +60,18 @@ def test_a_cluster_grows_from_one_node_and_shrinks_again(cluster: Members) -> No
     assert partition(cluster, "n3")["leader"] in ("n2", "n3")
 
 
-def test_the_last_of_the_nodes_that_can_hold_a_partition_does_not_leave(cluster: Members) -> None:
+def test_the_last_of_the_nodes_that_can_hold_a_partition_does_not_leave(
+    cluster: RunningCluster,
+) -> None:
     grown(cluster, "n1")
-    refused = cluster.running["n1"].request("DELETE", "/v1/cluster/nodes/n1")
+    refused = cluster.by_name["n1"].request("DELETE", "/v1/cluster/nodes/n1")
     assert (refused.status, refused.json["code"]) == (409, "conflict")
-    unknown = cluster.running["n1"].request("DELETE", "/v1/cluster/nodes/n9")
+    unknown = cluster.by_name["n1"].request("DELETE", "/v1/cluster/nodes/n9")
     assert (unknown.status, unknown.json["code"]) == (404, "node_not_found")
 
 
 def test_all_nodes_started_again_with_the_same_flags_are_the_same_cluster(
-    cluster: Members,
+    cluster: RunningCluster,
 ) -> None:
     grown(cluster, "n1", "n2")
     for name in ("n1", "n2"):
@@ -80,35 +82,35 @@ def test_all_nodes_started_again_with_the_same_flags_are_the_same_cluster(
     eventually(lambda: cluster.statuses("n2") == {"n1": "up", "n2": "up"})
 
 
-def test_a_node_that_has_left_stays_away_when_it_is_started_again(cluster: Members) -> None:
+def test_a_node_that_has_left_stays_away_when_it_is_started_again(cluster: RunningCluster) -> None:
     grown(cluster, "n1", "n2")
-    cluster.running["n1"].call("DELETE", "/v1/cluster/nodes/n2")
+    cluster.by_name["n1"].call("DELETE", "/v1/cluster/nodes/n2")
     eventually(lambda: cluster.statuses("n1") == {"n1": "up"})
-    version = cluster.running["n1"].call("GET", "/v1/cluster")["version"]
+    version = cluster.by_name["n1"].call("GET", "/v1/cluster")["version"]
     cluster.stop("n2")
     again = cluster.start("n2")
     assert again.request("GET", "/readyz").status == 503
-    later = cluster.running["n1"].call("GET", f"/v1/cluster?version={version}&wait=1s")
+    later = cluster.by_name["n1"].call("GET", f"/v1/cluster?version={version}&wait=1s")
     assert [node["id"] for node in later["nodes"]] == ["n1"]
 
 
-def test_an_id_that_is_in_use_joins_no_second_time(cluster: Members) -> None:
+def test_an_id_that_is_in_use_joins_no_second_time(cluster: RunningCluster) -> None:
     grown(cluster, "n1", "n2")
-    second = cluster.running["n2"].node._membership
+    second = cluster.by_name["n2"].node._membership
     assert second is not None
-    url = cluster.running["n1"].url
+    url = cluster.by_name["n1"].url
 
     async def ask() -> None:
         address = f"127.0.0.1:{free_port()}"
         await second._calling.call(url, "/cluster/join", f"n2={address}".encode(), 5.0)
 
     with pytest.raises(Conflict, match="another disk"):
-        cluster.running["n2"].on_loop(ask)
+        cluster.by_name["n2"].on_loop(ask)
 
 
-def test_followers_are_shown_with_their_lag_on_every_node(cluster: Members) -> None:
+def test_followers_are_shown_with_their_lag_on_every_node(cluster: RunningCluster) -> None:
     grown(cluster, "n1", "n2")
-    first = cluster.running["n1"]
+    first = cluster.by_name["n1"]
     first.call("POST", "/v1/topics", {"name": "t", "partitions": 1})
     body = {"messages": [{"value": "x"}]}
     eventually(lambda: first.request("POST", "/v1/topics/t/messages", body).status == 200)
@@ -118,16 +120,16 @@ def test_followers_are_shown_with_their_lag_on_every_node(cluster: Members) -> N
         (found,) = shown["followers"]
         assert found == {**follower, "node": "n1" if shown["leader"] == "n2" else "n2"}
     metrics = "\n".join(
-        cluster.running[n].request("GET", "/metrics").body.decode() for n in ("n1", "n2")
+        cluster.by_name[n].request("GET", "/metrics").body.decode() for n in ("n1", "n2")
     )
     assert 'goq_cluster_nodes{status="up"} 2.0' in metrics
     assert 'goq_partition_in_sync_replicas{partition="0",topic="t"} 2.0' in metrics
     assert metrics.count("goq_cluster_controller 1.0") == 1
 
 
-def test_the_state_is_answered_when_it_changes(cluster: Members) -> None:
+def test_the_state_is_answered_when_it_changes(cluster: RunningCluster) -> None:
     grown(cluster, "n1")
-    first = cluster.running["n1"]
+    first = cluster.by_name["n1"]
     version = first.call("GET", "/v1/cluster")["version"]
     first.call("POST", "/v1/topics", {"name": "t", "partitions": 1})
     later = first.call("GET", f"/v1/cluster?version={version}&wait=60s")
@@ -136,7 +138,7 @@ def test_the_state_is_answered_when_it_changes(cluster: Members) -> None:
 
 
 def test_a_node_that_has_topics_of_its_own_is_made_no_member(
-    cluster: Members, tmp_path: Path
+    cluster: RunningCluster, tmp_path: Path
 ) -> None:
     with running_node(tmp_path / "n1") as alone:
         alone.call("POST", "/v1/topics", {"name": "t", "partitions": 1})
@@ -144,9 +146,9 @@ def test_a_node_that_has_topics_of_its_own_is_made_no_member(
         cluster.start("n1")
 
 
-def test_who_waits_at_a_node_that_stops_may_ask_another_at_once(cluster: Members) -> None:
+def test_who_waits_at_a_node_that_stops_may_ask_another_at_once(cluster: RunningCluster) -> None:
     grown(cluster, "n1", "n2")
-    first = cluster.running["n1"]
+    first = cluster.by_name["n1"]
     first.call("POST", "/v1/topics", {"name": "t", "partitions": 1})
     eventually(lambda: partition(cluster, "n1")["leader"] is not None)
     answers: list[Any] = []

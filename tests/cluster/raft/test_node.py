@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -25,15 +25,10 @@ from goq.errors import (
     TooManyRequests,
     Unavailable,
 )
+from tests.support.eventually import until
 from tests.support.raft.group import PATIENT, Running, member_specs
 
 WAIT_S = 60.0
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 def run(test: Awaitable[None]) -> None:

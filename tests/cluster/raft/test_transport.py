@@ -9,7 +9,7 @@ import logging
 import os
 import pickle
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
@@ -24,6 +24,7 @@ from goq.cluster.raft.transport.link import Credentials
 from goq.cluster.raft.transport.peer_identity import OTHER_DISK, PeerIdentity
 from goq.cluster.raft.transport.transport import ConnectionTiming, SecureTransport
 from goq.errors import InvalidInput
+from tests.support.eventually import until
 
 SECRET = b"a secret of the cluster"
 QUICK = ConnectionTiming(
@@ -58,12 +59,6 @@ class End:
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.transport.port}"
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 @asynccontextmanager

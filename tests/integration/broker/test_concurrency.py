@@ -44,8 +44,8 @@ from tests.support.broker.harness import (
     run,
     settle_acked,
     settle_nacked,
-    until,
 )
+from tests.support.eventually import until
 
 HOUR_MS = 3_600_000
 ARCHIVE = {"retention__age": "1h", "segment__bytes": "64KiB", "archive": "true"}

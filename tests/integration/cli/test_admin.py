@@ -11,7 +11,7 @@ import goq as package
 from goq.broker.group.coordinator import Coordinator
 from tests.support.cli.command import GOQ, Run
 from tests.support.delivery.members_model import FakeHost
-from tests.support.node.node_process import wait_until
+from tests.support.eventually import eventually
 from tests.support.node.running_node import RunningNode
 from tests.support.paths import REPOSITORY
 
@@ -216,7 +216,7 @@ def test_a_topic_shows_what_is_archived_of_it(goq: Run, topic: str, node: Runnin
     assert "archived" not in goq("topic", "show", topic).stdout.decode()
     lines = b"".join(b"%d" % number * 30_000 + b"\n" for number in range(9))
     goq("produce", topic, "--batch", "1", stdin=lines)
-    wait_until(lambda: "archived" in node.call("GET", f"/v1/topics/{topic}"), "it is archived")
+    eventually(lambda: "archived" in node.call("GET", f"/v1/topics/{topic}"), "it is archived")
     assert "archived segments" in goq("topic", "show", topic).stdout.decode()
     archived = json.loads(goq("topic", "show", topic, "--json").stdout)["archived"]
     assert archived["messages"] >= 3

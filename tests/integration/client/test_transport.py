@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -228,7 +228,7 @@ def test_connections_are_bounded_in_number() -> None:
             transport = ProtocolTransport(1)
             request = httpx.Request("GET", server.url, extensions={"timeout": {"pool": 0.01}})
             first = asyncio.create_task(transport.handle_async_request(request))
-            await asyncio.to_thread(_until, lambda: len(server.requests) == 1)
+            await asyncio.to_thread(eventually, lambda: len(server.requests) == 1)
             with pytest.raises(httpx.PoolTimeout):
                 await transport.handle_async_request(request)
             await transport.aclose()
@@ -249,7 +249,7 @@ def test_connections_are_bounded_in_number() -> None:
 
         thread = threading.Thread(target=ask)
         thread.start()
-        _until(lambda: len(server.requests) == 1)
+        eventually(lambda: len(server.requests) == 1)
         with pytest.raises(httpx.PoolTimeout):
             transport.handle_request(request)
         transport.close()
@@ -264,7 +264,7 @@ def test_a_cancelled_request_does_not_leave_its_connection_to_the_next() -> None
             transport = ProtocolTransport(1)
             request = httpx.Request("GET", server.url)
             first = asyncio.create_task(transport.handle_async_request(request))
-            await asyncio.to_thread(_until, lambda: len(server.requests) == 1)
+            await asyncio.to_thread(eventually, lambda: len(server.requests) == 1)
             first.cancel()
             await asyncio.wait([first])
             response = await transport.handle_async_request(request)
@@ -297,7 +297,7 @@ def test_a_fast_sender_is_held_back_by_a_slow_reader() -> None:
             transport = ProtocolTransport(1)
             response = await transport.handle_async_request(httpx.Request("GET", server.url))
             [connection] = transport._busy
-            await asyncio.to_thread(_until, lambda: not connection._reading)
+            await asyncio.to_thread(eventually, lambda: not connection._reading)
             assert connection.reader.buffered_bytes < 2 * 1024 * 1024
             chunks = [c async for c in response.stream]  # type: ignore[union-attr]
             assert b"".join(chunks) == large
@@ -313,12 +313,3 @@ async def _first_chunk(transport: ProtocolTransport, url: str) -> None:
         assert chunk == b"abc"
         break
     await response.stream.aclose()
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    waiting = threading.Event()
-    for _ in range(10_000):
-        if condition():
-            return
-        waiting.wait(0.001)
-    raise AssertionError("it did not happen in 10 s")

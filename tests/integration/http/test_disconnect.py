@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from goq.http.message import Request, Response
-from tests.support.http.harness import Peer, describe, get, post, serving, until
+from tests.support.eventually import until
+from tests.support.http.harness import Peer, describe, get, post, serving
 
 
 class Waiting:

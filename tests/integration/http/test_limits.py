@@ -6,7 +6,8 @@ import pytest
 
 from goq.http.context import HttpLimits
 from goq.http.message import Request, Response
-from tests.support.http.harness import Served, chunked, describe, echo, get, post, serving, until
+from tests.support.eventually import until
+from tests.support.http.harness import Served, chunked, describe, echo, get, post, serving
 
 
 async def status_of(served: Served, data: bytes) -> int:

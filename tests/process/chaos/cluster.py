@@ -16,7 +16,8 @@ from goq.cluster.metadata.state import MetadataState
 from goq.cluster.metadata.tables import load_state
 from tests.process.chaos.links import Links
 from tests.process.chaos.small_disk import SmallDisk, small_disk
-from tests.support.node.node_process import Serving, wait_until
+from tests.support.eventually import eventually
+from tests.support.node.node_process import NodeProcess
 
 NAMES = ("n1", "n2", "n3")
 ON_SMALL_DISK = "n3"
@@ -36,7 +37,7 @@ class Answer(NamedTuple):
         return json.loads(self.body)
 
 
-class Member(Serving):
+class Member(NodeProcess):
     """A node of a cluster, which the others reach over links that can be cut."""
 
     def __init__(self, name: str, folder: Path, links: Links, settings: tuple[str, ...]) -> None:
@@ -106,7 +107,7 @@ class Cluster:
 
         All nodes are in the cluster before: a topic has replicas on those that are there.
         """
-        wait_until(
+        eventually(
             lambda: all(len(self._agreed_at(node).nodes) == 3 for node in self.nodes.values()),
             "all nodes are in the cluster",
             seconds=SETTLE_S_MAX,
@@ -115,12 +116,12 @@ class Cluster:
         made = json.dumps({"name": topic, "partitions": 6, "settings": dict(settings)}).encode()
         used = f"/v1/topics/{topic}/groups/{group}"
         for request in (("POST", "/v1/topics", made), ("PUT", used, b'{"settings":{}}')):
-            wait_until(lambda r=request: self._done(*r), request[1], seconds=SETTLE_S_MAX)
-        wait_until(
+            eventually(lambda r=request: self._done(*r), request[1], seconds=SETTLE_S_MAX)
+        eventually(
             lambda: len(self.leaders(topic)) == 6, "all is led", seconds=SETTLE_S_MAX, pause_s=0.1
         )
         is_known = lambda: len(self.ask_each(f"/v1/topics/{topic}")) == len(self.nodes)  # noqa: E731
-        wait_until(is_known, "all know the topic", seconds=SETTLE_S_MAX, pause_s=0.1)
+        eventually(is_known, "all know the topic", seconds=SETTLE_S_MAX, pause_s=0.1)
 
     def _done(self, method: str, path: str, body: bytes) -> bool:
         headers = {"Content-Type": "application/json"}

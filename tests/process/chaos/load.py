@@ -18,8 +18,8 @@ from goq.frame.hashes import partition_of
 from goq.model import MessageId
 from goq.units import parse_time_us
 from tests.process.chaos.cluster import SETTLE_S_MAX, Cluster, Member
+from tests.support.eventually import eventually
 from tests.support.ledger.ledger import GroupConsumer, Ledger, ProducerRecord, Sent
-from tests.support.node.node_process import wait_until
 
 TOPIC, GROUP = "work", "workers"
 PARTITIONS = 6
@@ -108,7 +108,7 @@ class Load:
             self._raise_errors()
             return goes and self.ledger.acked_count >= acked
 
-        wait_until(is_there, f"progress of all partitions; {self.counts()}", seconds=SETTLE_S_MAX)
+        eventually(is_there, f"progress of all partitions; {self.counts()}", seconds=SETTLE_S_MAX)
 
     def counts(self) -> str:
         """Return how far everything is."""
@@ -203,11 +203,11 @@ class Load:
         for thread in self._producers:
             thread.join()
         self._raise_errors()
-        wait_until(lambda: self._left() == 0, "all is acked", seconds=SETTLE_S_MAX, pause_s=0.2)
+        eventually(lambda: self._left() == 0, "all is acked", seconds=SETTLE_S_MAX, pause_s=0.2)
         self._consuming_over.set()
         for thread in self._consumers:
             thread.join()
-        wait_until(
+        eventually(
             lambda: not self._cluster.differing_logs(TOPIC),
             "the same bytes on all nodes",
             seconds=SETTLE_S_MAX,

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.process.chaos.cluster import SETTLE_S_MAX, running_cluster
 from tests.process.chaos.load import TOPIC, Load
 from tests.process.chaos.nemesis import FAULTS, Fault
-from tests.support.node.node_process import wait_until
+from tests.support.eventually import eventually
 
 _WHOLE_FIRST = 0.75
 """How often a fault strikes a cluster that is over the last: others may take all that is left."""
@@ -65,7 +65,7 @@ def run(
                 continue
             is_whole = chance.random() < _WHOLE_FIRST
             if is_whole:
-                wait_until(
+                eventually(
                     lambda: cluster.is_whole(TOPIC),
                     "all in sync",
                     seconds=SETTLE_S_MAX,

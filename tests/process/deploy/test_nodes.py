@@ -11,7 +11,7 @@ from tests.support.deploy.deployment import (
     kubernetes_nodes,
     on_this_machine,
 )
-from tests.support.node.node_process import wait_until
+from tests.support.eventually import eventually
 
 PUBLISH_S_MAX = 30.0
 
@@ -24,7 +24,7 @@ def publish(node: LocalNode, value: str) -> None:
         assert status in (200, 421, 503), answer
         return status == 200
 
-    wait_until(is_done, f"{value} is published", seconds=PUBLISH_S_MAX)
+    eventually(is_done, f"{value} is published", seconds=PUBLISH_S_MAX)
 
 
 def read(node: LocalNode) -> set[str]:
@@ -44,7 +44,7 @@ def begun(nodes: Sequence[LocalNode]) -> None:
         assert status in (201, 503), topic  # a node may be thought silent while all start at once
         return status == 201
 
-    wait_until(is_made, "the topic is made", seconds=PUBLISH_S_MAX)
+    eventually(is_made, "the topic is made", seconds=PUBLISH_S_MAX)
 
 
 def test_the_services_become_a_cluster_that_loses_nothing_while_each_is_stopped_and_started(

@@ -14,7 +14,8 @@ from goq.client import Client
 from goq.errors import GoqError
 from goq.storage.disk import RealDisk
 from goq.storage.verification import verify_data_dir
-from tests.support.node.node_process import Serving, wait_until
+from tests.support.eventually import eventually
+from tests.support.node.node_process import NodeProcess
 
 SEED = int(os.environ.get("GOQ_KILL_SEED") or random.SystemRandom().getrandbits(32))
 VALUE_BYTES = 30_000
@@ -47,7 +48,7 @@ class Producer(threading.Thread):
 @pytest.mark.parametrize("rounds", [4, pytest.param(60, marks=pytest.mark.long)])
 def test_a_node_killed_while_it_archives_loses_nothing(rounds: int, tmp_path: Path) -> None:
     chance = random.Random(SEED)
-    with Serving(tmp_path / "data") as node:
+    with NodeProcess(tmp_path / "data") as node:
         with Client(node.url) as client:
             client.create_topic("t", 1, settings=KEEP_LITTLE)
         producer = Producer(node.url)
@@ -55,7 +56,7 @@ def test_a_node_killed_while_it_archives_loses_nothing(rounds: int, tmp_path: Pa
         try:
             for _ in range(rounds):
                 enough = len(producer.confirmed) + chance.randint(3, 25)
-                wait_until(lambda least=enough: len(producer.confirmed) > least, "it publishes")
+                eventually(lambda least=enough: len(producer.confirmed) > least, "it publishes")
                 node.kill()
                 node.start()
         finally:

@@ -14,27 +14,27 @@ from goq.client import Client, ReceivedMessage
 from goq.errors import GoqError, Unavailable
 from goq.model import Message, Receipt
 from goq.pipeline.arrow.node_source import NodeSource
-from tests.support.cluster.process_cluster import NAMES, ServingCluster, serving_cluster
-from tests.support.node.node_process import wait_until
+from tests.support.cluster.process_cluster import NAMES, ProcessCluster, process_cluster
+from tests.support.eventually import eventually
 
 PARTITIONS = 6
 RETRIES = "60s"
 
 
 @pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServingCluster]:
-    with serving_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessCluster]:
+    with process_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
         yield cluster
 
 
 @pytest.fixture
-def cluster(nodes: ServingCluster) -> ServingCluster:
+def cluster(nodes: ProcessCluster) -> ProcessCluster:
     nodes.start_the_dead()
     return nodes
 
 
 @pytest.fixture
-def topic(cluster: ServingCluster, request: pytest.FixtureRequest) -> str:
+def topic(cluster: ProcessCluster, request: pytest.FixtureRequest) -> str:
     name = f"orders-{zlib.crc32(request.node.name.encode())}"
     cluster.create(name, PARTITIONS)
     return name
@@ -43,7 +43,7 @@ def topic(cluster: ServingCluster, request: pytest.FixtureRequest) -> str:
 class Load(threading.Thread):
     """Work that goes on until it is told to end; what ended it before is raised by ``finish``."""
 
-    def __init__(self, cluster: ServingCluster, topic: str) -> None:
+    def __init__(self, cluster: ProcessCluster, topic: str) -> None:
         super().__init__(daemon=True)
         self.urls = cluster.urls
         self.topic = topic
@@ -71,7 +71,7 @@ class Load(threading.Thread):
 class Publishing(Load):
     """Publishes keyed batches, each message once as far as it knows."""
 
-    def __init__(self, cluster: ServingCluster, topic: str, name: str) -> None:
+    def __init__(self, cluster: ProcessCluster, topic: str, name: str) -> None:
         super().__init__(cluster, topic)
         self.acknowledged: list[bytes] = []
         self._prefix = name
@@ -93,7 +93,7 @@ class Consuming(Load):
     was lost, or the message comes again.
     """
 
-    def __init__(self, cluster: ServingCluster, topic: str, is_done: Callable[[], bool]) -> None:
+    def __init__(self, cluster: ProcessCluster, topic: str, is_done: Callable[[], bool]) -> None:
         super().__init__(cluster, topic)
         self.done: list[bytes] = []
         self.lost: list[bytes] = []
@@ -125,7 +125,7 @@ def _is_of(message: ReceivedMessage, run: Receipt) -> bool:
 
 
 def test_every_acknowledged_message_is_in_the_log_once_and_consumed_while_leaders_are_killed(
-    cluster: ServingCluster, topic: str
+    cluster: ProcessCluster, topic: str
 ) -> None:
     producers = [Publishing(cluster, topic, "a"), Publishing(cluster, topic, "b")]
     over = threading.Event()
@@ -145,12 +145,12 @@ def test_every_acknowledged_message_is_in_the_log_once_and_consumed_while_leader
         cluster.kill(name, topic)
         _wait_for_more(producers, [len(each.acknowledged) for each in producers])
         cluster.nodes[name].start()
-        wait_until(lambda: _all_in_sync(cluster, topic), "all replicas are in sync", seconds=60)
+        eventually(lambda: _all_in_sync(cluster, topic), "all replicas are in sync", seconds=60)
     for producer in producers:
         producer.finish()
     wanted.update(v for each in producers for v in each.acknowledged)
     over.set()
-    wait_until(lambda: is_done() or any(c.error for c in consumers), "all is consumed", seconds=120)
+    eventually(lambda: is_done() or any(c.error for c in consumers), "all is consumed", seconds=120)
     for consumer in consumers:
         consumer.finish()
 
@@ -163,7 +163,7 @@ def test_every_acknowledged_message_is_in_the_log_once_and_consumed_while_leader
 
 
 def test_the_ack_of_a_message_from_a_leader_that_died_is_taken_by_the_next_one(
-    cluster: ServingCluster, topic: str
+    cluster: ProcessCluster, topic: str
 ) -> None:
     with Client(cluster.urls, retries=RETRIES, timeout="10s") as client:
         client.publish_many(topic, [Message(b"%d" % n, key=b"%d" % n) for n in range(60)])
@@ -179,7 +179,7 @@ def test_the_ack_of_a_message_from_a_leader_that_died_is_taken_by_the_next_one(
 
 
 def test_a_client_that_was_given_one_server_goes_on_when_that_one_dies(
-    cluster: ServingCluster, topic: str
+    cluster: ProcessCluster, topic: str
 ) -> None:
     first = cluster.nodes["n1"]
     with Client(first.url, retries=RETRIES, timeout="10s") as client:
@@ -207,7 +207,7 @@ def test_a_client_that_was_given_one_server_goes_on_when_that_one_dies(
 
 
 def test_a_loop_that_ends_after_so_many_messages_leaves_those_of_other_nodes_untouched(
-    cluster: ServingCluster, topic: str
+    cluster: ProcessCluster, topic: str
 ) -> None:
     with Client(cluster.urls, retries=RETRIES, timeout="10s") as client:
         client.publish_many(topic, [Message(b"%d" % n, key=b"%d" % n) for n in range(60)])
@@ -219,7 +219,7 @@ def test_a_loop_that_ends_after_so_many_messages_leaves_those_of_other_nodes_unt
 
 
 def test_receipts_say_for_how_many_nodes_a_publisher_has_waited(
-    cluster: ServingCluster, topic: str
+    cluster: ProcessCluster, topic: str
 ) -> None:
     path = f"{cluster.nodes['n1'].url}/v1/topics/{topic}/messages"
     for number in range(PARTITIONS):  # of this node and of others
@@ -240,7 +240,7 @@ def test_receipts_say_for_how_many_nodes_a_publisher_has_waited(
 
 
 def test_nothing_is_acknowledged_for_enough_nodes_where_the_leader_is_left_alone(
-    cluster: ServingCluster, topic: str
+    cluster: ProcessCluster, topic: str
 ) -> None:
     led = next(n for n, leader in cluster.leaders(topic).items() if leader == "n3")
     with Client(cluster.nodes["n3"].url, retries="0s", timeout="5s") as client:
@@ -251,7 +251,7 @@ def test_nothing_is_acknowledged_for_enough_nodes_where_the_leader_is_left_alone
 
 
 def test_a_group_ordered_by_partition_is_served_from_all_nodes_each_partition_in_its_order(
-    cluster: ServingCluster, topic: str
+    cluster: ProcessCluster, topic: str
 ) -> None:
     cluster.create("steps", PARTITIONS, **{"delivery.ordering": "partition"})
     values = [b"%d" % n for n in range(150)]
@@ -276,10 +276,10 @@ def _wait_for_more(producers: list[Publishing], before: list[int]) -> None:
                 return False
         return True
 
-    wait_until(has_more, "producers get on", seconds=90)
+    eventually(has_more, "producers get on", seconds=90)
 
 
-def _all_in_sync(cluster: ServingCluster, topic: str) -> bool:
+def _all_in_sync(cluster: ProcessCluster, topic: str) -> bool:
     with Client(cluster.urls, retries="0s") as client:
         try:
             (shown,) = client.describe_cluster(topic)["topics"]

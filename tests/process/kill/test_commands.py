@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from goq.client import Client
+from tests.support.eventually import eventually
 from tests.support.ledger.ledger import read_log
-from tests.support.node.node_process import Serving, running_goq, wait_until
+from tests.support.node.node_process import NodeProcess, running_goq
 
 LINES = 30_000
 COMMAND_S_MAX = 60
@@ -23,13 +24,13 @@ VISIBILITY = "1s"
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Serving]:
-    with Serving(tmp_path / "data") as serving:
+def node(tmp_path: Path) -> Iterator[NodeProcess]:
+    with NodeProcess(tmp_path / "data") as serving:
         yield serving
 
 
 @pytest.fixture
-def client(node: Serving) -> Iterator[Client]:
+def client(node: NodeProcess) -> Iterator[Client]:
     with Client(node.url, retries="20s") as client:
         yield client
 
@@ -53,7 +54,7 @@ def check_every_line_is_stored_once_and_in_order(client: Client, sent: list[byte
 
 
 def test_produce_goes_on_when_the_node_is_killed_and_comes_back_and_stores_each_line_once(
-    node: Serving, client: Client
+    node: NodeProcess, client: Client
 ) -> None:
     sent = lines(LINES)
     client.create_topic("lines", 3)
@@ -65,7 +66,7 @@ def test_produce_goes_on_when_the_node_is_killed_and_comes_back_and_stores_each_
         feeder.start()
         try:
             for share in (0.1, 0.5):
-                wait_until(lambda share=share: stored_count(client) > share * LINES, "lines come")
+                eventually(lambda share=share: stored_count(client) > share * LINES, "lines come")
                 node.restart()
         finally:
             if produce.poll() is None and not feeder.is_alive():
@@ -83,7 +84,7 @@ def feed(process: subprocess.Popen[bytes], pieces: list[list[bytes]]) -> None:
 
 
 def test_produce_of_a_file_survives_a_kill_at_any_moment(
-    node: Serving, client: Client, tmp_path: Path
+    node: NodeProcess, client: Client, tmp_path: Path
 ) -> None:
     sent = lines(LINES)
     path = tmp_path / "lines.txt"
@@ -101,7 +102,7 @@ def test_produce_of_a_file_survives_a_kill_at_any_moment(
 
 @pytest.mark.long
 def test_produce_tells_in_time_that_the_node_does_not_come_back(
-    node: Serving, client: Client
+    node: NodeProcess, client: Client
 ) -> None:
     client.create_topic("lines", 3)
     streams = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -109,7 +110,7 @@ def test_produce_tells_in_time_that_the_node_does_not_come_back(
         assert produce.stdin is not None
         produce.stdin.write(b"stored\n")
         produce.stdin.flush()
-        wait_until(lambda: stored_count(client) == 1, "the first line is stored")
+        eventually(lambda: stored_count(client) == 1, "the first line is stored")
         node.kill()
         produce.stdin.write(b"not stored\n")
         _, said = produce.communicate(timeout=COMMAND_S_MAX)
@@ -129,7 +130,7 @@ AT_ONCE = ("--until-empty",)
 WHEN_LEASES_ARE_OVER = ("--timeout", "2s", "--visibility", VISIBILITY)
 
 
-def consume_rest(node: Serving, options: Sequence[str]) -> list[bytes]:
+def consume_rest(node: NodeProcess, options: Sequence[str]) -> list[bytes]:
     """Return what the next consumer of the group prints."""
     with running_goq(
         node, "consume", "lines", "--group", "g", *options, stdout=subprocess.PIPE
@@ -139,7 +140,7 @@ def consume_rest(node: Serving, options: Sequence[str]) -> list[bytes]:
     return printed.splitlines()
 
 
-def consuming(node: Serving, *options: str) -> object:
+def consuming(node: NodeProcess, *options: str) -> object:
     arguments = ("consume", "lines", "--group", "g", *options)
     return running_goq(node, *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
@@ -156,7 +157,7 @@ def read_some(process: subprocess.Popen[bytes], size_bytes: int) -> bytes:
 
 
 def test_lines_that_a_killed_consumer_did_not_print_come_to_the_next_one(
-    node: Serving, client: Client
+    node: NodeProcess, client: Client
 ) -> None:
     sent = publish_lines(client)
     with consuming(node, "--visibility", VISIBILITY) as consume:
@@ -170,35 +171,35 @@ def test_lines_that_a_killed_consumer_did_not_print_come_to_the_next_one(
 
 
 def test_what_a_killed_consumer_held_is_there_long_before_its_leases_end(
-    node: Serving, client: Client
+    node: NodeProcess, client: Client
 ) -> None:
     sent = publish_lines(client)
     with consuming(node, "--visibility", "1h") as consume:
         printed = read_some(consume, 500_000)
         consume.kill()
         rest, _ = consume.communicate(timeout=COMMAND_S_MAX)
-    wait_until(lambda: not client.describe_group("lines", "g")["leased"], "nothing is leased")
+    eventually(lambda: not client.describe_group("lines", "g")["leased"], "nothing is leased")
     whole = (printed + rest).rpartition(b"\n")[0].splitlines()
     assert set(whole) | set(consume_rest(node, AT_ONCE)) == set(sent)
     assert client.describe_group("lines", "g")["lag"] == 0
 
 
 def test_a_command_whose_consumer_is_killed_is_run_again_by_another(
-    node: Serving, client: Client, tmp_path: Path
+    node: NodeProcess, client: Client, tmp_path: Path
 ) -> None:
     client.publish("lines", b"work")
     begun = tmp_path / "begun"
     command = f"touch {begun}; while kill -0 $PPID 2>/dev/null; do sleep 0.05; done"
     with consuming(node, "--visibility", "1h", "--exec", command) as consume:
-        wait_until(begun.exists, "the command runs")
+        eventually(begun.exists, "the command runs")
         consume.kill()
         consume.wait(COMMAND_S_MAX)
-        wait_until(lambda: not client.describe_group("lines", "g")["leased"], "it is given back")
+        eventually(lambda: not client.describe_group("lines", "g")["leased"], "it is given back")
     assert consume_rest(node, AT_ONCE) == [b"work"]
 
 
 def test_consume_goes_on_when_the_node_is_killed_and_comes_back(
-    node: Serving, client: Client
+    node: NodeProcess, client: Client
 ) -> None:
     sent = publish_lines(client)
     with consuming(node, "--visibility", VISIBILITY, "--timeout", "2s") as consume:
@@ -213,7 +214,7 @@ def test_consume_goes_on_when_the_node_is_killed_and_comes_back(
 @pytest.mark.parametrize("name", [signal.SIGINT, signal.SIGTERM], ids=lambda name: name.name)
 @pytest.mark.parametrize("printed_bytes", [1, 300_000])
 def test_an_interrupted_consumer_leaves_nothing_leased_and_nothing_that_it_printed(
-    node: Serving, client: Client, name: signal.Signals, printed_bytes: int
+    node: NodeProcess, client: Client, name: signal.Signals, printed_bytes: int
 ) -> None:
     sent = publish_lines(client)
     with consuming(node) as consume:
@@ -234,7 +235,7 @@ def test_an_interrupted_consumer_leaves_nothing_leased_and_nothing_that_it_print
 @pytest.mark.long
 @pytest.mark.parametrize("number", range(30))
 def test_a_consumer_interrupted_at_a_random_moment_prints_nothing_that_comes_again(
-    node: Serving, client: Client, number: int
+    node: NodeProcess, client: Client, number: int
 ) -> None:
     sent = publish_lines(client)
     moment_s = random.SystemRandom().random() * 0.5

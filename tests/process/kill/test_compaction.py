@@ -16,7 +16,8 @@ from goq.client import Client
 from goq.errors import GoqError
 from goq.storage.disk import RealDisk
 from goq.storage.verification import verify_data_dir
-from tests.support.node.node_process import Serving, wait_until
+from tests.support.eventually import eventually
+from tests.support.node.node_process import NodeProcess
 
 ROUNDS = 4
 SEED = int(os.environ.get("GOQ_KILL_SEED") or random.SystemRandom().getrandbits(32))
@@ -88,7 +89,7 @@ def test_the_newest_of_every_key_outlives_kills_in_the_middle_of_compaction(
 ) -> None:
     chance = random.Random(SEED)
     with (
-        Serving(tmp_path / "data") as node,
+        NodeProcess(tmp_path / "data") as node,
         Client(node.url, timeout="5s", retries="20s") as client,
     ):
         client.create_topic("t", 1, _SETTINGS)
@@ -96,8 +97,8 @@ def test_the_newest_of_every_key_outlives_kills_in_the_middle_of_compaction(
         writer.start()
         for _ in range(ROUNDS):
             count = writer.count
-            wait_until(lambda count=count: writer.count > count + 150, "messages are published")
-            wait_until(lambda: generations(node.folder), "segments are compacted")
+            eventually(lambda count=count: writer.count > count + 150, "messages are published")
+            eventually(lambda: generations(node.folder), "segments are compacted")
             threading.Event().wait(chance.random() * 0.2)
             node.kill()
             node.start()

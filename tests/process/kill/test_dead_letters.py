@@ -11,14 +11,15 @@ import pytest
 
 from goq.client import Client
 from goq.errors import GoqError
-from tests.support.node.node_process import Serving, wait_until
+from tests.support.eventually import eventually
+from tests.support.node.node_process import NodeProcess
 
 MESSAGES = 400
 ROUNDS = 4
 LONG_ROUNDS = 25
 
 
-def die(node: Serving, client: Client, stop: threading.Event, chance: random.Random) -> None:
+def die(node: NodeProcess, client: Client, stop: threading.Event, chance: random.Random) -> None:
     """Give messages up, and put dead letters back, until told to stop."""
     while not stop.is_set():
         try:
@@ -54,7 +55,10 @@ def settle_all(client: Client) -> Counter[bytes]:
 def _strike(tmp_path: Path, seed: int, rounds: int) -> None:
     chance = random.Random(seed)
     published = {b"%d" % n for n in range(MESSAGES)}
-    with Serving(tmp_path / "data") as node, Client(node.url, retries="0s", timeout="5s") as client:
+    with (
+        NodeProcess(tmp_path / "data") as node,
+        Client(node.url, retries="0s", timeout="5s") as client,
+    ):
         settings = {"delivery.visibility_timeout": "1s", "delivery.max_attempts": "none",
                     "delivery.backoff.initial": "0s"}  # fmt: skip
         client.create_topic("t", 2, settings)
@@ -81,7 +85,7 @@ def _strike(tmp_path: Path, seed: int, rounds: int) -> None:
             count.update(settle_all(client))
             return sum((count + dead(client)).values()) >= MESSAGES
 
-        wait_until(all_are_there, "every message is dead or was received", seconds=30)
+        eventually(all_are_there, "every message is dead or was received", seconds=30)
         count.update(settle_all(client))
         count += dead(client)
         assert set(count) == published

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.node.node_process import GOQ, Serving, clean_environment, wait_until
+from tests.support.eventually import eventually
+from tests.support.node.node_process import GOQ, NodeProcess, clean_environment
 
 pytest.importorskip("pyarrow")
 
@@ -61,15 +62,15 @@ class Publisher(threading.Thread):
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Serving]:
-    with Serving(tmp_path / "data") as serving:
+def node(tmp_path: Path) -> Iterator[NodeProcess]:
+    with NodeProcess(tmp_path / "data") as serving:
         with Client(serving.url) as client:
             client.create_topic("t", 3)
         yield serving
 
 
 @pytest.fixture
-def publisher(node: Serving) -> Iterator[Publisher]:
+def publisher(node: NodeProcess) -> Iterator[Publisher]:
     thread = Publisher(node.url)
     thread.start()
     try:
@@ -159,7 +160,7 @@ def moments(exporting: Exporting) -> Mapping[str, Callable[[int], bool]]:
 
 @pytest.mark.parametrize("kills", [4, pytest.param(60, marks=pytest.mark.long)])
 def test_killed_at_any_moment_an_export_leaves_whole_files_and_each_row_once(
-    kills: int, node: Serving, publisher: Publisher, tmp_path: Path
+    kills: int, node: NodeProcess, publisher: Publisher, tmp_path: Path
 ) -> None:
     chance = random.Random(SEED)
     exporting = Exporting(node.url, tmp_path)
@@ -168,7 +169,7 @@ def test_killed_at_any_moment_an_export_leaves_whole_files_and_each_row_once(
         process = exporting.start("--follow", "--every", "1ms")
         until = exporting.manifests() + chance.randrange(8)
         try:
-            wait_until(lambda is_there=is_there, n=until: is_there(n), name, seconds=120)
+            eventually(lambda is_there=is_there, n=until: is_there(n), name, seconds=120)
         finally:
             process.kill()
             process.wait()
@@ -181,12 +182,12 @@ def test_killed_at_any_moment_an_export_leaves_whole_files_and_each_row_once(
 
 
 def test_two_exports_at_once_write_each_row_once(
-    node: Serving, publisher: Publisher, tmp_path: Path
+    node: NodeProcess, publisher: Publisher, tmp_path: Path
 ) -> None:
     exporting = Exporting(node.url, tmp_path)
     first = exporting.start("--follow", "--every", "1ms")
     try:
-        wait_until(lambda: exporting.manifests() > 3, "the first one exports", seconds=120)
+        eventually(lambda: exporting.manifests() > 3, "the first one exports", seconds=120)
         for _ in range(2):
             assert exporting.start().wait(120) == 6
             assert first.poll() is None
@@ -205,14 +206,14 @@ def test_two_exports_at_once_write_each_row_once(
 
 @pytest.mark.parametrize("kills", [1, pytest.param(12, marks=pytest.mark.long)])
 def test_a_node_that_dies_ends_an_export_with_a_line_and_the_next_one_goes_on(
-    kills: int, node: Serving, publisher: Publisher, tmp_path: Path
+    kills: int, node: NodeProcess, publisher: Publisher, tmp_path: Path
 ) -> None:
     chance = random.Random(SEED)
     exporting = Exporting(node.url, tmp_path)
     for number in range(kills):
         process = exporting.start("--follow", "--every", "1ms")
         until = exporting.manifests() + chance.randrange(1, 20)
-        wait_until(lambda n=until: exporting.manifests() > n, "it exports", seconds=120)
+        eventually(lambda n=until: exporting.manifests() > n, "it exports", seconds=120)
         node.kill()
         assert process.wait(120) == 5
         lines = (tmp_path / "export.stderr").read_text().splitlines()
@@ -227,7 +228,7 @@ def test_a_node_that_dies_ends_an_export_with_a_line_and_the_next_one_goes_on(
 
 @pytest.mark.parametrize("kills", [2, pytest.param(40, marks=pytest.mark.long)])
 def test_killed_while_it_registers_an_export_has_each_file_in_its_tables_once(
-    kills: int, node: Serving, publisher: Publisher, tmp_path: Path
+    kills: int, node: NodeProcess, publisher: Publisher, tmp_path: Path
 ) -> None:
     pytest.importorskip("pyiceberg")
     pytest.importorskip("sqlalchemy")
@@ -244,7 +245,7 @@ def test_killed_while_it_registers_an_export_has_each_file_in_its_tables_once(
     for _ in range(kills):
         process = exporting.start("--follow", "--every", "1ms")
         until = commits() + chance.randrange(1, 6)
-        wait_until(lambda n=until: commits() >= n, "it registers", seconds=120)
+        eventually(lambda n=until: commits() >= n, "it registers", seconds=120)
         process.kill()
         process.wait()
     publisher.is_ended.set()

@@ -14,7 +14,8 @@ import pytest
 
 from goq import limits
 from goq.client import Client
-from tests.support.node.node_process import Serving, memory_bytes_max, running_goq, wait_until
+from tests.support.eventually import eventually
+from tests.support.node.node_process import NodeProcess, memory_bytes_max, running_goq
 
 LINES = 1_000_000
 LINES_A_PIECE = 10_000
@@ -35,7 +36,7 @@ CHUNK_BYTES = limits.MIB
 def test_a_million_lines_pass_a_node_and_a_reader_that_stand_still_with_flat_memory(
     options: tuple[str, ...], tmp_path: Path
 ) -> None:
-    with Serving(tmp_path / "data") as node, Client(node.url) as client:
+    with NodeProcess(tmp_path / "data") as node, Client(node.url) as client:
         client.create_topic("lines", 3)
         produced_bytes_max = produce(node, client)
         assert sum(p["end_offset"] for p in client.describe_topic("lines")["partitions"]) == LINES
@@ -52,7 +53,7 @@ def test_a_million_lines_pass_a_node_and_a_reader_that_stand_still_with_flat_mem
     assert {name: size for name, size in held.items() if size > MEMORY_BYTES_MAX} == {}
 
 
-def produce(node: Serving, client: Client) -> int:
+def produce(node: NodeProcess, client: Client) -> int:
     """Pipe all lines in while the node stands still twice; return the memory it took."""
     fed = [0]
     with (
@@ -63,7 +64,7 @@ def produce(node: Serving, client: Client) -> int:
         feeder.start()
         try:
             for share in (0.05, 0.4):
-                wait_until(lambda share=share: fed[0] > share * LINES, "lines are taken")
+                eventually(lambda share=share: fed[0] > share * LINES, "lines are taken")
                 with node.paused():
                     stands_still(lambda: fed[0])
                     assert fed[0] < LINES
@@ -86,7 +87,7 @@ def feed(process: subprocess.Popen[bytes], fed: list[int]) -> None:
         pass  # the command ended: its exit code tells
 
 
-def consume(node: Serving, *options: str) -> int:
+def consume(node: NodeProcess, *options: str) -> int:
     """Read all lines while the reader stands still twice; return the memory it took."""
     seen = bytearray(LINES)
     arguments = ("consume", "lines", "--raw", *options)
@@ -121,7 +122,7 @@ def stands_still(progress: Callable[[], int]) -> None:
             last, since_s = now, time.monotonic()
         return time.monotonic() - since_s > STANDSTILL_S
 
-    wait_until(has_stopped, "it stands still", seconds=COMMAND_S_MAX)
+    eventually(has_stopped, "it stands still", seconds=COMMAND_S_MAX)
 
 
 def cpu_ticks(pid: int) -> int:

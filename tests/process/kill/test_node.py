@@ -16,44 +16,44 @@ from pathlib import Path
 import pytest
 
 from tests.support.ledger.load import Load
-from tests.support.node.node_process import Serving
+from tests.support.node.node_process import NodeProcess
 
 LONG_ROUNDS = 50
 SEED = int(os.environ.get("GOQ_KILL_SEED") or random.SystemRandom().getrandbits(32))
 
-Blow = Callable[[Serving, random.Random], None]
+Blow = Callable[[NodeProcess, random.Random], None]
 
 
-def killed(node: Serving, chance: random.Random) -> None:
+def killed(node: NodeProcess, chance: random.Random) -> None:
     at_a_random_moment(chance, 0.3, node.kill)
     node.start()
 
 
-def killed_while_it_starts(node: Serving, chance: random.Random) -> None:
+def killed_while_it_starts(node: NodeProcess, chance: random.Random) -> None:
     node.kill()
     node.launch()
     at_a_random_moment(chance, 1.0, node.kill)
     node.start()
 
 
-def killed_while_it_drains(node: Serving, chance: random.Random) -> None:
+def killed_while_it_drains(node: NodeProcess, chance: random.Random) -> None:
     node.terminate()
     at_a_random_moment(chance, 0.05, node.kill)
     node.start()
 
 
-def killed_twice(node: Serving, chance: random.Random) -> None:
+def killed_twice(node: NodeProcess, chance: random.Random) -> None:
     killed(node, chance)
     at_a_random_moment(chance, 0.05, node.kill)
     node.start()
 
 
-def stopped(node: Serving, _chance: random.Random) -> None:
+def stopped(node: NodeProcess, _chance: random.Random) -> None:
     assert node.stop() == 0
     node.start()
 
 
-def paused_for_longer_than_a_lease(node: Serving, chance: random.Random) -> None:
+def paused_for_longer_than_a_lease(node: NodeProcess, chance: random.Random) -> None:
     node.pause()
     at_a_random_moment(chance, 0.2, node.resume, after_s=1.0)
 
@@ -105,7 +105,7 @@ def one_round(tmp_path: Path, seed: str, blows: list[Blow]) -> None:
     )
     try:
         with (
-            Serving(tmp_path / "data", settings=settings) as node,
+            NodeProcess(tmp_path / "data", settings=settings) as node,
             Load(node.url, chance.getrandbits(32), partitions).running() as load,
         ):
             for blow in blows:

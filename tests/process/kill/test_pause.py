@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 
 from goq.client import Client
-from tests.support.node.node_process import GOQ, Serving, clean_environment, wait_until
+from tests.support.eventually import eventually
+from tests.support.node.node_process import GOQ, NodeProcess, clean_environment
 
 
 def _now_ms() -> int:
@@ -15,7 +16,7 @@ def _now_ms() -> int:
 
 
 def test_what_is_due_while_the_node_stands_still_comes_once_and_not_early(tmp_path: Path) -> None:
-    with Serving(tmp_path / "data") as node, Client(node.url) as client:
+    with NodeProcess(tmp_path / "data") as node, Client(node.url) as client:
         client.create_topic("t", 2, {"delivery.max_attempts": "none"})
         client.publish("t", b"leased")
         [held] = client.receive("t", "g", visibility="400ms", wait="5s")
@@ -26,7 +27,7 @@ def test_what_is_due_while_the_node_stands_still_comes_once_and_not_early(tmp_pa
         later_ms = _now_ms() + 1500
         client.publish("t", b"later", deliver_at=later_ms)
         with node.paused():
-            wait_until(lambda: _now_ms() > due_ms + 200, "the due time has passed")
+            eventually(lambda: _now_ms() > due_ms + 200, "the due time has passed")
         seen: list[tuple[bytes, int]] = []
 
         def all_came() -> bool:
@@ -36,14 +37,14 @@ def test_what_is_due_while_the_node_stands_still_comes_once_and_not_early(tmp_pa
             client.ack_many(found)
             return len(seen) >= len(delayed) + 2
 
-        wait_until(all_came, "everything was received")
+        eventually(all_came, "everything was received")
         assert sorted(seen) == sorted([(v, 1) for v in delayed] + [(b"leased", 2), (b"later", 1)])
         assert client.ack("t", "g", [held.receipt]).done == 0
         assert client.receive("t", "g") == []
 
 
 def test_a_second_node_is_refused_a_folder_and_the_first_works_on(tmp_path: Path) -> None:
-    with Serving(tmp_path / "data") as node, Client(node.url) as client:
+    with NodeProcess(tmp_path / "data") as node, Client(node.url) as client:
         client.publish("t", b"before")
         where = ["--data-dir", str(node.folder), "--listen", "127.0.0.1:0"]
         second = subprocess.run(

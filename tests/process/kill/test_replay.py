@@ -12,19 +12,20 @@ import pytest
 from goq.client import Client
 from goq.client.replay_plan import REPLAYED_FROM
 from goq.model import Message
-from tests.support.node.node_process import GOQ, Serving, clean_environment, running_goq, wait_until
+from tests.support.eventually import eventually
+from tests.support.node.node_process import GOQ, NodeProcess, clean_environment, running_goq
 
 COUNT = 20_000
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Serving]:
-    with Serving(tmp_path / "data") as serving:
+def node(tmp_path: Path) -> Iterator[NodeProcess]:
+    with NodeProcess(tmp_path / "data") as serving:
         yield serving
 
 
 @pytest.fixture
-def client(node: Serving) -> Iterator[Client]:
+def client(node: NodeProcess) -> Iterator[Client]:
     with Client(node.url, retries="20s") as client:
         client.create_topic("source", 3)
         client.publish_many(
@@ -58,7 +59,7 @@ def arguments(client: Client, into: str) -> tuple[str, ...]:
 
 
 def test_killed_again_and_again_and_run_again_it_equals_a_run_that_was_not(
-    node: Serving, client: Client
+    node: NodeProcess, client: Client
 ) -> None:
     client.create_topic("whole", 3)
     client.create_topic("pieces", 3)
@@ -70,7 +71,7 @@ def test_killed_again_and_again_and_run_again_it_equals_a_run_that_was_not(
         before = stored(client, "pieces")
         with running_goq(node, *words, stderr=subprocess.DEVNULL) as replay:
             wanted = min(COUNT, before + rng.randint(1, 5000))
-            wait_until(
+            eventually(
                 lambda wanted=wanted, replay=replay: (  # type: ignore[misc]
                     stored(client, "pieces") >= wanted or replay.poll() is not None
                 ),
@@ -87,14 +88,16 @@ def test_killed_again_and_again_and_run_again_it_equals_a_run_that_was_not(
     assert copies(client, "pieces") == copies(client, "whole")
 
 
-def test_it_goes_on_when_the_node_is_killed_and_comes_back(node: Serving, client: Client) -> None:
+def test_it_goes_on_when_the_node_is_killed_and_comes_back(
+    node: NodeProcess, client: Client
+) -> None:
     client.create_topic("whole", 3)
     client.create_topic("pieces", 3)
     run(node, *arguments(client, "whole"))
     words = (*arguments(client, "pieces"), "--rate", "10000")
     with running_goq(node, *words, stderr=subprocess.PIPE) as replay:
         for share in (0.2, 0.6):
-            wait_until(
+            eventually(
                 lambda share=share: stored(client, "pieces") >= share * COUNT,  # type: ignore[misc]
                 "a part is stored",
                 seconds=60,
@@ -105,7 +108,7 @@ def test_it_goes_on_when_the_node_is_killed_and_comes_back(node: Serving, client
     assert copies(client, "pieces") == copies(client, "whole")
 
 
-def run(node: Serving, *words: str) -> subprocess.CompletedProcess[bytes]:
+def run(node: NodeProcess, *words: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
         [*GOQ, *words, "--server", node.url],
         env=clean_environment(node.folder.parent),

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from goq.client import Client
 from goq.errors import GoqError
-from tests.support.cluster.process_cluster import NAMES, ServingCluster, serving_cluster
+from tests.support.cluster.process_cluster import NAMES, ProcessCluster, process_cluster
+from tests.support.eventually import eventually
 from tests.support.ledger.load import Load
-from tests.support.node.node_process import wait_until
 
 PARTITIONS = 6
 
@@ -16,7 +16,7 @@ PARTITIONS = 6
 def test_nothing_is_lost_or_done_twice_while_each_node_is_stopped_and_started(
     tmp_path: Path,
 ) -> None:
-    with serving_cluster(tmp_path) as cluster:
+    with process_cluster(tmp_path) as cluster:
         load = Load(cluster.urls, 6, PARTITIONS)
         with load.running():
             for name in NAMES:
@@ -24,11 +24,11 @@ def test_nothing_is_lost_or_done_twice_while_each_node_is_stopped_and_started(
                 assert cluster.nodes[name].stop(seconds=60) == 0
                 load.wait_for_progress(100)
                 cluster.nodes[name].start()
-                wait_until(lambda: _is_whole(cluster), "all replicas are in sync", seconds=90)
+                eventually(lambda: _is_whole(cluster), "all replicas are in sync", seconds=90)
             load.finish_and_check()
 
 
-def _is_whole(cluster: ServingCluster) -> bool:
+def _is_whole(cluster: ProcessCluster) -> bool:
     with Client(cluster.urls, retries="0s", timeout="5s") as client:
         try:
             shown = client.describe_cluster()

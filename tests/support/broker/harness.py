@@ -30,6 +30,7 @@ from goq.frame.view import FrameView
 from goq.model import Message, Receipt
 from goq.storage.disk import Disk, File, NotCached, RealDisk
 from goq.storage.node_db import ArchiveRow, SegmentRow, TopicRow
+from tests.support.eventually import until
 
 T = TypeVar("T")
 _PATIENCE_S = 20.0
@@ -42,12 +43,6 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         return await asyncio.wait_for(work, _PATIENCE_S)
 
     return asyncio.run(bounded())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop and its threads work until a condition holds."""
-    while not condition():
-        await asyncio.sleep(0.001)
 
 
 class BrokenDisk(RealDisk):

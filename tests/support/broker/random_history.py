@@ -25,9 +25,10 @@ from goq.delivery.settlement import Settlement as Decision
 from goq.delivery.settlement import acknowledge, extend, nack, reject
 from goq.errors import Conflict
 from goq.model import Message, MessageId, Receipt
-from tests.support.broker.harness import MemoryMetadata, leased, options, quiet, until
+from tests.support.broker.harness import MemoryMetadata, leased, options, quiet
 from tests.support.broker.rebuild import Copy
 from tests.support.delivery.model import canonical
+from tests.support.eventually import until
 from tests.support.ledger.ledger import Delivered, Ledger, Marked, Outcome, Sent, Settlement, Verb
 
 HOUR_MS = 3_600_000

@@ -104,7 +104,7 @@ class FakeNode:
     def paths(self, method: str, part: str) -> list[str]:
         return [path for m, path in self.requests if m == method and part in path]
 
-    def wait_until(self, condition: Any) -> None:
+    def eventually(self, condition: Any) -> None:
         with self.changed:
             assert self.changed.wait_for(condition, timeout=10), "it did not happen in 10 s"
 

@@ -10,15 +10,16 @@ from pathlib import Path
 
 from goq.client import Client
 from goq.errors import Conflict, GoqError, TopicExists
-from tests.support.node.node_process import Serving, wait_until
+from tests.support.eventually import eventually
+from tests.support.node.node_process import NodeProcess
 
 NAMES = ("n1", "n2", "n3")
 
 
-class ServingCluster:
+class ProcessCluster:
     """The nodes by name, and what they say of each other."""
 
-    def __init__(self, nodes: dict[str, Serving]) -> None:
+    def __init__(self, nodes: dict[str, NodeProcess]) -> None:
         self.nodes = nodes
 
     @property
@@ -36,7 +37,7 @@ class ServingCluster:
     def kill(self, name: str, topic: str) -> None:
         """End a node as a power switch would; return when others lead what it led."""
         self.nodes[name].kill()
-        wait_until(
+        eventually(
             lambda: (
                 name not in self.leaders(topic).values()
                 and None not in self.leaders(topic).values()
@@ -58,8 +59,8 @@ class ServingCluster:
                     return False
                 return True
 
-            wait_until(create, f"{topic} can be made", seconds=60)
-        wait_until(
+            eventually(create, f"{topic} can be made", seconds=60)
+        eventually(
             lambda: set(self.leaders(topic).values()) == set(NAMES),
             f"every node leads a part of {topic}",
             seconds=60,
@@ -72,7 +73,7 @@ class ServingCluster:
             node.launch()
         for node in dead:
             node.wait_ready()
-        wait_until(self._is_formed, "the nodes have found each other", seconds=60)
+        eventually(self._is_formed, "the nodes have found each other", seconds=60)
 
     def _is_formed(self) -> bool:
         try:
@@ -87,16 +88,16 @@ class ServingCluster:
 
 
 @contextmanager
-def serving_cluster(folder: Path) -> Iterator[ServingCluster]:
+def process_cluster(folder: Path) -> Iterator[ProcessCluster]:
     """Run three nodes until the block ends; they have found each other when it begins."""
     secret = folder / "secret"
     secret.write_text(secrets.token_hex(32))
     with ExitStack() as stack:
         addresses = {name: stack.enter_context(_reserved()) for name in NAMES}
         peers = ",".join(f"{name}={at}" for name, at in addresses.items())
-        cluster = ServingCluster(
+        cluster = ProcessCluster(
             {
-                name: Serving(
+                name: NodeProcess(
                     folder / name,
                     settings=[
                         f"broker.node_id={name}",

@@ -1,4 +1,4 @@
-"""Three whole nodes of one cluster, each in a thread of the test's process."""
+"""Nodes of one cluster, each in a thread of the test's process and with a folder of its own."""
 
 from __future__ import annotations
 
@@ -6,27 +6,77 @@ import secrets
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tests.support.eventually import eventually
 from tests.support.node.running_node import RunningNode
-from tests.support.ports import HOST, free_ports
+from tests.support.ports import HOST, free_port, free_ports
 
 NAMES = ("n1", "n2", "n3")
 
 
 class RunningCluster:
-    """The nodes by name; one that was stopped is still there, and does not answer."""
+    """Starts nodes, each again with the same flags as before.
 
-    def __init__(self, nodes: dict[str, RunningNode]) -> None:
-        self.by_name = nodes
-        self.nodes = list(nodes.values())
+    A node that was stopped stays in ``by_name``, and does not answer.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.by_name: dict[str, RunningNode] = {}
+        self._flags: dict[str, dict[str, Any]] = {}
         self._stopped: set[str] = set()
+        self._secret = folder / "secret"
+        self._secret.write_text(secrets.token_hex(32))
+
+    @property
+    def nodes(self) -> list[RunningNode]:
+        return list(self.by_name.values())
+
+    def start_three(self) -> None:
+        """Start three nodes that are told of each other; return when they have met."""
+        ports = free_ports(len(NAMES))
+        peers = {name: f"{HOST}:{port}" for name, port in zip(NAMES, ports, strict=True)}
+        for name, address in peers.items():
+            self._start(name, {"listen": address, "peers": peers})
+        eventually(lambda: all(map(_are_up, self.nodes)))
+
+    def start(self, name: str, via: str | None = None) -> RunningNode:
+        """Start a node: again, as a cluster by itself, or to join by the node ``via``."""
+        address = f"{HOST}:{free_port()}"
+        if via is not None:
+            return self._start(name, {"listen": address, "join": self.by_name[via].url})
+        return self._start(name, {"listen": address, "peers": {name: address}})
+
+    def _start(self, name: str, flags: dict[str, Any]) -> RunningNode:
+        broker = {"node_id": name, "listen": f"{HOST}:{free_port()}"}
+        settings = {"broker": broker, "cluster": {"secret_file": self._secret, **flags}}
+        node = RunningNode(self.folder / name, self._flags.setdefault(name, settings))
+        node.start()
+        self.by_name[name] = node
+        self._stopped.discard(name)
+        return node
+
+    def stop(self, name: str) -> None:
+        """Stop a node as SIGTERM would."""
+        self._stopped.add(name)
+        self.by_name[name].stop()
+
+    def stop_all(self) -> None:
+        """Stop the nodes that still run."""
+        names = [name for name in self.by_name if name not in self._stopped]
+        if names:
+            with ThreadPoolExecutor(len(names)) as threads:
+                list(threads.map(self.stop, names))
+
+    def statuses(self, by: str) -> dict[str, str]:
+        """Return how the nodes are, as one of them knows."""
+        return {n["id"]: n["status"] for n in self.by_name[by].call("GET", "/v1/cluster")["nodes"]}
 
     def leaders(self, topic: str) -> list[str | None]:
-        """Return who leads each partition of a topic, as a node that runs says."""
+        """Return the leader of each partition of a topic, as a node that runs knows it."""
         node = next(n for name, n in self.by_name.items() if name not in self._stopped)
         shown = node.call("GET", f"/v1/topics/{topic}")
         return [partition["leader"] for partition in shown["partitions"]]
@@ -37,38 +87,25 @@ class RunningCluster:
         self.nodes[0].call("POST", "/v1/topics", body)
         eventually(lambda: all(_has(node, topic) for node in self.nodes))
 
-    def stop(self, name: str) -> None:
-        """Stop a node as SIGTERM would."""
-        self._stopped.add(name)
-        self.by_name[name].stop()
 
-    def stop_all(self) -> None:
-        """Stop those that still run."""
-        names = [name for name in self.by_name if name not in self._stopped]
-        with ThreadPoolExecutor(len(NAMES)) as threads:
-            list(threads.map(self.stop, names))
+@contextmanager
+def new_cluster(folder: Path) -> Iterator[RunningCluster]:
+    """Yield a cluster without nodes, and stop those it has when the block ends."""
+    cluster = RunningCluster(folder)
+    try:
+        yield cluster
+    finally:
+        cluster.stop_all()
 
 
 @contextmanager
 def running_cluster() -> Iterator[RunningCluster]:
     """Run three nodes until the block ends; they have found each other when it begins."""
-    with tempfile.TemporaryDirectory(prefix="goq-test-") as folder, ExitStack() as stack:
-        secret = Path(folder) / "secret"
-        secret.write_text(secrets.token_hex(32))
-        ports = free_ports(len(NAMES))
-        addresses = {n: f"{HOST}:{port}" for n, port in zip(NAMES, ports, strict=True)}
-        nodes: dict[str, RunningNode] = {}
-        for name, address in addresses.items():
-            settings = {
-                "broker": {"node_id": name},
-                "cluster": {"listen": address, "peers": addresses, "secret_file": secret},
-            }
-            nodes[name] = RunningNode(Path(folder) / name, settings)
-        cluster = RunningCluster(nodes)
-        stack.callback(cluster.stop_all)
-        for node in cluster.nodes:
-            node.start()
-        eventually(lambda: all(map(_are_up, cluster.nodes)))
+    with (
+        tempfile.TemporaryDirectory(prefix="goq-test-") as folder,
+        new_cluster(Path(folder)) as cluster,
+    ):
+        cluster.start_three()
         yield cluster
 
 

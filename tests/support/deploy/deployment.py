@@ -25,7 +25,8 @@ import yaml
 
 from goq.config.node import Config
 from goq_cli.main import build_app
-from tests.support.node.node_process import clean_environment, wait_until
+from tests.support.eventually import eventually
+from tests.support.node.node_process import clean_environment
 from tests.support.paths import REPOSITORY
 
 DEPLOY = REPOSITORY / "deploy"
@@ -162,7 +163,7 @@ class LocalNode:
 
     def wait_ready(self) -> None:
         """Return when it says that it is ready, as a probe would ask it."""
-        wait_until(self.is_ready, f"{self.told.host} is ready", seconds=READY_S_MAX)
+        eventually(self.is_ready, f"{self.told.host} is ready", seconds=READY_S_MAX)
 
     def is_ready(self) -> bool:
         """Ask the node."""

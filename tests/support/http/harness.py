@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -126,12 +126,6 @@ def describe(request: Request) -> Response:
 
 def echo(request: Request) -> Response:
     return Response(200, request.body)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0)
 
 
 def post(body: bytes, *headers: str, path: str = "/") -> bytes:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from goq.client import Client, Producer, ReceivedMessage
 from goq.errors import GoqError
+from tests.support.eventually import eventually
 from tests.support.ledger.ledger import (
     GroupConsumer,
     Ledger,
@@ -20,7 +21,6 @@ from tests.support.ledger.ledger import (
     is_drained,
     read_log,
 )
-from tests.support.node.node_process import wait_until
 
 TOPIC = "work"
 GROUP = "workers"
@@ -80,7 +80,7 @@ class Load:
         """Return when so many more messages are stored, and so many more are acked."""
         ledger = self.ledger
         stored, acked = ledger.stored_count + count, ledger.acked_count + count
-        wait_until(
+        eventually(
             lambda: self._errors or (ledger.stored_count >= stored and ledger.acked_count >= acked),
             f"{count} more messages stored and acked; {ledger.summary()}",
         )
@@ -92,7 +92,7 @@ class Load:
             thread.join()
         self._draining.set()
         client = self._client("20s", retries="20s")
-        wait_until(lambda: self._errors or is_drained(client, TOPIC, GROUP), "everything is acked")
+        eventually(lambda: self._errors or is_drained(client, TOPIC, GROUP), "everything is acked")
         self._consuming_over.set()
         for thread in self._consumers:
             thread.join()
@@ -103,7 +103,7 @@ class Load:
             dead[:] = dead_places(client, TOPIC)
             return len(dead) >= self.ledger.rejected_count
 
-        wait_until(is_dead, "what was given up is dead")
+        eventually(is_dead, "what was given up is dead")
         self.ledger.check(log, self.partitions, client.describe_group(TOPIC, GROUP), dead)
 
     def _client(self, timeout: str, retries: str | float) -> Client:
@@ -310,7 +310,7 @@ def _send_batches(
         while not _taken(producer, record, wish):
             if stop(0.02):
                 break
-    wait_until(lambda: _is_flushed(producer), "the producer has sent everything")
+    eventually(lambda: _is_flushed(producer), "the producer has sent everything")
     producer.close()
 
 

@@ -15,29 +15,16 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests.support.eventually import eventually
+
 GOQ = (sys.executable, "-m", "goq_cli")
 READY_S_MAX = 30.0
-_POLL_S = 0.005
 _READY = re.compile(rb"goq (\S+) ready on (http://\S+), data in (.+)\n")
-
-
-def wait_until(
-    condition: Callable[[], object], what: str, *, seconds: float = 20.0, pause_s: float = _POLL_S
-) -> None:
-    """Return when the condition holds; fail if it does not within ``seconds``.
-
-    ``pause_s`` is between looks: longer where looking costs something.
-    """
-    deadline_s = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline_s:
-            raise AssertionError(f"not within {seconds:g} s: {what}")
-        time.sleep(pause_s)
 
 
 def clean_environment(home: Path) -> dict[str, str]:
@@ -46,7 +33,7 @@ def clean_environment(home: Path) -> dict[str, str]:
     return {**kept, "HOME": str(home), "XDG_CONFIG_HOME": str(home / "config")}
 
 
-class Serving:
+class NodeProcess:
     """A node on a folder. What it says on stderr is kept beside the folder."""
 
     def __init__(self, folder: Path, *, settings: Sequence[str] = ()) -> None:
@@ -62,7 +49,7 @@ class Serving:
         self.port: int = self._reservation.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
 
-    def __enter__(self) -> Serving:
+    def __enter__(self) -> NodeProcess:
         try:
             return self.start()
         except BaseException:
@@ -90,7 +77,7 @@ class Serving:
         """Whether the process is there."""
         return self.process is not None and self.process.poll() is None
 
-    def start(self) -> Serving:
+    def start(self) -> NodeProcess:
         """Start the node; return when it is ready."""
         self.launch()
         self.wait_ready()
@@ -156,7 +143,7 @@ class Serving:
     def pause(self) -> None:
         """Let the node stand still; return when it does."""
         os.kill(self.pid, signal.SIGSTOP)
-        wait_until(lambda: _state_of(self.pid) == "T", "the node stands still")
+        eventually(lambda: _state_of(self.pid) == "T", "the node stands still")
 
     def resume(self) -> None:
         """Let the node go on."""
@@ -207,7 +194,7 @@ def _state_of(pid: int) -> str:
 
 @contextlib.contextmanager
 def running_goq(
-    node: Serving, *arguments: str, **streams: Any
+    node: NodeProcess, *arguments: str, **streams: Any
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run ``goq`` against a node; end it, whatever it does, when the ``with`` is left."""
     process = subprocess.Popen(

@@ -27,7 +27,8 @@ from goq.clock import ManualClock
 from goq.delivery.settlement import Settlement, acknowledge, extend, nack, reject
 from goq.errors import Conflict
 from goq.model import Message, MessageId, Receipt
-from tests.support.broker.harness import leased, quiet, until
+from tests.support.broker.harness import leased, quiet
+from tests.support.eventually import until
 
 TOPIC, DEAD = "t", "t.dlq"
 GROUPS = ("g", "h")

@@ -8,8 +8,9 @@ from goq import limits
 from goq.broker.group.coordinator import Coordinator
 from goq.clock import ManualClock
 from goq.errors import Conflict, GoqError, InvalidInput, MemberNotFound, TooLarge, TooManyRequests
-from tests.support.broker.harness import run, until
+from tests.support.broker.harness import run
 from tests.support.delivery.members_model import GROUP, FakeHost, Pair
+from tests.support.eventually import until
 
 
 @pytest.fixture

@@ -26,8 +26,8 @@ from tests.support.broker.harness import (
     quiet,
     reopened,
     run,
-    until,
 )
+from tests.support.eventually import until
 
 HOUR_MS = 3_600_000
 FOREVER_MS = 2**62

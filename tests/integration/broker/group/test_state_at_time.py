@@ -24,17 +24,10 @@ from goq.errors import GroupNotFound, HistoryNotRetained, MessageNotFound
 from goq.storage.log.time_lookup import read_backward
 from goq.units import format_time_us
 from tests.integration.broker.test_random_history import live
-from tests.support.broker.harness import (
-    MemoryMetadata,
-    ack,
-    broker_on,
-    options,
-    publish,
-    run,
-    until,
-)
+from tests.support.broker.harness import MemoryMetadata, ack, broker_on, options, publish, run
 from tests.support.broker.random_history import GROUP, TOPIC, Life
 from tests.support.delivery.model import canonical
+from tests.support.eventually import until
 
 OTHER = "h"
 STEPS = 25

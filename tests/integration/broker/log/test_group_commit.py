@@ -28,7 +28,8 @@ from goq.errors import (
 )
 from goq.frame.encoder import ProducerMark
 from goq.storage.log.log import Log, LogConfig
-from tests.support.broker.harness import BrokenDisk, frame, run, until
+from tests.support.broker.harness import BrokenDisk, frame, run
+from tests.support.eventually import until
 
 NO_WINDOW = DedupWindow(None, time_of=lambda _offset: None, factors=(1, 1))
 

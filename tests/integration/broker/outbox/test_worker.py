@@ -37,8 +37,8 @@ from tests.support.broker.harness import (
     run,
     settle_nacked,
     trim,
-    until,
 )
+from tests.support.eventually import until
 from tests.support.storage.disk import SimulatedDisk
 
 ALL = Taking(Wanted(), (-1, -1), 10_000)

@@ -15,7 +15,8 @@ from goq.frame.encoder import NO_DEDUP_ID, Columns, ProducerMark, encode_frame
 from goq.frame.hashes import dedup_hash
 from goq.frame.view import FrameView
 from goq.model import Message
-from tests.support.broker.harness import BrokenDisk, MemoryMetadata, broker_on, run, until
+from tests.support.broker.harness import BrokenDisk, MemoryMetadata, broker_on, run
+from tests.support.eventually import until
 
 
 def dedup_frame(

@@ -31,9 +31,9 @@ from tests.support.broker.harness import (
     reopened,
     run,
     settle_nacked,
-    until,
 )
 from tests.support.delivery.model import canonical
+from tests.support.eventually import until
 
 
 @pytest.fixture(autouse=True)

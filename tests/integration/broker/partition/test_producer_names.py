@@ -16,15 +16,8 @@ from goq.delivery.events.event import Named, Reset
 from goq.frame.encoder import ProducerMark, named_producer
 from goq.frame.header import NAMED_ONLY_EPOCH, FrameHeader
 from goq.model import Message
-from tests.support.broker.harness import (
-    BrokenDisk,
-    MemoryMetadata,
-    broker_on,
-    frame,
-    quiet,
-    run,
-    until,
-)
+from tests.support.broker.harness import BrokenDisk, MemoryMetadata, broker_on, frame, quiet, run
+from tests.support.eventually import until
 
 
 async def tell(topic: Topic, client_id: str | None, *values: bytes) -> None:

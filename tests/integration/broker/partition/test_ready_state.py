@@ -26,8 +26,8 @@ from tests.support.broker.harness import (
     reopened,
     run,
     trim,
-    until,
 )
+from tests.support.eventually import until
 
 HIGH, NORMAL, LOW = 0, 1, 2
 

@@ -33,9 +33,9 @@ from tests.support.broker.harness import (
     settle_acked,
     settle_nacked,
     trim,
-    until,
 )
 from tests.support.delivery.model import canonical
+from tests.support.eventually import until
 from tests.support.storage.disk import SimulatedDisk
 
 

@@ -28,8 +28,8 @@ from tests.support.broker.harness import (
     publish,
     quiet,
     run,
-    until,
 )
+from tests.support.eventually import until
 from tests.support.storage.disk import SimulatedCrash, SimulatedDisk
 
 HOUR_MS = 3_600_000

@@ -34,8 +34,8 @@ from tests.support.broker.harness import (
     options,
     quiet,
     run,
-    until,
 )
+from tests.support.eventually import until
 
 Pair = tuple[bytes | None, bytes | None]
 COMPACT = {"cleanup": "compact", "segment__bytes": "64KiB", "compaction__tombstone_retention": "1h"}

@@ -9,7 +9,8 @@ from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
 from goq.frame.encoder import Columns, encode_frame
 from goq.frame.view import FrameView
-from tests.support.broker.harness import ack, broker_on, leased, options, publish, run, until
+from tests.support.broker.harness import ack, broker_on, leased, options, publish, run
+from tests.support.eventually import until
 
 HOUR_MS = 3_600_000
 SETTINGS = {"retention__age": "1h", "segment__bytes": "64KiB"}

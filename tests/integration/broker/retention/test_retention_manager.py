@@ -17,16 +17,8 @@ from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
 from goq.config.topic import TopicSettings
 from goq.storage.log.segment import Segment
-from tests.support.broker.harness import (
-    BrokenDisk,
-    ack,
-    broker_on,
-    nack,
-    options,
-    publish,
-    run,
-    until,
-)
+from tests.support.broker.harness import BrokenDisk, ack, broker_on, nack, options, publish, run
+from tests.support.eventually import until
 
 SECOND_US = 1_000_000
 HOUR_MS = 3_600_000

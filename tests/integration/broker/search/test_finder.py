@@ -30,7 +30,8 @@ from goq.frame.encoder import Columns, encode_frame
 from goq.frame.hashes import dedup_hash, key_hash
 from goq.frame.view import FrameView
 from goq.model import Message
-from tests.support.broker.harness import BrokenDisk, broker_on, run, until
+from tests.support.broker.harness import BrokenDisk, broker_on, run
+from tests.support.eventually import until
 from tests.support.storage.keys import with_key_hashes
 
 KEYS = [None, b"", b"a", b"b"]

@@ -37,8 +37,8 @@ from tests.support.broker.harness import (
     publish,
     run,
     settle_acked,
-    until,
 )
+from tests.support.eventually import until
 
 
 def test_topics_groups_and_progress_survive_a_restart(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ from tests.support.broker.harness import (
     options,
     publish,
     run,
-    until,
 )
+from tests.support.eventually import until
 
 
 def test_waiters_are_woken_in_the_order_they_came() -> None:

@@ -29,8 +29,8 @@ from tests.support.broker.harness import (
     quiet,
     receipts,
     run,
-    until,
 )
+from tests.support.eventually import until
 from tests.support.trace.model import TOPIC, TraceTwin, as_told
 
 TURNS, STEPS = 3, 40
