@@ -102,7 +102,7 @@ def make(disk: RealDisk, log: Log) -> float:
     times, cpu_s = [], time.process_time()
     for segment in log.segments[:-1]:
         began_s = time.perf_counter()
-        index.make(segment, no_pause)
+        index.build(segment, no_pause)
         times.append(time.perf_counter() - began_s)
     cpu_s = time.process_time() - cpu_s
     size_bytes = sum(path.stat().st_size for path in log.directory.glob("*.keys"))

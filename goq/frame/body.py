@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from goq.errors import InvalidFrame
-from goq.frame.encoder import LeftOut
+from goq.frame.encoder import DuplicateRow
 from goq.frame.header import Attribute, FrameHeader, padding_bytes
 
 if TYPE_CHECKING:
@@ -184,13 +184,13 @@ def read_removed_rows(cursor: SectionReader, count: int) -> RemovedRows:
     return RemovedRows(cursor.take((count + 7) // 8), count)
 
 
-def read_left_out(cursor: SectionReader, count: int) -> list[LeftOut]:
+def read_left_out(cursor: SectionReader, count: int) -> list[DuplicateRow]:
     """Return the ``count`` messages of the producer's batch that were left out."""
     if not count:
         return []
     rows = cursor.take(2 * count).cast("H")
     offsets, times_us = cursor.take(8 * count).cast("q"), cursor.take(8 * count).cast("q")
-    return list(map(LeftOut, rows, offsets, times_us))
+    return list(map(DuplicateRow, rows, offsets, times_us))
 
 
 def apply_nulls(items: list[bytes], validity: memoryview | None, start: int) -> list[bytes | None]:

@@ -87,7 +87,7 @@ def named_producer(client_id: str) -> ProducerMark:
 NO_DEDUP_ID = bytes(DEDUP_HASH_BYTES)
 
 
-class LeftOut(NamedTuple):
+class DuplicateRow(NamedTuple):
     """A message of a producer's batch that the partition had already, and where that lies."""
 
     row: int
@@ -134,7 +134,7 @@ def encode_frame(
     *,
     producer: ProducerMark = NO_PRODUCER,
     compress: bool = False,
-    left_out: Sequence[LeftOut] = (),
+    left_out: Sequence[DuplicateRow] = (),
     removed: Sequence[int] | None = None,
 ) -> bytes:
     """Return the frame of a batch, stamped with offset, time and epoch 0.
@@ -242,7 +242,7 @@ def _add_fixed_columns(parts: list[bytes], columns: Columns) -> int:
     return present
 
 
-def _add_left_out(parts: list[bytes], left_out: Sequence[LeftOut]) -> None:
+def _add_left_out(parts: list[bytes], left_out: Sequence[DuplicateRow]) -> None:
     rows, offsets, times_us = zip(*left_out, strict=True)
     _add_padded(parts, array("H", rows).tobytes())
     parts.append(array("q", offsets).tobytes())

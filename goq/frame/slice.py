@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from goq.frame.body import apply_nulls_at
-from goq.frame.encoder import NO_TENANT, Columns, LeftOut, ProducerMark, encode_frame
+from goq.frame.encoder import NO_TENANT, Columns, DuplicateRow, ProducerMark, encode_frame
 from goq.frame.header import HEADER_BYTES, Attribute, parse_header, stamp
 from goq.frame.view import FrameView
 
@@ -93,7 +93,7 @@ def _tenants_at(view: FrameView, rows: Sequence[int]) -> list[str | None] | None
     return [names.get(numbers[row]) for row in rows]
 
 
-def drop_duplicates(view: FrameView, left_out: Sequence[LeftOut]) -> FrameView:
+def drop_duplicates(view: FrameView, left_out: Sequence[DuplicateRow]) -> FrameView:
     """Return a frame of all messages but those left out, of which it takes note.
 
     Some must remain. It is compressed if the frame was.

@@ -27,7 +27,7 @@ from goq.frame.encoder import (
     NO_DEDUP_ID,
     NO_TENANT,
     Columns,
-    LeftOut,
+    DuplicateRow,
 )
 from goq.frame.header import (
     HEADER_BYTES,
@@ -172,7 +172,7 @@ class FrameView:
         return [name.decode() for name in dictionary.slice(0, len(dictionary.offsets) - 1)]
 
     @property
-    def left_out(self) -> Sequence[LeftOut]:
+    def left_out(self) -> Sequence[DuplicateRow]:
         """The messages of the producer's batch that the partition had already."""
         if not self.header.left_out:
             return ()

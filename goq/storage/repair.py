@@ -48,14 +48,14 @@ def known_damage(log: Log) -> list[Damage]:
 def find_gaps(log: Log, segment: Segment) -> list[Gap]:
     """Read a whole segment and return its gaps, in order; blocks on the disk."""
     gaps: list[Gap] = []
-    scan = Scanner(log.reader.disk, segment.path, segment.size_bytes, chunk_bytes=limits.MIB)
-    for place in scan.frames(0, segment.base_offset):
+    scanner = Scanner(log.reader.disk, segment.path, segment.size_bytes, chunk_bytes=limits.MIB)
+    for place in scanner.frames(0, segment.base_offset):
         if isinstance(place, BadRegion):
             end_offset = segment.end_offset if place.end_offset is None else place.end_offset
             gaps.append(Gap(place.start_offset, end_offset))
     reached = gaps[-1].end_offset if gaps else 0
-    if max(scan.offset, reached) < segment.end_offset:
-        gaps.append(Gap(scan.offset, segment.end_offset))
+    if max(scanner.offset, reached) < segment.end_offset:
+        gaps.append(Gap(scanner.offset, segment.end_offset))
     return gaps
 
 
@@ -115,8 +115,8 @@ def _write(
         _put(writer, whole)
         return
     disk = log.reader.disk
-    scan = Scanner(disk, segment.path, segment.size_bytes, chunk_bytes=limits.MIB)
-    for place in scan.frames(0, segment.base_offset):
+    scanner = Scanner(disk, segment.path, segment.size_bytes, chunk_bytes=limits.MIB)
+    for place in scanner.frames(0, segment.base_offset):
         if not isinstance(place, BadRegion):
             writer.add(place.view.header, place.view.buffer)
             continue
@@ -127,8 +127,8 @@ def _write(
         else:
             size_bytes = place.end_position - place.position
             writer.add_damaged([disk.read(segment.path, place.position, size_bytes)], place)
-    missing = frames.get(Gap(scan.offset, segment.end_offset))
-    if missing is not None and writer.offset == scan.offset:
+    missing = frames.get(Gap(scanner.offset, segment.end_offset))
+    if missing is not None and writer.offset == scanner.offset:
         _put(writer, missing)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,63 @@ class BadRegion(NamedTuple):
     start_offset: int
     end_offset: int | None
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Offsets that were acknowledged and cannot be read: quarantined, never served.
+
+    The bytes stay where they are, from ``position`` up to ``end_position`` of ``path``; both are
+    0 where the whole file is missing.
+    """
+
+    path: Path
+    position: int
+    end_position: int
+    start_offset: int
+    end_offset: int
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: bytes {self.position} to {self.end_position}"
+            f" (offsets {self.start_offset} to {self.end_offset - 1}): {self.reason}"
+        )
+
+
+class DamageReport:
+    """The known damage of one log, each range of offsets once. Thread-safe."""
+
+    def __init__(self, items: list[Damage]) -> None:
+        self.items = items
+        self._lock = threading.Lock()
+
+    def record(self, path: Path, region: BadRegion, segment_end_offset: int) -> Damage:
+        """Return the damage of a region, and remember it if its offsets are not known yet."""
+        end_offset = segment_end_offset if region.end_offset is None else region.end_offset
+        with self._lock:
+            for known in self.items:
+                if (known.start_offset, known.end_offset) == (region.start_offset, end_offset):
+                    return known
+            damage = Damage(
+                path,
+                region.position,
+                region.end_position,
+                region.start_offset,
+                end_offset,
+                region.reason,
+            )
+            self.items.append(damage)
+        return damage
+
+    def clear(self, start_offset: int, end_offset: int) -> None:
+        """Forget the damage that overlaps these offsets."""
+        with self._lock:
+            self.items[:] = [
+                damage
+                for damage in self.items
+                if damage.end_offset <= start_offset or end_offset <= damage.start_offset
+            ]
 
 
 class Scanner:
@@ -162,25 +220,3 @@ class Scanner:
         except InvalidFrame:
             return False
         return True
-
-
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """Offsets that were acknowledged and cannot be read: quarantined, never served.
-
-    The bytes stay where they are, from ``position`` up to ``end_position`` of ``path``; both are
-    0 where the whole file is missing.
-    """
-
-    path: Path
-    position: int
-    end_position: int
-    start_offset: int
-    end_offset: int
-    reason: str
-
-    def __str__(self) -> str:
-        return (
-            f"{self.path}: bytes {self.position} to {self.end_position}"
-            f" (offsets {self.start_offset} to {self.end_offset - 1}): {self.reason}"
-        )

@@ -123,9 +123,9 @@ def _newest_of(disk: Disk, segment: Segment) -> Segment | None:
 def _verify_segment(
     disk: Disk, segment: Segment, end_position: int, end_offset: int | None, report: LogReport
 ) -> None:
-    scan = Scanner(disk, segment.path, end_position, chunk_bytes=limits.MIB)
+    scanner = Scanner(disk, segment.path, end_position, chunk_bytes=limits.MIB)
     lost_from: int | None = segment.base_offset
-    for place in scan.frames(0, segment.base_offset):
+    for place in scanner.frames(0, segment.base_offset):
         if isinstance(place, ScannedFrame):
             header = place.view.header
             report.frames += 1
@@ -134,7 +134,7 @@ def _verify_segment(
             continue
         lost_to = place.end_offset
         if lost_to is None:
-            lost_to = max(scan.offset + 1, end_offset or 0)
+            lost_to = max(scanner.offset + 1, end_offset or 0)
         report.damage.append(
             Damage(
                 segment.path,
@@ -146,9 +146,9 @@ def _verify_segment(
             )
         )
         lost_from = None if place.end_offset is None else lost_from
-    if lost_from is not None and end_offset is not None and scan.offset != end_offset:
-        reason = "messages are missing here" if scan.offset < end_offset else "segments overlap"
-        first, last = sorted((scan.offset, end_offset))
+    if lost_from is not None and end_offset is not None and scanner.offset != end_offset:
+        reason = "messages are missing here" if scanner.offset < end_offset else "segments overlap"
+        first, last = sorted((scanner.offset, end_offset))
         report.damage.append(Damage(segment.path, end_position, end_position, first, last, reason))
 
 

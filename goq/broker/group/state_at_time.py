@@ -239,7 +239,7 @@ def _time_of(
     if offset is None or offset < messages.segments[0].base_offset:
         return None
     try:
-        return messages.time_of(offset)
+        return messages.append_time_us(offset)
     except CorruptData:
         incomplete.append(
             IncompleteHistory(

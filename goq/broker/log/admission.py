@@ -13,7 +13,7 @@ from goq.config.topic import TopicSettings
 from goq.delivery.dedup.dedup_window import DedupWindow, Offsets, Original
 from goq.delivery.dedup.id_table import Ids
 from goq.delivery.dedup.producer_table import ProducerTable
-from goq.frame.encoder import LeftOut
+from goq.frame.encoder import DuplicateRow
 from goq.frame.header import Attribute, FrameHeader
 from goq.frame.slice import drop_duplicates
 from goq.frame.view import FrameView
@@ -84,7 +84,7 @@ class Admission:
         known = self._producers.find(header)
         if known is not None:
             self._stats.duplicate_frames += 1
-            left_out: Sequence[LeftOut] = ()
+            left_out: Sequence[DuplicateRow] = ()
             if known.left_out:
                 stored = self._read_frame(known.offset)
                 left_out = stored.left_out if stored is not None else ()
@@ -135,18 +135,18 @@ def _ids_of(view: FrameView) -> tuple[Offsets, Ids]:
 
 def _repetitions(
     rows: Offsets, ids: Ids, found: dict[int, Original], next_offset: int, now_us: int
-) -> list[LeftOut]:
+) -> list[DuplicateRow]:
     """Return the messages to leave out, with their originals: stored ones, or in the frame itself.
 
     An original in the frame lies where the frame's end is without those left out before it.
     """
-    first: dict[tuple[int, ...], LeftOut] = {}
-    left_out: list[LeftOut] = []
+    first: dict[tuple[int, ...], DuplicateRow] = {}
+    left_out: list[DuplicateRow] = []
     for number, (row, one) in enumerate(zip(rows.tolist(), map(tuple, ids.tolist()), strict=True)):
         if number in found:
-            left_out.append(LeftOut(row, *found[number]))
+            left_out.append(DuplicateRow(row, *found[number]))
         elif one in first:
             left_out.append(first[one]._replace(row=row))
         else:
-            first[one] = LeftOut(row, next_offset + row - len(left_out), now_us)
+            first[one] = DuplicateRow(row, next_offset + row - len(left_out), now_us)
     return left_out

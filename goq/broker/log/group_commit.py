@@ -23,7 +23,7 @@ from goq.broker.runtime.metrics import Histogram
 from goq.clock import Clock
 from goq.config.topic import Fsync
 from goq.errors import GoqError, ShuttingDown, StorageFailed, TooManyRequests
-from goq.frame.encoder import LeftOut
+from goq.frame.encoder import DuplicateRow
 from goq.frame.view import FrameView
 from goq.storage.log.log import Log
 from goq.storage.log.segment import Segment
@@ -42,7 +42,7 @@ class Appended(NamedTuple):
     offset: int
     time_us: int
     duplicate: bool = False
-    left_out: Sequence[LeftOut] = ()
+    left_out: Sequence[DuplicateRow] = ()
 
 
 class AppendAdmission(Protocol):
@@ -247,7 +247,7 @@ class GroupCommit:
                 break  # its turn comes when what is before it has been committed
             if batch is None:
                 batch = self.log.begin(self._clock.wall_us(), roll=begins_segment)
-            if not batch.takes(header.frame_bytes):
+            if not batch.has_room_for(header.frame_bytes):
                 break
             now_us = self._clock.wall_us()
             admitted: FrameView | Appended | GoqError | None

@@ -108,7 +108,7 @@ def _time_of(messages: Log, offset: int) -> int | None:
     if offset < messages.start_offset:
         return None
     try:
-        return messages.reader.time_of(offset)
+        return messages.reader.append_time_us(offset)
     except (CorruptData, OSError):
         return None
 

@@ -163,7 +163,7 @@ class Archive:
             path = archive_path(directory, segment.path)
             row = archive_row(identity, log, footer, self._real.size(path))
             await self._metadata.put_archived([row])
-            self.disk.forget(path.with_name(path.name.removesuffix(".zst")))
+            self.disk.invalidate(path.with_name(path.name.removesuffix(".zst")))
             self._add(row)
             return row
 
@@ -189,7 +189,7 @@ class Archive:
         async with self._changing:
             await self._in(self._writer, lambda: self._finish_copy(part, path, row))
             await self._metadata.put_archived([row])
-            self.disk.forget(path.with_name(path.name.removesuffix(".zst")))
+            self.disk.invalidate(path.with_name(path.name.removesuffix(".zst")))
             self._add(row)
 
     def _begin_copy(self, part: Path) -> None:
@@ -221,7 +221,7 @@ class Archive:
         async with self._changing:
             directory = self.root / topic
             await self._in(self._writer, lambda: self._real.remove_dir(directory))
-            self.disk.forget(directory)
+            self.disk.invalidate(directory)
             self._rows.pop(topic, None)
             for key in [key for key in self._damage if key[0].topic == topic]:
                 del self._damage[key]

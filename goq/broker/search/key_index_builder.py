@@ -54,6 +54,6 @@ class KeyMaking:
                 continue
             index = self._finder.index_of(partition)
             try:
-                await loop.run_in_executor(self._executor, index.make, segment, pause)
+                await loop.run_in_executor(self._executor, index.build, segment, pause)
             except (ShuttingDown, OSError) as error:
                 _log.info("keys of %s are made when they are looked up: %s", segment.path, error)

@@ -19,7 +19,7 @@ from goq.frame.match import has_dedup_id, has_key, rows_with_header
 from goq.frame.view import FrameView
 from goq.storage.key_index.file import KeyTable
 from goq.storage.key_index.index import KeyIndex
-from goq.storage.key_index.lookup import Lookup, Pause
+from goq.storage.key_index.lookup import KeyLookup, Pause
 from goq.storage.log.reader import LogReader
 
 TIME_US_MIN: Final = -(2**63)
@@ -120,7 +120,7 @@ class KeySource:
         else:
             assert wanted.dedup_id is not None
             table, hashed = KeyTable.DEDUP_IDS, int.from_bytes(wanted.dedup_id[:8], "little")
-        lookup = Lookup(table, hashed, start, end, wanted.from_us, wanted.to_us)
+        lookup = KeyLookup(table, hashed, start, end, wanted.from_us, wanted.to_us)
         self._candidates = index.offsets(lookup, pause)
 
     def step(self, budget: Budget) -> None:

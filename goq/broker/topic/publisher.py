@@ -16,7 +16,7 @@ from goq.config.topic import TopicSettings
 from goq.errors import InvalidInput
 from goq.frame.encoder import (
     NO_PRODUCER,
-    LeftOut,
+    DuplicateRow,
     ProducerMark,
     columns_from_messages,
     encode_frame,
@@ -62,7 +62,7 @@ class PublishedFrame:
     message_count: int
     time_us: int
     duplicate: bool
-    left_out: Sequence[LeftOut]
+    left_out: Sequence[DuplicateRow]
 
 
 class TopicPublisher:

@@ -14,7 +14,7 @@ from goq.cluster.rpc.framing import join_head, split_head
 from goq.delivery.dedup.producer_table import ProducerTable
 from goq.delivery.events.event import SnapshotProducers
 from goq.errors import InvalidFrame, NotLeader, PartitionOffline, Unavailable
-from goq.frame.encoder import LeftOut
+from goq.frame.encoder import DuplicateRow
 from goq.frame.validation import check_body_crc
 from goq.frame.view import FrameView
 
@@ -74,7 +74,7 @@ class RemotePartition:
     async def _publish(self, body: bytes) -> Appended:
         answer = await self._ask(PUBLISH, body)
         stored = msgspec.msgpack.decode(answer, type=_PublishResponse)
-        left_out = [LeftOut(*row) for row in stored.left_out]
+        left_out = [DuplicateRow(*row) for row in stored.left_out]
         return Appended(stored.offset, stored.time_us, stored.duplicate, left_out)
 
     async def producers(self, producer_id: int) -> ProducerTable:

@@ -217,7 +217,7 @@ class LeaderReplica:
         if position.leader_epoch != self.leader_epoch:
             refusal = f"the leader epoch is {self.leader_epoch}, not {position.leader_epoch}"
             return FramedUpdate(refusal_of(position.key, refusal), [])
-        log, rewrites = self.logs.messages, self.logs.messages.rewrites.number
+        log, rewrites = self.logs.messages, self.logs.messages.rewrites.count
         start = log.start_offset
         if start < position.ends.messages < log.rewrites.end_offset_since(position.rewrites):
             begin = LogUpdate(start, start, 0, rewrites=rewrites, begins_anew=True)

@@ -43,13 +43,13 @@ class ArchiveDisk:
             return self._disk.read(path, position, size_bytes, wait=wait)
         parts: list[memoryview] = []
         while size_bytes > 0:
-            number, start = divmod(position, limits.ARCHIVE_STRETCH_BYTES)
+            number, start = divmod(position, limits.ARCHIVE_CHUNK_BYTES)
             stretch = self._stretch(path, number, wait=wait)
             part = stretch[start : start + size_bytes]
             parts.append(part)
             position += len(part)
             size_bytes -= len(part)
-            if len(part) == 0 or start + len(part) < limits.ARCHIVE_STRETCH_BYTES:
+            if len(part) == 0 or start + len(part) < limits.ARCHIVE_CHUNK_BYTES:
                 break
         return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
 
@@ -59,7 +59,7 @@ class ArchiveDisk:
             return self._disk.size(path)
         return self._footer(path).size_bytes
 
-    def forget(self, directory: Path) -> None:
+    def invalidate(self, directory: Path) -> None:
         """Let go of what is known of files in a folder, which have changed or are gone."""
         with self._lock:
             for path in [p for p in self._footers if p.is_relative_to(directory)]:
@@ -142,7 +142,7 @@ class ArchiveDisk:
             return memoryview(b"")
         if number >= len(footer.stretches):
             return memoryview(b"")
-        size_bytes = min(limits.ARCHIVE_STRETCH_BYTES, footer.size_bytes)
+        size_bytes = min(limits.ARCHIVE_CHUNK_BYTES, footer.size_bytes)
         self._make_room(size_bytes)
         found = memoryview(read_stretch(self._disk, stored, footer, number))
         with self._lock:

@@ -148,7 +148,7 @@ def read_stretch(disk: Disk, path: Path, footer: Footer, number: int) -> bytes:
     start = sum(footer.stretches[:number])
     data = disk.read(path, start, footer.stretches[number])
     try:
-        return _decompressor().decompress(data, max_output_size=limits.ARCHIVE_STRETCH_BYTES)
+        return _decompressor().decompress(data, max_output_size=limits.ARCHIVE_CHUNK_BYTES)
     except zstandard.ZstdError:
         found = io.BytesIO()
         try:
@@ -179,8 +179,8 @@ def _compress(
     disk: Disk, source: Path, file: File, footer: Footer, check: Callable[[], None]
 ) -> Footer:
     crc, stretches = 0, list[int]()
-    for start in range(0, footer.size_bytes, limits.ARCHIVE_STRETCH_BYTES):
-        size_bytes = min(limits.ARCHIVE_STRETCH_BYTES, footer.size_bytes - start)
+    for start in range(0, footer.size_bytes, limits.ARCHIVE_CHUNK_BYTES):
+        size_bytes = min(limits.ARCHIVE_CHUNK_BYTES, footer.size_bytes - start)
         before = file.size_bytes
         stream = _compressor(size_bytes).compressobj(size_bytes)
         for chunk in _chunks(disk, source, start, size_bytes):

@@ -1,11 +1,11 @@
-"""What is stored of the columns of a stretch of a segment: a block.
+"""What is stored of the columns of a frames of a segment: a block.
 
 It has a header of 104 bytes, little-endian, and a body of arrays:
 
     offset  size  field
          0     4  magic and version, ``goc`` 0x01
          4     4  present        bit 0: lanes, 1: tenants, 2: times of delivery
-         8    16  start          position and offset where the stretch begins, 2 x i64
+         8    16  start          position and offset where the frames begins, 2 x i64
         24    16  end            where it ends
         40     8  last_position  the last sound frame before the end; -1: there is none
         48     8  last_crcs      the last 8 bytes of that frame's header: its two CRCs
@@ -55,7 +55,7 @@ class SegmentPosition(NamedTuple):
 
 
 class LastFrame(NamedTuple):
-    """By what a stretch of a segment is known again: its last frame's place and CRCs."""
+    """By what a frames of a segment is known again: its last frame's place and CRCs."""
 
     position: int
     crcs: bytes
@@ -81,7 +81,7 @@ class ColumnBlock(NamedTuple):
     """What a block's header says, and where in the file it lies: -1 for one that is not there."""
 
     present: int
-    stretch: BlockRange
+    frames: BlockRange
     due_min_ms: int
     due_max_ms: int
     rows: int
@@ -113,7 +113,7 @@ class ColumnBlock(NamedTuple):
         return self.due_min_ms <= due_ms[1] and due_ms[0] <= self.due_max_ms
 
 
-def pack_block(builder: ColumnsBuilder, stretch: BlockRange) -> tuple[ColumnBlock, bytes]:
+def pack_block(builder: ColumnsBuilder, frames: BlockRange) -> tuple[ColumnBlock, bytes]:
     """Return a block of what was gathered, and its bytes."""
     rows, dedup = builder.rows(), builder.dedup_rows()
     names = [name.encode() for name in builder.names]
@@ -135,7 +135,7 @@ def pack_block(builder: ColumnsBuilder, stretch: BlockRange) -> tuple[ColumnBloc
     due_min_ms, due_max_ms = builder.due_ms or (0, 0)
     block = ColumnBlock(
         present=present,
-        stretch=stretch,
+        frames=frames,
         due_min_ms=due_min_ms,
         due_max_ms=due_max_ms,
         rows=builder.count,
@@ -150,7 +150,7 @@ def pack_block(builder: ColumnsBuilder, stretch: BlockRange) -> tuple[ColumnBloc
 
 
 def _pack_header(block: ColumnBlock) -> bytes:
-    start, end, last = block.stretch
+    start, end, last = block.frames
     fixed = _FIELDS.pack(MAGIC, block.present, *start, *end, *last, *block[2:11])
     return fixed + _CRC.pack(crc32c(fixed))
 
@@ -162,10 +162,10 @@ def unpack_header(data: bytes | memoryview, file_position: int) -> ColumnBlock |
     if data[:4] != MAGIC or data[_FIELDS.size :] != _CRC.pack(crc32c(fixed)):
         return None
     fields = _FIELDS.unpack(fixed)
-    stretch = BlockRange(
+    frames = BlockRange(
         SegmentPosition(*fields[2:4]), SegmentPosition(*fields[4:6]), LastFrame(*fields[6:8])
     )
-    return ColumnBlock(fields[1], stretch, *fields[8:])._replace(file_position=file_position)
+    return ColumnBlock(fields[1], frames, *fields[8:])._replace(file_position=file_position)
 
 
 def is_body_of(block: ColumnBlock, body: memoryview) -> bool:

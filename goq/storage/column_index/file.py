@@ -43,19 +43,19 @@ class ColumnFile:
         try:
             file_bytes = self._disk.size(self._path)
             while (block := self._next(found, start)) is not None:
-                if block.file_end > file_bytes or block.stretch.end.position > size_bytes:
+                if block.file_end > file_bytes or block.frames.end.position > size_bytes:
                     break
                 found.append(block)
         except OSError:
             pass  # what was found until then is sound
-        while found and not self._is_there(found[-1].stretch.last):
+        while found and not self._is_there(found[-1].frames.last):
             found.pop()
         return found
 
     def _next(self, found: list[ColumnBlock], start: SegmentPosition) -> ColumnBlock | None:
-        position, place = (found[-1].file_end, found[-1].stretch.end) if found else (0, start)
+        position, place = (found[-1].file_end, found[-1].frames.end) if found else (0, start)
         block = unpack_header(self._disk.read(self._path, position, HEADER_BYTES), position)
-        follows = block is not None and block.stretch.start == place
+        follows = block is not None and block.frames.start == place
         return block if follows else None
 
     def _is_there(self, last: LastFrame) -> bool:

@@ -49,33 +49,33 @@ class SegmentColumns:
         self._is_sealed = True
         self._is_loaded = False
         self._blocks: list[ColumnBlock] = []  # never changed in place
-        self._gathered = ColumnsBuilder()  # of the stretch behind the blocks
-        self._stretch = BlockRange(self._base, self._base, NO_FRAME)
-        self._loading = threading.Lock()
-        self._swapping = threading.Lock()  # only while memory changes: commits wait for it
+        self._builder = ColumnsBuilder()  # of the frames behind the blocks
+        self._pending = BlockRange(self._base, self._base, NO_FRAME)
+        self._load_lock = threading.Lock()
+        self._swap_lock = threading.Lock()  # only while memory changes: commits wait for it
 
     # For the log's writer
 
     def open_for_append(self) -> None:
         """Make ready for :meth:`add`; reads what the file lacks, so it blocks on the disk."""
-        with self._loading:
+        with self._load_lock:
             self._is_sealed = False
             self._load()
 
     def add(self, found: FrameRows, end: SegmentPosition, last: LastFrame) -> None:
         """Add what was just committed (memory only)."""
-        self._gather(found, end, last)
+        self._append(found, end, last)
         self._size_bytes = end.position
 
     @property
     def is_block_full(self) -> bool:
         """Whether it is time to write, checkpoint or not."""
-        return self._gathered.size_bytes >= limits.COLUMNS_BLOCK_BYTES
+        return self._builder.size_bytes >= limits.COLUMNS_BLOCK_BYTES
 
     def flush(self) -> None:
         """Write what has been added; blocks on the disk, but waits for no sync."""
-        if self._stretch.start != self._stretch.end:
-            self._end_block()
+        if self._pending.start != self._pending.end:
+            self._write_block()
 
     def seal(self) -> None:
         """Leave the segment to its readers: nothing more is added."""
@@ -83,7 +83,7 @@ class SegmentColumns:
 
     def truncate(self, size_bytes: int) -> None:
         """Forget what was cut off the segment's file, which is the one that grows from now on."""
-        with self._loading:
+        with self._load_lock:
             self._size_bytes = size_bytes
             self._is_sealed = self._is_loaded = False
             self._load()
@@ -111,19 +111,19 @@ class SegmentColumns:
             if len(rows.offsets):
                 yield rows
 
-        blocks, gathered = self._take(lambda builder: builder.rows())
+        blocks, gathered = self._snapshot(lambda builder: builder.rows())
         for block in blocks:
             if not block.rows or _is_outside(block, start, end) or (due and not block.has_due(due)):
                 continue
             body = self._file.body(block)
             yield from chosen(
-                self._read_again(block).rows() if body is None else unpack_rows(block, body)
+                self._reread(block).rows() if body is None else unpack_rows(block, body)
             )
         yield from chosen(gathered)
 
     def dedup_rows(self, start: int, end: int) -> Iterator[DedupIdRows]:
         """Yield dedup ids of offsets from ``start`` up to ``end``, the newest block first."""
-        blocks, gathered = self._take(lambda builder: builder.dedup_rows())
+        blocks, gathered = self._snapshot(lambda builder: builder.dedup_rows())
         gathered = gathered.within(start, end)
         if len(gathered.offsets):
             yield gathered
@@ -132,42 +132,40 @@ class SegmentColumns:
                 continue
             body = self._file.body(block)
             rows = (
-                self._read_again(block).dedup_rows()
-                if body is None
-                else unpack_dedup_rows(block, body)
+                self._reread(block).dedup_rows() if body is None else unpack_dedup_rows(block, body)
             ).within(start, end)
             if len(rows.offsets):
                 yield rows
 
-    def _take(self, copy: Callable[[ColumnsBuilder], T]) -> tuple[list[ColumnBlock], T]:
+    def _snapshot(self, copy: Callable[[ColumnsBuilder], T]) -> tuple[list[ColumnBlock], T]:
         """Return the blocks, and a copy of what follows them."""
-        with self._loading:
+        with self._load_lock:
             self._load()
-            with self._swapping:
-                return self._blocks, copy(self._gathered)
+            with self._swap_lock:
+                return self._blocks, copy(self._builder)
 
-    def _gather(self, found: FrameRows, end: SegmentPosition, last: LastFrame) -> None:
-        with self._swapping:
-            self._gathered.add(*found)
-            self._stretch = self._stretch._replace(end=end, last=last)
+    def _append(self, found: FrameRows, end: SegmentPosition, last: LastFrame) -> None:
+        with self._swap_lock:
+            self._builder.add(*found)
+            self._pending = self._pending._replace(end=end, last=last)
 
     # Looking for what there is
 
     def _load(self) -> None:
         if not self._is_loaded:  # one that is empty is begun from memory alone
             stored = self._size_bytes and self._file.blocks(self._base, self._size_bytes)
-            self._go_on_from(stored or [])
+            self._rebuild_after(stored or [])
 
-    def _go_on_from(self, blocks: list[ColumnBlock]) -> None:
+    def _rebuild_after(self, blocks: list[ColumnBlock]) -> None:
         """Keep these blocks, and make those that follow anew from the segment."""
         self._is_loaded = False
-        stretch = blocks[-1].stretch if blocks else BlockRange(self._base, self._base, NO_FRAME)
-        self._begin_stretch(blocks, stretch)
+        frames = blocks[-1].frames if blocks else BlockRange(self._base, self._base, NO_FRAME)
+        self._start_block(blocks, frames)
         try:
-            for found, end, last in self._scan(stretch.end, stretch.last, self._size_bytes):
-                self._gather(found, end, last)
+            for found, end, last in self._scan(frames.end, frames.last, self._size_bytes):
+                self._append(found, end, last)
                 if self.is_block_full:
-                    self._end_block()
+                    self._write_block()
         except FileNotFoundError:
             return  # deleted, or lost: there is nothing to read, and nothing to write about it
         if self._is_sealed:
@@ -178,12 +176,12 @@ class SegmentColumns:
         self, start: SegmentPosition, last: LastFrame, end_position: int
     ) -> Iterator[tuple[FrameRows, SegmentPosition, LastFrame]]:
         """Yield what frames up to a frame's end say, some at a time, and how far they reach."""
-        scan = Scanner(self._disk, self._segment_path, self._size_bytes, chunk_bytes=limits.MIB)
+        scanner = Scanner(self._disk, self._segment_path, self._size_bytes, chunk_bytes=limits.MIB)
         views, views_bytes, end = list[FrameView](), 0, start
-        for place in scan.frames(*start):
+        for place in scanner.frames(*start):
             if place.position >= end_position:
                 break
-            end = SegmentPosition(place.end_position, scan.offset)
+            end = SegmentPosition(place.end_position, scanner.offset)
             if isinstance(place, ScannedFrame):
                 last = last_frame(place.position, place.view.buffer)
                 views.append(place.view)
@@ -193,49 +191,49 @@ class SegmentColumns:
                 views, views_bytes = [], 0
         yield read_frames(views), end, last
 
-    def _read_again(self, block: ColumnBlock) -> ColumnsBuilder:
+    def _reread(self, block: ColumnBlock) -> ColumnsBuilder:
         """Read from its frames what the file should have, and write that if the file is nobody's.
 
         While the segment grows the file is the log's writer's.
         """
         builder = ColumnsBuilder()
         try:
-            start, end, last = block.stretch
+            start, end, last = block.frames
             for found, _, _ in self._scan(start, last, end.position):
                 builder.add(*found)
         except FileNotFoundError:
             return builder
-        with self._loading:
+        with self._load_lock:
             if self._is_sealed and block in self._blocks:
-                self._go_on_from(self._blocks[: self._blocks.index(block)])
+                self._rebuild_after(self._blocks[: self._blocks.index(block)])
         return builder
 
     # Writing
 
-    def _end_block(self) -> None:
-        """Make a block of the stretch, one with the block before it if both are small."""
-        blocks, builder, stretch = self._blocks, self._gathered, self._stretch
+    def _write_block(self) -> None:
+        """Make a block of the frames, one with the block before it if both are small."""
+        blocks, builder, frames = self._blocks, self._builder, self._pending
         before = blocks[-1] if blocks else None
         if before and before.body_bytes + builder.size_bytes < limits.COLUMNS_BLOCK_BYTES:
             body = self._file.body(before)
             if body is not None:
-                builder = _joined(before, body, builder)
-                stretch = stretch._replace(start=before.stretch.start)
+                builder = _join_block(before, body, builder)
+                frames = frames._replace(start=before.frames.start)
                 blocks = blocks[:-1]
         position = blocks[-1].file_end if blocks else 0
         if any(block.file_position < 0 for block in blocks):
             position = -1  # a block that the file lacks must not be followed by one that it has
-        block = self._file.write(*pack_block(builder, stretch), position)
-        self._begin_stretch([*blocks, block], stretch)
+        block = self._file.write(*pack_block(builder, frames), position)
+        self._start_block([*blocks, block], frames)
 
-    def _begin_stretch(self, blocks: list[ColumnBlock], before: BlockRange) -> None:
-        with self._swapping:
+    def _start_block(self, blocks: list[ColumnBlock], before: BlockRange) -> None:
+        with self._swap_lock:
             self._blocks = blocks
-            self._gathered = ColumnsBuilder()
-            self._stretch = BlockRange(before.end, before.end, before.last)
+            self._builder = ColumnsBuilder()
+            self._pending = BlockRange(before.end, before.end, before.last)
 
 
-def _joined(before: ColumnBlock, body: memoryview, builder: ColumnsBuilder) -> ColumnsBuilder:
+def _join_block(before: ColumnBlock, body: memoryview, builder: ColumnsBuilder) -> ColumnsBuilder:
     joined = ColumnsBuilder()
     joined.add(
         unpack_rows(before, body) if before.rows else None,
@@ -249,4 +247,4 @@ def _joined(before: ColumnBlock, body: memoryview, builder: ColumnsBuilder) -> C
 
 
 def _is_outside(block: ColumnBlock, start: int, end: int) -> bool:
-    return block.stretch.start.offset >= end or block.stretch.end.offset <= start
+    return block.frames.start.offset >= end or block.frames.end.offset <= start

@@ -107,8 +107,7 @@ def rewrite_segment(
     """
 
     def write(writer: SegmentWriter) -> None:
-        scan = _scan(disk, segment)
-        for place in scan.frames(0, segment.base_offset):
+        for place in _scan(disk, segment).frames(0, segment.base_offset):
             terms.pause()
             if isinstance(place, BadRegion):
                 writer.add_damaged(_pieces(disk, segment, place), place)
@@ -126,7 +125,7 @@ def write_generation(
     Whatever ``write`` or the disk raises leaves the segment as it was, and nothing beside it.
     """
     new = Segment(segment.path.parent, segment.base_offset, segment.generation + 1)
-    file = disk.open(new.aside_path)
+    file = disk.open(new.temp_path)
     try:
         if file.size_bytes:  # of a pass that was cut short
             file.truncate(0)
@@ -136,7 +135,7 @@ def write_generation(
         file.sync()
     except BaseException:
         file.close()
-        disk.remove(new.aside_path)
+        disk.remove(new.temp_path)
         raise
     file.close()
     new.size_bytes, new.end_offset = writer.position, segment.end_offset
@@ -149,7 +148,7 @@ def write_generation(
 
 def install_generation(disk: Disk, new: Segment) -> None:
     """Give a rewritten segment its name: from here on it is the segment, whatever happens."""
-    disk.rename(new.aside_path, new.path)
+    disk.rename(new.temp_path, new.path)
     assert new.index is not None
     try:
         disk.replace(new.index_path, new.index.pack(new.index.last()))

@@ -1,7 +1,7 @@
-"""Finding messages of the segment that grows: what lookups have read of it is kept in memory.
+"""The index of the active segment: entries of the frames that lookups have read.
 
-Publishing does nothing for it. Each lookup reads what has been added since the last one; when the
-memory for it is used up, the rest is read each time.
+Publishing does no work for it. Each lookup reads the frames added since the last one. Beyond the
+memory bound, the rest is read on each lookup.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ from itertools import chain
 from goq import limits
 from goq.storage.column_index.block import NO_FRAME, SegmentPosition
 from goq.storage.disk import Disk
-from goq.storage.key_index.extract import extract_keys, join_entries
+from goq.storage.key_index.extract import DEFAULT_LIMITS, ScanLimits, extract_keys, join_entries
 from goq.storage.key_index.file import KeyEntries
-from goq.storage.key_index.lookup import Lookup, Pause, has_frame, matching_offsets, scan_offsets
+from goq.storage.key_index.lookup import KeyLookup, Pause, has_frame, matching_offsets, scan_offsets
 from goq.storage.log.segment import Segment
 
 
 class ActiveKeys:
-    """A segment that grows, as far as lookups have read it. One thread at a time."""
+    """Index entries of the active segment, as far as lookups have read it. Not thread-safe."""
 
-    def __init__(self, disk: Disk, segment: Segment) -> None:
+    def __init__(self, disk: Disk, segment: Segment, limit: ScanLimits = DEFAULT_LIMITS) -> None:
         self._disk = disk
         self._path = segment.path
+        self._limit = limit
         self._place = SegmentPosition(0, segment.base_offset)
         self._last = NO_FRAME
         self._tables: tuple[list[KeyEntries], list[KeyEntries]] = ([], [])
@@ -31,11 +32,11 @@ class ActiveKeys:
 
     @property
     def memory_bytes(self) -> int:
-        """About how much memory the entries take."""
+        """Estimated memory of the entries."""
         return limits.KIB + 16 * self._count
 
-    def is_of(self, segment: Segment) -> bool:
-        """Whether what was read is still the segment's beginning."""
+    def matches(self, segment: Segment) -> bool:
+        """Return whether the frames that were read are still the start of the segment."""
         return (
             segment.path == self._path
             and segment.size_bytes >= self._place.position
@@ -43,32 +44,36 @@ class ActiveKeys:
         )
 
     def catch_up(self, size_bytes: int, pause: Pause) -> None:
-        """Read what has been added since, as far as there is room for it."""
+        """Read the frames added since the last call, up to the memory bound."""
         if size_bytes <= self._place.position or self._count >= limits.KEYS_GROWING_ENTRIES_MAX:
             return
-        for piece in extract_keys(self._disk, self._path, size_bytes, self._place, self._last):
-            for gathered, entries in zip(self._tables, piece.tables, strict=True):
+        for piece in extract_keys(
+            self._disk, self._path, size_bytes, self._place, self._last, self._limit
+        ):
+            for runs, entries in zip(self._tables, piece.tables, strict=True):
                 if len(entries.offsets):
-                    _add_run(gathered, entries)
+                    _merge_run(runs, entries)
                     self._count += len(entries.offsets)
-            _, self._place, self._last, _ = piece.stretch
+            _, self._place, self._last, _ = piece.frames
             if self._count >= limits.KEYS_GROWING_ENTRIES_MAX:
                 return
             pause()
 
-    def offsets(self, lookup: Lookup, size_bytes: int, pause: Pause) -> Iterator[int]:
-        """Return offsets that the hash may stand for, the highest first."""
-        newer = scan_offsets(self._disk, self._path, self._place, size_bytes, lookup, pause)
+    def offsets(self, lookup: KeyLookup, size_bytes: int, pause: Pause) -> Iterator[int]:
+        """Return candidate offsets, highest first."""
+        newer = scan_offsets(
+            self._disk, self._path, self._place, size_bytes, lookup, pause, self._limit
+        )
         runs = reversed(self._tables[lookup.table].copy())
         return chain(newer, *(_newest_first(entries, lookup) for entries in runs))
 
 
-def _add_run(runs: list[KeyEntries], entries: KeyEntries) -> None:
-    """Add entries so that there are few runs, and each entry is copied few times."""
+def _merge_run(runs: list[KeyEntries], entries: KeyEntries) -> None:
+    """Add entries as a run; merging keeps runs few and copies each entry few times."""
     runs.append(entries)
     while len(runs) > 1 and len(runs[-2].offsets) <= 2 * len(runs[-1].offsets):
         runs[-2:] = [join_entries(runs[-2:])]
 
 
-def _newest_first(entries: KeyEntries, lookup: Lookup) -> Iterator[int]:
+def _newest_first(entries: KeyEntries, lookup: KeyLookup) -> Iterator[int]:
     yield from reversed(matching_offsets(entries, lookup))

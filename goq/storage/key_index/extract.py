@@ -1,4 +1,4 @@
-"""Reading from frames what their messages are found by: hashes of keys, dedup ids."""
+"""Extraction of index entries from frames: hashes of keys, dedup ids."""
 
 from __future__ import annotations
 
@@ -27,57 +27,73 @@ from goq.storage.key_index.file import (
 from goq.storage.scanner import ScannedFrame, Scanner
 
 NO_TIMES: Final = AppendTimes(2**63 - 1, -(2**63))
-_PIECE_BYTES = limits.READ_CHUNK_BYTES
+
+
+class ScanLimits(NamedTuple):
+    """Bounds of one pass over a segment's frames."""
+
+    extract_bytes: int = limits.READ_CHUNK_BYTES
+    """Frames of about this size are extracted together."""
+    offsets_max: int = 65_536
+    """The most matching offsets that one pass keeps in memory."""
+
+
+DEFAULT_LIMITS: Final = ScanLimits()
 
 
 class ExtractedKeys(NamedTuple):
-    """What some frames that follow each other say: their entries by :class:`~keyfile.Table`."""
+    """Index entries of consecutive frames, by :class:`~goq.storage.key_index.file.KeyTable`."""
 
     tables: tuple[KeyEntries, KeyEntries]
-    stretch: PartRange
+    frames: PartRange
 
 
 def extract_keys(
-    disk: Disk, path: Path, size_bytes: int, start: SegmentPosition, last: LastFrame
+    disk: Disk,
+    path: Path,
+    size_bytes: int,
+    start: SegmentPosition,
+    last: LastFrame,
+    limit: ScanLimits = DEFAULT_LIMITS,
 ) -> Iterator[ExtractedKeys]:
-    """Yield what a segment's frames say from ``start`` to ``size_bytes``, some frames at a time.
+    """Yield the entries of a segment's frames from ``start`` to ``size_bytes``, in batches.
 
-    ``last`` is the last sound frame before the start. Damaged frames say nothing. A piece never
-    reaches over a gap, so that its offsets lie near each other.
+    ``last`` is the last sound frame before ``start``. Damaged frames yield no entries. A batch
+    never spans a gap, so its offsets are close together.
     """
-    scan = Scanner(disk, path, size_bytes, chunk_bytes=limits.MIB)
+    scanner = Scanner(disk, path, size_bytes, chunk_bytes=limits.MIB)
     views, views_bytes, before, position = list[FrameView](), 0, start, start.position
-    for place in scan.frames(*start):
+    for place in scanner.frames(*start):
         is_frame = isinstance(place, ScannedFrame)
-        if views and (not is_frame or views_bytes >= _PIECE_BYTES):
+        if views and (not is_frame or views_bytes >= limit.extract_bytes):
             last = last_frame(position, views[-1].buffer)
             end = SegmentPosition(place.position, views[-1].header.end_offset)
-            yield _piece(views, before, end, last)
+            yield _extract(views, before, end, last)
             views, views_bytes, before = [], 0, end
         if isinstance(place, ScannedFrame):
             position = place.position
             views.append(place.view)
             views_bytes += len(place.view.buffer)
         else:
-            end = SegmentPosition(place.end_position, scan.offset)
-            yield _piece([], before, end, last)
+            end = SegmentPosition(place.end_position, scanner.offset)
+            yield _extract([], before, end, last)
             before = end
     if views:
         last = last_frame(position, views[-1].buffer)
-        yield _piece(views, before, SegmentPosition(size_bytes, scan.offset), last)
+        yield _extract(views, before, SegmentPosition(size_bytes, scanner.offset), last)
 
 
 class PartBuilder:
-    """The entries of a part to be."""
+    """Collects the entries of one part of the file."""
 
     def __init__(self, start: SegmentPosition) -> None:
-        self._stretch = PartRange(start, start, NO_FRAME, NO_TIMES)
+        self._frames = PartRange(start, start, NO_FRAME, NO_TIMES)
         self._tables: tuple[list[KeyEntries], list[KeyEntries]] = ([], [])
         self._count = 0
         self._base_offset = -1
 
     def has_room_for(self, tables: tuple[KeyEntries, KeyEntries]) -> bool:
-        """Whether the entries may be added; an empty part takes what a piece brings."""
+        """Return whether the entries fit; an empty part accepts any batch."""
         offsets = [int(e.offsets[-1]) for e in tables if len(e.offsets)]
         if not self._count or not offsets:
             return True
@@ -85,13 +101,13 @@ class PartBuilder:
         is_near = max(offsets) - self._base_offset <= DISTANCE_MAX
         return is_near and self._count + added <= limits.KEYS_PART_ENTRIES
 
-    def add(self, tables: tuple[KeyEntries, KeyEntries], stretch: PartRange) -> None:
-        """Add what follows."""
-        _, end, last, (earliest_us, latest_us) = stretch
-        earliest_us = min(self._stretch.times.earliest_us, earliest_us)
-        latest_us = max(self._stretch.times.latest_us, latest_us)
+    def add(self, tables: tuple[KeyEntries, KeyEntries], frames: PartRange) -> None:
+        """Add the entries of the frames that follow."""
+        _, end, last, (earliest_us, latest_us) = frames
+        earliest_us = min(self._frames.times.earliest_us, earliest_us)
+        latest_us = max(self._frames.times.latest_us, latest_us)
         times = AppendTimes(earliest_us, latest_us)
-        self._stretch = PartRange(self._stretch.start, end, last, times)
+        self._frames = PartRange(self._frames.start, end, last, times)
         firsts = [int(entries.offsets[0]) for entries in tables if len(entries.offsets)]
         if firsts and not self._count:
             self._base_offset = min(firsts)
@@ -101,9 +117,9 @@ class PartBuilder:
                 self._count += len(entries.offsets)
 
     def pack(self, position: int) -> tuple[KeyPart, bytes]:
-        """Return the part at a position of the file, and its bytes."""
+        """Return the part for a position in the file, and its bytes."""
         tables = [join_entries(some) for some in self._tables]
-        return pack_part(tables, max(0, self._base_offset), self._stretch, position)
+        return pack_part(tables, max(0, self._base_offset), self._frames, position)
 
 
 def join_entries(some: list[KeyEntries]) -> KeyEntries:
@@ -114,7 +130,7 @@ def join_entries(some: list[KeyEntries]) -> KeyEntries:
     return KeyEntries(np.concatenate(hashes), np.concatenate(offsets))
 
 
-def _piece(
+def _extract(
     views: Sequence[FrameView], start: SegmentPosition, end: SegmentPosition, last: LastFrame
 ) -> ExtractedKeys:
     times_us = [view.header.append_time_us for view in views]
@@ -124,13 +140,13 @@ def _piece(
 
 
 def _entries(views: Sequence[FrameView], attribute: int) -> KeyEntries:
-    """Return the hashes of those messages that have a key, or a dedup id."""
+    """Return the hashes of the messages that have a key, or a dedup id."""
     views = [view for view in views if view.header.attributes & attribute]
     parts: list[bytes | memoryview] = []
     for view in views:
         try:
             parts.append(view.leading_column(attribute) or b"")
-        except InvalidInput:  # it was never checked, and nobody can read it
+        except InvalidInput:  # the frame was never validated, and no reader accepts it
             parts.append(bytes((16 if attribute == Attribute.DEDUP_ID else 8) * _count(view)))
     bases = np.array([view.header.base_offset for view in views], np.int64)
     offsets = expand_runs(bases, np.array([_count(view) for view in views], np.int64))
@@ -152,8 +168,8 @@ def _count(view: FrameView) -> int:
 def _has_key(view: FrameView) -> npt.NDArray[np.bool_]:
     """Return which messages of a frame with keys have one.
 
-    What has none has the hash 0, as the empty key has too. Only where there is such a hash the
-    payload is looked at, for it may be compressed.
+    A message without a key has the hash 0, and so has the empty key. The payload may be
+    compressed, so it is read only where a hash is 0.
     """
     everything = np.ones(_count(view), np.bool_)
     try:

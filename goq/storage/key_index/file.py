@@ -1,9 +1,9 @@
-"""The file that finds a segment's messages by key: ``00000000000000045678.keys``.
+"""The ``.keys`` file of a segment, as ``00000000000000045678.keys``: offsets by key hash.
 
-It is parts end to end, each for a stretch of the segment. A part has two tables, one of the keys
-and one of the dedup ids in its stretch. An entry is the 64-bit hash of a key (the first 64 bits of
-a dedup id's 128) and how far the message's offset lies behind the part's first; entries are sorted
-by both. Neither keys nor ids are stored: whoever looks one up reads the messages that it may be.
+The file is a sequence of parts, each for a range of the segment. A part has two tables: one of the
+keys and one of the dedup ids in its range. An entry is a 64-bit hash of a key (for a dedup id: the
+first 64 of its 128 bits), and the distance of the message's offset from the part's first offset.
+Entries are sorted by both. Keys and ids are not stored: a lookup reads the candidate messages.
 
 A part has a header of 96 bytes, little-endian:
 
@@ -12,22 +12,22 @@ A part has a header of 96 bytes, little-endian:
          4     4  keys           entries of the first table
          8     4  dedup_ids      entries of the second
         12     4  fences_crc32c
-        16     8  base_offset    what the entries count from
-        24    16  start          position and offset where the stretch begins, 2 x i64
-        40    16  end            where it ends
-        56     8  last_position  the last sound frame before the end; -1: there is none
+        16     8  base_offset    the offset that distances count from
+        24    16  start          position and offset where the range begins, 2 x i64
+        40    16  end            position and offset where it ends
+        56     8  last_position  the last sound frame before the end; -1: none
         64     8  last_crcs      the last 8 bytes of that frame's header: its two CRCs
         72    16  times          the earliest and latest append time of its frames, µs, 2 x i64
         88     4  unused, 0
         92     4  header_crc32c  of the 92 bytes before it
 
-Then the fences of both tables: the first hash of each page, u64 each. Then the pages of both, each
-of 341 entries, the last of a table of what is left: the hashes (u64), the distances (u32), and the
-CRC32C of both, begun with header_crc32c + the number of the page in the part. So a page is sound
-only in its own part and place. A whole page has 4096 bytes.
+Then follow the fences of both tables: the first hash of each page, u64 each. Then follow the pages
+of both. A page has 341 entries; the last page of a table has the rest. A page is the hashes (u64),
+the distances (u32), and the CRC32C of both, seeded with header_crc32c + the number of the page in
+the part. So a page is sound only in its own part and place. A full page has 4096 bytes.
 
-A part continues the one before it, and belongs to the segment if its last frame is there as it
-says: see :mod:`goq.storage.column_index.block`.
+A part continues the part before it. It belongs to the segment if the segment holds its last frame:
+see :mod:`goq.storage.column_index.block`.
 """
 
 from __future__ import annotations
@@ -58,32 +58,32 @@ Offsets = npt.NDArray[np.int64]
 
 
 class KeyFileCorrupt(Exception):
-    """A byte of the file is not as it was written."""
+    """A byte of the file differs from what was written."""
 
 
 class KeyTable(IntEnum):
-    """What a message is looked up by."""
+    """The attribute that a table finds messages by."""
 
     KEYS = 0
     DEDUP_IDS = 1
 
 
 class KeyEntries(NamedTuple):
-    """The hashes of some messages, whose offsets rise: parallel, read-only."""
+    """Hashes of messages and their rising offsets: parallel arrays, read-only."""
 
     hashes: Hashes
     offsets: Offsets
 
 
 class AppendTimes(NamedTuple):
-    """When the earliest and the latest of some frames were appended, in microseconds."""
+    """The earliest and the latest append time of some frames, in microseconds."""
 
     earliest_us: int
     latest_us: int
 
 
 class PartRange(NamedTuple):
-    """Frames that follow each other in a segment, and by what they are known again."""
+    """The consecutive frames of a segment that a part covers."""
 
     start: SegmentPosition
     end: SegmentPosition
@@ -92,38 +92,38 @@ class PartRange(NamedTuple):
 
 
 class KeyPart(NamedTuple):
-    """What a part's header says, and where in the file it lies."""
+    """A part's header, and the position of the part in the file."""
 
     counts: tuple[int, int]
     fences_crc32c: int
     base_offset: int
-    stretch: PartRange
+    frames: PartRange
     header_crc32c: int
     file_position: int
 
     def pages(self, table: KeyTable) -> int:
-        """How many pages a table has."""
+        """Return the number of pages of a table."""
         return -(-self.counts[table] // PAGE_ENTRIES)
 
     @property
     def fences_bytes(self) -> int:
-        """How long the fences of both tables are."""
+        """Length of the fences of both tables."""
         return 8 * (self.pages(KeyTable.KEYS) + self.pages(KeyTable.DEDUP_IDS))
 
     @property
     def fences_position(self) -> int:
-        """The byte in the file where the fences begin."""
+        """Position in the file where the fences begin."""
         return self.file_position + HEADER_BYTES
 
     @property
     def file_end(self) -> int:
-        """The byte in the file after the part."""
+        """Position in the file after the part."""
         return self._table_position(KeyTable.DEDUP_IDS) + _table_bytes(
             self.counts[KeyTable.DEDUP_IDS]
         )
 
     def page_place(self, table: KeyTable, number: int) -> tuple[int, int]:
-        """Return where in the file a page of a table begins, and how long it is."""
+        """Return the position of a page in the file, and its length."""
         rest = self.counts[table] - number * PAGE_ENTRIES
         size_bytes = min(rest, PAGE_ENTRIES) * _ENTRY_BYTES + _CRC.size
         return self._table_position(table) + number * PAGE_BYTES, size_bytes
@@ -138,11 +138,11 @@ def _table_bytes(count: int) -> int:
 
 
 def pack_part(
-    tables: Sequence[KeyEntries], base_offset: int, stretch: PartRange, file_position: int
+    tables: Sequence[KeyEntries], base_offset: int, frames: PartRange, file_position: int
 ) -> tuple[KeyPart, bytes]:
     """Return a part and its bytes.
 
-    No offset in the tables may be before ``base_offset``, or over ``DISTANCE_MAX`` behind it.
+    Offsets in the tables must lie at most ``DISTANCE_MAX`` after ``base_offset``, and not before.
     """
     ordered = [_sorted(entries, base_offset) for entries in tables]
     fences = b"".join(hashes[::PAGE_ENTRIES].tobytes() for hashes, _ in ordered)
@@ -153,21 +153,21 @@ def pack_part(
         dedup_ids,
         crc32c(fences),
         base_offset,
-        *stretch.start,
-        *stretch.end,
-        *stretch.last,
-        *stretch.times,
+        *frames.start,
+        *frames.end,
+        *frames.last,
+        *frames.times,
     )
     header_crc32c = crc32c(fixed)
     part = KeyPart(
-        (keys, dedup_ids), crc32c(fences), base_offset, stretch, header_crc32c, file_position
+        (keys, dedup_ids), crc32c(fences), base_offset, frames, header_crc32c, file_position
     )
     pages = [_pack_pages(*ordered[table], _seed(part, table, 0)) for table in (0, 1)]
     return part, b"".join((fixed, _CRC.pack(header_crc32c), fences, *pages))
 
 
 def _sorted(entries: KeyEntries, base_offset: int) -> tuple[Hashes, npt.NDArray[np.uint32]]:
-    order = np.argsort(entries.hashes, kind="stable")  # offsets rise: so they do in each hash
+    order = np.argsort(entries.hashes, kind="stable")  # keeps offsets rising within a hash
     distances = (entries.offsets - base_offset).astype(np.uint32)
     return entries.hashes[order], distances[order]
 
@@ -182,26 +182,26 @@ def _pack_pages(hashes: Hashes, distances: npt.NDArray[np.uint32], seed: int) ->
 
 
 def _seed(part: KeyPart, table: int, number: int) -> int:
-    """Return what the CRC of a page begins with."""
+    """Return the seed of a page's CRC."""
     before = part.pages(KeyTable.KEYS) if table else 0
     return (part.header_crc32c + before + number) & 0xFFFFFFFF
 
 
 def unpack_header(data: bytes | memoryview, file_position: int) -> KeyPart | None:
-    """Return the part whose header is ``data``, None if a byte of it is not as it was written."""
+    """Return the part with the header ``data``, or None if the header is corrupt."""
     data = bytes(data)
     fixed = data[: _FIELDS.size]
     if data[:4] != MAGIC or data[_FIELDS.size :] != _CRC.pack(crc32c(fixed)):
         return None
     _, keys, dedup_ids, fences_crc32c, base_offset, *rest = _FIELDS.unpack(fixed)
-    stretch = PartRange(
+    frames = PartRange(
         SegmentPosition(*rest[:2]),
         SegmentPosition(*rest[2:4]),
         LastFrame(*rest[4:6]),
         AppendTimes(*rest[6:]),
     )
     counts = (keys, dedup_ids)
-    return KeyPart(counts, fences_crc32c, base_offset, stretch, crc32c(fixed), file_position)
+    return KeyPart(counts, fences_crc32c, base_offset, frames, crc32c(fixed), file_position)
 
 
 def unpack_fences(part: KeyPart, data: memoryview) -> tuple[Hashes, Hashes]:
@@ -216,8 +216,8 @@ def unpack_fences(part: KeyPart, data: memoryview) -> tuple[Hashes, Hashes]:
 class PartReader:
     """Looks up hashes in one table of a part.
 
-    ``read`` gives bytes of the file from a position; it may raise ``OSError``. Everything here
-    raises ``KeyFileCorrupt`` where a byte is not as it was written, and where it cannot be read.
+    ``read`` returns bytes of the file from a position, and may raise ``OSError``. All methods raise
+    ``KeyFileCorrupt`` for corrupt and for unreadable bytes.
     """
 
     def __init__(
@@ -229,7 +229,7 @@ class PartReader:
         self._fences = fences
 
     def offsets(self, hashed: int, end: int) -> Iterator[int]:
-        """Yield the offsets before ``end`` that a hash may stand for, the highest first."""
+        """Yield candidate offsets before ``end``, highest first."""
         wanted = np.uint64(hashed)
         distance_end = end - self._part.base_offset
         number = self._last_page(wanted, distance_end)
@@ -241,11 +241,11 @@ class PartReader:
                 yield self._part.base_offset + distance
             if self._fences[number] != wanted:
                 return
-            number -= 1  # it may begin on the page before
+            number -= 1  # the hash may begin on the page before
 
     def _last_page(self, wanted: np.uint64, distance_end: int) -> int:
-        """Return the last page that can have the hash with a distance before the end."""
-        low = int(self._fences.searchsorted(wanted))  # from here on pages begin with the hash
+        """Return the last page that can hold the hash with a distance before the end."""
+        low = int(self._fences.searchsorted(wanted))  # pages from here on begin with the hash
         high = int(self._fences.searchsorted(wanted, "right"))
         pages = range(low, high)
         return low - 1 + bisect_left(pages, distance_end, key=lambda n: int(self._page(n)[1][0]))

@@ -1,7 +1,7 @@
-"""Finding messages of a log by the hash of a key or dedup id, over all its segments.
+"""The key index of a log: candidate offsets by the hash of a key or dedup id.
 
-What is found is a candidate: another key may have the same hash. Whoever looks one up reads the
-message to see. Nothing here is written by publishing, and nothing is lost with a file.
+A result is a candidate, because another key may have the same hash. The caller reads the message
+to check. Publishing writes nothing here, and a lost file loses nothing.
 """
 
 from __future__ import annotations
@@ -12,41 +12,49 @@ from collections.abc import Iterator, Sequence
 
 from goq.storage.disk import Disk
 from goq.storage.key_index.active_keys import ActiveKeys
-from goq.storage.key_index.lookup import Lookup, Pause
+from goq.storage.key_index.extract import DEFAULT_LIMITS, ScanLimits
+from goq.storage.key_index.lookup import KeyLookup, Pause
 from goq.storage.key_index.sealed_keys import KeyCache, SealedKeys
 from goq.storage.log.reader import LogReader
 from goq.storage.log.segment import Segment
 
 
 class KeyIndex:
-    """The keys of what ``reader`` reads from ``disk``; from any thread.
+    """The index of the segments of ``reader``, read from ``disk``. Thread-safe.
 
-    ``grows`` says whether the last segment is one that still grows.
+    ``has_active`` states whether the last segment is still appended to.
     """
 
     def __init__(
-        self, disk: Disk, reader: LogReader, memory: KeyCache, *, grows: bool = True
+        self,
+        disk: Disk,
+        reader: LogReader,
+        cache: KeyCache,
+        *,
+        has_active: bool = True,
+        limit: ScanLimits = DEFAULT_LIMITS,
     ) -> None:
         self.disk = disk
         self.reader = reader
-        self._memory = memory
-        self._grows = grows
+        self._cache = cache
+        self._has_active = has_active
+        self._limit = limit
         self._sealed: dict[int, SealedKeys] = {}
         self._lock = threading.Lock()
-        self._catching_up = threading.Lock()
+        self._catch_up_lock = threading.Lock()
 
-    def offsets(self, lookup: Lookup, pause: Pause) -> Iterator[int]:
-        """Yield offsets that the hash may stand for, the highest first.
+    def offsets(self, lookup: KeyLookup, pause: Pause) -> Iterator[int]:
+        """Yield candidate offsets, highest first.
 
-        A segment that is deleted meanwhile is passed over, one that another generation or its
-        archive has replaced is looked through there. Of one that is missing the last offset stands
-        for all: whoever reads it sees the damage. Raises ``OSError`` when the log cannot be read,
-        and what ``pause`` raises.
+        A segment deleted meanwhile is skipped. A segment replaced by another generation, or by its
+        archive, is searched there. For a missing segment its last offset is yielded, so that the
+        caller's read reports the damage. Raises ``OSError`` when the log cannot be read, and what
+        ``pause`` raises.
         """
-        self._forget_all_but(self.reader.segments)
+        self._drop_all_but(self.reader.segments)
         while (segment := self._last_within(lookup)) is not None:
-            is_growing = self._grows and segment is self.reader.segments[-1]
-            find = self._in_growing if is_growing else self._in_sealed
+            is_active = self._has_active and segment is self.reader.segments[-1]
+            find = self._find_in_active if is_active else self._find_in_sealed
             try:
                 for offset in find(segment, lookup, pause):
                     lookup = lookup._replace(end=offset)
@@ -57,30 +65,30 @@ class KeyIndex:
                 yield min(lookup.end, segment.end_offset) - 1
             lookup = lookup._replace(end=min(lookup.end, segment.base_offset))
 
-    def _last_within(self, lookup: Lookup) -> Segment | None:
+    def _last_within(self, lookup: KeyLookup) -> Segment | None:
         segments = self.reader.segments
         number = bisect_left(segments, lookup.end, key=lambda s: s.base_offset) - 1
         found = segments[number] if number >= 0 else None
         return found if found is not None and found.end_offset > lookup.start else None
 
-    def make(self, segment: Segment, pause: Pause) -> None:
-        """Let a sealed segment have its file if it can; raises as :meth:`offsets` does."""
+    def build(self, segment: Segment, pause: Pause) -> None:
+        """Build the file of a sealed segment if possible; raises as :meth:`offsets` does."""
         if segment in self.reader.segments:
-            self._of(segment).make(pause)
+            self._of(segment).build(pause)
 
-    def _in_sealed(self, segment: Segment, lookup: Lookup, pause: Pause) -> Iterator[int]:
+    def _find_in_sealed(self, segment: Segment, lookup: KeyLookup, pause: Pause) -> Iterator[int]:
         return self._of(segment).offsets(lookup, pause)
 
-    def _in_growing(self, segment: Segment, lookup: Lookup, pause: Pause) -> Iterator[int]:
+    def _find_in_active(self, segment: Segment, lookup: KeyLookup, pause: Pause) -> Iterator[int]:
         size_bytes = segment.size_bytes
-        with self._catching_up:
-            keys: ActiveKeys | None = self._memory.get(segment.path)
-            if keys is None or not keys.is_of(segment):
-                keys = ActiveKeys(self.disk, segment)
+        with self._catch_up_lock:
+            keys: ActiveKeys | None = self._cache.get(segment.path)
+            if keys is None or not keys.matches(segment):
+                keys = ActiveKeys(self.disk, segment, self._limit)
             try:
                 keys.catch_up(size_bytes, pause)
             finally:
-                self._memory.put(segment.path, keys, keys.memory_bytes)
+                self._cache.put(segment.path, keys, keys.memory_bytes)
             return keys.offsets(lookup, size_bytes, pause)
 
     def _of(self, segment: Segment) -> SealedKeys:
@@ -88,14 +96,18 @@ class KeyIndex:
             known = self._sealed.get(segment.base_offset)
             if known is None or (known.segment, known.size_bytes) != (segment, segment.size_bytes):
                 known = SealedKeys(
-                    self.disk, segment, self._memory, lambda: segment in self.reader.segments
+                    self.disk,
+                    segment,
+                    self._cache,
+                    lambda: segment in self.reader.segments,
+                    self._limit,
                 )
                 self._sealed[segment.base_offset] = known
-                self._memory.drop(segment.path)  # it grew until now
+                self._cache.drop(segment.path)  # entries of the segment while it was active
             return known
 
-    def _forget_all_but(self, segments: Sequence[Segment]) -> None:
-        """Let go of segments that were deleted."""
+    def _drop_all_but(self, segments: Sequence[Segment]) -> None:
+        """Drop the indexes of deleted segments."""
         with self._lock:
             if len(self._sealed) >= len(segments):
                 held = {segment.base_offset for segment in segments}

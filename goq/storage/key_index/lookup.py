@@ -1,4 +1,4 @@
-"""What is looked up, and finding it by reading frames, where nothing better is at hand."""
+"""A lookup by hash, and the scan over frames that answers it without an index."""
 
 from __future__ import annotations
 
@@ -12,19 +12,17 @@ import numpy as np
 from goq.frame.header import HEADER_BYTES as FRAME_HEADER_BYTES
 from goq.storage.column_index.block import NO_FRAME, LastFrame, SegmentPosition, last_frame
 from goq.storage.disk import Disk
-from goq.storage.key_index.extract import extract_keys
+from goq.storage.key_index.extract import DEFAULT_LIMITS, ScanLimits, extract_keys
 from goq.storage.key_index.file import AppendTimes, KeyEntries, KeyTable
 
-_FOUND_MAX = 65_536
-
 Pause = Callable[[], None]
-"""Called between pieces of work; it may wait, or raise to end the work."""
+"""Called between batches of work; it may wait, or raise to stop the work."""
 
 
-class Lookup(NamedTuple):
-    """What is looked for: a hash, at offsets from ``start`` up to ``end``.
+class KeyLookup(NamedTuple):
+    """The hash to find, among offsets from ``start`` up to ``end``.
 
-    What was appended outside of ``from_us`` to before ``to_us`` may be left out.
+    Messages appended before ``from_us``, or at ``to_us`` and later, may be skipped.
     """
 
     table: KeyTable
@@ -34,33 +32,39 @@ class Lookup(NamedTuple):
     from_us: int
     to_us: int
 
-    def may_be_in(self, times: AppendTimes) -> bool:
-        """Whether frames of these times may be meant."""
+    def overlaps(self, times: AppendTimes) -> bool:
+        """Return whether frames with these append times may match."""
         return times.earliest_us < self.to_us and times.latest_us >= self.from_us
 
 
 def scan_offsets(
-    disk: Disk, path: Path, start: SegmentPosition, size_bytes: int, lookup: Lookup, pause: Pause
+    disk: Disk,
+    path: Path,
+    start: SegmentPosition,
+    size_bytes: int,
+    lookup: KeyLookup,
+    pause: Pause,
+    limit: ScanLimits = DEFAULT_LIMITS,
 ) -> Iterator[int]:
-    """Yield from a segment's frames the offsets that a hash may stand for, the highest first.
+    """Yield candidate offsets from a segment's frames, highest first.
 
-    So many are kept in memory and no more: the frames are read again for what is before them.
+    At most ``limit.offsets_max`` are in memory. If there are more, earlier frames are read again.
     """
     while start.position < size_bytes and lookup.start < lookup.end:
-        newest: deque[int] = deque(maxlen=_FOUND_MAX)
-        for piece in extract_keys(disk, path, size_bytes, start, NO_FRAME):
+        newest: deque[int] = deque(maxlen=limit.offsets_max)
+        for piece in extract_keys(disk, path, size_bytes, start, NO_FRAME, limit):
             pause()
-            if piece.stretch.start.offset >= lookup.end:
+            if piece.frames.start.offset >= lookup.end:
                 break
             newest.extend(matching_offsets(piece.tables[lookup.table], lookup))
         yield from reversed(newest)
-        if len(newest) < _FOUND_MAX:
+        if len(newest) < limit.offsets_max:
             return
         lookup = lookup._replace(end=newest[0])
 
 
-def matching_offsets(entries: KeyEntries, lookup: Lookup) -> list[int]:
-    """Return the offsets among some entries that a hash may stand for, rising."""
+def matching_offsets(entries: KeyEntries, lookup: KeyLookup) -> list[int]:
+    """Return the offsets of the entries with this hash, in rising order."""
     offsets = entries.offsets[entries.hashes == np.uint64(lookup.hashed)]
     first, last = offsets.searchsorted((lookup.start, lookup.end))
     found: list[int] = offsets[first:last].tolist()
@@ -68,7 +72,7 @@ def matching_offsets(entries: KeyEntries, lookup: Lookup) -> list[int]:
 
 
 def has_frame(disk: Disk, path: Path, last: LastFrame) -> bool:
-    """Whether a segment still has the frame that was its last one."""
+    """Return whether a segment still holds this frame."""
     if last == NO_FRAME:
         return True
     try:

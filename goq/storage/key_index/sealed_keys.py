@@ -1,6 +1,6 @@
-"""Finding messages of a sealed segment: in its ``.keys`` file, which is made when it lacks.
+"""The index of a sealed segment: its ``.keys`` file, built on first use.
 
-That it cannot be written is no failure: the frames are then read each time, slower, never less.
+A failed write of the file is not an error: lookups then scan the frames, slower but complete.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from goq import limits
 from goq.storage.column_index.block import NO_FRAME, SegmentPosition
 from goq.storage.disk import Disk
-from goq.storage.key_index.extract import PartBuilder, extract_keys
+from goq.storage.key_index.extract import DEFAULT_LIMITS, PartBuilder, ScanLimits, extract_keys
 from goq.storage.key_index.file import (
     HEADER_BYTES,
     Hashes,
@@ -24,74 +24,80 @@ from goq.storage.key_index.file import (
     unpack_fences,
     unpack_header,
 )
-from goq.storage.key_index.lookup import Lookup, Pause, has_frame, scan_offsets
+from goq.storage.key_index.lookup import KeyLookup, Pause, has_frame, scan_offsets
 from goq.storage.log.segment import KEYS_SUFFIX, Segment
 
 
 class KeyCache:
-    """Things by name, each with its size. What was not used longest goes first; any thread."""
+    """Least-recently-used cache of all key indexes of a node, bounded in bytes. Thread-safe."""
 
     def __init__(self, bytes_max: int = limits.KEYS_MEMORY_BYTES) -> None:
         self.size_bytes = 0
         self._bytes_max = bytes_max
-        self._things: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self._items: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self._things)
+        return len(self._items)
 
     def get(self, name: Hashable) -> Any:
-        """Return what was put there, None if it is gone."""
+        """Return the cached value, or None."""
         with self._lock:
-            found = self._things.get(name)
+            found = self._items.get(name)
             if found is None:
                 return None
-            self._things.move_to_end(name)
+            self._items.move_to_end(name)
             return found[0]
 
-    def put(self, name: Hashable, thing: Any, size_bytes: int) -> None:
-        """Keep a thing, or note its new size; others go to make room, itself if it is too large."""
+    def put(self, name: Hashable, value: Any, size_bytes: int) -> None:
+        """Cache a value, or update its size. Evicts others, or the value itself if too large."""
         with self._lock:
             self._drop(name)
-            self._things[name] = (thing, size_bytes)
+            self._items[name] = (value, size_bytes)
             self.size_bytes += size_bytes
             while self.size_bytes > self._bytes_max:
-                self._drop(next(iter(self._things)))
+                self._drop(next(iter(self._items)))
 
     def drop(self, name: Hashable) -> None:
-        """Let go of a thing, if it is there."""
+        """Remove a value, if it is cached."""
         with self._lock:
             self._drop(name)
 
     def _drop(self, name: Hashable) -> None:
-        _, size_bytes = self._things.pop(name, (None, 0))
+        _, size_bytes = self._items.pop(name, (None, 0))
         self.size_bytes -= size_bytes
 
 
 class SealedKeys:
-    """A segment that does not grow, and its file. From any thread."""
+    """The index of one sealed segment. Thread-safe."""
 
     def __init__(
-        self, disk: Disk, segment: Segment, memory: KeyCache, is_held: Callable[[], bool]
+        self,
+        disk: Disk,
+        segment: Segment,
+        cache: KeyCache,
+        is_held: Callable[[], bool],
+        limit: ScanLimits = DEFAULT_LIMITS,
     ) -> None:
         self.segment = segment
         self.size_bytes = segment.size_bytes
         self._disk = disk
         self._path = segment.path.with_suffix(KEYS_SUFFIX)
-        self._memory = memory
+        self._cache = cache
         self._is_held = is_held
+        self._limit = limit
         self._parts: list[KeyPart] | None = None  # never changed in place
         self._lock = threading.Lock()
 
-    def offsets(self, lookup: Lookup, pause: Pause) -> Iterator[int]:
-        """Yield offsets that the hash may stand for, the highest first.
+    def offsets(self, lookup: KeyLookup, pause: Pause) -> Iterator[int]:
+        """Yield candidate offsets, highest first.
 
-        Raises ``OSError`` when the segment cannot be read; not for the sake of its file.
+        Raises ``OSError`` when the segment cannot be read. A failure of its file does not raise.
         """
-        for _ in range(2):  # a file that is damaged once more right after it was made is given up
+        for _ in range(2):  # a file that is corrupt again right after a rebuild is abandoned
             try:
                 parts = self.parts(pause)
-            except _CannotWrite:
+            except _WriteFailed:
                 break
             try:
                 for part in reversed(parts):
@@ -100,23 +106,25 @@ class SealedKeys:
                         yield offset
                 return
             except KeyFileCorrupt:
-                self._forget(part)
+                self._drop_from(part)
         base = SegmentPosition(0, self.segment.base_offset)
-        yield from scan_offsets(self._disk, self.segment.path, base, self.size_bytes, lookup, pause)
+        yield from scan_offsets(
+            self._disk, self.segment.path, base, self.size_bytes, lookup, pause, self._limit
+        )
 
-    def make(self, pause: Pause) -> None:
-        """Let the segment have its file; that it cannot be written is no failure."""
-        with suppress(_CannotWrite):
+    def build(self, pause: Pause) -> None:
+        """Build the segment's file; a failed write is not an error."""
+        with suppress(_WriteFailed):
             self.parts(pause)
 
-    def _offsets_in(self, part: KeyPart, lookup: Lookup) -> Iterator[int]:
+    def _offsets_in(self, part: KeyPart, lookup: KeyLookup) -> Iterator[int]:
         table = lookup.table
-        start, end, _, times = part.stretch
+        start, end, _, times = part.frames
         if (
             not part.counts[table]
             or start.offset >= lookup.end
             or end.offset <= lookup.start
-            or not lookup.may_be_in(times)
+            or not lookup.overlaps(times)
         ):
             return
         reader = PartReader(self._read, part, table, self._fences(part)[table])
@@ -130,74 +138,76 @@ class SealedKeys:
 
     def _fences(self, part: KeyPart) -> tuple[Hashes, Hashes]:
         name = (self._path, part.file_position, part.header_crc32c)
-        found: tuple[Hashes, Hashes] | None = self._memory.get(name)
+        found: tuple[Hashes, Hashes] | None = self._cache.get(name)
         if found is None:
             try:
                 found = unpack_fences(part, self._read(part.fences_position, part.fences_bytes))
             except OSError:
                 raise KeyFileCorrupt from None
-            self._memory.put(name, found, part.fences_bytes + limits.KIB)
+            self._cache.put(name, found, part.fences_bytes + limits.KIB)
         return found
 
     def parts(self, pause: Pause) -> list[KeyPart]:
-        """Return the parts of the file, made anew where they lack or are of another segment."""
+        """Return the parts of the file; missing parts, or parts of another segment, are rebuilt."""
         with self._lock:
             parts = self._parts
             if parts is None:
-                parts = self._stored_parts()
-            while parts and not has_frame(self._disk, self.segment.path, parts[-1].stretch.last):
+                parts = self._read_parts()
+            while parts and not has_frame(self._disk, self.segment.path, parts[-1].frames.last):
                 parts = parts[:-1]
-            if self._reach(parts) != self.size_bytes:
-                parts = self._made_parts(parts, pause)
+            if self._covered_bytes(parts) != self.size_bytes:
+                parts = self._build_parts(parts, pause)
             self._parts = parts
             return parts
 
-    def _forget(self, part: KeyPart) -> None:
-        """Let a part be made again, and with it those that follow."""
+    def _drop_from(self, part: KeyPart) -> None:
+        """Discard a part and the parts after it; the next lookup rebuilds them."""
         with self._lock:
             if self._parts is not None and part in self._parts:
                 self._parts = self._parts[: self._parts.index(part)]
 
-    def _stored_parts(self) -> list[KeyPart]:
-        """Return the parts from the file's beginning that continue each other."""
+    def _read_parts(self) -> list[KeyPart]:
+        """Return the parts at the start of the file, as long as each continues the one before."""
         parts: list[KeyPart] = []
         try:
             file_bytes = self._disk.size(self._path)
             while (part := self._next(parts)) is not None and part.file_end <= file_bytes:
                 parts.append(part)
         except OSError:
-            pass  # what was read until then is sound
+            pass  # the parts read so far are sound
         return parts
 
     def _next(self, parts: list[KeyPart]) -> KeyPart | None:
         position = parts[-1].file_end if parts else 0
-        place = parts[-1].stretch.end if parts else SegmentPosition(0, self.segment.base_offset)
+        place = parts[-1].frames.end if parts else SegmentPosition(0, self.segment.base_offset)
         part = unpack_header(self._read(position, HEADER_BYTES), position)
-        if part is None or part.stretch.start != place:
+        if part is None or part.frames.start != place:
             return None
-        end_position = part.stretch.end.position
+        end_position = part.frames.end.position
         return part if place.position < end_position <= self.size_bytes else None
 
-    def _reach(self, parts: list[KeyPart]) -> int:
-        return parts[-1].stretch.end.position if parts else 0
+    def _covered_bytes(self, parts: list[KeyPart]) -> int:
+        return parts[-1].frames.end.position if parts else 0
 
-    def _made_parts(self, parts: list[KeyPart], pause: Pause) -> list[KeyPart]:
-        """Write the parts that lack behind these; a part at a time is in memory."""
+    def _build_parts(self, parts: list[KeyPart], pause: Pause) -> list[KeyPart]:
+        """Write the missing parts after ``parts``; only one part at a time is in memory."""
         start, last = SegmentPosition(0, self.segment.base_offset), NO_FRAME
         if parts:
-            _, start, last, _ = parts[-1].stretch
-        made = PartBuilder(start)
-        for piece in extract_keys(self._disk, self.segment.path, self.size_bytes, start, last):
+            _, start, last, _ = parts[-1].frames
+        builder = PartBuilder(start)
+        for piece in extract_keys(
+            self._disk, self.segment.path, self.size_bytes, start, last, self._limit
+        ):
             pause()
-            if not made.has_room_for(piece.tables):
-                parts = [*parts, self._write(made, parts)]
-                made = PartBuilder(piece.stretch.start)
-            made.add(piece.tables, piece.stretch)
-        return [*parts, self._write(made, parts)]
+            if not builder.has_room_for(piece.tables):
+                parts = [*parts, self._write(builder, parts)]
+                builder = PartBuilder(piece.frames.start)
+            builder.add(piece.tables, piece.frames)
+        return [*parts, self._write(builder, parts)]
 
-    def _write(self, made: PartBuilder, parts: list[KeyPart]) -> KeyPart:
+    def _write(self, builder: PartBuilder, parts: list[KeyPart]) -> KeyPart:
         position = parts[-1].file_end if parts else 0
-        part, data = made.pack(position)
+        part, data = builder.pack(position)
         try:
             file = self._disk.open(self._path)
             try:
@@ -206,12 +216,12 @@ class SealedKeys:
                 file.append([data])
             finally:
                 file.close()
-            if not self._is_held():  # it was deleted meanwhile: nobody else would find the file
+            if not self._is_held():  # the segment was deleted meanwhile, so its file is an orphan
                 self._disk.remove(self._path)
         except OSError as error:
-            raise _CannotWrite from error
+            raise _WriteFailed from error
         return part
 
 
-class _CannotWrite(Exception):
-    """There is no file, and there cannot be one."""
+class _WriteFailed(Exception):
+    """The file does not exist and cannot be written."""

@@ -1,1 +1,13 @@
-"""Log."""
+"""An append-only log of frames, as segments in a directory.
+
+log                the log: append, roll, truncate, delete
+write_batch        the frames that one commit writes and syncs together
+segment            one file of the log, its index, its generations
+sparse_index       offset and time index of a segment
+recovery_point     what is durable, and where recovery starts to scan
+recovery           opening a log after a crash, a power cut or damage
+reader             reads by offset or by time
+time_lookup        the end of the log at a time, and reads backward
+time_range_reader  the messages of a time range
+leader_epochs      the end offset of each leader epoch
+"""

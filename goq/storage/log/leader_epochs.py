@@ -1,7 +1,7 @@
-"""Which leader wrote what: the leader epochs in a log, found where they are, in its frames.
+"""Leader epochs of a log, found in its frames.
 
-Every frame's header has the epoch of the leader that appended it, and epochs never fall along a
-log. So there is no table of them to keep and to lose: a bisection over offsets finds each border.
+The header of every frame has the epoch of the leader that appended it. Epochs never fall along a
+log, so a bisection over offsets finds each boundary. There is no epoch file to keep or to lose.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from goq.storage.log.reader import LogReader
 
 
 class EpochEnd(NamedTuple):
-    """An epoch, and the offset behind its last frame."""
+    """A leader epoch, and the offset after its last frame."""
 
     epoch: int
     end_offset: int
@@ -24,13 +24,13 @@ NO_EPOCH = -1
 def epoch_end(reader: LogReader, epoch: int, end_offset: int) -> EpochEnd:
     """Return the latest epoch up to ``epoch`` in a log that ends at ``end_offset``.
 
-    :data:`NO_EPOCH`, and where the log begins, if all of it is of later ones. Blocks on the disk;
-    damaged frames count as the next sound one.
+    If all frames are of later epochs: :data:`NO_EPOCH` and the start of the log. Blocks on the
+    disk. A damaged frame counts as the next sound one.
     """
     low = reader.segments[0].base_offset
     high = end_offset
     found = NO_EPOCH
-    while low < high:  # all before low is of an epoch up to this one, all from high on is not
+    while low < high:  # frames before low are of epochs up to this one, from high on of later
         middle = (low + high) // 2
         reading = reader.read(middle, end_offset, messages_max=1)
         if reading.frames and reading.frames[0].header.leader_epoch <= epoch:

@@ -1,10 +1,13 @@
-"""An append-only log of frames: segments in a directory, one of them growing.
+"""An append-only log of frames: segments in a directory. The last segment, the active one, grows.
 
-Appending has three steps, so that the disk's time is nobody else's: :meth:`Log.begin` and the
-batch's ``add`` place frames (memory only), :meth:`Log.write` writes and syncs them (any one
-thread), :meth:`Log.commit` makes them visible (memory only). One batch is under way at a time.
-A write that fails leaves the log as it was; a sync that fails ends it, because what the disk then
-holds is not known: no retry, no acknowledgement, until the log is opened again.
+An append has three steps, so that disk latency blocks only the writing thread. :meth:`Log.begin`
+and the batch's ``add`` place frames, in memory. :meth:`Log.write` writes and syncs them, on any
+one thread. :meth:`Log.commit` makes them visible, in memory. Only one batch is in progress at a
+time.
+
+A failed write leaves the log unchanged. A failed sync closes the log for writing, because the
+content of the disk is then unknown. It allows no retry and no acknowledgement until the log is
+opened again.
 """
 
 from __future__ import annotations
@@ -33,13 +36,13 @@ _OFFSET_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """What a topic may choose about a log."""
+    """The settings of a log that a topic may choose."""
 
     segment_bytes: int = 64 * limits.MIB
     segment_age_ms: int = 86_400_000
     fsync: Fsync = Fsync.ALWAYS
     columns: bool = False
-    """Whether what the columns of frames say is kept beside each segment."""
+    """Whether each segment has a column index beside it."""
 
 
 class Log:
@@ -54,7 +57,7 @@ class Log:
         self._disk = disk
         self._recovery_point = found.recovery_point
         self._bytes_since_checkpoint = 0
-        self._rolled: Segment | None = None  # begun on the disk, but its first write failed
+        self._rolled: Segment | None = None  # created on disk, but its first write failed
         self._reader = LogReader(disk, found.segments, found.damage)
         self.rewrites = RewriteHistory(found.segments)
         self._file: File = disk.open(self.active.path)
@@ -63,15 +66,15 @@ class Log:
     def open(
         cls, directory: Path, disk: Disk, config: LogConfig | None = None, *, base_offset: int = 0
     ) -> Log:
-        """Recover the log in ``directory``, or begin one there at ``base_offset``.
+        """Recover the log in ``directory``, or create one there at ``base_offset``.
 
-        Raises ``StorageFailed`` when it cannot be read or its files contradict each other,
-        ``StorageFull`` when there is no room for what has to be written.
+        Raises ``StorageFailed`` when the log cannot be read or its files contradict each other, and
+        ``StorageFull`` when there is no space for required writes.
         """
         try:
             found = recover(disk, directory, base_offset=base_offset)
             try:
-                found.segments[-1].read_first_time(disk)  # so that begin() never needs the disk
+                found.segments[-1].read_first_time(disk)  # begin() must never read the disk
                 config = config or LogConfig()
                 if config.columns:
                     _keep_columns(disk, found.segments)
@@ -86,43 +89,43 @@ class Log:
 
     @property
     def segments(self) -> Sequence[Segment]:
-        """The segments in order, as they are now; the list is never changed in place."""
+        """The current segments in order. The sequence is replaced, never changed in place."""
         return self._reader.segments
 
     @property
     def active(self) -> Segment:
-        """The segment that grows."""
+        """The segment that is appended to."""
         return self.segments[-1]
 
     @property
     def start_offset(self) -> int:
-        """The first offset still held."""
+        """The first offset in the log."""
         return self.segments[0].base_offset
 
     @property
     def end_offset(self) -> int:
-        """The offset that the next message gets."""
+        """The offset of the next message."""
         return self.active.end_offset
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all segments."""
+        """Size of all segments."""
         return sum(segment.size_bytes for segment in self.segments)
 
     @property
     def damage(self) -> list[Damage]:
-        """Quarantined ranges found so far."""
+        """Known ranges of damaged offsets."""
         return self._reader.damage
 
     @property
     def reader(self) -> LogReader:
-        """The reading half."""
+        """The reader of this log."""
         return self._reader
 
     def begin(self, now_us: int, *, roll: bool = False) -> WriteBatch:
-        """Return an empty batch behind the last committed one.
+        """Return an empty batch after the last committed one.
 
-        It begins a new segment when the active one is full or old enough, or with ``roll``.
+        The batch starts a new segment when the active one is full or old enough, or with ``roll``.
         """
         if self.failed:
             raise StorageFailed(self.failed)
@@ -147,10 +150,10 @@ class Log:
         return first_us is not None and now_us - first_us >= self.config.segment_age_ms * 1000
 
     def write(self, batch: WriteBatch) -> None:
-        """Write a batch and make it as durable as the log's setting says.
+        """Write a batch, and make it as durable as the log's ``fsync`` setting requires.
 
-        Raises ``StorageFull`` with the log unchanged when there is no room, ``StorageFailed`` when
-        the disk failed.
+        Raises ``StorageFull`` with the log unchanged when there is no space, and ``StorageFailed``
+        when the disk failed.
         """
         if self.failed:
             raise StorageFailed(self.failed)
@@ -168,7 +171,7 @@ class Log:
             self._sync(DurableEnd(batch.segment.base_offset, batch.end_position, batch.end_offset))
         self._bytes_since_checkpoint += batch.size_bytes
         if self._bytes_since_checkpoint >= limits.CHECKPOINT_INTERVAL_BYTES:
-            if self.config.fsync is not Fsync.ALWAYS:  # a checkpoint speaks of durable bytes only
+            if self.config.fsync is not Fsync.ALWAYS:  # a checkpoint covers durable bytes only
                 self._sync(
                     DurableEnd(batch.segment.base_offset, batch.end_position, batch.end_offset)
                 )
@@ -182,9 +185,9 @@ class Log:
         self._file.append(batch.buffers)
 
     def _roll(self, batch: WriteBatch) -> None:
-        """Seal the active segment, all of it durable, and begin the batch's.
+        """Seal the active segment, fully durable, and create the batch's segment.
 
-        What a full disk may refuse comes first and changes nothing here.
+        The steps that a full disk can refuse come first, and leave the log unchanged.
         """
         sealed, segment = batch.rolls_from, batch.segment
         assert sealed is not None
@@ -220,7 +223,7 @@ class Log:
         return StorageFailed(self.failed)
 
     def _checkpoint(self, segment: Segment, position: int, offset: int) -> None:
-        """Let recovery begin at a durable place; without room for that it stays where it was."""
+        """Move the start of recovery to a durable position. Without disk space it stays."""
         if segment.columns is not None:
             segment.columns.flush()
         try:
@@ -260,10 +263,10 @@ class Log:
         return sealed
 
     def roll(self) -> Segment | None:
-        """Seal the active segment without a write, so that retention can reach an idle log.
+        """Seal the active segment without a write, so that retention reaches an idle log.
 
-        Blocks on the disk; return the sealed segment, None if the active one is empty. Raises
-        ``StorageFull`` with nothing changed, or ``StorageFailed``.
+        Blocks on the disk. Return the sealed segment, or None if the active one is empty. Raises
+        ``StorageFull`` with the log unchanged, or ``StorageFailed``.
         """
         if not self.active.size_bytes or self.failed:
             return None
@@ -272,16 +275,16 @@ class Log:
         return self.commit(batch)
 
     def sync(self) -> None:
-        """Make everything committed durable, whatever the setting; blocks on the disk."""
+        """Make all committed frames durable, whatever the setting; blocks on the disk."""
         if self.failed:
             raise StorageFailed(self.failed)
         active = self.active
         self._sync(DurableEnd(active.base_offset, active.size_bytes, active.end_offset))
 
     def detach_before(self, offset: int) -> list[Segment]:
-        """Take the sealed segments that end at or before ``offset`` out of the log (memory only).
+        """Remove the sealed segments that end at or before ``offset`` from the log, in memory only.
 
-        Hand them to :meth:`remove` to delete their files; until then opening finds them again.
+        Pass them to :meth:`remove` to delete their files. Until then, opening the log finds them.
         """
         count = 0
         while count < len(self.segments) - 1 and self.segments[count].end_offset <= offset:
@@ -291,13 +294,13 @@ class Log:
         return detached
 
     def replace_segment(self, segment: Segment, new: Segment) -> bool:
-        """Let a new generation be the segment (memory only); False if that has been detached.
+        """Replace a segment with its new generation, in memory only; False if it was detached.
 
-        Whoever reads the old one goes on with the new when its files are gone.
+        A reader of the old generation continues with the new one when the old files are deleted.
         """
         if segment not in self.segments[:-1]:
             return False
-        self.rewrites.note(segment)
+        self.rewrites.record(segment)
         self._reader.segments = [new if s is segment else s for s in self.segments]
         return True
 
@@ -309,13 +312,13 @@ class Log:
     def truncate(self, offset: int) -> int:
         """Cut the log at the frame that holds ``offset``; return the new end offset.
 
-        Raises ``CorruptData`` for an offset amidst bad bytes; those that begin there go too.
-        The durable mark goes back first: a crash midway leaves a longer log, never one that
-        looks damaged.
+        Raises ``CorruptData`` for an offset in the middle of damaged bytes. Damage that starts at
+        the offset is cut off. The durable end moves back first, so a crash midway leaves a longer
+        log, and never one that looks damaged.
         """
         if offset >= self.end_offset:
             return self.end_offset
-        self.sync()  # the new durable mark may lie behind bytes that were never synced
+        self.sync()  # the new durable end may come after bytes that were never synced
         segment, position, end_offset = self._reader.locate_cut(max(offset, self.start_offset))
         number = self.segments.index(segment)
         dropped = [*self.segments[number + 1 :], *([self._rolled] if self._rolled else [])]
@@ -347,7 +350,7 @@ class Log:
         return end_offset
 
     def close(self) -> None:
-        """Sync, take a checkpoint so that opening again scans nothing, and release the files."""
+        """Sync, take a checkpoint so that the next open scans nothing, and release the files."""
         try:
             if not self.failed:
                 self.sync()
@@ -373,12 +376,13 @@ def _no_room(directory: Path, error: OSError) -> StorageFull:
 
 
 def append_replicated(log: Log, frames: Sequence[FrameView], segment_base: int) -> Segment | None:
-    """Append checked frames that lie in the segment beginning at ``segment_base`` over there.
+    """Append validated frames that the leader has in the segment beginning at ``segment_base``.
 
-    Begins a segment here where they begin one; so ``log`` is not to do that by itself. Durable on
-    return as the log's setting says; blocks on the disk. Returns the segment that it sealed, if
-    any. Raises ``InvalidFrame``, with nothing changed, unless the frames follow the log and each
-    other, else as :meth:`Log.write` does.
+    The log then has the leader's frames, byte for byte, in the same segments. A segment begins here
+    where one begins on the leader, so ``log`` must not roll by itself. The frames are durable on
+    return as the log's setting requires; blocks on the disk. Returns the segment that it sealed, if
+    any. Raises ``InvalidFrame``, with the log unchanged, unless the frames follow the log and each
+    other; otherwise as :meth:`Log.write`.
     """
     begins_segment = segment_base == log.end_offset and log.active.base_offset != segment_base
     batch = log.begin(0, roll=begins_segment)

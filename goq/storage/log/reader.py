@@ -1,8 +1,7 @@
-"""Reading a log by offset or by time: a bisection over segments, one over an index, one seek."""
+"""Reads of a log by offset or by time: bisect the segments, bisect an index, seek once."""
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,14 +13,14 @@ from goq.storage.column_index.rows import ColumnRows, DedupIdRows
 from goq.storage.disk import Disk, NotCached
 from goq.storage.log.segment import Segment
 from goq.storage.log.sparse_index import SparseIndex
-from goq.storage.scanner import BadRegion, Damage, ScannedFrame, Scanner
+from goq.storage.scanner import BadRegion, Damage, DamageReport, ScannedFrame, Scanner
 
 _ENDS_MAX = 64
 
 
 @dataclass(slots=True)
 class ReadResult:
-    """Frames from one reading, the offset to read on from, and what had to be passed over."""
+    """The frames of one read, the offset to continue from, and the damage that was skipped."""
 
     frames: list[FrameView] = field(default_factory=list)
     next_offset: int = 0
@@ -29,25 +28,29 @@ class ReadResult:
 
 
 class LogReader:
-    """Reads the committed part of a log, from any thread.
+    """Reads the committed part of a log. Thread-safe.
 
-    ``segments`` is never changed in place: the writer puts another in its place, so that whoever
-    reads meanwhile goes on with what it took. A segment deleted under a reading is passed over; one
-    that another generation has replaced is read on there.
+    ``segments`` is never changed in place. The writer replaces the sequence, so a concurrent read
+    continues with the one it has. A segment deleted during a read is skipped. A segment replaced by
+    another generation is read on from there.
     """
 
     def __init__(self, disk: Disk, segments: Sequence[Segment], damage: list[Damage]) -> None:
         self._disk = disk
         self.segments = segments
-        self.damage = damage
-        self._noting = threading.Lock()
+        self._report = DamageReport(damage)
         self._ends: dict[int, tuple[Segment, int]] = {}
-        """Where readings ended that may be gone on with: a segment, and a position in it."""
+        """Where recent reads ended, by offset: the segment and the position in it."""
 
     @property
     def disk(self) -> Disk:
-        """What the segments are read with."""
+        """The disk that the segments are read from."""
         return self._disk
+
+    @property
+    def damage(self) -> list[Damage]:
+        """The known damage of the log."""
+        return self._report.items
 
     def read(
         self,
@@ -60,9 +63,9 @@ class LogReader:
     ) -> ReadResult:
         """Read whole frames that hold messages from ``offset`` up to ``end_offset``.
 
-        At least one frame is read if there is one, however large; more up to the two bounds.
-        Damage met on the way is noted and passed over. ``wait=False`` raises ``NotCached``
-        instead of waiting for the device.
+        At least one frame is read if there is one, whatever its size; more up to the two bounds.
+        Damage on the way is recorded and skipped. ``wait=False`` raises ``NotCached`` instead of
+        waiting for the device.
         """
         offset = max(offset, self.segments[0].base_offset)
         reading = ReadResult(next_offset=offset)
@@ -86,28 +89,29 @@ class LogReader:
                 messages += header.message_count
                 size_bytes += header.frame_bytes
                 if messages >= messages_max or reading.next_offset >= end_offset:
-                    self._note_end(reading.next_offset, segments[number], found.end_position)
+                    self._remember_end(reading.next_offset, segments[number], found.end_position)
                     return reading
             if reading.next_offset == before:
-                following = self._following(segments, before)
-                if following is None:
+                next_offset = self._next_offset(segments, before)
+                if next_offset is None:
                     break
-                reading.next_offset = following
+                reading.next_offset = next_offset
         return reading
 
-    def _note_end(self, offset: int, segment: Segment, position: int) -> None:
+    def _remember_end(self, offset: int, segment: Segment, position: int) -> None:
         if len(self._ends) >= _ENDS_MAX:
             self._ends.clear()
         self._ends[offset] = segment, position
 
     def clear_read_ends(self) -> None:
-        """Hear that offsets may come to lie at other places, because the log was cut."""
+        """Forget where reads ended; required after a cut, because offsets may move."""
         self._ends.clear()
 
-    def _following(self, segments: Sequence[Segment], offset: int) -> int | None:
-        """Return where to read on when ``segments`` have nothing at ``offset``; None: nowhere.
+    def _next_offset(self, segments: Sequence[Segment], offset: int) -> int | None:
+        """Return where to read on when ``segments`` have nothing at ``offset``, None if nowhere.
 
-        Either there are others since, or there is a gap, as between what was archived.
+        Either the segments were replaced meanwhile, or there is a gap, as between archived
+        segments.
         """
         now = self.segments
         if now is not segments:
@@ -117,35 +121,35 @@ class LogReader:
     def offset_for_time(self, time_us: int, end_offset: int) -> int:
         """Return the offset of the first message appended at or after ``time_us``.
 
-        That is ``end_offset`` where none is. With a clock that was set back, it is the first in
-        the order of the log: later ones may again be earlier than ``time_us``.
+        Returns ``end_offset`` if there is none. If the clock was set back, this is the first in log
+        order; later messages may again be earlier than ``time_us``.
         """
         while True:
             segments = self.segments
             try:
-                return min(self._find_time(segments, time_us, end_offset), end_offset)
+                return min(self._offset_for_time(segments, time_us, end_offset), end_offset)
             except FileNotFoundError:
                 if segments is self.segments:
                     raise CorruptData(f"a segment of {segments[0].path.parent} is gone") from None
 
-    def _find_time(self, segments: Sequence[Segment], time_us: int, end_offset: int) -> int:
+    def _offset_for_time(self, segments: Sequence[Segment], time_us: int, end_offset: int) -> int:
         low, high = 0, len(segments) - 1
-        while low < high:  # the first segment whose running maximum reaches the time
+        while low < high:  # bisect to the first segment whose running maximum reaches the time
             middle = (low + high) // 2
-            if self._time_of(segments, middle) >= time_us:
+            if self._max_time_us(segments, middle) >= time_us:
                 high = middle
             else:
                 low = middle + 1
         for segment in segments[low:]:
             entry = segment.load_index(self._disk).before_time(time_us)
-            scan = Scanner(self._disk, segment.path, segment.size_bytes)
-            for place in scan.frames(entry.position, entry.offset):
+            scanner = Scanner(self._disk, segment.path, segment.size_bytes)
+            for place in scanner.frames(entry.position, entry.offset):
                 if isinstance(place, ScannedFrame) and place.view.header.append_time_us >= time_us:
                     return place.view.header.base_offset
         return end_offset
 
-    def time_of(self, offset: int) -> int:
-        """Return when the message at ``offset`` was appended; raises ``CorruptData``."""
+    def append_time_us(self, offset: int) -> int:
+        """Return the append time of the message at ``offset``; raises ``CorruptData``."""
         while True:
             segments = self.segments
             for place in self._scan_from(offset):
@@ -158,24 +162,24 @@ class LogReader:
     def rows(
         self, start: int, end: int, due_from_ms: int | None = None, due_to_ms: int | None = None
     ) -> Iterator[ColumnRows]:
-        """Yield the rows of messages from ``start`` up to ``end`` that are committed, by offset.
+        """Yield the column rows of committed messages from ``start`` up to ``end``, by offset.
 
-        Some arrays at a time, from any thread; blocks on the disk. With a bound of the time of
-        delivery, both included, only messages that were delayed to within. What has been damaged
-        since may be among them; reading it says so. Raises ``OSError`` when the disk fails.
+        Yields batches of arrays; thread-safe; blocks on the disk. With a due bound, both ends
+        included, only delayed messages due within it. Rows of offsets damaged since may be among
+        them; reading those offsets reports it. Raises ``OSError`` when the disk fails.
         """
         while (segment := self._next_within(start, end)) is not None:
             assert segment.columns is not None, "the log keeps no columns"
             for rows in segment.columns.rows(start, end, due_from_ms, due_to_ms):
                 start = int(rows.offsets[-1]) + 1
                 yield rows
-            if segment in self.segments:  # else its files may have gone before all was read
+            if segment in self.segments:  # else its files may be deleted before the end
                 start = max(start, segment.end_offset)
 
     def dedup_rows(self, start: int, end: int) -> Iterator[DedupIdRows]:
-        """Yield the dedup ids of messages from ``start`` up to ``end``, the newest first.
+        """Yield the dedup ids of messages from ``start`` up to ``end``, newest batch first.
 
-        Within each of the results offsets rise; see :meth:`rows` for the rest.
+        Offsets rise within a batch. See :meth:`rows` for the rest.
         """
         while (segment := self._last_within(start, end)) is not None:
             assert segment.columns is not None, "the log keeps no columns"
@@ -201,9 +205,9 @@ class LogReader:
         return found if found is not None and found.end_offset > start else None
 
     def locate(self, offset: int) -> tuple[Segment, int, int]:
-        """Return the segment and position of the frame holding ``offset``, and its first offset.
+        """Return the segment and position of the frame that holds ``offset``, and its base offset.
 
-        Raises ``CorruptData`` where that frame cannot be read.
+        Raises ``CorruptData`` if that frame cannot be read.
         """
         segment = self.segments[segment_number(self.segments, offset)]
         for place in self._scan_from(offset):
@@ -213,7 +217,7 @@ class LogReader:
         return segment, segment.size_bytes, segment.end_offset
 
     def locate_cut(self, offset: int) -> tuple[Segment, int, int]:
-        """Return :meth:`locate`, also where damage begins just at ``offset``: it goes as well."""
+        """Return :meth:`locate`, or the start of damage that begins exactly at ``offset``."""
         segment = self.segments[segment_number(self.segments, offset)]
         place = next(iter(self._scan_from(offset)), None)
         if isinstance(place, Damage) and (place.path, place.start_offset) == (segment.path, offset):
@@ -221,55 +225,55 @@ class LogReader:
         return self.locate(offset)
 
     def max_time_us_before(self, segment: Segment) -> int:
-        """Return the running maximum of append times over everything before a segment."""
+        """Return the running maximum of append times before a segment."""
         segments = self.segments
         number = segments.index(segment)
-        return self._time_of(segments, number - 1) if number else 0
+        return self._max_time_us(segments, number - 1) if number else 0
 
     def max_time_us_at_end(self, segment: Segment) -> int:
-        """Return the running maximum of append times over everything up to a segment's end."""
+        """Return the running maximum of append times up to the end of a segment."""
         segments = self.segments
-        if segment is segments[-1] and segment.index is not None and not segment.times_are_own:
+        if segment is segments[-1] and segment.index is not None and not segment.has_partial_times:
             return segment.time_us
-        return self._time_of(segments, segments.index(segment))
+        return self._max_time_us(segments, segments.index(segment))
 
     def sealed_time_us(self, offset: int) -> int | None:
         """Return the latest append time up to the end of the segment that holds ``offset``.
 
-        None where that is the last segment, to which more may come.
+        None for the active segment, which can still grow.
         """
         segments = self.segments
         number = segment_number(segments, offset)
-        return self._time_of(segments, number) if number < len(segments) - 1 else None
+        return self._max_time_us(segments, number) if number < len(segments) - 1 else None
 
     def _scan_from(self, offset: int) -> Iterator[ScannedFrame | Damage]:
         segments = self.segments
         number = segment_number(segments, offset)
         return self.scan(segments, number, offset, limits.READ_CHUNK_BYTES)
 
-    def _time_of(self, segments: Sequence[Segment], number: int) -> int:
-        """Return the running maximum at a segment's end, making indexes anew where they lack."""
+    def _max_time_us(self, segments: Sequence[Segment], number: int) -> int:
+        """Return the running maximum at a segment's end; rebuilds missing indexes."""
         first = number
-        while first > 0 and not self._knows_time(segments[first]):
+        while first > 0 and not self._has_max_time(segments[first]):
             first -= 1
         time_us = 0
         for segment in segments[first : number + 1]:
             segment.load_index(self._disk)
-            segment.settle_times(self._disk, time_us)
+            segment.finish_times(self._disk, time_us)
             time_us = segment.time_us
         return time_us
 
-    def _knows_time(self, segment: Segment) -> bool:
-        return segment.has_index(self._disk) and not segment.times_are_own
+    def _has_max_time(self, segment: Segment) -> bool:
+        return segment.has_index(self._disk) and not segment.has_partial_times
 
-    def index_of(self, segments: Sequence[Segment], number: int) -> SparseIndex:
-        """Return a segment's index; one made anew is finished if that costs nothing more."""
+    def load_index(self, segments: Sequence[Segment], number: int) -> SparseIndex:
+        """Return a segment's index; completes a rebuilt one where that needs no other segment."""
         segment = segments[number]
         index = segment.load_index(self._disk)
-        if segment.times_are_own:
+        if segment.has_partial_times:
             before = segments[number - 1] if number else None
-            if before is None or self._knows_time(before):
-                segment.settle_times(self._disk, before.time_us if before else 0)
+            if before is None or self._has_max_time(before):
+                segment.finish_times(self._disk, before.time_us if before else 0)
         return index
 
     def scan(
@@ -280,59 +284,43 @@ class LogReader:
         chunk_bytes: int,
         wait: bool = True,
     ) -> Iterator[ScannedFrame | Damage]:
-        """Yield the frames from the one with ``offset`` to the segment's end, and what is bad."""
+        """Yield frames and damage from the frame with ``offset`` to the end of the segment."""
         segment = segments[number]
         end = self._ends.get(offset)
         if end is not None and end[0] is not segment:
             end = None
         if segment.index is None and end is None and not wait:
             raise NotCached
-        end_offset = segment.end_offset  # before the size, which a commit sets before it
+        end_offset = segment.end_offset  # read before the size: a commit sets the size first
         size_bytes, reached = segment.size_bytes, offset
         try:
             if end is not None:
                 position, at = end[1], offset
             else:
-                at, position, *_ = self.index_of(segments, number).before_offset(offset)
-            scan = Scanner(self._disk, segment.path, size_bytes, chunk_bytes=chunk_bytes, wait=wait)
-            for place in scan.frames(position, at, skip_to=offset):
+                at, position, *_ = self.load_index(segments, number).before_offset(offset)
+            scanner = Scanner(
+                self._disk, segment.path, size_bytes, chunk_bytes=chunk_bytes, wait=wait
+            )
+            for place in scanner.frames(position, at, skip_to=offset):
                 if isinstance(place, ScannedFrame):
                     yield place
                 else:
-                    damage = self._note(segment, place, end_offset)
+                    damage = self._report.record(segment.path, place, end_offset)
                     if damage.end_offset > offset:
                         yield damage
                     if place.end_offset is None:
                         return
-                reached = scan.offset
-            reached = scan.offset
+                reached = scanner.offset
+            reached = scanner.offset
         except FileNotFoundError:
             if segment not in self.segments:
                 return
         if reached < end_offset:
             gap = BadRegion(size_bytes, size_bytes, reached, None, "messages are missing here")
-            yield self._note(segment, gap, end_offset)
-
-    def _note(self, segment: Segment, region: BadRegion, segment_end_offset: int) -> Damage:
-        """Remember damage met in reading; the same offsets are remembered once."""
-        end_offset = segment_end_offset if region.end_offset is None else region.end_offset
-        with self._noting:
-            for known in self.damage:
-                if (known.start_offset, known.end_offset) == (region.start_offset, end_offset):
-                    return known
-            damage = Damage(
-                segment.path,
-                region.position,
-                region.end_position,
-                region.start_offset,
-                end_offset,
-                region.reason,
-            )
-            self.damage.append(damage)
-        return damage
+            yield self._report.record(segment.path, gap, end_offset)
 
     def is_sound(self, start_offset: int, end_offset: int) -> bool:
-        """Whether everything between two offsets can be read; reads it, and blocks on the disk."""
+        """Return whether every frame between two offsets is readable; reads them all from disk."""
         reached = start_offset
         while reached < end_offset:
             reading = self.read(reached, end_offset, messages_max=2**62, bytes_max=limits.MIB)
@@ -342,22 +330,17 @@ class LogReader:
         return True
 
     def clear_damage(self, start_offset: int, end_offset: int) -> None:
-        """Hear that what was damaged between two offsets is whole again."""
-        with self._noting:
-            self.damage[:] = [
-                damage
-                for damage in self.damage
-                if damage.end_offset <= start_offset or end_offset <= damage.start_offset
-            ]
+        """Forget known damage between two offsets, after a repair or a cut."""
+        self._report.clear(start_offset, end_offset)
 
 
 def segment_number(segments: Sequence[Segment], offset: int) -> int:
-    """Return which segment holds ``offset``: the last that begins at or before it."""
+    """Return the number of the segment that holds ``offset``: the last that begins by then."""
     return max(0, bisect_right(segments, offset, key=lambda s: s.base_offset) - 1)
 
 
 def estimate_chunk_bytes(segment: Segment, messages: int, bytes_max: int = limits.MIB) -> int:
-    """Guess what to read at once for so many messages, from the segment's own average."""
+    """Return how many bytes to read at once for so many messages, by the segment's average."""
     average = segment.size_bytes // max(1, segment.message_count) + 1
     guess = average * messages + limits.INDEX_INTERVAL_BYTES
     return min(max(guess, 2 * limits.INDEX_INTERVAL_BYTES), bytes_max)

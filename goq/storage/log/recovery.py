@@ -1,8 +1,8 @@
-"""Opening a log after anything.
+"""Recovery: opening a log after a crash, a power cut or damage.
 
-From the checkpoint on every frame is read and checked. Bad bytes at or after the durable position
-were never acknowledged: they are cut off. Bad bytes before it are damage: they stay, the log goes
-on after them, and their offsets are never given to another message.
+Every frame from the checkpoint on is read and checked. Bad bytes at or after the durable end were
+never acknowledged: they are cut off. Bad bytes before it are damage: they stay in place, the log
+continues after them, and their offsets are never given to another message.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from goq.storage.scanner import BadRegion, Damage, Scanner
 
 @dataclass(slots=True)
 class RecoveredLog:
-    """A log's state as the disk has it, and what had to be done to it."""
+    """The state of a log on disk, and what recovery changed."""
 
     segments: list[Segment]
     recovery_point: RecoveryPoint
@@ -33,7 +33,7 @@ class RecoveredLog:
 
 
 def recover(disk: Disk, directory: Path, *, base_offset: int = 0) -> RecoveredLog:
-    """Return the log in ``directory``, made anew at ``base_offset`` if there is none.
+    """Return the log in ``directory``, created at ``base_offset`` if there is none.
 
     Raises ``StorageFailed`` when the files contradict each other in a way that no crash explains.
     """
@@ -47,7 +47,7 @@ def recover(disk: Disk, directory: Path, *, base_offset: int = 0) -> RecoveredLo
         recovery_point = RecoveryPoint.create(disk, directory, first)
     durable = recovery_point.durable
     if not end_is_known and segments:
-        durable = _everything(segments[-1])
+        durable = _whole_log_end(segments[-1])
     try:
         return _Recovery(
             disk, directory, segments, recovery_point, durable, end_is_known=end_is_known
@@ -57,10 +57,11 @@ def recover(disk: Disk, directory: Path, *, base_offset: int = 0) -> RecoveredLo
         raise
 
 
-def _everything(last: Segment) -> DurableEnd:
-    """The durable place when its file is lost: all there is, for none of it may be cut off.
+def _whole_log_end(last: Segment) -> DurableEnd:
+    """Return the durable end when its file is lost: all of the log, as none may be cut off.
 
-    How many messages a damaged tail held is then unknown; the bound is frames of no size.
+    The number of messages in a damaged tail is then unknown. The bound assumes frames without a
+    body.
     """
     frames_max = last.size_bytes // HEADER_BYTES + 1
     offset = last.base_offset + frames_max * limits.FRAME_MESSAGES_MAX
@@ -94,7 +95,7 @@ class _Recovery:
         for number, segment in enumerate(todo):
             after = todo[number + 1] if number + 1 < len(todo) else None
             before = todo[number - 1] if number else None
-            sound = self._follows(segment, before) and self._scan(segment, position, after)
+            sound = self._continues_log(segment, before) and self._scan(segment, position, after)
             if not sound:
                 self._drop(todo[number + 1 :])
                 break
@@ -107,23 +108,23 @@ class _Recovery:
         return result
 
     def _from_checkpoint(self) -> tuple[list[Segment], int]:
-        """Return the segments to check, and from which position in the first of them."""
+        """Return the segments to check, and the position in the first of them."""
         segments, checkpoint = self._result.segments, self._result.recovery_point.checkpoint
         number = bisect_left(segments, checkpoint.segment, key=lambda s: s.base_offset)
-        if number == len(segments):  # it was the newest and is gone: what was before it?
+        if number == len(segments):  # the newest segment is missing: check the one before it
             self._changed = True
             number = max(0, number - 1)
             self._offset = segments[number].base_offset if segments else checkpoint.segment
-        elif self._is_rewritten(segments[number]):  # since an older slot of the recovery_point
+        elif self._is_rewritten(segments[number]):  # rewritten since this (older) slot
             self._offset = segments[number].base_offset
         elif segments[number].base_offset == checkpoint.segment:
             return segments[number:], checkpoint.position
-        else:  # an older slot of the recovery_point speaks of a segment deleted by retention
+        else:  # an older slot names a segment that retention has deleted since
             self._offset = segments[number].base_offset
         return segments[number:], 0
 
-    def _follows(self, segment: Segment, before: Segment | None) -> bool:
-        """Whether a segment continues the log; one that cannot and was never durable goes."""
+    def _continues_log(self, segment: Segment, before: Segment | None) -> bool:
+        """Return whether a segment continues the log; one that was never durable is dropped."""
         if before is not None and segment.base_offset != self._offset:
             if segment.base_offset < self._offset:
                 raise StorageFailed(
@@ -142,13 +143,13 @@ class _Recovery:
     def _scan(self, segment: Segment, position: int, after: Segment | None) -> bool:
         """Check a segment from ``position`` on; False where the log ends in it."""
         before_us = self._time_us if not position else self._time_before(segment)
-        if position > segment.size_bytes:  # shorter than the checkpoint: find out from where
+        if position > segment.size_bytes:  # shorter than the checkpoint: scan all of it
             position, self._offset, self._time_us = 0, segment.base_offset, before_us
         segment.index = index = segment.index_up_to(self._disk, position, time_before_us=before_us)
         self._result.scanned_bytes += segment.size_bytes - position
         self._tail_is_damaged = False
-        scan = Scanner(self._disk, segment.path, segment.size_bytes, chunk_bytes=limits.MIB)
-        for place in scan.frames(position, self._offset):
+        scanner = Scanner(self._disk, segment.path, segment.size_bytes, chunk_bytes=limits.MIB)
+        for place in scanner.frames(position, self._offset):
             if isinstance(place, BadRegion):
                 if not self._is_durable(segment, place.position):
                     self._cut(segment, place.position)
@@ -167,13 +168,13 @@ class _Recovery:
         return True
 
     def _time_before(self, segment: Segment) -> int:
-        """Return the running maximum before a segment, or a bound below it that serves as well."""
+        """Return the running maximum before a segment, or a lower bound that is good enough."""
         number = self._result.segments.index(segment)
         before = self._result.segments[number - 1] if number else None
         return before.time_us if before is not None and before.has_index(self._disk) else 0
 
     def _is_rewritten(self, segment: Segment) -> bool:
-        """Whether positions in a segment are those of a compaction: it was durable as a whole."""
+        """Return whether a segment is a rewritten generation: it is durable as a whole."""
         return bool(segment.generation) and segment is not self._result.segments[-1]
 
     def _is_durable(self, segment: Segment, position: int) -> bool:
@@ -210,7 +211,7 @@ class _Recovery:
         )
 
     def _find_missing_tail(self) -> None:
-        """Frames that were durable and are gone without a trace: the file is too short."""
+        """Record damage where durable frames are missing because the file is too short."""
         if self._end_is_known and self._offset < self._durable.offset:
             last = self._result.segments[-1] if self._result.segments else None
             path, size = (last.path, last.size_bytes) if last else (self._directory, 0)
@@ -246,14 +247,14 @@ class _Recovery:
         try:
             self._disk.replace(active.index_path, active.index.pack(end))
         except OSError as error:
-            if not is_full(error):  # reading and deleting must be possible on a full disk
+            if not is_full(error):  # a full disk must still allow reads and deletes
                 raise
         recovery_point.take_checkpoint(Checkpoint(*place, self._time_us))
 
     def _make_durable(self, active: Segment) -> None:
-        """Write what was found sound above the durable place once more, and sync it.
+        """Write the sound frames after the durable end once more, and sync them.
 
-        After a failed sync the system may hold bytes in memory that it takes for written and that
+        After a failed sync the operating system may hold bytes that it takes for written and that
         no later sync would write.
         """
         durable = self._result.recovery_point.durable

@@ -1,18 +1,18 @@
-"""How far a log is durable, remembered outside of the log.
+"""The recovery point of a log: what is durable, and where recovery starts. Kept in its own file.
 
-The file tells a torn tail from corruption: bad bytes at or after the durable position were never
-acknowledged and may go, bad bytes before it were and may not. It holds two slots of 512 bytes,
-written in turn, the newest sound one counts:
+The file distinguishes a torn tail from corruption. Bad bytes at or after the durable end were never
+acknowledged, and may be cut off. Bad bytes before it were acknowledged, and must stay. The file
+``watermark`` holds two slots of 512 bytes, written alternately. The newest sound slot counts:
 
     sequence u64 · checkpoint (segment, position, offset, time_us) 4 x i64 ·
     durable (segment, position, offset) 3 x i64 · CRC32C u32 of all before it
 
-``durable`` is written after each sync of the log, before anyone is told, and itself synced only
-with each checkpoint: a killed process leaves it exact, a power cut may set it back to the last
-checkpoint. What lies between is then judged by its CRC alone: sound frames stay, so nothing
-acknowledged is lost unless the disk also damaged it in the moments since.
+``durable`` is written after each sync of the log, before any acknowledgement. It is itself synced
+only with each checkpoint. So it is exact after a killed process, and a power cut may set it back to
+the last checkpoint. Frames between the two are then judged by their CRC alone. Sound frames stay,
+so no acknowledged frame is lost unless the disk also damaged it in the moments since.
 
-``checkpoint`` is where recovery begins to scan; the segment's index reaches at least that far.
+``checkpoint`` is where recovery starts to scan. The segment's index reaches at least that far.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SLOT_BYTES = 512
 
 
 class Checkpoint(NamedTuple):
-    """Everything before this place was sound when it was taken."""
+    """All frames before this position were sound when the checkpoint was taken."""
 
     segment: int
     position: int
@@ -41,7 +41,7 @@ class Checkpoint(NamedTuple):
 
 
 class DurableEnd(NamedTuple):
-    """Everything before this place survives power loss."""
+    """All frames before this position survive a power cut."""
 
     segment: int
     position: int
@@ -49,7 +49,7 @@ class DurableEnd(NamedTuple):
 
 
 class RecoveryPoint:
-    """The two places, kept in a file."""
+    """The checkpoint and the durable end of a log, kept in a file."""
 
     def __init__(
         self, file: File, sequence: int, checkpoint: Checkpoint, durable: DurableEnd
@@ -61,29 +61,29 @@ class RecoveryPoint:
 
     @classmethod
     def create(cls, disk: Disk, directory: Path, base_offset: int) -> RecoveryPoint:
-        """Begin at ``base_offset``; nothing is written before the log's real end is known."""
+        """Create a recovery point at ``base_offset``; writes nothing yet."""
         checkpoint = Checkpoint(base_offset, 0, base_offset, 0)
         durable = DurableEnd(base_offset, 0, base_offset)
         return cls(disk.open(directory / FILE_NAME), 0, checkpoint, durable)
 
     @classmethod
     def load(cls, disk: Disk, directory: Path) -> RecoveryPoint | None:
-        """Return the newest sound slot, or None when the file holds none."""
+        """Return the newest sound slot, or None when the file has none."""
         found = _read(disk, directory)
         return None if found is None else cls(disk.open(directory / FILE_NAME), *found)
 
     def advance(self, durable: DurableEnd) -> None:
-        """Record what has just been synced."""
+        """Record what was just synced."""
         self.durable = durable
         self._write()
 
     def take_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Record, durably, where the next recovery may begin."""
+        """Record, durably, where the next recovery may start."""
         self.checkpoint = checkpoint
         self.sync()
 
     def sync(self) -> None:
-        """Make the two places themselves durable."""
+        """Make the recovery point itself durable."""
         self._write()
         self._file.sync()
 
@@ -99,7 +99,7 @@ class RecoveryPoint:
 
 
 def read_durable_end(disk: Disk, directory: Path) -> DurableEnd | None:
-    """Return how far a log is durable, changing nothing; None where no file says so."""
+    """Return the durable end of a log without a change to it; None if no file has one."""
     found = _read(disk, directory)
     return None if found is None else found[2]
 

@@ -1,11 +1,11 @@
-"""One file of a log: frames end to end, named after the first offset in it.
+"""A segment: one file of a log, with consecutive frames, named after its first offset.
 
-``00000000000000045678.log`` begins with offset 45678. Beside it lie its ``.index``, in a log that
-keeps them its ``.columns``, and what else was derived from it: ``.keys`` of messages, ``.spans`` of
-events. Only the last segment of a log grows; the others are sealed and never change but by being
-deleted, or by another *generation* taking their place: compaction writes the segment anew, as
-``00000000000000045678.1.log``. The highest generation that there is of a segment is the segment;
-it has its name only when it is whole.
+``00000000000000045678.log`` begins with offset 45678. Beside it lie its ``.index`` and files
+derived from it: ``.columns`` in a log with a column index, ``.keys`` of messages, ``.spans`` of
+events. Only the last segment of a log grows. The others are sealed. A sealed segment never changes.
+It is deleted, or replaced by another *generation*: the log cleaner or a repair writes the segment
+again, as ``00000000000000045678.1.log``. The highest generation present is the segment. A
+generation gets its name only when it is complete and durable.
 """
 
 from __future__ import annotations
@@ -32,22 +32,23 @@ _NAME = re.compile(
     rf"([0-9]{{{_NAME_DIGITS}}})(?:\.([1-9][0-9]{{0,{_GENERATION_DIGITS - 1}}}))?(\..*)"
 )
 _SUFFIXES = (SUFFIX, INDEX_SUFFIX, COLUMNS_SUFFIX, KEYS_SUFFIX, SPANS_SUFFIX)
-_ASIDE_SUFFIX = ".new"
+_TEMP_SUFFIX = ".new"
 _OFFSET_MAX = 2**63 - 1
 
 
 class Segment:
-    """What is known of one segment.
+    """The state of one segment.
 
-    ``time_us`` is the running maximum of append times over the log up to this segment's end; over
-    the segment alone as long as ``times_are_own``, which only an index made anew can leave.
+    ``time_us`` is the running maximum of append times over the log, up to the end of this segment.
+    While ``has_partial_times`` is set, the maximum covers this segment alone; only a rebuilt index
+    causes that.
     """
 
     def __init__(self, directory: Path, base_offset: int, generation: int = 0) -> None:
         self.base_offset = base_offset
         self.generation = generation
-        of_generation = f".{generation}" if generation else ""
-        self.path = directory / f"{base_offset:0{_NAME_DIGITS}d}{of_generation}{SUFFIX}"
+        infix = f".{generation}" if generation else ""
+        self.path = directory / f"{base_offset:0{_NAME_DIGITS}d}{infix}{SUFFIX}"
         self.index_path = self.path.with_suffix(INDEX_SUFFIX)
         self.size_bytes = 0
         self.end_offset = base_offset
@@ -55,21 +56,21 @@ class Segment:
         self.columns: SegmentColumns | None = None
         self.first_time_us: int | None = None
         self.time_us = 0
-        self.times_are_own = False
+        self.has_partial_times = False
         self._loading = threading.Lock()
 
     @property
     def message_count(self) -> int:
-        """Offsets in the segment, damaged ones included."""
+        """Number of offsets in the segment, damaged ones included."""
         return self.end_offset - self.base_offset
 
     def attach_columns(self, disk: Disk) -> SegmentColumns:
-        """Begin to keep the columns of the segment's frames; nothing is read yet."""
+        """Attach a column index to the segment; reads nothing yet."""
         self.columns = SegmentColumns(disk, self.path, self.base_offset, self.size_bytes)
         return self.columns
 
     def has_index(self, disk: Disk) -> bool:
-        """Whether the index is in memory, loading it from its file if that is sound."""
+        """Return whether the index is in memory; loads it from its file if that is sound."""
         with self._loading:
             return self._has_index(disk)
 
@@ -78,32 +79,32 @@ class Segment:
             index = self._stored_index(disk)
             if index is None or index.last().position != self.size_bytes:
                 return False
-            self._use(index)
+            self._set_index(index)
         return True
 
     def load_index(self, disk: Disk) -> SparseIndex:
-        """Return the index, made anew in memory where its file is not sound; from any thread."""
+        """Return the index, rebuilt in memory if its file is not sound. Thread-safe."""
         with self._loading:
             if not self._has_index(disk):
-                self.times_are_own = True
-                self._use(self._rebuilt_index(disk, 0))
+                self.has_partial_times = True
+                self._set_index(self._rebuilt_index(disk, 0))
             assert self.index is not None
             return self.index
 
-    def settle_times(self, disk: Disk, time_before_us: int) -> None:
-        """Finish an index made anew, once the running maximum before the segment is known."""
+    def finish_times(self, disk: Disk, time_before_us: int) -> None:
+        """Complete a rebuilt index with the running maximum before the segment."""
         with self._loading:
-            if self.index is None or not self.times_are_own:
+            if self.index is None or not self.has_partial_times:
                 return
             self.index.raise_max_times(time_before_us)
-            self._use(self.index)
-            self.times_are_own = False
+            self._set_index(self.index)
+            self.has_partial_times = False
             try:
                 disk.replace(self.index_path, self.index.pack(self.index.last()))
             except OSError:
-                return  # kept in memory; whoever opens the log next makes it again
+                return  # the index stays in memory, and the next open rebuilds it
 
-    def _use(self, index: SparseIndex) -> None:
+    def _set_index(self, index: SparseIndex) -> None:
         self.time_us = index.last().time_us
         self.index = index
 
@@ -119,7 +120,7 @@ class Segment:
         return index if begins_here else None
 
     def index_up_to(self, disk: Disk, position: int, *, time_before_us: int) -> SparseIndex:
-        """Return an index of the frames before ``position``, the place of a checkpoint."""
+        """Return an index of the frames before ``position``, the position of a checkpoint."""
         stored = self._stored_index(disk)
         if stored is not None and stored.last().position == position:
             return stored
@@ -149,7 +150,7 @@ class Segment:
         return index
 
     def read_first_time(self, disk: Disk) -> int | None:
-        """Return when the first sound frame was appended, None where there is none."""
+        """Return the append time of the first sound frame, None if there is none."""
         if self.first_time_us is None and self.size_bytes:
             for place in Scanner(disk, self.path, self.size_bytes).frames(0, self.base_offset):
                 if isinstance(place, ScannedFrame):
@@ -158,12 +159,12 @@ class Segment:
         return self.first_time_us
 
     @property
-    def aside_path(self) -> Path:
-        """Where a new generation is written before it is whole."""
-        return self.path.with_name(self.path.name + _ASIDE_SUFFIX)
+    def temp_path(self) -> Path:
+        """Path where a new generation is written until it is complete."""
+        return self.path.with_name(self.path.name + _TEMP_SUFFIX)
 
     def remove(self, disk: Disk) -> None:
-        """Delete the segment's files, the log last: the others could only mislead without it."""
+        """Delete the segment's files, the log last: the other files are useless without it."""
         (self.columns or self.attach_columns(disk)).remove()
         for suffix in (SPANS_SUFFIX, KEYS_SUFFIX, INDEX_SUFFIX):
             disk.remove(self.path.with_suffix(suffix))
@@ -171,46 +172,46 @@ class Segment:
 
 
 def list_segments(disk: Disk, directory: Path) -> list[Segment]:
-    """Return the segments in a directory by base offset, with their sizes as the disk has them.
+    """Return the segments in a directory by base offset, the newest generation of each.
 
-    Of each the newest generation. Files of other names are none of the log's.
+    Sizes are those of the files. Files with other names do not belong to the log.
     """
     names = disk.names(directory)
-    segments = [Segment(directory, *each) for each in _newest(names).items()]
+    segments = [Segment(directory, *each) for each in _newest_generations(names).items()]
     try:
         for segment in segments:
             segment.size_bytes = disk.size(segment.path)
     except FileNotFoundError:
         if disk.names(directory) == names:
             raise
-        return list_segments(disk, directory)  # a node that runs has compacted or deleted one
+        return list_segments(disk, directory)  # a running node has rewritten or deleted one
     for segment, after in pairwise(segments):
         segment.end_offset = after.base_offset
     return segments
 
 
 def remove_leftovers(disk: Disk, directory: Path) -> None:
-    """Delete what a compaction that was cut short left of other generations of segments."""
+    """Delete files of other generations, left behind by an interrupted rewrite."""
     names = disk.names(directory)
-    newest = _newest(names)
-    for name, base_offset, generation, suffix in _parsed(names):
+    newest = _newest_generations(names)
+    for name, base_offset, generation, suffix in _parse_names(names):
         is_old = newest.get(base_offset, generation) != generation
-        is_aside = suffix == SUFFIX + _ASIDE_SUFFIX
-        if is_aside or (is_old and suffix.removesuffix(_ASIDE_SUFFIX) in _SUFFIXES):
+        is_temporary = suffix == SUFFIX + _TEMP_SUFFIX
+        if is_temporary or (is_old and suffix.removesuffix(_TEMP_SUFFIX) in _SUFFIXES):
             disk.remove(directory / name)
 
 
-def _newest(names: Iterable[str]) -> dict[int, int]:
-    """Return the newest generation of each segment, by base offset, rising."""
+def _newest_generations(names: Iterable[str]) -> dict[int, int]:
+    """Return the newest generation of each segment, by rising base offset."""
     found: dict[int, int] = {}
-    for _, base_offset, generation, suffix in _parsed(names):
+    for _, base_offset, generation, suffix in _parse_names(names):
         if suffix == SUFFIX:
             found[base_offset] = max(generation, found.get(base_offset, 0))
     return dict(sorted(found.items()))
 
 
-def _parsed(names: Iterable[str]) -> Iterator[tuple[str, int, int, str]]:
-    """Yield the names of a segment's files, with base offset, generation and suffix."""
+def _parse_names(names: Iterable[str]) -> Iterator[tuple[str, int, int, str]]:
+    """Yield the names of segment files, with base offset, generation and suffix."""
     for name in names:
         match = _NAME.fullmatch(name)
         if match and int(match[1]) <= _OFFSET_MAX:
@@ -218,23 +219,28 @@ def _parsed(names: Iterable[str]) -> Iterator[tuple[str, int, int, str]]:
 
 
 class RewriteHistory:
-    """``number`` counts the segments that were written anew since the log was opened."""
+    """Segments that were replaced by a new generation since the log was opened.
+
+    ``count`` is their number. A follower that copies one part of a log before a rewrite and the
+    rest after it may keep a message that a later one superseded, and miss the later one too. The
+    log cleaner removed each at a different time. The history shows where that can have happened.
+    """
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         ends = [segment.end_offset for segment in segments if segment.generation]
-        self.number = 0
-        self._reaches = [(0, max(ends, default=0))]  # numbers rise, and ends fall
+        self.count = 0
+        self._ends = [(0, max(ends, default=0))]  # counts rise, and end offsets fall
 
-    def note(self, segment: Segment) -> None:
-        """Hear that a segment is being written anew."""
-        self.number += 1
-        while self._reaches and self._reaches[-1][1] <= segment.end_offset:
-            self._reaches.pop()
-        self._reaches.append((self.number, segment.end_offset))
+    def record(self, segment: Segment) -> None:
+        """Record that a segment is being replaced."""
+        self.count += 1
+        while self._ends and self._ends[-1][1] <= segment.end_offset:
+            self._ends.pop()
+        self._ends.append((self.count, segment.end_offset))
 
     def end_offset_since(self, number: int) -> int:
-        """Return before which offset anything was written anew after the first ``number`` times.
+        """Return the offset before which frames were rewritten after the first ``number`` rewrites.
 
-        With -1 at any time, also before the log was opened.
+        With -1: at any time, also before the log was opened.
         """
-        return next((end for count, end in self._reaches if count > number), 0)
+        return next((end for count, end in self._ends if count > number), 0)

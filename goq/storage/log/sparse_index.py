@@ -1,19 +1,19 @@
-"""A segment's sparse index, by offset and by time.
+"""The sparse index of a segment, by offset and by time.
 
-One entry about every 8 KiB of log: *the frame at ``position`` begins with ``offset``, and every
-frame before it in the whole log was appended at or before ``time_us``*. The time is a running
-maximum, so that it never falls even where the clock did, and one bisection finds a time as well
-as an offset.
+It has about one entry per 8 KiB of log. An entry states: *the frame at ``position`` begins with
+``offset``, and every frame before it in the whole log was appended at or before ``time_us``*. The
+time is a running maximum. It never falls, even where the clock was set back, so one bisection finds
+a time as well as an offset.
 
-What lies between an entry and the one before it is a stretch. An entry also says between which
-times the frames of its stretch were appended, ``min_us`` to ``max_us``, whatever the clock did
-before and after: so a stretch without any frame of a range of times is known without reading it.
-Bad bytes in a stretch count as having the times of the frames before and after them.
+The frames between two entries are an interval. The entry at its end also bounds the append times of
+the interval, ``min_us`` to ``max_us``, whatever the clock did elsewhere. So an interval without a
+frame of a time range is skipped unread. Damaged bytes in an interval count as having the times of
+the frames before and after them.
 
 The file holds the entries by column, little-endian: their count (``u64``), all offsets, all
-positions, all times, all least times, all greatest (``i64`` each), then the CRC32C of all before
-it (``u64``). It carries no authority: an index that is missing, stale, damaged or of another form
-is made anew from the segment, and only costs the time for that.
+positions, all times, all least times, all greatest (``i64`` each), then the CRC32C of all before it
+(``u64``). It carries no authority. An index that is missing, stale, corrupt or of another version
+is rebuilt from the segment, which only costs time.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _WORD = struct.Struct("<Q")
 
 
 class IndexEntry(NamedTuple):
-    """Where a frame begins, a bound on the time of all before it, and those of its stretch.
+    """The start of a frame, a bound on all append times before it, and the bounds of its interval.
 
-    A stretch of which nothing is said may hold any time.
+    Without bounds an interval may hold any time.
     """
 
     offset: int
@@ -48,9 +48,9 @@ class IndexEntry(NamedTuple):
 
 
 class IndexRange(NamedTuple):
-    """Stretches that follow each other: the offsets in them, and about how many bytes they are.
+    """Consecutive intervals: their offsets, and an estimate of their bytes.
 
-    The last run of a segment has no end: it reaches to wherever the segment does.
+    The last range of a segment has no end: it reaches to the end of the segment.
     """
 
     start_offset: int
@@ -67,18 +67,18 @@ class SparseIndex:
         self._times = array("q")
         self._min = array("q")
         self._max = array("q")
-        self._begin_stretch()
+        self._begin_interval()
 
-    def _begin_stretch(self) -> None:
+    def _begin_interval(self) -> None:
         self._min_us, self._max_us = TIME_US_MAX, TIME_US_MIN
 
     def __len__(self) -> int:
         return len(self._offsets)
 
     def add(self, entry: IndexEntry, *, always: bool = False) -> None:
-        """Add an entry if the last one is far enough behind it, or ``always``.
+        """Add an entry if it is far enough from the last one, or ``always``.
 
-        Its stretch begins at the last entry that was kept.
+        Its interval begins at the last entry that was added.
         """
         distance = entry.position - self._positions[-1] if self._positions else None
         if distance is not None and distance <= 0:
@@ -89,41 +89,41 @@ class SparseIndex:
             return
         self._min.append(self._min_us)
         self._max.append(self._max_us)
-        self._begin_stretch()
+        self._begin_interval()
         self._times.append(entry.time_us)
         self._positions.append(entry.position)
-        self._offsets.append(entry.offset)  # last: a reader in another thread counts by offsets
+        self._offsets.append(entry.offset)  # last: readers on other threads count the offsets
 
     def add_bad_region(self) -> None:
-        """Let the stretch under way reach over bad bytes, up to the next frame at least."""
+        """Extend the current interval over damaged bytes, to the next frame or further."""
         if self._min_us > self._max_us:
             self._min_us, self._max_us = self._min[-1], self._max[-1]
 
     def raise_max_times(self, time_us: int) -> None:
-        """Let no entry's time be below ``time_us``, the maximum before the segment."""
+        """Raise every entry's time to at least ``time_us``, the maximum before the segment."""
         self._times = array("q", [max(time_us, t) for t in self._times])
 
     def first(self) -> IndexEntry:
-        """Return the entry of the segment's beginning."""
+        """Return the entry of the segment's first byte."""
         return self._entry(0)
 
     def last(self) -> IndexEntry:
-        """Return the entry furthest on."""
+        """Return the last entry."""
         return self._entry(len(self) - 1)
 
     def before_offset(self, offset: int) -> IndexEntry:
-        """Return the last entry at or before ``offset``; the frame with it lies there or after."""
+        """Return the last entry at or before ``offset``; its frame begins there or later."""
         return self._entry(max(0, bisect_right(self._offsets, offset) - 1))
 
     def before_time(self, time_us: int) -> IndexEntry:
-        """Return the last entry that has only earlier frames before it."""
+        """Return the last entry with only earlier frames before it."""
         return self._entry(max(0, bisect_left(self._times, time_us, 0, len(self)) - 1))
 
-    def runs(self, min_us: int, max_us: int, offset: int) -> list[IndexRange]:
-        """Return the runs of stretches, from that with ``offset`` on, that may hold a time.
+    def ranges(self, min_us: int, max_us: int, offset: int) -> list[IndexRange]:
+        """Return the ranges that may hold a frame of a time range, from ``offset``'s interval on.
 
-        That is one from ``min_us`` to ``max_us``, both included. What lies behind the last
-        entry is always among them. From any thread.
+        The times are from ``min_us`` to ``max_us``, both included. The frames after the last entry
+        are always part of the result. Thread-safe.
         """
         count = len(self._offsets)
         first = max(0, bisect_right(self._offsets, offset, 0, count) - 1)
@@ -133,9 +133,10 @@ class SparseIndex:
         wanted[:-2] = (most >= min_us) & (least <= max_us)
         wanted[-1] = 0
         edges = first + np.flatnonzero(np.diff(wanted, prepend=np.int8(0)))
-        return [self._run(int(edges[n]), int(edges[n + 1]), count) for n in range(0, len(edges), 2)]
+        pairs = edges.reshape(-1, 2).tolist()
+        return [self._range(start, end, count) for start, end in pairs]
 
-    def _run(self, start: int, end: int, count: int) -> IndexRange:
+    def _range(self, start: int, end: int, count: int) -> IndexRange:
         last = min(end, count - 1)
         return IndexRange(
             self._offsets[start],
@@ -143,8 +144,8 @@ class SparseIndex:
             self._positions[last] - self._positions[start] + limits.INDEX_INTERVAL_BYTES,
         )
 
-    def stretches(self) -> tuple[Int64s, Int64s, Int64s]:
-        """Return offsets, positions and least times of all entries there are, from any thread."""
+    def intervals(self) -> tuple[Int64s, Int64s, Int64s]:
+        """Return offsets, positions and least times of all entries. Thread-safe."""
         count = len(self)
         offsets, positions, least = (
             np.frombuffer(column[:count], np.int64)
@@ -153,9 +154,9 @@ class SparseIndex:
         return offsets, positions, least
 
     def pack(self, end: IndexEntry) -> bytes:
-        """Return the index as its file has it, with ``end`` as the place that it reaches to.
+        """Return the bytes of the index file, with ``end`` as the position that the index reaches.
 
-        The bounds of the last stretch are those of the frames that were added.
+        The bounds of the last interval are those of the frames that were added.
         """
         columns = [array("q", column) for column in self._columns()]
         if end.position > self._positions[-1]:
@@ -167,7 +168,7 @@ class SparseIndex:
 
     @classmethod
     def unpack(cls, data: bytes | memoryview) -> SparseIndex | None:
-        """Return the index in ``data``, or None if any byte of it is not as it was written."""
+        """Return the index in ``data``, or None if any byte is corrupt."""
         columns_end = len(data) - _WORD.size
         if columns_end <= _WORD.size or _WORD.unpack_from(data, columns_end)[0] != crc32c(
             data[:columns_end]

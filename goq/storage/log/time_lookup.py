@@ -1,12 +1,11 @@
-"""How far a log reached at a moment, and reading a log from its end towards its beginning.
+"""Lookups by time: the end offset of a log at a time, and reads from the end backward.
 
-The moment is told by the log's order: a log that holds frames of 10:00, 11:00 and, because the
-clock was set back in between, 10:30 reached past all three at 10:30, and past the first of them at
-10:15. So a clock that was once wrong hides nothing that came after.
+A time is resolved in log order. Take a log with frames of 10:00, 11:00 and, because the clock was
+set back in between, 10:30. At 10:30 it had all three; at 10:15 it had the first. So a wrong clock
+hides no frame that came after it.
 
-The index says of each stretch when the earliest of its frames was appended, whatever the clock did:
-so the log is looked through from its end, and only stretches are read that have a frame of the
-moment or before it.
+The index holds the earliest append time of each interval, whatever the clock did. A lookup walks
+the index from its end, and reads only intervals with a frame of that time or before it.
 """
 
 from __future__ import annotations
@@ -29,23 +28,23 @@ from goq.storage.scanner import ScannedFrame, Scanner
 
 T = TypeVar("T")
 
-_HEAD = Struct("<4sIqq")  # magic, length, offset and time: what a frame's header begins with
+_HEAD = Struct("<4sIqq")  # the first header fields: magic, length, offset, time
 _CHUNK_BYTES = 2 * limits.INDEX_INTERVAL_BYTES
 
 
 def end_offset_at(reader: LogReader, time_us: int) -> int:
-    """Return the offset behind the last frame, in the log's order, that was appended by then.
+    """Return the offset after the last frame, in log order, that was appended by ``time_us``.
 
-    That is the log's first offset where none was. Frames that are damaged have no time. Blocks on
-    the disk; raises ``OSError`` when it fails, ``CorruptData`` for a segment that is gone.
+    Returns the log's first offset if there is none. Damaged frames have no time. Blocks on the
+    disk. Raises ``OSError`` when the disk fails, and ``CorruptData`` for a missing segment.
     """
-    return retry_deleted([reader], lambda: _end_at(reader, time_us))
+    return retry_deleted([reader], lambda: _end_offset_at(reader, time_us))
 
 
 def retry_deleted(readers: Sequence[LogReader], work: Callable[[], T]) -> T:
-    """Return what comes of reading logs, read anew where segments are deleted meanwhile.
+    """Return the result of ``work``, run again if it met a segment that was deleted meanwhile.
 
-    Raises ``CorruptData`` for a segment that is gone and was not deleted by its log.
+    Raises ``CorruptData`` for a missing segment that its log did not delete.
     """
     while True:
         before = [reader.segments for reader in readers]
@@ -57,35 +56,35 @@ def retry_deleted(readers: Sequence[LogReader], work: Callable[[], T]) -> T:
 
 
 def read_backward(
-    reader: LogReader, end_offset: int, is_wanted: Callable[[memoryview], bool] | None = None
+    reader: LogReader, end_offset: int, accepts: Callable[[memoryview], bool] | None = None
 ) -> Iterator[ScannedFrame]:
-    """Yield the sound frames before ``end_offset``, the last first; blocks on the disk.
+    """Yield the sound frames before ``end_offset``, last first; blocks on the disk.
 
-    ``is_wanted`` is asked about the body of each, unchecked: what it refuses costs little.
+    ``accepts`` is called with the unchecked body of each frame. Rejected frames cost little.
     """
     for segment in reversed(reader.segments):
         if segment.base_offset >= end_offset:
             continue
-        stretches = _intervals(reader, segment)
-        for number in reversed(range(stretches.number)):
-            if stretches.offsets[number] >= end_offset:
+        intervals = _intervals(reader, segment)
+        for number in reversed(range(intervals.number)):
+            if intervals.offsets[number] >= end_offset:
                 continue
-            stretch = _Interval(stretches, number)
-            heads = stretch.heads(reader.disk) if is_wanted is not None else None
-            if heads is None or any(is_wanted(head.body) for head in heads if is_wanted):
-                for place in reversed(list(stretch.frames(reader.disk))):
+            interval = _Interval(intervals, number)
+            heads = interval.heads(reader.disk) if accepts is not None else None
+            if heads is None or any(accepts(head.body) for head in heads if accepts):
+                for place in reversed(list(interval.frames(reader.disk))):
                     view = place.view
                     if view.header.end_offset <= end_offset and (
-                        is_wanted is None or is_wanted(view.body)
+                        accepts is None or accepts(view.body)
                     ):
                         yield place
 
 
 class _Intervals(NamedTuple):
-    """The places that divide a segment, its end being the last.
+    """The boundaries of a segment's index intervals, with the segment's end as the last.
 
-    ``min_us`` is the earliest append time of each stretch between two of them; where that is not
-    known yet, behind the last entry of a segment that grows, the lowest there is.
+    ``min_us`` is the earliest append time of each interval. After the last entry of the active
+    segment it is not known yet, and is the lowest possible time.
     """
 
     segment: Segment
@@ -95,25 +94,25 @@ class _Intervals(NamedTuple):
 
     @property
     def number(self) -> int:
-        """How many stretches there are between the places."""
+        """Number of intervals."""
         return len(self.offsets) - 1
 
 
 class _Head(NamedTuple):
-    """What a frame says of itself, before any check."""
+    """The time and body of a frame, before any check."""
 
     time_us: int
     body: memoryview
 
 
 class _Interval(NamedTuple):
-    """One of the stretches of a segment."""
+    """One interval of a segment."""
 
     of: _Intervals
     number: int
 
     def heads(self, disk: Disk) -> list[_Head] | None:
-        """Return what the frames say of themselves, unchecked; None where they are damaged."""
+        """Return times and bodies of the frames, unchecked; None where they are damaged."""
         first, last = self.of.positions[self.number : self.number + 2].tolist()
         data = disk.read(self.of.segment.path, first, last - first)
         heads, at = [], 0
@@ -128,7 +127,7 @@ class _Interval(NamedTuple):
         return heads if at == last - first else None
 
     def last_by(self, disk: Disk, time_us: int) -> int | None:
-        """Return the offset behind the last sound frame appended by then, None if none was."""
+        """Return the offset after the last sound frame appended by ``time_us``, or None."""
         heads = self.heads(disk)
         if heads is not None and all(head.time_us > time_us for head in heads):
             return None
@@ -143,15 +142,15 @@ class _Interval(NamedTuple):
         """Yield the sound frames in order."""
         segment, offsets, positions, _ = self.of
         start, end = positions[self.number : self.number + 2].tolist()
-        scan = Scanner(disk, segment.path, end, chunk_bytes=_CHUNK_BYTES)
-        for place in scan.frames(start, int(offsets[self.number])):
+        scanner = Scanner(disk, segment.path, end, chunk_bytes=_CHUNK_BYTES)
+        for place in scanner.frames(start, int(offsets[self.number])):
             if isinstance(place, ScannedFrame):
                 yield place
 
 
 def _intervals(reader: LogReader, segment: Segment) -> _Intervals:
-    end_offset, size_bytes = segment.end_offset, segment.size_bytes  # in the order of a reader
-    offsets, positions, min_us = segment.load_index(reader.disk).stretches()
+    end_offset, size_bytes = segment.end_offset, segment.size_bytes  # a commit sets size first
+    offsets, positions, min_us = segment.load_index(reader.disk).intervals()
     count = int(np.searchsorted(positions, size_bytes))
     return _Intervals(
         segment,
@@ -161,21 +160,21 @@ def _intervals(reader: LogReader, segment: Segment) -> _Intervals:
     )
 
 
-def _end_at(reader: LogReader, time_us: int) -> int:
+def _end_offset_at(reader: LogReader, time_us: int) -> int:
     segments = reader.segments
-    end_offset = segments[-1].end_offset  # before the time, which a commit sets after it
-    if time_us >= _time_at_end(reader, segments[-1]):
+    end_offset = segments[-1].end_offset  # read before the time: a commit sets the time last
+    if time_us >= _max_time_us_at_end(reader, segments[-1]):
         return end_offset
     for segment in reversed(segments):
-        stretches = _intervals(reader, segment)
-        for number in reversed(np.flatnonzero(stretches.min_us <= time_us).tolist()):
-            end = _Interval(stretches, number).last_by(reader.disk, time_us)
+        intervals = _intervals(reader, segment)
+        for number in reversed(np.flatnonzero(intervals.min_us <= time_us).tolist()):
+            end = _Interval(intervals, number).last_by(reader.disk, time_us)
             if end is not None:
                 return end
     return segments[0].base_offset
 
 
-def _time_at_end(reader: LogReader, segment: Segment) -> int:
+def _max_time_us_at_end(reader: LogReader, segment: Segment) -> int:
     try:
         return reader.max_time_us_at_end(segment)
     except ValueError:

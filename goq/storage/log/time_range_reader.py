@@ -1,9 +1,9 @@
-"""Reading the messages of a range of times, exact whatever the clock did.
+"""Reads of the messages in a time range, exact whatever the clock did.
 
-Append times are those of the leader's clock, which may be set back; so a range of times is not one
-range of offsets. What is read here is what a filter over all messages would leave: stretches of the
-log without any frame of the range are known by the index and not read, and of the others each frame
-is looked at. All messages of a frame have its time.
+Append times come from the leader's clock, which may be set back. So a time range is not one range
+of offsets. The result equals a filter over all messages. The index excludes intervals without a
+frame of the range, unread; each frame of the others is checked. All messages of a frame have its
+time.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from goq.storage.log.sparse_index import TIME_US_MAX, TIME_US_MIN, IndexRange
 from goq.storage.scanner import Damage
 
 _INDEX_SHARE = 128  # an index is about so many times smaller than its segment
-_SEGMENT_FRAMES = 4  # asking an index that is in memory costs about as much as so many frames
+_SEGMENT_FRAMES = 4  # a query of an index in memory costs about as much as so many frames
 
 
 class TimeRange(NamedTuple):
-    """Times in microseconds since 1970: from the first, up to the second but not it."""
+    """A range in microseconds since 1970: from the first time, up to but without the second."""
 
     from_us: int = TIME_US_MIN
     to_us: int = TIME_US_MAX + 1
@@ -34,7 +34,7 @@ class TimeRange(NamedTuple):
 
 
 class ReadBounds(NamedTuple):
-    """Where a reading ends: enough found, or so much looked through that it is time to pause."""
+    """When a read stops: enough found, or enough scanned for one call."""
 
     messages_max: int = limits.READ_MESSAGES_MAX
     bytes_max: int = limits.READ_BYTES_MAX
@@ -51,12 +51,12 @@ def read_time_range(
     end_offset: int,
     bounds: ReadBounds = FOREGROUND,
 ) -> ReadResult:
-    """Read the frames in a range of times that hold messages from ``offset`` up to ``end_offset``.
+    """Read the frames in a time range that hold messages from ``offset`` up to ``end_offset``.
 
-    From any thread; blocks on the disk. The reading goes on from ``next_offset``, all before which
-    was looked at; where that is not below ``end_offset``, there is no more. Between there may be no
-    frame at all, when ``scanned_bytes_max`` ended it. Damage that was met is given with the
-    frames: its messages may have been of the range.
+    Thread-safe; blocks on the disk. Continue from ``next_offset``; all offsets before it were
+    checked. There is no more once it reaches ``end_offset``. A read that ``scanned_bytes_max``
+    ended may have no frame at all. Damage is returned with the frames, because its messages may be
+    in the range.
     """
     search = _TimeRangeRead(reader, times, offset, end_offset, bounds)
     search.run()
@@ -64,7 +64,7 @@ def read_time_range(
 
 
 class _TimeRangeRead:
-    """One reading under way."""
+    """One read in progress."""
 
     def __init__(
         self, reader: LogReader, times: TimeRange, offset: int, end_offset: int, bounds: ReadBounds
@@ -97,45 +97,46 @@ class _TimeRangeRead:
     def _read_segment(self, segments: Sequence[Segment], number: int) -> bool:
         """Read a segment to its end or until there is enough.
 
-        Return False if its files went meanwhile: it was deleted, or another has its place.
+        Return False if its files were removed meanwhile: deleted, or replaced by another
+        generation.
         """
         reading = self.reading
         stop = min(segments[number].end_offset, self._end_offset)
-        runs = self._runs(segments, number)
-        if runs is None:
+        ranges = self._ranges(segments, number)
+        if ranges is None:
             return False
-        for run in runs:
-            if run.start_offset >= stop:
+        for each in ranges:
+            if each.start_offset >= stop:
                 break
-            reading.next_offset = max(reading.next_offset, run.start_offset)
-            run_end = stop if run.end_offset is None else min(run.end_offset, stop)
-            self._read_run(segments, number, run.size_bytes, run_end)
+            reading.next_offset = max(reading.next_offset, each.start_offset)
+            range_end = stop if each.end_offset is None else min(each.end_offset, stop)
+            self._read_range(segments, number, each.size_bytes, range_end)
             if self._is_full:
                 return True
-            if reading.next_offset < run_end:
+            if reading.next_offset < range_end:
                 return False
         reading.next_offset = max(reading.next_offset, stop)
         return True
 
-    def _runs(self, segments: Sequence[Segment], number: int) -> list[IndexRange] | None:
+    def _ranges(self, segments: Sequence[Segment], number: int) -> list[IndexRange] | None:
         segment, times = segments[number], self._times
         self._scan_left -= _SEGMENT_FRAMES * limits.FRAME_SCAN_COST_BYTES
-        if segment.index is None:  # it has to be read, or even made anew
+        if segment.index is None:  # the index must be read, or even rebuilt
             self._scan_left -= segment.size_bytes // _INDEX_SHARE
         try:
-            index = self._reader.index_of(segments, number)
+            index = self._reader.load_index(segments, number)
         except FileNotFoundError:
             if segment not in self._reader.segments:
                 return None
             raise CorruptData(f"{segment.path} is gone") from None
         min_us = max(times.from_us, TIME_US_MIN)
         max_us = min(times.to_us - 1, TIME_US_MAX)
-        return index.runs(min_us, max_us, self.reading.next_offset)
+        return index.ranges(min_us, max_us, self.reading.next_offset)
 
-    def _read_run(
-        self, segments: Sequence[Segment], number: int, size_bytes: int, run_end: int
+    def _read_range(
+        self, segments: Sequence[Segment], number: int, size_bytes: int, range_end: int
     ) -> None:
-        """Read up to offset ``run_end``, less if there is enough or the files went."""
+        """Read up to offset ``range_end``, or less if there is enough or the files were removed."""
         reading = self.reading
         chunk_bytes = min(
             max(size_bytes, limits.INDEX_INTERVAL_BYTES),
@@ -143,19 +144,19 @@ class _TimeRangeRead:
         )
         for found in self._reader.scan(segments, number, reading.next_offset, chunk_bytes):
             if isinstance(found, Damage):
-                self._pass_over(found)
+                self._skip(found)
             else:
                 self._take(found.view)
-            if self._is_full or reading.next_offset >= run_end:
+            if self._is_full or reading.next_offset >= range_end:
                 return
 
-    def _pass_over(self, damage: Damage) -> None:
+    def _skip(self, damage: Damage) -> None:
         self.reading.damage.append(damage)
         self.reading.next_offset = max(self.reading.next_offset, damage.end_offset)
         self._scan_left -= damage.end_position - damage.position
 
     def _take(self, view: FrameView) -> None:
-        """Take a frame if it is of the range and there is room for it."""
+        """Add a frame if its time is in the range and there is room for it."""
         header, reading = view.header, self.reading
         self._scan_left -= header.frame_bytes + limits.FRAME_SCAN_COST_BYTES
         if header.append_time_us in self._times:

@@ -1,7 +1,7 @@
-"""One group commit: the frames that are written and synced together.
+"""The frames of one group commit, written and synced together.
 
-A batch is filled and committed by the log's owner and written by any one thread in between. It
-lies in one segment: a log rolls only between batches.
+The log's owner fills and commits a batch; any one thread writes it in between. A batch lies in
+one segment, because a log rolls only between batches.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from goq.storage.log.sparse_index import IndexEntry
 
 
 class WriteBatch:
-    """Frames on their way into ``segment``, stamped with their offsets."""
+    """Frames to be appended to ``segment``, stamped with their offsets."""
 
     def __init__(
         self, segment: Segment, *, segment_bytes: int, rolls_from: Segment | None = None
@@ -33,8 +33,8 @@ class WriteBatch:
         self.buffers: list[bytes | memoryview] = []
         self.entries: list[IndexEntry] = []
         self.rows: FrameRows = None, None
-        """What the columns of its frames say, once :meth:`read_columns` was called."""
-        self._with_columns: list[tuple[FrameHeader, int]] = []  # and where in the buffers
+        """Column rows of its frames, set by :meth:`read_columns`."""
+        self._with_columns: list[tuple[FrameHeader, int]] = []  # with the index in the buffers
         room = segment_bytes - segment.size_bytes
         self._bytes_max = min(max(room, 0), limits.COMMIT_BATCH_BYTES_MAX)
 
@@ -43,14 +43,14 @@ class WriteBatch:
         """Bytes that the batch adds to the log."""
         return self.end_position - self.start_position
 
-    def takes(self, frame_bytes: int) -> bool:
-        """Whether another frame fits; the first always does."""
+    def has_room_for(self, frame_bytes: int) -> bool:
+        """Return whether another frame fits; the first always does."""
         return not self.buffers or self.size_bytes + frame_bytes <= self._bytes_max
 
     def add(
         self, header: FrameHeader, body: memoryview, *, append_time_us: int, leader_epoch: int
     ) -> int:
-        """Stamp a frame with the next offset and return that."""
+        """Stamp a frame with the next offset, and return that offset."""
         offset = self.end_offset
         stamped = stamp(
             header, base_offset=offset, append_time_us=append_time_us, leader_epoch=leader_epoch
@@ -72,7 +72,7 @@ class WriteBatch:
         return offset
 
     def read_columns(self) -> None:
-        """Read the columns of the frames that have any: work for the thread that writes."""
+        """Read the columns of the frames that have any; runs on the writing thread."""
         self.rows = read_frames(
             [
                 FrameView(stamped, memoryview(b"".join(self.buffers[place : place + 2])))
@@ -82,6 +82,6 @@ class WriteBatch:
 
     @property
     def last_frame(self) -> LastFrame:
-        """By what the batch's last frame is known again."""
+        """Position and CRCs of the batch's last frame."""
         header, body = self.buffers[-2:]
         return last_frame(self.end_position - len(header) - len(body), header)

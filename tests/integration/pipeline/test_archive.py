@@ -58,7 +58,7 @@ def forget_archive(node: RunningNode, topic: str) -> None:
     """Let the node read the archive's files anew, as after a restart."""
     broker = node.node.broker
     assert broker is not None
-    broker.archive.disk.forget(node.data_dir / "archive" / topic)
+    broker.archive.disk.invalidate(node.data_dir / "archive" / topic)
 
 
 def test_archived_messages_are_there_only_if_asked_for(

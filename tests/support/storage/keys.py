@@ -12,9 +12,10 @@ from goq.frame.encoder import Columns, encode_frame
 from goq.frame.hashes import dedup_hash, key_hash
 from goq.frame.header import Attribute, parse_header
 from goq.frame.view import FrameView
+from goq.storage.key_index.extract import DEFAULT_LIMITS, ScanLimits
 from goq.storage.key_index.file import KeyTable
 from goq.storage.key_index.index import KeyIndex
-from goq.storage.key_index.lookup import Lookup
+from goq.storage.key_index.lookup import KeyLookup
 from goq.storage.key_index.sealed_keys import KeyCache
 from goq.storage.log.log import Log
 from tests.support.storage.disk import SimulatedDisk
@@ -89,12 +90,18 @@ def look_up(
     end: int = 2**62,
     pause: Callable[[], None] = no_pause,
 ) -> list[int]:
-    lookup = Lookup(table, hashed, start, end, TIME_MIN, TIME_MAX)
+    lookup = KeyLookup(table, hashed, start, end, TIME_MIN, TIME_MAX)
     return list(index.offsets(lookup, pause))
 
 
-def index_of(log: Log, disk: SimulatedDisk, memory: KeyCache | None = None) -> KeyIndex:
-    return KeyIndex(disk, log.reader, memory or KeyCache())
+def index_of(
+    log: Log,
+    disk: SimulatedDisk,
+    cache: KeyCache | None = None,
+    *,
+    limit: ScanLimits = DEFAULT_LIMITS,
+) -> KeyIndex:
+    return KeyIndex(disk, log.reader, cache or KeyCache(), limit=limit)
 
 
 def check(

@@ -99,7 +99,7 @@ def test_zstd_itself_gives_the_segment_back(tmp_path: Path) -> None:
 def test_a_segment_larger_than_a_stretch_is_read_across_them(
     size_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "ARCHIVE_STRETCH_BYTES", 1000)
+    monkeypatch.setattr(limits, "ARCHIVE_CHUNK_BYTES", 1000)
     monkeypatch.setattr(limits, "ARCHIVE_CACHE_BYTES", 2000)
     disk, data = SimulatedDisk(), Random(2).randbytes(size_bytes)
     disk.make_dir(ROOT)
@@ -155,7 +155,7 @@ def test_a_read_that_may_not_wait_is_told_so() -> None:
         reading.read(log, 0, 10, wait=False)
     reading.read(log, 0, 10)
     assert len(reading.read(log, 0, 10, wait=False)) == 10
-    reading.forget(ROOT)
+    reading.invalidate(ROOT)
     with pytest.raises(NotCached):
         reading.read(log, 0, 10, wait=False)
 

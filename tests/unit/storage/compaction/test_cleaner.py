@@ -487,7 +487,7 @@ def test_compaction_between_any_two_reads_takes_nothing_from_a_reader(what: str)
             offsets = must_stay
         elif what == "times":
             assert reader.offset_for_time(START_US, 60) == 0
-            assert reader.time_of(57) == START_US
+            assert reader.append_time_us(57) == START_US
             offsets = must_stay
         else:
             report = verify_log(disk, DIRECTORY)

@@ -21,9 +21,10 @@ from goq.frame.encoder import Columns, encode_frame
 from goq.frame.hashes import key_hash
 from goq.frame.header import HEADER_BYTES, parse_header, stamp
 from goq.storage.key_index import file as keyfile
+from goq.storage.key_index.extract import DEFAULT_LIMITS, ScanLimits
 from goq.storage.key_index.file import KeyTable
 from goq.storage.key_index.index import KeyIndex
-from goq.storage.key_index.lookup import Lookup
+from goq.storage.key_index.lookup import KeyLookup
 from goq.storage.key_index.sealed_keys import KeyCache
 from goq.storage.log.log import Log, LogConfig
 from goq.storage.log.reader import LogReader
@@ -66,14 +67,16 @@ def filled(seed: int, disk: SimulatedDisk, *, segment_bytes: int = 2000, batches
     return log
 
 
-def sealed_with_file(disk: SimulatedDisk) -> tuple[Log, Path, bytes]:
+def sealed_with_file(
+    disk: SimulatedDisk, *, limit: ScanLimits = DEFAULT_LIMITS
+) -> tuple[Log, Path, bytes]:
     """Return a log of two segments, the first one's file and what it holds."""
     log = Log.open(DIRECTORY, disk)
     random = Random(5)
     append(log, [keyed_frame(random, count=6) for _ in range(6)])
     log.roll()
     append(log, [keyed_frame(random, count=3)])
-    check(index_of(log, disk), log)
+    check(index_of(log, disk, limit=limit), log)
     [path] = key_files(disk)
     return log, path, disk.read_all(path)
 
@@ -142,7 +145,7 @@ class Case:
 
     def make(self) -> None:
         for segment in self.log.segments[:-1]:
-            self.index.make(segment, no_pause)
+            self.index.build(segment, no_pause)
 
     def a_file(self) -> Path | None:
         files = key_files(self.disk)
@@ -298,7 +301,7 @@ def test_offsets_of_a_segment_may_lie_as_far_from_each_other_as_they_like(distan
     segment = Segment(DIRECTORY, 0)
     disk.put(segment.path, b"".join(frames))
     segment.size_bytes, segment.end_offset = 3 * len(frame), distance + 2
-    index = KeyIndex(disk, LogReader(disk, [segment], []), KeyCache(), grows=False)
+    index = KeyIndex(disk, LogReader(disk, [segment], []), KeyCache(), has_active=False)
     for end, found in ((2**63 - 1, 3), (distance + 1, 2), (distance, 1), (0, 0)):
         offsets = [0, distance, distance + 1][:found]
         assert look_up(index, KeyTable.KEYS, key_hash(b"a"), end=end) == offsets[::-1]
@@ -319,7 +322,7 @@ def test_a_key_of_very_many_messages_is_found_from_any_place_on(
         within = [offset for offset in hot if offset < end]
         assert look_up(index, KeyTable.KEYS, key_hash(b"hot"), end=end) == within[::-1]
     hashed, read = key_hash(b"hot"), disk.bytes_read
-    lookup = Lookup(KeyTable.KEYS, hashed, 0, 10, TIME_MIN, TIME_MAX)
+    lookup = KeyLookup(KeyTable.KEYS, hashed, 0, 10, TIME_MIN, TIME_MAX)
     assert next(index.offsets(lookup, no_pause)) == 9
     assert disk.bytes_read - read < 15 * keyfile.PAGE_BYTES  # a bisection, not all pages
 
@@ -343,10 +346,10 @@ def test_a_part_holds_so_many_entries_and_no_more(
     part_entries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "KEYS_PART_ENTRIES", part_entries)
-    monkeypatch.setattr("goq.storage.key_index.extract._PIECE_BYTES", 1)
     disk = SimulatedDisk()
-    log, _, _ = sealed_with_file(disk)
-    index = index_of(log, disk)
+    limit = ScanLimits(extract_bytes=1)
+    log, _, _ = sealed_with_file(disk, limit=limit)
+    index = index_of(log, disk, limit=limit)
     parts = index._of(log.segments[0]).parts(no_pause)
     most = max(sum(part.counts) for part in parts)
     assert most <= max(part_entries, 12)  # a frame of 6 messages is never divided
@@ -358,11 +361,9 @@ def test_what_memory_has_no_room_for_is_read_each_time(
     room: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "KEYS_GROWING_ENTRIES_MAX", room)
-    monkeypatch.setattr("goq.storage.key_index.lookup._FOUND_MAX", 2)
-    monkeypatch.setattr("goq.storage.key_index.extract._PIECE_BYTES", 1)
     disk = SimulatedDisk()
     log = Log.open(DIRECTORY, disk)
-    index = index_of(log, disk)
+    index = index_of(log, disk, limit=ScanLimits(extract_bytes=1, offsets_max=2))
     random = Random(room)
     for _ in range(10):
         append(log, [keyed_frame(random) for _ in range(3)])
@@ -407,7 +408,7 @@ def test_a_disk_that_fails_for_the_file_costs_time_only(operation: str) -> None:
     disk.fault = fault
     index = index_of(log, disk)
     check(index, log)
-    index.make(log.segments[0], no_pause)
+    index.build(log.segments[0], no_pause)
     disk.fault = lambda _operation, _path: None
     check(index, log)
     assert disk.read_all(path)[:4] == keyfile.MAGIC
@@ -449,12 +450,12 @@ def test_a_segment_that_is_deleted_under_a_lookup_is_passed_over() -> None:
         append(log, [encode_frame(Columns([b"v"], keys=[b"a"]))])
         log.roll()
     index = index_of(log, disk)
-    lookup = Lookup(KeyTable.KEYS, key_hash(b"a"), 0, 10, TIME_MIN, TIME_MAX)
+    lookup = KeyLookup(KeyTable.KEYS, key_hash(b"a"), 0, 10, TIME_MIN, TIME_MAX)
     found = index.offsets(lookup, no_pause)
     assert next(found) == 3
     log.remove(log.detach_before(2))
     assert list(found) == [2]
-    index.make(log.segments[0], no_pause)
+    index.build(log.segments[0], no_pause)
     assert sorted(key_files(disk)) == [s.path.with_suffix(KEYS_SUFFIX) for s in log.segments[:-1]]
 
 
@@ -470,7 +471,7 @@ def test_no_file_is_left_of_a_segment_that_is_deleted_while_it_is_made() -> None
         if not detached:
             detached.extend(log.detach_before(segment.end_offset))
 
-    index.make(segment, detach)
+    index.build(segment, detach)
     assert detached
     assert key_files(disk) == []
 
@@ -485,8 +486,8 @@ def test_making_ends_when_it_is_to_pause_and_is_told_to_end() -> None:
         raise ShuttingDown("the node is stopping")
 
     with pytest.raises(ShuttingDown):
-        index.make(log.segments[0], stop)
-    index.make(log.segments[0], no_pause)
+        index.build(log.segments[0], stop)
+    index.build(log.segments[0], no_pause)
     assert disk.read_all(path) == data
 
 
@@ -500,7 +501,7 @@ def test_times_outside_of_those_wanted_are_left_out_by_the_part() -> None:
     hashed = key_hash(b"a")
 
     def between(from_us: int, to_us: int) -> Iterator[int]:
-        lookup = Lookup(KeyTable.KEYS, hashed, 0, 4, START_US + from_us, START_US + to_us)
+        lookup = KeyLookup(KeyTable.KEYS, hashed, 0, 4, START_US + from_us, START_US + to_us)
         return index.offsets(lookup, no_pause)
 
     assert list(between(1, 3)) == [2, 1]

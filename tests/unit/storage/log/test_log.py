@@ -84,7 +84,7 @@ class Case:
         for _ in range(count):
             messages, value_bytes = self.random.randint(1, 3), self.random.choice([0, 5, 90, 700])
             header, body = _frame(messages, value_bytes, self.random.randint(0, 255))
-            if not batch.takes(HEADER_BYTES + len(body)):
+            if not batch.has_room_for(HEADER_BYTES + len(body)):
                 break
             offset = batch.add(header, body, append_time_us=now_us, leader_epoch=1)
             self.unsure.append(Stored(offset, messages, now_us, bytes(body)))

@@ -406,7 +406,7 @@ def test_a_segment_deleted_under_a_running_node_is_reported(
     assert held.damaged_offsets == damaged(log) == {4, 5, 6}
     assert len(held.frames) == len(stored.frames) - 1
     with pytest.raises(CorruptData):
-        log.reader.time_of(5)
+        log.reader.append_time_us(5)
 
 
 def test_files_of_other_names_are_left_alone(segments: tuple[SimulatedDisk, Held]) -> None:

@@ -67,7 +67,7 @@ class Life:
             self.now_us += self.random.choice([0, 0, 1, -1])
             count = self.random.randint(1, 4)
             header, body = _parts(self.random, count)
-            if not batch.takes(header.frame_bytes):
+            if not batch.has_room_for(header.frame_bytes):
                 break
             offset = batch.add(header, body, append_time_us=self.now_us, leader_epoch=1)
             self.frames.append((offset, count, self.now_us))
