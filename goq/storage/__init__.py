@@ -1,5 +1,17 @@
-"""The durable log: segments, indexes, recovery, retention, and the node's small database.
+"""The durable log and its derived files, and the node's small database.
 
-Everything here is synchronous and knows no network. ``files`` is the only module that touches the
-disk; the rest decides what is written where, and what bytes on the disk mean.
+Storage is synchronous and has no network. Only ``disk`` touches data files. The other modules
+decide what is written where, and what bytes on disk mean.
+
+disk           the disk, as a parameter of all storage
+data_dir_lock  the lock of a data directory
+log            an append-only log of frames: write, recover, read
+scanner        the frames and the damage in a segment file
+column_index   delivery columns of messages, without their frames
+key_index      offsets by key or dedup id
+compaction     the newest message of each key
+archive        compressed copies of deleted segments
+node_db        the node's SQLite database
+verification   a check of every stored byte
+repair         damaged ranges replaced by frames of another replica
 """

@@ -1,4 +1,4 @@
-"""One process a data folder."""
+"""The lock of a data directory: one process at a time uses it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FILE_NAME = "LOCK"
 
 
 class DataDirLock:
-    """Holds a data folder for this process; the system lets go when the process ends."""
+    """Locks a data directory for this process; the system releases it when the process ends."""
 
     def __init__(self, data_dir: Path) -> None:
         path = data_dir / FILE_NAME
@@ -29,5 +29,5 @@ class DataDirLock:
         os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
-        """Let go of the folder."""
+        """Release the directory."""
         os.close(self._fd)

@@ -1,8 +1,8 @@
 """The disk: the only module that opens, writes, syncs, renames or removes data files.
 
-Storage takes a :class:`Disk` as a parameter, so that tests can put a disk under it that loses
-unsynced bytes, fills up, or fails. What each call promises about power loss is in its docstring;
-the rest of storage relies on exactly that.
+Storage takes a :class:`Disk` as a parameter, so that tests can pass a disk that loses unsynced
+bytes, fills up, or fails. The docstring of each call states its durability. The rest of storage
+relies on exactly that.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _IOV_MAX = 1024
 
 
 class NotCached(Exception):
-    """The bytes are on the disk but not in memory: reading them now would wait."""
+    """The bytes are on disk but not in memory, and a read would block."""
 
 
 def is_full(error: OSError) -> bool:
-    """Whether an operation failed for want of room, and may succeed once there is some."""
+    """Return whether an operation failed for lack of space, and may succeed later."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -37,7 +37,7 @@ class File(Protocol):
     size_bytes: int
 
     def append(self, buffers: Sequence[bytes | memoryview]) -> None:
-        """Write at the end; after a failure the end is where it was, or the file is unusable."""
+        """Append; after a failure the end is unchanged, or the file is unusable."""
         ...
 
     def write_at(self, data: bytes, position: int) -> None:
@@ -45,7 +45,7 @@ class File(Protocol):
         ...
 
     def sync(self) -> None:
-        """Return once everything written before survives power loss. A failure is final."""
+        """Make all earlier writes survive a power cut. A failure is final."""
         ...
 
     def truncate(self, size_bytes: int) -> None:
@@ -53,21 +53,21 @@ class File(Protocol):
         ...
 
     def close(self) -> None:
-        """Release the file; says nothing about durability."""
+        """Release the file; makes nothing durable."""
         ...
 
 
 class Disk(Protocol):
-    """What storage asks of a filesystem."""
+    """The filesystem operations that storage needs."""
 
     def open(self, path: Path) -> File:
-        """Open for appending; a file that is created has its name durable on return."""
+        """Open a file for appending; the name of a new file is durable on return."""
         ...
 
     def read(self, path: Path, position: int, size_bytes: int, *, wait: bool = True) -> memoryview:
         """Return up to ``size_bytes``, fewer only at the end of the file.
 
-        With ``wait=False`` raises :class:`NotCached` rather than waiting for the device.
+        ``wait=False`` raises :class:`NotCached` instead of waiting for the device.
         """
         ...
 
@@ -76,18 +76,18 @@ class Disk(Protocol):
         ...
 
     def replace(self, path: Path, data: bytes) -> None:
-        """Give ``path`` this content, durably and at once: never a mix of old and new."""
+        """Give ``path`` this content, durably and atomically."""
         ...
 
     def rename(self, path: Path, target: Path) -> None:
-        """Give a synced file another name in its directory, durably and at once.
+        """Rename a synced file within its directory, durably and atomically.
 
-        What had that name is gone.
+        A file with the target name is replaced.
         """
         ...
 
     def remove(self, path: Path) -> None:
-        """Remove a file, durably; one that is not there is fine."""
+        """Remove a file, durably; a missing file is not an error."""
         ...
 
     def names(self, directory: Path) -> list[str]:
@@ -123,7 +123,7 @@ class _RealFile:
         expected = sum(map(len, buffers))
         written = os.pwritev(self._fd, buffers, self.size_bytes)
         self.size_bytes += written
-        if written < expected:  # a nearly full disk, or a signal: the rest the slow way
+        if written < expected:  # a nearly full disk, or a signal: write the rest in a loop
             rest = memoryview(b"".join(buffers))[written:]
             while rest:
                 written = os.pwrite(self._fd, rest, self.size_bytes)
@@ -150,16 +150,16 @@ class _RealFile:
 
 
 class RealDisk:
-    """The machine's filesystem. Safe to use from several threads."""
+    """The machine's filesystem. Thread-safe."""
 
     def __init__(self) -> None:
         self._readers: OrderedDict[Path, _Reader] = OrderedDict()
         self._lock = threading.Lock()
 
     def open(self, path: Path) -> File:
-        """Open for appending, creating the file durably."""
+        """Open a file for appending; creates it durably."""
         file = _RealFile(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640))
-        if not file.size_bytes:  # new, or left by a process killed before this line
+        if not file.size_bytes:  # new, or left by a process that was killed before this line
             try:
                 _sync_dir(path.parent)
             except OSError:
@@ -182,7 +182,7 @@ class RealDisk:
             except OSError as error:
                 if wait or error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
                     raise
-                wait = True  # this filesystem cannot say: read as usual
+                wait = True  # this filesystem has no RWF_NOWAIT: read as usual
                 continue
             if count == 0:
                 break
@@ -194,10 +194,10 @@ class RealDisk:
         return path.stat().st_size
 
     def replace(self, path: Path, data: bytes) -> None:
-        """Give ``path`` new content at once and durably."""
-        aside = path.with_name(path.name + ".new")
+        """Give ``path`` new content, durably and atomically."""
+        temporary = path.with_name(path.name + ".new")
         try:
-            fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
             try:
                 rest = memoryview(data)
                 while rest:
@@ -205,15 +205,15 @@ class RealDisk:
                 os.fsync(fd)
             finally:
                 os.close(fd)
-            aside.rename(path)
+            temporary.rename(path)
         except OSError:
-            aside.unlink(missing_ok=True)  # on a full disk it would hold the room that is left
+            temporary.unlink(missing_ok=True)  # it would use the last space of a full disk
             raise
         self._forget(path)
         _sync_dir(path.parent)
 
     def rename(self, path: Path, target: Path) -> None:
-        """Give a synced file another name, durably."""
+        """Rename a synced file, durably."""
         path.rename(target)
         self._forget(path)
         self._forget(target)
@@ -239,7 +239,7 @@ class RealDisk:
         if not directory.is_dir():
             self.make_dir(directory.parent)
             directory.mkdir(mode=0o750, exist_ok=True)
-        _sync_dir(directory.parent)  # also when a process was killed before it came to this
+        _sync_dir(directory.parent)  # also if an earlier process was killed before this line
 
     def remove_dir(self, directory: Path) -> None:
         """Remove a directory with everything in it."""
@@ -255,9 +255,9 @@ class RealDisk:
             _sync_dir(directory.parent)
 
     def _forget(self, path: Path) -> None:
-        """Let go of the descriptor of a file that the name no longer means.
+        """Drop the descriptor of a file that was renamed, replaced or removed.
 
-        Called after the name has changed, so that no other thread brings it back.
+        Called after the change of the name, so that no other thread opens the old file again.
         """
         with self._lock:
             self._readers.pop(path, None)
@@ -275,7 +275,7 @@ class RealDisk:
 
 
 class _Reader:
-    """A descriptor that is closed when its last user lets go, also while others evict it."""
+    """A read descriptor, closed when its last user drops it, even after eviction."""
 
     def __init__(self, path: Path) -> None:
         self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -1,9 +1,9 @@
-"""``node.db``: what is small, relational and asked about by people.
+"""``node.db``: topics, groups, and the manifests of segments and archive, in SQLite.
 
-SQLite in WAL mode with ``synchronous=FULL``: a change is durable when its call returns. Calls
+SQLite runs in WAL mode with ``synchronous=FULL``: a change is durable when its call returns. Calls
 block on the disk; the node makes them from one thread.
 
-    node(key, value)                           this node's counters, as the boot epoch
+    node(key, value)                           this node's counters, such as the boot epoch
     topics(name, partitions, settings, deleting)
     groups(topic, name, settings)
     segments(topic, partition, log, base_offset, end_offset, size_bytes, sealed_at_us)
@@ -25,12 +25,13 @@ import sqlite_utils
 from goq.errors import CorruptData, GoqError, StorageFull, Unavailable
 
 FILE_NAME = "node.db"
+LOG_NAMES = ("messages", "events")
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
 class TopicRow(NamedTuple):
-    """A topic as the database has it; ``settings`` as people write them."""
+    """A topic in the database; ``settings`` are in the users' notation."""
 
     name: str
     partitions: int
@@ -39,7 +40,7 @@ class TopicRow(NamedTuple):
 
 
 class SegmentRow(NamedTuple):
-    """A sealed segment as the manifest has it."""
+    """A sealed segment in the manifest."""
 
     topic: str
     partition: int
@@ -51,7 +52,7 @@ class SegmentRow(NamedTuple):
 
 
 class ArchiveRow(NamedTuple):
-    """A segment in the archive as the manifest has it; ``crc32c`` is of its ``size_bytes``.
+    """An archived segment in the manifest; ``crc32c`` covers its ``size_bytes``.
 
     The times are the earliest append time and the running maximum of the log at its end.
     """
@@ -69,22 +70,22 @@ class ArchiveRow(NamedTuple):
     crc32c: int
 
 
-def _explained(
+def _translated(
     method: Callable[Concatenate[NodeDb, _P], _T],
 ) -> Callable[Concatenate[NodeDb, _P], _T]:
-    """Turn what SQLite raises into what it means for the node."""
+    """Translate errors of SQLite into errors of the node."""
 
     @wraps(method)
     def run(self: NodeDb, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         try:
             return method(self, *args, **kwargs)
         except sqlite3.DatabaseError as error:
-            raise _explanation(self.path, error) from error
+            raise _node_error(self.path, error) from error
 
     return run
 
 
-def _explanation(path: Path, error: sqlite3.DatabaseError) -> GoqError:
+def _node_error(path: Path, error: sqlite3.DatabaseError) -> GoqError:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_FULL:
         return StorageFull(f"no room on the disk of {path}; free some space, then send again")
@@ -97,10 +98,10 @@ def _explanation(path: Path, error: sqlite3.DatabaseError) -> GoqError:
 
 
 class NodeDb:
-    """The node's database. Not safe for use from several threads at once.
+    """The node's database. Not thread-safe.
 
     With ``read_only`` it may also be opened beside a running node. Every call raises
-    ``CorruptData``, ``StorageFull`` or ``Unavailable`` for what SQLite cannot do.
+    ``CorruptData``, ``StorageFull`` or ``Unavailable`` when SQLite fails.
     """
 
     def __init__(self, data_dir: Path, *, read_only: bool = False) -> None:
@@ -108,7 +109,7 @@ class NodeDb:
         try:
             self._open("ro" if read_only else "rwc")
         except sqlite3.DatabaseError as error:
-            raise _explanation(self.path, error) from error
+            raise _node_error(self.path, error) from error
 
     def _open(self, mode: str) -> None:
         uri = f"{self.path.absolute().as_uri()}?mode={mode}"
@@ -155,7 +156,7 @@ class NodeDb:
         for name, columns, key in tables:
             self._db.table(name).create(columns, pk=key, if_not_exists=True)
 
-    @_explained
+    @_translated
     def next_epoch(self) -> int:
         """Count a start of the node and return its number, 1 for the first."""
         rows = list(self._db.table("node").rows_where("key = ?", ["epoch"]))
@@ -163,7 +164,7 @@ class NodeDb:
         self._db.table("node").upsert({"key": "epoch", "value": epoch}, pk="key")
         return int(epoch)
 
-    @_explained
+    @_translated
     def topics(self) -> list[TopicRow]:
         """Return all topics by name."""
         return [
@@ -173,84 +174,84 @@ class NodeDb:
             for row in self._db.table("topics").rows_where(order_by="name")
         ]
 
-    @_explained
+    @_translated
     def put_topic(self, topic: TopicRow) -> None:
         """Insert or replace a topic."""
         row = topic._asdict() | {"settings": json.dumps(topic.settings)}
         self._db.table("topics").upsert(row, pk="name")
 
-    @_explained
+    @_translated
     def delete_topic(self, name: str) -> None:
-        """Forget a topic and everything that belongs to it."""
+        """Delete a topic and all rows that belong to it."""
         with self._db.conn:
             self._db.table("segments").delete_where("topic = ?", [name])
             self._db.table("archive").delete_where("topic = ?", [name])
             self._db.table("groups").delete_where("topic = ?", [name])
             self._db.table("topics").delete_where("name = ?", [name])
 
-    @_explained
+    @_translated
     def groups(self, topic: str) -> dict[str, dict[str, str]]:
-        """Return a topic's groups by name, each with its own settings as people write them."""
+        """Return a topic's groups by name, each with its own settings in the users' notation."""
         rows = self._db.table("groups").rows_where("topic = ?", [topic], order_by="name")
         return {row["name"]: json.loads(row["settings"]) for row in rows}
 
-    @_explained
+    @_translated
     def put_group(self, topic: str, name: str, settings: Mapping[str, str]) -> None:
         """Insert or replace a group."""
         row = {"topic": topic, "name": name, "settings": json.dumps(dict(settings))}
         self._db.table("groups").upsert(row, pk=("topic", "name"))
 
-    @_explained
+    @_translated
     def delete_group(self, topic: str, name: str) -> None:
-        """Forget a group."""
+        """Delete a group."""
         self._db.table("groups").delete_where("topic = ? and name = ?", [topic, name])
 
-    @_explained
+    @_translated
     def put_segment(self, segment: SegmentRow) -> None:
         """Add a sealed segment to the manifest."""
         key = ("topic", "partition", "log", "base_offset")
         self._db.table("segments").upsert(segment._asdict(), pk=key)
 
-    @_explained
+    @_translated
     def add_segments(self, segments: Iterable[SegmentRow]) -> None:
-        """Add sealed segments to the manifest; those that it lists already stay as they are."""
+        """Add sealed segments to the manifest; segments that are listed stay unchanged."""
         key = ("topic", "partition", "log", "base_offset")
         with self._db.conn:
             rows = [segment._asdict() for segment in segments]
             self._db.table("segments").insert_all(rows, pk=key, ignore=True)
 
-    @_explained
+    @_translated
     def delete_segments_of(self, topic: str, partition: int, log: str) -> None:
-        """Take all segments of one log out of the manifest."""
+        """Remove all segments of one log from the manifest."""
         where = "topic = ? and partition = ? and log = ?"
         with self._db.conn:
             self._db.table("segments").delete_where(where, [topic, partition, log])
 
-    @_explained
+    @_translated
     def delete_segments(self, keys: Iterable[tuple[str, int, str, int]]) -> None:
-        """Take segments out of the manifest, by topic, partition, log and base offset."""
+        """Remove segments from the manifest, by topic, partition, log and base offset."""
         with self._db.conn:
             for key in keys:
                 self._db.table("segments").delete_where(
                     "topic = ? and partition = ? and log = ? and base_offset = ?", key
                 )
 
-    @_explained
+    @_translated
     def segments(self) -> list[SegmentRow]:
-        """Return the manifest."""
+        """Return the manifest of segments."""
         order = "topic, partition, log, base_offset"
         return [SegmentRow(**row) for row in self._db.table("segments").rows_where(order_by=order)]
 
-    @_explained
+    @_translated
     def put_archived(self, rows: Iterable[ArchiveRow]) -> None:
-        """Add segments to the manifest of the archive, or replace them there, all at once."""
+        """Add or replace segments in the manifest of the archive, in one transaction."""
         key = ("topic", "partition", "log", "base_offset")
         with self._db.conn:
             self._db.table("archive").upsert_all([row._asdict() for row in rows], pk=key)
 
-    @_explained
+    @_translated
     def archived(self) -> list[ArchiveRow]:
-        """Return the manifest of the archive; none where it was never made."""
+        """Return the manifest of the archive; empty if there is no such table."""
         if not self._db.table("archive").exists():
             return []
         order = "topic, partition, log, base_offset"

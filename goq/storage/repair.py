@@ -1,9 +1,9 @@
-"""Putting frames back where a segment is damaged.
+"""Repair of a damaged segment with frames of another replica.
 
-The bytes that are bad stay where they are until the segment is written anew, aside and durably, as
-its next generation: with everything that is sound as it was, and in each gap the frames that
-another replica has there. It becomes the segment when it gets its name, as in compaction; so a
-crash leaves the damaged one or the mended one.
+The damaged bytes stay until the segment is written again, to a new file and durably, as its next
+generation. The new generation has every sound frame unchanged, and in each gap the frames that
+another replica has there. It becomes the segment when it gets its name, as in compaction. So a
+crash leaves either the damaged segment or the repaired one.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from goq.storage.scanner import BadRegion, Damage, Scanner
 
 
 class Gap(NamedTuple):
-    """Offsets, the end excluded, that cannot be read in one segment."""
+    """Unreadable offsets in one segment, the end excluded."""
 
     start_offset: int
     end_offset: int
 
 
 class SoundFrame(NamedTuple):
-    """A frame that is sound: where it begins, and of which leader epoch it is."""
+    """The base offset and leader epoch of a sound frame."""
 
     base_offset: int
     leader_epoch: int
 
 
 def known_damage(log: Log) -> list[Damage]:
-    """Return the known damage that still lies within a log."""
+    """Return the known damage that is still in a log."""
     return [d for d in log.damage if d.end_offset > log.start_offset]
 
 
@@ -60,7 +60,7 @@ def find_gaps(log: Log, segment: Segment) -> list[Gap]:
 
 
 def scan_segment(log: Log, segment: Segment) -> None:
-    """Read a whole segment, so that its damage is known; blocks on the disk."""
+    """Read a whole segment, so that its damage becomes known; blocks on the disk."""
     segments = log.segments
     if segment in segments:
         number = segments.index(segment)
@@ -69,7 +69,7 @@ def scan_segment(log: Log, segment: Segment) -> None:
 
 
 def first_sound_frame(log: Log, offset: int) -> SoundFrame | None:
-    """Return the first frame from an offset on that can be read; blocks on the disk."""
+    """Return the first readable frame from an offset on, or None; blocks on the disk."""
     reading = log.reader.read(offset, log.end_offset, messages_max=1)
     if not reading.frames:
         return None
@@ -78,7 +78,7 @@ def first_sound_frame(log: Log, offset: int) -> SoundFrame | None:
 
 
 def fills_gap(frames: Sequence[FrameView], gap: Gap) -> bool:
-    """Whether frames, one after the other, take up just the offsets of a gap."""
+    """Return whether consecutive frames cover exactly the offsets of a gap."""
     offset = gap.start_offset
     for view in frames:
         if view.header.base_offset != offset:
@@ -88,11 +88,11 @@ def fills_gap(frames: Sequence[FrameView], gap: Gap) -> bool:
 
 
 def repair_segment(log: Log, segment: Segment, frames: Mapping[Gap, Sequence[FrameView]]) -> None:
-    """Write a sealed segment anew with frames in its gaps; those without frames stay as they are.
+    """Rewrite a sealed segment with frames in its gaps; gaps without frames stay.
 
-    A gap that is as long as the segment replaces all of it. Blocks on the disk; nobody else may
-    change the log meanwhile. Raises ``OSError`` when the disk fails, with the segment as it was,
-    and ``InvalidFrame`` for frames that do not fill their gap.
+    A gap as long as the segment replaces all of it. Blocks on the disk; no other thread may change
+    the log meanwhile. Raises ``OSError`` when the disk fails, with the segment unchanged, and
+    ``InvalidFrame`` for frames that do not fill their gap.
     """
     for gap, views in frames.items():
         if not fills_gap(views, gap):
@@ -138,16 +138,17 @@ def _put(writer: SegmentWriter, frames: Sequence[FrameView]) -> None:
 
 
 class GapFrames(NamedTuple):
-    """Frames that follow each other from a place on; ``is_damaged`` if they end at bad bytes."""
+    """Consecutive frames from a gap's start; ``is_damaged`` if they end at damaged bytes."""
 
     frames: list[FrameView]
     is_damaged: bool
 
 
 def read_gap(reader: LogReader, gap: Gap, end_offset: int, bytes_max: int) -> GapFrames:
-    """Return what a log up to ``end_offset`` has in another one's gap, from its first offset on.
+    """Return a log's frames in the gap of another replica, up to the log's ``end_offset``.
 
-    As many frames as fit into ``bytes_max``, at least one if there is one. Blocks on the disk.
+    Returns as many frames as fit into ``bytes_max``, at least one if there is one. Blocks on the
+    disk.
     """
     offset, end_offset = gap.start_offset, min(gap.end_offset, end_offset)
     if offset < reader.segments[0].base_offset or offset >= end_offset:

@@ -1,4 +1,4 @@
-"""Walking the frames of a segment file, and finding the next sound one past bad bytes."""
+"""A scan of a segment file: its frames, its damage, and the next sound frame after damage."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from goq.storage.disk import Disk
 
 
 class ScannedFrame(NamedTuple):
-    """A sound frame and where it lies in its file."""
+    """A sound frame and its position in the file."""
 
     position: int
     view: FrameView
 
     @property
     def end_position(self) -> int:
-        """The byte after the frame."""
+        """Position of the byte after the frame."""
         return self.position + self.view.header.frame_bytes
 
 
 class BadRegion(NamedTuple):
-    """Bytes that are no sound frame, up to where the next may begin.
+    """Bytes that are no sound frame, up to where the next frame may begin.
 
-    ``end_offset`` is None where nothing in the file tells how many messages are lost.
+    ``end_offset`` is None if nothing in the file tells how many messages are lost.
     """
 
     position: int
@@ -43,10 +43,10 @@ class BadRegion(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Offsets that were acknowledged and cannot be read: quarantined, never served.
+    """Acknowledged offsets that cannot be read: quarantined, never served.
 
-    The bytes stay where they are, from ``position`` up to ``end_position`` of ``path``; both are
-    0 where the whole file is missing.
+    The bytes stay in place, from ``position`` up to ``end_position`` of ``path``. Both are 0 if the
+    whole file is missing.
     """
 
     path: Path
@@ -99,12 +99,12 @@ class DamageReport:
 
 
 class Scanner:
-    """Reads a segment's frames in order from a known place, a chunk at a time.
+    """Reads a segment's frames in order from a known position, a chunk at a time.
 
-    A frame whose header is sound and whose body is not is passed by its length. Past a damaged
-    header the next frame is searched for, and because a message may itself hold the bytes of a
-    frame, one is believed only if it ends where the file does or where a frame that continues it
-    begins. (So a lone sound frame between two damaged headers is given up with them.)
+    A frame with a sound header and a damaged body is skipped by its length. After a damaged header
+    the next frame is searched for. A message may itself contain the bytes of a frame. So a found
+    frame is accepted only if it ends at the end of the file, or where a frame that continues it
+    begins. (A single sound frame between two damaged headers is therefore lost with them.)
     """
 
     def __init__(
@@ -124,15 +124,15 @@ class Scanner:
         self._chunk = memoryview(b"")
         self._chunk_position = 0
         self.offset = 0
-        """The offset after the last frame or region passed."""
+        """The offset after the last frame or region yielded or skipped."""
 
     def frames(
         self, position: int, offset: int, *, skip_to: int = 0
     ) -> Iterator[ScannedFrame | BadRegion]:
-        """Yield what lies from ``position`` on, where the next message should be ``offset``.
+        """Yield frames and bad regions from ``position`` on, where ``offset`` is the next message.
 
-        Frames that end at or before ``skip_to`` are passed over by their header alone. Every
-        frame yielded has passed both CRCs and continues the offsets without a gap.
+        Frames that end at or before ``skip_to`` are skipped by their header alone. Every yielded
+        frame has passed both CRC checks, and continues the offsets without a gap.
         """
         self.offset = offset
         while position < self._size_bytes:
@@ -151,7 +151,7 @@ class Scanner:
     def _at(
         self, position: int, offset: int, skip_to: int
     ) -> ScannedFrame | BadRegion | FrameHeader:
-        """Return what lies at ``position``: only its header for a frame to be passed over."""
+        """Return the frame or region at ``position``; only the header of a frame to skip."""
         try:
             header = parse_header(self._bytes(position, HEADER_BYTES))
         except InvalidFrame as error:
@@ -190,7 +190,7 @@ class Scanner:
         return self._chunk[start : start + size_bytes]
 
     def _search(self, position: int, offset: int, reason: str) -> BadRegion:
-        """Return the region up to the first frame behind ``position`` that can come next."""
+        """Return the bad region up to the first frame after ``position`` that can come next."""
         overlap = HEADER_BYTES - 1
         start = position + ALIGNMENT_BYTES
         while start < self._size_bytes:
@@ -206,12 +206,12 @@ class Scanner:
         return BadRegion(position, self._size_bytes, offset, None, reason)
 
     def _is_next(self, position: int, damaged_offset: int) -> bool:
-        """Whether the frame at ``position`` can be the one after that at ``damaged_offset``."""
+        """Return whether the frame at ``position`` can follow the one at ``damaged_offset``."""
         try:
             header = parse_header(self._bytes(position, HEADER_BYTES))
             end_position = position + header.frame_bytes
             if header.base_offset <= damaged_offset or end_position > self._size_bytes:
-                return False  # the damaged frame held at least one message
+                return False  # because the damaged frame held at least one message
             if end_position < self._size_bytes:
                 after = parse_header(self._bytes(end_position, HEADER_BYTES))
                 if after.base_offset != header.end_offset:

@@ -1,7 +1,7 @@
-"""Checking every stored byte: one pass over the segments, a chunk in memory at a time.
+"""Verification of every stored byte: one pass over the segments, a chunk in memory at a time.
 
-Nothing is changed and nothing is locked, so a node may be running. What it has not made durable
-yet, and what retention deletes meanwhile, is no damage.
+It changes nothing and locks nothing, so a node may be running. Frames that the node has not made
+durable yet, and segments that retention deletes meanwhile, are no damage.
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ from goq.storage.archive.manifest import verify_archive
 from goq.storage.disk import Disk
 from goq.storage.log.recovery_point import DurableEnd, read_durable_end
 from goq.storage.log.segment import Segment, list_segments
-from goq.storage.node_db import FILE_NAME, NodeDb, SegmentRow, TopicRow
+from goq.storage.node_db import FILE_NAME, LOG_NAMES, NodeDb, SegmentRow, TopicRow
 from goq.storage.scanner import Damage, ScannedFrame, Scanner
 
 TOPICS_DIR = "topics"
-LOG_NAMES = ("messages", "events")
 
 
 @dataclass(slots=True)
 class LogReport:
-    """What a log holds that is sound and durable, and what is damaged."""
+    """The sound, durable frames of a log, and its damage."""
 
     frames: int = 0
     messages: int = 0
@@ -36,7 +35,7 @@ class LogReport:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedLog:
-    """One log of a data folder; ``log`` is ``messages`` or ``events``."""
+    """One log of a data directory; ``log`` is ``messages`` or ``events``."""
 
     topic: str
     partition: int
@@ -46,7 +45,7 @@ class VerifiedLog:
 
 @dataclass(slots=True)
 class DataDirReport:
-    """All logs of a data folder, and what is wrong with it besides them."""
+    """All logs of a data directory, and its other problems."""
 
     logs: list[VerifiedLog] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -58,14 +57,14 @@ class DataDirReport:
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing at all is wrong."""
+        """Whether there is no damage and no other problem."""
         return not self.problems and not any(log.report.damage for log in self.logs)
 
 
 def verify_log(disk: Disk, directory: Path) -> LogReport:
     """Read and check every durable frame of a log."""
     report = LogReport()
-    durable = read_durable_end(disk, directory)  # before the listing, which then reaches this far
+    durable = read_durable_end(disk, directory)  # before the listing, so that it reaches this far
     segments = list_segments(disk, directory)
     if durable is not None:
         segments = [s for s in segments if s.base_offset <= durable.segment]
@@ -82,13 +81,13 @@ def verify_log(disk: Disk, directory: Path) -> LogReport:
             if any(s.base_offset < segment.base_offset for s in list_segments(disk, directory)):
                 lost = (segment.base_offset, max(segment.base_offset + 1, end_offset or 0))
                 report.damage.append(Damage(segment.path, 0, 0, *lost, "the segment is missing"))
-            # else retention deleted it, which takes the oldest first
+            # else retention deleted it: it deletes the oldest first
     if durable is not None and not segments:
-        _note_lost(directory, durable, report)
+        _add_lost_log(directory, durable, report)
     return report
 
 
-def _note_lost(directory: Path, durable: DurableEnd, report: LogReport) -> None:
+def _add_lost_log(directory: Path, durable: DurableEnd, report: LogReport) -> None:
     if durable.segment < durable.offset:
         reason = "every segment is missing"
         report.damage.append(Damage(directory, 0, 0, durable.segment, durable.offset, reason))
@@ -97,13 +96,13 @@ def _note_lost(directory: Path, durable: DurableEnd, report: LogReport) -> None:
 def _verify_newest(
     disk: Disk, segment: Segment, end_position: int, end_offset: int | None, report: LogReport
 ) -> None:
-    """Check a segment, or the generation that compaction has put in its place meanwhile."""
+    """Check a segment, or the generation that replaced it meanwhile."""
     while True:
         found = LogReport()
         try:
             _verify_segment(disk, segment, end_position, end_offset, found)
         except FileNotFoundError:
-            newest = _newest_of(disk, segment)
+            newest = _newest_generation(disk, segment)
             if newest is None or newest.generation == segment.generation:
                 raise
             segment, end_position = newest, newest.size_bytes
@@ -115,7 +114,7 @@ def _verify_newest(
         return
 
 
-def _newest_of(disk: Disk, segment: Segment) -> Segment | None:
+def _newest_generation(disk: Disk, segment: Segment) -> Segment | None:
     segments = list_segments(disk, segment.path.parent)
     return next((s for s in segments if s.base_offset == segment.base_offset), None)
 
@@ -153,7 +152,7 @@ def _verify_segment(
 
 
 def verify_data_dir(disk: Disk, data_dir: Path) -> DataDirReport:
-    """Check every log of a data folder and its archive: all that ``node.db`` lists is there."""
+    """Check every log of a data directory, its archive, and that all files in ``node.db`` exist."""
     result = DataDirReport()
     reports: dict[tuple[str, int, str], LogReport] = {}
     for topic, partition, log in _logs_in(disk, data_dir):
@@ -162,15 +161,15 @@ def verify_data_dir(disk: Disk, data_dir: Path) -> DataDirReport:
         result.logs.append(VerifiedLog(topic, partition, log, report))
     try:
         result.problems += verify_archive(disk, data_dir)
-        missing = _missing(disk, data_dir, _read_manifest(data_dir)[1])
-        topics, rows = _read_manifest(data_dir)  # again: retention may have been between the two
+        missing = _missing_segments(disk, data_dir, _read_manifest(data_dir)[1])
+        topics, rows = _read_manifest(data_dir)  # again: retention may have deleted some
     except GoqError as error:
         result.problems.append(error.detail)
         return result
     still, present = set(rows), set(reports)
     for row, reason in missing:
         if row in still:
-            _note_missing(result, reports, data_dir, row, reason)
+            _add_missing(result, reports, data_dir, row, reason)
     for topic_row in topics:
         for partition in range(0 if topic_row.deleting else topic_row.partitions):
             if (topic_row.name, partition, "messages") not in present:
@@ -181,7 +180,7 @@ def verify_data_dir(disk: Disk, data_dir: Path) -> DataDirReport:
 def _logs_in(disk: Disk, data_dir: Path) -> Iterator[tuple[str, int, str]]:
     topics_dir = data_dir / TOPICS_DIR
     for topic in disk.names(topics_dir):
-        if topic.startswith("."):  # no topic's name: what a node keeps of itself
+        if topic.startswith("."):  # not a topic, but a file of the node itself
             continue
         for partition in disk.names(topics_dir / topic):
             if not (partition.isascii() and partition.isdigit()):
@@ -207,7 +206,7 @@ def _read_manifest(data_dir: Path) -> tuple[list[TopicRow], list[SegmentRow]]:
         db.close()
 
 
-def _missing(
+def _missing_segments(
     disk: Disk, data_dir: Path, rows: Iterable[SegmentRow]
 ) -> list[tuple[SegmentRow, str]]:
     found = []
@@ -226,7 +225,7 @@ def _missing(
     return found
 
 
-def _note_missing(
+def _add_missing(
     result: DataDirReport,
     reports: dict[tuple[str, int, str], LogReport],
     data_dir: Path,

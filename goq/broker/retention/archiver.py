@@ -258,7 +258,7 @@ class Archive:
             first_time_us=segment.read_first_time(disk) or 0,
             last_time_us=segment.time_us,
             archived_at_us=now_us,
-            stretches=[],
+            chunks=[],
         )
         names = set(disk.names(segment.path.parent))
         for source in (segment.path.with_suffix(suffix) for suffix in _SIDECARS):

@@ -1,11 +1,11 @@
-"""The archive as a disk: archived segments are read as if they still were what they had been.
+"""The archive as a disk: reads archived segments as if they were not compressed.
 
-``00000000000000045678.log`` in a folder of the archive is read from the ``.log.zst`` of that name;
-everything else is the real disk's. Whole stretches are decompressed, one at a time whoever asks,
-and the latest are kept in memory within a bound.
+A read of ``00000000000000045678.log`` in an archive folder is served from its ``.log.zst``. All
+other files are those of the underlying disk. Whole chunks are decompressed, one at a time, and the
+latest are cached within a bound.
 
-What of a damaged or missing archive cannot be had reads as the end of the file, so that whoever
-scans finds and reports the damage as in any segment, by the CRCs of the frames.
+The unreadable part of a damaged or missing archive reads as the end of the file. A scan then finds
+and reports the damage as in any segment, by the CRCs of the frames.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from pathlib import Path
 
 from goq import limits
 from goq.errors import CorruptData
-from goq.storage.archive.file import SUFFIX, Footer, read_footer, read_stretch
+from goq.storage.archive.file import SUFFIX, Footer, read_chunk, read_footer
 from goq.storage.disk import Disk, File, NotCached
 from goq.storage.log.segment import SUFFIX as LOG_SUFFIX
 
 
 class ArchiveDisk:
-    """Reads the archive under ``root``; safe to use from several threads.
+    """Reads the archive under ``root``. Thread-safe.
 
-    Files of segments there cannot be written by it, what lies beside them can.
+    It refuses writes to archived segments, and allows writes to the files beside them.
     """
 
     def __init__(self, disk: Disk, root: Path) -> None:
         self._disk = disk
         self._root = root
-        self._stretches: OrderedDict[tuple[Path, int], memoryview] = OrderedDict()
+        self._chunks: OrderedDict[tuple[Path, int], memoryview] = OrderedDict()
         self._footers: OrderedDict[Path, Footer] = OrderedDict()
-        self._held_bytes = 0
+        self._cached_bytes = 0
         self._lock = threading.Lock()
         self._decompressing = threading.Lock()
 
@@ -44,8 +44,8 @@ class ArchiveDisk:
         parts: list[memoryview] = []
         while size_bytes > 0:
             number, start = divmod(position, limits.ARCHIVE_CHUNK_BYTES)
-            stretch = self._stretch(path, number, wait=wait)
-            part = stretch[start : start + size_bytes]
+            chunk = self._chunk(path, number, wait=wait)
+            part = chunk[start : start + size_bytes]
             parts.append(part)
             position += len(part)
             size_bytes -= len(part)
@@ -54,18 +54,18 @@ class ArchiveDisk:
         return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
 
     def size(self, path: Path) -> int:
-        """Return a file's length in bytes, before it was compressed."""
+        """Return a file's uncompressed length in bytes."""
         if not self._is_archived(path):
             return self._disk.size(path)
         return self._footer(path).size_bytes
 
     def invalidate(self, directory: Path) -> None:
-        """Let go of what is known of files in a folder, which have changed or are gone."""
+        """Drop cached data of the files in a folder, after a change or a deletion."""
         with self._lock:
             for path in [p for p in self._footers if p.is_relative_to(directory)]:
                 del self._footers[path]
-            for key in [k for k in self._stretches if k[0].is_relative_to(directory)]:
-                self._held_bytes -= len(self._stretches.pop(key))
+            for key in [k for k in self._chunks if k[0].is_relative_to(directory)]:
+                self._cached_bytes -= len(self._chunks.pop(key))
 
     def open(self, path: Path) -> File:
         """Open a file beside a segment."""
@@ -84,7 +84,7 @@ class ArchiveDisk:
         self._disk.remove(self._writable(path))
 
     def names(self, directory: Path) -> list[str]:
-        """Return the names in a directory, of segments as they are stored."""
+        """Return the names in a directory; segments have the names of their archive files."""
         return self._disk.names(directory)
 
     def make_dir(self, directory: Path) -> None:
@@ -92,7 +92,7 @@ class ArchiveDisk:
         self._disk.make_dir(directory)
 
     def remove_dir(self, directory: Path) -> None:
-        """Refuse: nothing is deleted by reading."""
+        """Refuse, because the archive is read-only here."""
         raise PermissionError(errno.EROFS, "the archive is read only", str(directory))
 
     def _is_archived(self, path: Path) -> bool:
@@ -117,21 +117,21 @@ class ArchiveDisk:
                     self._footers.popitem(last=False)
         return footer
 
-    def _stretch(self, path: Path, number: int, *, wait: bool) -> memoryview:
-        found = self._held(path, number)
+    def _chunk(self, path: Path, number: int, *, wait: bool) -> memoryview:
+        found = self._cached(path, number)
         if found is not None:
             return found
         if not wait:
             raise NotCached
         with self._decompressing:
-            found = self._held(path, number)
+            found = self._cached(path, number)
             return self._decompressed(path, number) if found is None else found
 
-    def _held(self, path: Path, number: int) -> memoryview | None:
+    def _cached(self, path: Path, number: int) -> memoryview | None:
         with self._lock:
-            found = self._stretches.get((path, number))
+            found = self._chunks.get((path, number))
             if found is not None:
-                self._stretches.move_to_end((path, number))
+                self._chunks.move_to_end((path, number))
             return found
 
     def _decompressed(self, path: Path, number: int) -> memoryview:
@@ -140,18 +140,18 @@ class ArchiveDisk:
             footer = read_footer(self._disk, stored)
         except CorruptData:
             return memoryview(b"")
-        if number >= len(footer.stretches):
+        if number >= len(footer.chunks):
             return memoryview(b"")
         size_bytes = min(limits.ARCHIVE_CHUNK_BYTES, footer.size_bytes)
         self._make_room(size_bytes)
-        found = memoryview(read_stretch(self._disk, stored, footer, number))
+        found = memoryview(read_chunk(self._disk, stored, footer, number))
         with self._lock:
-            self._stretches[path, number] = found
-            self._held_bytes += len(found)
+            self._chunks[path, number] = found
+            self._cached_bytes += len(found)
         return found
 
     def _make_room(self, size_bytes: int) -> None:
         with self._lock:
-            while self._stretches and self._held_bytes + size_bytes > limits.ARCHIVE_CACHE_BYTES:
-                _, dropped = self._stretches.popitem(last=False)
-                self._held_bytes -= len(dropped)
+            while self._chunks and self._cached_bytes + size_bytes > limits.ARCHIVE_CACHE_BYTES:
+                _, dropped = self._chunks.popitem(last=False)
+                self._cached_bytes -= len(dropped)

@@ -1,19 +1,19 @@
-"""A segment in the archive: ``00000000000000045678.log.zst``.
+"""A segment in the archive, as ``00000000000000045678.log.zst``.
 
-The bytes of the segment as they were, damaged ones included, compressed with zstd by stretches of
-128 MiB, so that nearly every segment is one. Behind them a skippable frame says what is needed to
-know the file without anything else; ``zstd -d`` gives the segment back. The file's end is
+It holds the bytes of the segment unchanged, damaged ones included, compressed with zstd in chunks
+of 128 MiB, so that nearly every segment is one chunk. A skippable zstd frame follows with the
+footer, which describes the file completely. ``zstd -d`` restores the segment. The file ends with
 
     size  field
-       4  0x184D2A5E, little-endian as all below: a frame that zstd passes over
+       4  0x184D2A5E, little-endian as all below: a frame that zstd skips
        4  how much of it follows
        n  the footer, JSON: base_offset, end_offset, size_bytes, crc32c (of the segment's bytes),
-          first_time_us, last_time_us, archived_at_us, stretches (compressed bytes of each)
+          first_time_us, last_time_us, archived_at_us, stretches (compressed bytes of each chunk)
        4  n
        4  crc32c of the JSON
        8  ``GOQARCH1``
 
-A file gets its name only after it was written, synced, read again and compared by the CRC.
+A file gets its name only after it was written, synced, read back and compared by the CRC.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ _LDM_MATCH_BYTES, _LDM_HASH_RATE_LOG, _LDM_BUCKET_LOG = 64, 7, 3
 
 
 class Footer(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
-    """What an archived segment is; ``crc32c`` is of its bytes before they were compressed.
+    """The description of an archived segment; ``crc32c`` is of its uncompressed bytes.
 
-    ``stretches`` are the compressed bytes of each; the times are the earliest append time and the
-    running maximum at the end, 0 where no frame was sound.
+    ``chunks`` (JSON: ``stretches``) are the compressed bytes of each chunk. The times are the
+    earliest append time and the running maximum at the end, 0 if no frame was sound.
     """
 
     base_offset: int
@@ -63,17 +63,17 @@ class Footer(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
     first_time_us: int
     last_time_us: int
     archived_at_us: int
-    stretches: list[int]
+    chunks: list[int] = msgspec.field(name="stretches")
 
 
 class Interrupted(Exception):
-    """The work was asked to stop; what was begun has no name yet."""
+    """The caller stopped the archiving; the unfinished file has no name yet."""
 
 
 def archive_path(directory: Path, segment_path: Path) -> Path:
-    """Return where a segment, or what lies beside it, is in the archive.
+    """Return the path in the archive of a segment, or of a file beside it.
 
-    There a segment has no generations: what is archived does not change any more.
+    An archived segment has no generations, because it never changes.
     """
     base_offset, suffix = segment_path.name.partition(".")[0], segment_path.suffix
     return directory / f"{base_offset}{SUFFIX if suffix == LOG_SUFFIX else suffix}"
@@ -82,17 +82,17 @@ def archive_path(directory: Path, segment_path: Path) -> Path:
 def write_archive(
     disk: Disk, source: Path, path: Path, footer: Footer, check: Callable[[], None]
 ) -> Footer:
-    """Compress the ``footer.size_bytes`` of ``source`` into ``path``; return the whole footer.
+    """Compress the ``footer.size_bytes`` of ``source`` into ``path``; return the complete footer.
 
-    Memory is bounded by the window. The result has been synced, read back and compared before it
-    has its name. ``check`` is called for every MiB and may raise. Raises ``OSError``, and
-    ``CorruptData`` when the disk does not give back what was written; nothing is then left.
+    Memory is bounded by the window. The file is synced, read back and compared before it gets its
+    name. ``check`` is called for every MiB and may raise. Raises ``OSError``, and ``CorruptData``
+    when the disk does not return what was written; no file is then left.
     """
     part = path.with_name(path.name + PART_SUFFIX)
     try:
         file = disk.open(part)
         try:
-            file.truncate(0)  # what a crash left there
+            file.truncate(0)  # drop the leftovers of a crash
             footer = _compress(disk, source, file, footer, check)
             file.append([_packed(footer)])
             file.sync()
@@ -107,14 +107,14 @@ def write_archive(
 
 
 def copy_file(disk: Disk, source: Path, path: Path) -> None:
-    """Copy a file of any size; the copy has its name only when it is whole and durable."""
+    """Copy a file of any size; the copy gets its name only when it is complete and durable."""
     part = path.with_name(path.name + PART_SUFFIX)
     try:
         file = disk.open(part)
         try:
             file.truncate(0)
-            for chunk in _chunks(disk, source, 0, disk.size(source)):
-                file.append([chunk])
+            for block in _blocks(disk, source, 0, disk.size(source)):
+                file.append([block])
             file.sync()
         finally:
             file.close()
@@ -125,7 +125,7 @@ def copy_file(disk: Disk, source: Path, path: Path) -> None:
 
 
 def read_footer(disk: Disk, path: Path) -> Footer:
-    """Return what the file says of itself; raises ``CorruptData``, or ``OSError``."""
+    """Return the footer of a file; raises ``CorruptData``, or ``OSError``."""
     size_bytes = disk.size(path)
     tail = bytes(disk.read(path, max(0, size_bytes - _TAIL.size), _TAIL.size))
     if len(tail) == _TAIL.size:
@@ -135,18 +135,18 @@ def read_footer(disk: Disk, path: Path) -> Footer:
             data = bytes(disk.read(path, start, json_bytes))
             if crc32c(data) == crc:
                 footer = msgspec.json.decode(data, type=Footer)
-                if sum(footer.stretches) == start - _HEAD.size:
+                if sum(footer.chunks) == start - _HEAD.size:
                     return footer
     raise CorruptData(f"{path} is no whole archive: its end is missing or damaged")
 
 
-def read_stretch(disk: Disk, path: Path, footer: Footer, number: int) -> bytes:
-    """Return the bytes of a stretch; of a damaged one those before the damage.
+def read_chunk(disk: Disk, path: Path, footer: Footer, number: int) -> bytes:
+    """Return the bytes of a chunk; of a damaged chunk the bytes before the damage.
 
-    Some of these may be wrong, too: the frames in it have CRCs of their own.
+    Some of these may be wrong too: the frames in it have their own CRCs.
     """
-    start = sum(footer.stretches[:number])
-    data = disk.read(path, start, footer.stretches[number])
+    start = sum(footer.chunks[:number])
+    data = disk.read(path, start, footer.chunks[number])
     try:
         return _decompressor().decompress(data, max_output_size=limits.ARCHIVE_CHUNK_BYTES)
     except zstandard.ZstdError:
@@ -161,7 +161,7 @@ def read_stretch(disk: Disk, path: Path, footer: Footer, number: int) -> bytes:
 
 
 def check_archive(disk: Disk, path: Path) -> Footer:
-    """Read a whole archive file and compare it with its CRC; raises ``CorruptData``."""
+    """Read a whole archive file and compare its CRC; raises ``CorruptData``."""
     footer = read_footer(disk, path)
     _verify(disk, path, footer, lambda: None)
     return footer
@@ -170,32 +170,32 @@ def check_archive(disk: Disk, path: Path) -> Footer:
 def crc_of(disk: Disk, path: Path, size_bytes: int) -> int:
     """Return the CRC32C of a file's first bytes."""
     crc = 0
-    for chunk in _chunks(disk, path, 0, size_bytes):
-        crc = crc32c(chunk, crc)
+    for block in _blocks(disk, path, 0, size_bytes):
+        crc = crc32c(block, crc)
     return crc
 
 
 def _compress(
     disk: Disk, source: Path, file: File, footer: Footer, check: Callable[[], None]
 ) -> Footer:
-    crc, stretches = 0, list[int]()
+    crc, chunks = 0, list[int]()
     for start in range(0, footer.size_bytes, limits.ARCHIVE_CHUNK_BYTES):
         size_bytes = min(limits.ARCHIVE_CHUNK_BYTES, footer.size_bytes - start)
         before = file.size_bytes
         stream = _compressor(size_bytes).compressobj(size_bytes)
-        for chunk in _chunks(disk, source, start, size_bytes):
+        for block in _blocks(disk, source, start, size_bytes):
             check()
-            crc = crc32c(chunk, crc)
-            file.append([stream.compress(chunk)])
+            crc = crc32c(block, crc)
+            file.append([stream.compress(block)])
         file.append([stream.flush()])
-        stretches.append(file.size_bytes - before)
-    return msgspec.structs.replace(footer, crc32c=crc, stretches=stretches)
+        chunks.append(file.size_bytes - before)
+    return msgspec.structs.replace(footer, crc32c=crc, chunks=chunks)
 
 
 def _verify(disk: Disk, path: Path, footer: Footer, check: Callable[[], None]) -> None:
     crc = size_bytes = position = 0
     try:
-        for compressed_bytes in footer.stretches:
+        for compressed_bytes in footer.chunks:
             source = io.BufferedReader(_Part(disk, path, position, compressed_bytes), _CHUNK_BYTES)
             with _decompressor().stream_reader(source) as reader:
                 while piece := reader.read(_CHUNK_BYTES):
@@ -215,13 +215,13 @@ def _packed(footer: Footer) -> bytes:
     return _HEAD.pack(_SKIPPABLE, len(data) + len(tail)) + data + tail
 
 
-def _chunks(disk: Disk, path: Path, start: int, size_bytes: int) -> Iterator[memoryview]:
+def _blocks(disk: Disk, path: Path, start: int, size_bytes: int) -> Iterator[memoryview]:
     for position in range(start, start + size_bytes, _CHUNK_BYTES):
         wanted = min(_CHUNK_BYTES, start + size_bytes - position)
-        chunk = disk.read(path, position, wanted)
-        if len(chunk) != wanted:
-            raise CorruptData(f"{path} is shorter than it was: {position + len(chunk)} bytes")
-        yield chunk
+        block = disk.read(path, position, wanted)
+        if len(block) != wanted:
+            raise CorruptData(f"{path} is shorter than it was: {position + len(block)} bytes")
+        yield block
 
 
 def _compressor(size_bytes: int) -> zstandard.ZstdCompressor:
@@ -245,18 +245,18 @@ def _decompressor() -> zstandard.ZstdDecompressor:
 
 
 class _Part(io.RawIOBase):
-    """Part of a file, as a stream."""
+    """A range of a file, as a stream."""
 
     def __init__(self, disk: Disk, path: Path, position: int, size_bytes: int) -> None:
         self._disk, self._path = disk, path
         self._position, self._end = position, position + size_bytes
 
     def readable(self) -> bool:
-        """Return that it is."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
-        """Read the next bytes into ``buffer``; return how many, 0 at the end."""
+        """Read the next bytes into ``buffer``; return their number, 0 at the end."""
         view = memoryview(buffer)
         wanted = min(len(view), self._end - self._position)
         data = self._disk.read(self._path, self._position, wanted)

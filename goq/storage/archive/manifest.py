@@ -1,4 +1,4 @@
-"""The manifest of the archive as the files say it: what ``node.db`` lists is made good by it."""
+"""The archive manifest: the archived segments listed in ``node.db``, checked against files."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from pathlib import Path
 from goq.errors import CorruptData
 from goq.storage.archive.file import PART_SUFFIX, SUFFIX, Footer, check_archive, read_footer
 from goq.storage.disk import Disk
-from goq.storage.node_db import FILE_NAME, ArchiveRow, NodeDb
+from goq.storage.node_db import FILE_NAME, LOG_NAMES, ArchiveRow, NodeDb
 
-LOG_NAMES = ("messages", "events")
+ARCHIVE_DIR = "archive"
 ArchiveKey = tuple[str, int, str, int]
 """Topic, partition, log and base offset."""
+_DEPTH = 3  # topic, partition, log
 _log = logging.getLogger("goq.storage")
 
 
 def archive_row(
     partition: tuple[str, int], log: str, footer: Footer, archived_bytes: int
 ) -> ArchiveRow:
-    """Return the row of a file from what it says of itself; ``partition`` is topic and number."""
+    """Return the row of a file from its footer; ``partition`` is topic and number."""
     return ArchiveRow(
         *partition,
         log,
@@ -38,9 +39,9 @@ def archive_row(
 def find_unlisted(
     disk: Disk, root: Path, topics: Collection[str], known: Mapping[ArchiveKey, ArchiveRow]
 ) -> Iterator[ArchiveRow]:
-    """Yield the rows that ``known`` lacks, and remove files that were never finished.
+    """Yield the rows that ``known`` lacks, and remove unfinished files.
 
-    A topic that is not among ``topics`` is left alone, with a warning.
+    A topic that is not among ``topics`` stays untouched, with a warning.
     """
     for topic in disk.names(root):
         if topic not in topics:
@@ -74,14 +75,11 @@ def _unlisted(
                 _log.warning("%s", error.detail)
 
 
-ARCHIVE_DIR = "archive"
-_DEPTH = 3  # topic, partition, log
-
-
 def verify_archive(disk: Disk, data_dir: Path) -> list[str]:
-    """Decompress every archived segment and compare its CRC; return what is wrong.
+    """Decompress every archived segment and compare its CRC; return the problems found.
 
-    Also what ``node.db`` lists and is not there. Nothing is changed, and a node may be running.
+    Files that ``node.db`` lists and that are missing are problems too. Changes nothing, and may run
+    beside a node.
     """
     rows, root = _listed_rows(data_dir), data_dir / ARCHIVE_DIR
     problems: list[str] = []
@@ -93,7 +91,7 @@ def verify_archive(disk: Disk, data_dir: Path) -> list[str]:
         except CorruptData as error:
             problems.append(error.detail)
         except FileNotFoundError:
-            found.remove(path)  # deleted with its topic, unless it is listed still
+            found.remove(path)  # deleted with its topic, unless node.db still lists it
     paths = {row: _archive_path(root, row) for row in rows}
     missing = [row for row in rows if paths[row] not in found]
     still = set(_listed_rows(data_dir)) if missing else set()

@@ -1,15 +1,15 @@
-"""What is stored of the columns of a frames of a segment: a block.
+"""A column block: the stored rows of a range of a segment.
 
 It has a header of 104 bytes, little-endian, and a body of arrays:
 
     offset  size  field
          0     4  magic and version, ``goc`` 0x01
-         4     4  present        bit 0: lanes, 1: tenants, 2: times of delivery
-         8    16  start          position and offset where the frames begins, 2 x i64
-        24    16  end            where it ends
-        40     8  last_position  the last sound frame before the end; -1: there is none
+         4     4  present        bit 0: lanes, 1: tenants, 2: delivery times
+         8    16  start          position and offset where the range begins, 2 x i64
+        24    16  end            position and offset where it ends
+        40     8  last_position  the last sound frame before the end; -1: none
         48     8  last_crcs      the last 8 bytes of that frame's header: its two CRCs
-        56     8  due_min_ms     the earliest time of delivery, 0 where nothing is delayed
+        56     8  due_min_ms     the earliest delivery time, 0 where no message is delayed
         64     8  due_max_ms     the latest
         72     4  rows           then, 4 bytes each: runs of their offsets, tenants,
         84     4  names_bytes    bytes of the tenants' names
@@ -17,13 +17,13 @@ It has a header of 104 bytes, little-endian, and a body of arrays:
         96     4  body_crc32c
        100     4  header_crc32c  of the 100 bytes before it
 
-The body, each section padded to 8 bytes: starts and counts of the runs (i64 each); times of
-delivery (i64); starts and counts of the dedup rows' runs; dedup ids (16 bytes each); tenants
-(i32), the ends of their names (i32), the names; lanes (i16). A column that is not present says -1,
-or 0 for a time, of every row.
+The body, each section padded to 8 bytes: starts and counts of the runs (i64 each); delivery times
+(i64); starts and counts of the dedup rows' runs; dedup ids (16 bytes each); tenants (i32), the ends
+of their names (i32), the names; lanes (i16). A column that is not present is -1 in every row, or 0
+for a time.
 
-A block continues the one before it. It belongs to the segment if its last frame is there as it
-says: a log only grows and is only cut at its end, so what lies before is then the same too.
+A block continues the block before it. It belongs to the segment if the segment holds its last
+frame. A log only grows, and is cut only at its end, so all frames before it are then the same too.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ _LANES, _TENANTS, _DUE = 1, 2, 4
 
 
 class SegmentPosition(NamedTuple):
-    """Between two frames of a segment: a byte, and the offset of the message there."""
+    """A boundary between two frames of a segment: a byte position and a message offset."""
 
     position: int
     offset: int
 
 
 class LastFrame(NamedTuple):
-    """By what a frames of a segment is known again: its last frame's place and CRCs."""
+    """The position and CRCs of a frame, which identify it again."""
 
     position: int
     crcs: bytes
@@ -65,12 +65,12 @@ NO_FRAME: Final = LastFrame(-1, bytes(8))
 
 
 def last_frame(position: int, frame: bytes | memoryview) -> LastFrame:
-    """Return by what the frame at ``position`` is known again; its header is enough."""
+    """Return the identity of the frame at ``position``; its header is enough."""
     return LastFrame(position, bytes(frame[FRAME_HEADER_BYTES - 8 : FRAME_HEADER_BYTES]))
 
 
 class BlockRange(NamedTuple):
-    """Frames that follow each other in a segment."""
+    """The consecutive frames of a segment that a block covers."""
 
     start: SegmentPosition
     end: SegmentPosition
@@ -78,7 +78,7 @@ class BlockRange(NamedTuple):
 
 
 class ColumnBlock(NamedTuple):
-    """What a block's header says, and where in the file it lies: -1 for one that is not there."""
+    """A block's header, and the position of the block in the file; -1 if it is not in the file."""
 
     present: int
     frames: BlockRange
@@ -95,7 +95,7 @@ class ColumnBlock(NamedTuple):
 
     @property
     def body_bytes(self) -> int:
-        """How long the body is."""
+        """Length of the body."""
         words = 2 * self.runs + 2 * self.dedup_runs + 2 * self.dedup_rows
         words += self.rows * bool(self.present & _DUE)
         sections = [self.names_bytes, 4 * self.tenants]
@@ -105,16 +105,16 @@ class ColumnBlock(NamedTuple):
 
     @property
     def file_end(self) -> int:
-        """The byte in the file after the block."""
+        """Position in the file after the block."""
         return self.file_position + HEADER_BYTES + self.body_bytes
 
     def has_due(self, due_ms: tuple[int, int]) -> bool:
-        """Whether a time of delivery may lie between two, both included."""
+        """Return whether a delivery time may lie between two times, both included."""
         return self.due_min_ms <= due_ms[1] and due_ms[0] <= self.due_max_ms
 
 
 def pack_block(builder: ColumnsBuilder, frames: BlockRange) -> tuple[ColumnBlock, bytes]:
-    """Return a block of what was gathered, and its bytes."""
+    """Return a block of the gathered rows, and its bytes."""
     rows, dedup = builder.rows(), builder.dedup_rows()
     names = [name.encode() for name in builder.names]
     present = _LANES * bool((rows.lanes >= 0).any())
@@ -156,7 +156,7 @@ def _pack_header(block: ColumnBlock) -> bytes:
 
 
 def unpack_header(data: bytes | memoryview, file_position: int) -> ColumnBlock | None:
-    """Return the block whose header is ``data``, None if a byte of it is not as it was written."""
+    """Return the block with the header ``data``, or None if the header is corrupt."""
     data = bytes(data)
     fixed = data[: _FIELDS.size]
     if data[:4] != MAGIC or data[_FIELDS.size :] != _CRC.pack(crc32c(fixed)):
@@ -169,12 +169,12 @@ def unpack_header(data: bytes | memoryview, file_position: int) -> ColumnBlock |
 
 
 def is_body_of(block: ColumnBlock, body: memoryview) -> bool:
-    """Whether every byte of a body is as it was written."""
+    """Return whether a body is complete and matches its CRC."""
     return len(body) == block.body_bytes and crc32c(body) == block.body_crc32c
 
 
 def unpack_rows(block: ColumnBlock, body: memoryview) -> ColumnRows:
-    """Return the rows in a sound body, most of them where they lie."""
+    """Return the rows in a sound body; most arrays are views of it."""
     take = _sections(block, body)
     starts, counts = next(take).view(np.int64), next(take).view(np.int64)
     due_ms = next(take).view(np.int64)

@@ -1,4 +1,4 @@
-"""Reading the fixed columns of frames into rows; a frame without any is plain and has none."""
+"""Extraction of rows from the fixed columns of frames; a plain frame has none."""
 
 from __future__ import annotations
 
@@ -26,23 +26,24 @@ COLUMN_ATTRIBUTES = ROW_ATTRIBUTES | Attribute.DEDUP_ID
 
 
 def rows_of(view: FrameView) -> ColumnRows | None:
-    """Return the rows of a frame as it was stamped, None for one that has none.
+    """Return the rows of a stamped frame, or None if it has none.
 
-    What is gone has no row.
-    Raises ``InvalidFrame`` or ``ValueError`` for a frame that was never checked and is not sound.
+    Removed messages have no row. Raises ``InvalidFrame`` or ``ValueError`` for an unsound frame
+    that was never validated.
     """
     return _rows([view]) if view.header.attributes & ROW_ATTRIBUTES else None
 
 
 def dedup_rows_of(view: FrameView) -> DedupIdRows | None:
-    """Return the dedup ids of a frame as it was stamped, None where it has none."""
+    """Return the dedup ids of a stamped frame, or None if it has none."""
     return _dedup_rows([view]) if view.header.attributes & Attribute.DEDUP_ID else None
 
 
 def read_frames(views: Sequence[FrameView]) -> FrameRows:
-    """Return what frames with rising offsets say, in one go: an array costs more than a message.
+    """Return the rows of frames with rising offsets, all at once.
 
-    A frame that was never checked and whose sections are not sound says nothing.
+    One array operation costs more than one message, so frames are read together. A frame that was
+    never validated and is not sound has no rows.
     """
     try:
         with_rows = [v for v in views if v.header.attributes & ROW_ATTRIBUTES]
@@ -67,7 +68,7 @@ def _rows(views: Sequence[FrameView]) -> ColumnRows | None:
     if not all(has_lanes):
         lanes[~np.repeat(has_lanes, counts)] = -1
     deliver_at_ms = _column(views, Attribute.DELIVER_AT, bytes(8)).view(np.int64)
-    # times by 1000 would overflow: nobody has checked what a producer wrote there
+    # not multiplied by 1000, which could overflow: the producer's times are not validated
     append_ms = [max(0, header.append_time_us // 1000) for header in headers]
     deliver_at_ms = np.where(deliver_at_ms > np.repeat(append_ms, counts), deliver_at_ms, 0)
     bases = np.array([header.base_offset for header in headers])
@@ -84,7 +85,7 @@ def _rows(views: Sequence[FrameView]) -> ColumnRows | None:
 
 
 def _column(views: Sequence[FrameView], attribute: int, none: bytes) -> npt.NDArray[np.uint8]:
-    """Return a column of frames end to end, ``none`` for each message of one that lacks it."""
+    """Return a column of frames end to end, with ``none`` per message of a frame without it."""
     parts = [
         none * view.header.message_count
         if not view.header.attributes & attribute
@@ -95,7 +96,7 @@ def _column(views: Sequence[FrameView], attribute: int, none: bytes) -> npt.NDAr
 
 
 def _tenants(views: Sequence[FrameView], counts: Int64s) -> tuple[npt.NDArray[np.int32], list[str]]:
-    """Return the number of each message's tenant among the names that are used, and those."""
+    """Return the number of each message's tenant among the names in use, and these names."""
     dictionaries = [view.tenants for view in views]
     known = [0 if d is None else len(d.offsets) - 1 for d in dictionaries]
     if not any(known):

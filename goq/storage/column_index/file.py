@@ -1,8 +1,8 @@
-"""The file of a segment's columns, ``00000000000000045678.columns``: blocks end to end.
+"""The ``.columns`` file of a segment, as ``00000000000000045678.columns``: a sequence of blocks.
 
-It is written in place and never synced. What a crash, a bad disk or another program leaves in it
-is found out by the blocks' CRCs, and by the last frame that each names; the segment is then read
-in its stead. So no failure here is more than a delay.
+It is written in place and never synced. Corruption by a crash, a bad disk or another program is
+detected by the blocks' CRCs, and by the last frame that each names. The segment is then read
+instead. So a failure of this file only costs time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SUFFIX = ".columns"
 
 
 class ColumnFile:
-    """Reads from any thread; one thread at a time writes."""
+    """The file of one segment. Any thread reads, one thread at a time writes."""
 
     def __init__(self, disk: Disk, segment_path: Path) -> None:
         self._disk = disk
@@ -35,10 +35,7 @@ class ColumnFile:
         self._is_removed = False
 
     def blocks(self, start: SegmentPosition, size_bytes: int) -> list[ColumnBlock]:
-        """Return the blocks from the file's beginning that speak of the segment as it is.
-
-        Their bodies are not read.
-        """
+        """Return the blocks at the start of the file that match the segment; reads no bodies."""
         found: list[ColumnBlock] = []
         try:
             file_bytes = self._disk.size(self._path)
@@ -47,7 +44,7 @@ class ColumnFile:
                     break
                 found.append(block)
         except OSError:
-            pass  # what was found until then is sound
+            pass  # the blocks found so far are sound
         while found and not self._is_there(found[-1].frames.last):
             found.pop()
         return found
@@ -59,7 +56,7 @@ class ColumnFile:
         return block if follows else None
 
     def _is_there(self, last: LastFrame) -> bool:
-        """Whether the segment has the frame that a block names as its last."""
+        """Return whether the segment holds the last frame of a block."""
         if last == NO_FRAME:
             return True
         try:
@@ -69,7 +66,7 @@ class ColumnFile:
         return last_frame(last.position, header) == last
 
     def body(self, block: ColumnBlock) -> memoryview | None:
-        """Return a block's body, None where the file does not have it as it was written."""
+        """Return a block's body, or None if the file does not have it or it is corrupt."""
         if block.file_position < 0:
             return None
         try:
@@ -80,7 +77,7 @@ class ColumnFile:
         return body if is_body_of(block, body) else None
 
     def write(self, block: ColumnBlock, data: bytes, position: int) -> ColumnBlock:
-        """Let the file have a block at ``position`` and end there; say whether it has."""
+        """Write a block at ``position`` as the last of the file; return it with its place."""
         try:
             is_written = self._write(data, position)
             if self._is_removed:
@@ -102,7 +99,7 @@ class ColumnFile:
         return True
 
     def remove(self) -> None:
-        """Delete the file, also from under a thread that is writing it."""
+        """Delete the file, even while another thread writes it."""
         self._is_removed = True
         try:
             self._disk.size(self._path)

@@ -1,8 +1,7 @@
-"""What the fixed columns of frames say about messages: when they are due, where they queue.
+"""Rows: the delivery columns of messages as arrays, for many frames at once.
 
-Frames say it by frame; here it is by message, as arrays, for many frames at once. Lane, tenant
-and time of delivery make the *rows* of all messages in frames that have any of the three; dedup
-ids make rows of their own.
+Frames store columns by frame; rows are by message. Messages of frames with a lane, tenant or
+delivery time column have a row. Dedup ids have rows of their own.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ Int64s = npt.NDArray[np.int64]
 
 
 class ColumnRows(NamedTuple):
-    """Messages of frames that have lanes, tenants or times of delivery: parallel, read-only.
+    """Messages of frames with lanes, tenants or delivery times: parallel arrays, read-only.
 
-    ``offsets`` rise. ``lanes`` is -1 where the frame names none. ``tenants`` are numbers of
-    ``tenant_names``, which holds a name once, -1 for none. ``deliver_at_ms`` is 0 for a message
-    that was never delayed: one whose time had come when it was appended.
+    ``offsets`` rise. ``lanes`` is -1 where the frame has none. ``tenants`` are indexes into
+    ``tenant_names``, which holds each name once; -1 for none. ``deliver_at_ms`` is 0 for a message
+    without a delay, or whose delivery time had passed when it was appended.
     """
 
     offsets: Int64s
@@ -36,7 +35,7 @@ class ColumnRows(NamedTuple):
         return self.select(slice(*np.searchsorted(self.offsets, (start, end))))
 
     def due_within(self, low_ms: int, high_ms: int) -> ColumnRows:
-        """Return the rows of messages that were delayed to a time between two, both included."""
+        """Return the rows of delayed messages due between two times, both included."""
         due_ms = self.deliver_at_ms
         return self.select((due_ms >= low_ms) & (due_ms <= high_ms) & (due_ms > 0))
 
@@ -67,14 +66,14 @@ FrameRows = tuple[ColumnRows | None, DedupIdRows | None]
 
 
 class OffsetRuns:
-    """Rising offsets as runs without a gap: where each begins, and how long it is."""
+    """Rising offsets as runs without a gap: the start and length of each."""
 
     def __init__(self) -> None:
         self.starts = array("q")
         self.counts = array("q")
 
     def add(self, offsets: Int64s) -> None:
-        """Add offsets above all that are there; at least one."""
+        """Add at least one offset; all must be above the offsets present."""
         firsts = np.flatnonzero(np.diff(offsets) != 1) + 1
         bounds = [0, *firsts.tolist(), len(offsets)]
         starts = offsets[bounds[:-1]].tolist()
@@ -87,7 +86,7 @@ class OffsetRuns:
 
 
 def expand_runs(starts: Int64s, counts: Int64s) -> Int64s:
-    """Return the offsets that runs stand for."""
+    """Return the offsets of runs."""
     if len(starts) == 1:
         return np.arange(starts[0], starts[0] + counts[0], dtype=np.int64)
     ends = np.cumsum(counts)
@@ -96,13 +95,13 @@ def expand_runs(starts: Int64s, counts: Int64s) -> Int64s:
 
 
 class ColumnsBuilder:
-    """Gathers the rows of frames in the order of their offsets."""
+    """Gathers the rows of frames in offset order."""
 
     def __init__(self) -> None:
         self.count = 0
         self.dedup_count = 0
         self.due_ms: tuple[int, int] | None = None
-        """The earliest and the latest time of delivery, None where nothing is delayed."""
+        """The earliest and the latest delivery time, None if no message is delayed."""
         self.runs = OffsetRuns()
         self.dedup_runs = OffsetRuns()
         self.names: dict[str, int] = {}
@@ -114,12 +113,12 @@ class ColumnsBuilder:
 
     @property
     def size_bytes(self) -> int:
-        """About how much memory, and room in a file, the rows take."""
+        """Estimated size of the rows in memory and in a file."""
         runs = len(self.runs.starts) + len(self.dedup_runs.starts)
         return 14 * self.count + len(self._ids) + self._names_bytes + 16 * runs
 
     def add(self, rows: ColumnRows | None, dedup: DedupIdRows | None) -> None:
-        """Add what lies behind everything there."""
+        """Add rows with offsets above all present ones."""
         if rows is not None:
             self._add_rows(rows)
         if dedup is not None:
@@ -151,7 +150,7 @@ class ColumnsBuilder:
         return np.array([*(self.names[name] for name in names), -1], np.int32)[tenants]
 
     def rows(self) -> ColumnRows:
-        """Return a copy of the rows, safe from what is added later."""
+        """Return a copy of the rows, unaffected by later additions."""
         return ColumnRows(
             expand_runs(_int64s(self.runs.starts), _int64s(self.runs.counts)),
             np.frombuffer(bytes(self._lanes), np.int16),

@@ -1,10 +1,10 @@
-"""The columns of one segment: blocks in its ``.columns`` file, and in memory what follows them.
+"""The column index of one segment: blocks in its ``.columns`` file, and later rows in memory.
 
-The log's writer adds what it commits and lets a block be written when it takes a checkpoint, when
-much has gathered, and when it seals the segment. Anyone reads, from any thread. The columns of a
-sealed segment are looked for on first use; what the file lacks is read from the segment's frames,
-and written by whoever found it lacking. That the file cannot be written is no failure: a block
-that is not in it is read from the frames each time.
+The log's writer adds the rows that it commits. It writes a block at each checkpoint, when a block
+is full, and when it seals the segment. Any thread reads. The index of a sealed segment is loaded on
+first use. Missing blocks are rebuilt from the segment's frames, and written by the reader that
+needed them. A failed write of the file is not an error: a block that is not in the file is read
+from the frames each time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MS_MAX = 2**63 - 1
 
 
 class SegmentColumns:
-    """See the module; the segment has ``size_bytes`` already."""
+    """The column index of a segment that already has ``size_bytes``; see the module."""
 
     def __init__(self, disk: Disk, segment_path: Path, base_offset: int, size_bytes: int) -> None:
         self._disk = disk
@@ -48,41 +48,41 @@ class SegmentColumns:
         self._size_bytes = size_bytes
         self._is_sealed = True
         self._is_loaded = False
-        self._blocks: list[ColumnBlock] = []  # never changed in place
-        self._builder = ColumnsBuilder()  # of the frames behind the blocks
+        self._blocks: list[ColumnBlock] = []  # replaced, never changed in place
+        self._builder = ColumnsBuilder()  # rows of the frames after the blocks
         self._pending = BlockRange(self._base, self._base, NO_FRAME)
         self._load_lock = threading.Lock()
-        self._swap_lock = threading.Lock()  # only while memory changes: commits wait for it
+        self._swap_lock = threading.Lock()  # held briefly, because commits wait for it
 
     # For the log's writer
 
     def open_for_append(self) -> None:
-        """Make ready for :meth:`add`; reads what the file lacks, so it blocks on the disk."""
+        """Prepare for :meth:`add`; rebuilds missing blocks, so it blocks on the disk."""
         with self._load_lock:
             self._is_sealed = False
             self._load()
 
     def add(self, found: FrameRows, end: SegmentPosition, last: LastFrame) -> None:
-        """Add what was just committed (memory only)."""
+        """Add the rows of a commit (memory only)."""
         self._append(found, end, last)
         self._size_bytes = end.position
 
     @property
     def is_block_full(self) -> bool:
-        """Whether it is time to write, checkpoint or not."""
+        """Whether the rows in memory fill a block."""
         return self._builder.size_bytes >= limits.COLUMNS_BLOCK_BYTES
 
     def flush(self) -> None:
-        """Write what has been added; blocks on the disk, but waits for no sync."""
+        """Write the rows in memory as a block; blocks on the disk, but does not sync."""
         if self._pending.start != self._pending.end:
             self._write_block()
 
     def seal(self) -> None:
-        """Leave the segment to its readers: nothing more is added."""
+        """Mark the segment as sealed: no rows are added any more."""
         self._is_sealed = True
 
     def truncate(self, size_bytes: int) -> None:
-        """Forget what was cut off the segment's file, which is the one that grows from now on."""
+        """Drop the rows cut off the segment's file, and prepare for appends."""
         with self._load_lock:
             self._size_bytes = size_bytes
             self._is_sealed = self._is_loaded = False
@@ -99,7 +99,7 @@ class SegmentColumns:
     ) -> Iterator[ColumnRows]:
         """Yield rows with offsets from ``start`` up to ``end``, a block at a time.
 
-        With a bound, both included, only of messages that were delayed to a time within.
+        With a due bound, both ends included, only rows of delayed messages due within it.
         """
         due = None
         if due_from_ms is not None or due_to_ms is not None:
@@ -138,7 +138,7 @@ class SegmentColumns:
                 yield rows
 
     def _snapshot(self, copy: Callable[[ColumnsBuilder], T]) -> tuple[list[ColumnBlock], T]:
-        """Return the blocks, and a copy of what follows them."""
+        """Return the blocks, and a copy of the rows after them."""
         with self._load_lock:
             self._load()
             with self._swap_lock:
@@ -149,15 +149,15 @@ class SegmentColumns:
             self._builder.add(*found)
             self._pending = self._pending._replace(end=end, last=last)
 
-    # Looking for what there is
+    # Loading
 
     def _load(self) -> None:
-        if not self._is_loaded:  # one that is empty is begun from memory alone
+        if not self._is_loaded:  # an empty segment needs no read
             stored = self._size_bytes and self._file.blocks(self._base, self._size_bytes)
             self._rebuild_after(stored or [])
 
     def _rebuild_after(self, blocks: list[ColumnBlock]) -> None:
-        """Keep these blocks, and make those that follow anew from the segment."""
+        """Keep these blocks, and rebuild the following ones from the segment."""
         self._is_loaded = False
         frames = blocks[-1].frames if blocks else BlockRange(self._base, self._base, NO_FRAME)
         self._start_block(blocks, frames)
@@ -167,7 +167,7 @@ class SegmentColumns:
                 if self.is_block_full:
                     self._write_block()
         except FileNotFoundError:
-            return  # deleted, or lost: there is nothing to read, and nothing to write about it
+            return  # the segment was deleted or lost: there is nothing to index
         if self._is_sealed:
             self.flush()
         self._is_loaded = True
@@ -175,7 +175,7 @@ class SegmentColumns:
     def _scan(
         self, start: SegmentPosition, last: LastFrame, end_position: int
     ) -> Iterator[tuple[FrameRows, SegmentPosition, LastFrame]]:
-        """Yield what frames up to a frame's end say, some at a time, and how far they reach."""
+        """Yield the rows of frames up to the end of a frame, in batches, and how far they reach."""
         scanner = Scanner(self._disk, self._segment_path, self._size_bytes, chunk_bytes=limits.MIB)
         views, views_bytes, end = list[FrameView](), 0, start
         for place in scanner.frames(*start):
@@ -192,9 +192,9 @@ class SegmentColumns:
         yield read_frames(views), end, last
 
     def _reread(self, block: ColumnBlock) -> ColumnsBuilder:
-        """Read from its frames what the file should have, and write that if the file is nobody's.
+        """Return the rows of a corrupt block, read from its frames; rewrite the file if possible.
 
-        While the segment grows the file is the log's writer's.
+        While the segment is active, only the log's writer writes the file.
         """
         builder = ColumnsBuilder()
         try:
@@ -211,7 +211,7 @@ class SegmentColumns:
     # Writing
 
     def _write_block(self) -> None:
-        """Make a block of the frames, one with the block before it if both are small."""
+        """Write the rows in memory as a block, merged with the last block if both are small."""
         blocks, builder, frames = self._blocks, self._builder, self._pending
         before = blocks[-1] if blocks else None
         if before and before.body_bytes + builder.size_bytes < limits.COLUMNS_BLOCK_BYTES:
@@ -222,7 +222,7 @@ class SegmentColumns:
                 blocks = blocks[:-1]
         position = blocks[-1].file_end if blocks else 0
         if any(block.file_position < 0 for block in blocks):
-            position = -1  # a block that the file lacks must not be followed by one that it has
+            position = -1  # no block may follow a block that is not in the file
         block = self._file.write(*pack_block(builder, frames), position)
         self._start_block([*blocks, block], frames)
 

@@ -1,13 +1,13 @@
-"""Compaction: keeping the newest message of each key, in sealed segments.
+"""The log cleaner: which messages compaction removes from sealed segments.
 
-A *pass* knows the newest offset of the keys in one stretch of the log, from where the last pass
-ended on, as far as its memory allows. In everything before the stretch's end a message goes whose
-key is in the map with a higher offset. What lies before the stretch was compacted by passes
-before, so each key is there once. A tombstone, a key with a null value, goes when it is old
-enough and nothing older of its key is left: segments are dealt with in the order of their
-offsets, so that a crash never leaves an older message without the tombstone behind it.
+A *pass* maps keys to their newest offset in one range of the log. The range starts where the last
+pass ended, and ends where the map is full. Before the end of the range, a message is removed if the
+map has a higher offset for its key. The log before the range was cleaned by earlier passes, so each
+key is there once. A tombstone, a key with a null value, is removed when it is old enough and no
+older message of its key is left. Segments are rewritten in offset order, so a crash never leaves an
+older message without the tombstone that follows it.
 
-Nothing here decides when; :mod:`goq.broker.retention.compaction_manager` does.
+:mod:`goq.broker.retention.compaction_manager` decides when a pass runs.
 :mod:`goq.storage.compaction.segment_rewriter` writes the segments.
 """
 
@@ -37,8 +37,8 @@ _READ_MESSAGES = 20_000
 class OffsetMap:
     """The newest offset of each key from ``start`` up to ``end``, of at most ``keys_max`` keys.
 
-    Keys are known by a hash of 128 bits under ``secret``, so that nobody can choose two that are
-    taken for one.
+    Keys are identified by a hash of 128 bits under ``secret``, so that no client can choose two
+    keys that collide.
     """
 
     def __init__(self, start: int, *, secret: bytes, keys_max: int) -> None:
@@ -51,17 +51,17 @@ class OffsetMap:
         return len(self._newest)
 
     def hash(self, key: bytes) -> bytes:
-        """Return what a key is known by."""
+        """Return the hash that identifies a key."""
         hashed = self._keyed.copy()
         hashed.update(key)
         return hashed.digest()
 
     def is_superseded(self, key: bytes, offset: int) -> bool:
-        """Whether there is a newer message of the key than the one at ``offset``."""
+        """Return whether the key has a newer message than the one at ``offset``."""
         return self._newest.get(self.hash(key), -1) > offset
 
     def add(self, view: FrameView) -> bool:
-        """Take a frame's keys, from ``end`` on; False where the map is full before its end."""
+        """Add a frame's keys, from ``end`` on; False if the map is full before the frame's end."""
         base, stop = view.header.base_offset, view.header.end_offset
         first = max(0, self.end - base)
         if not view.header.attributes & Attribute.KEYS:
@@ -83,22 +83,22 @@ class OffsetMap:
 
 
 def build_offset_map(
-    reader: LogReader, newest: OffsetMap, end_offset: int, pause: Callable[[], None]
+    reader: LogReader, offset_map: OffsetMap, end_offset: int, pause: Callable[[], None]
 ) -> None:
-    """Let a map have the keys up to ``end_offset``, or as many as it takes; blocks on the disk.
+    """Add the keys up to ``end_offset`` to a map, or as many as fit; blocks on the disk.
 
-    ``pause`` is called between some messages and the next.
+    ``pause`` is called between frames.
     """
-    newest.end = max(newest.end, reader.segments[0].base_offset)
-    while newest.end < end_offset:
-        reading = reader.read(newest.end, end_offset, messages_max=_READ_MESSAGES)
+    offset_map.end = max(offset_map.end, reader.segments[0].base_offset)
+    while offset_map.end < end_offset:
+        reading = reader.read(offset_map.end, end_offset, messages_max=_READ_MESSAGES)
         for view in reading.frames:
-            if not newest.add(view):
+            if not offset_map.add(view):
                 return
             pause()
-        if reading.next_offset <= newest.end and not reading.frames:
+        if reading.next_offset <= offset_map.end and not reading.frames:
             return
-        newest.end = max(newest.end, reading.next_offset)
+        offset_map.end = max(offset_map.end, reading.next_offset)
 
 
 class Removal(NamedTuple):
@@ -112,15 +112,15 @@ class Removal(NamedTuple):
     """The number of tombstones that stay, of those within reach of the offset map."""
 
 
-def plan_removal(view: FrameView, newest: OffsetMap, tombstones_until_us: int) -> Removal:
-    """Return which messages of a frame go, as far as the map reaches.
+def plan_removal(view: FrameView, offset_map: OffsetMap, tombstones_until_us: int) -> Removal:
+    """Return which messages of a frame to remove, as far as the map reaches.
 
-    Tombstones go that were appended at or before ``tombstones_until_us``.
+    Tombstones appended at or before ``tombstones_until_us`` are removed.
     """
     header = view.header
     count = header.message_count
     before = [] if view.removed_rows is None else view.removed_rows.rows(0, count)
-    judged = min(count, newest.end - header.base_offset)
+    judged = min(count, offset_map.end - header.base_offset)
     if judged <= 0 or not header.attributes & Attribute.KEYS or len(before) == count:
         return Removal(before, 0, 0)
     was_removed = set(before)
@@ -130,7 +130,7 @@ def plan_removal(view: FrameView, newest: OffsetMap, tombstones_until_us: int) -
     for row, key in enumerate(view.keys(0, judged)):
         if key is None or row in was_removed:
             continue
-        if newest.is_superseded(key, header.base_offset + row) or (is_over and row in nulls):
+        if offset_map.is_superseded(key, header.base_offset + row) or (is_over and row in nulls):
             removed.append(row)
         elif row in nulls:
             tombstones += 1
@@ -145,14 +145,14 @@ def _null_values(view: FrameView, count: int) -> set[int]:
 
 
 class CleanerCheckpoint(NamedTuple):
-    """How far a log is compacted, and when the oldest tombstone there was appended, 0 for none."""
+    """How far a log is cleaned, and the append time of its oldest tombstone, 0 for none."""
 
     compacted_to: int = 0
     tombstone_us: int = 0
 
 
 def dirty_bytes(segments: Sequence[Segment], progress: CleanerCheckpoint) -> tuple[int, int]:
-    """Return how many bytes of the sealed segments no pass has seen, and how many they have."""
+    """Return how many bytes of the sealed segments no pass has read, and how many they have."""
     dirty = total = 0
     for segment in segments[:-1]:
         total += segment.size_bytes
@@ -165,7 +165,7 @@ def dirty_bytes(segments: Sequence[Segment], progress: CleanerCheckpoint) -> tup
 def is_cleaning_due(
     segments: Sequence[Segment], progress: CleanerCheckpoint, tombstone_age_us: int, now_us: int
 ) -> bool:
-    """Whether it is time for a pass: half is unseen, or a tombstone's time is over."""
+    """Return whether a pass is due: half is dirty, or a tombstone's retention is over."""
     dirty, total = dirty_bytes(segments, progress)
     if dirty and 2 * dirty >= total:
         return True
@@ -174,12 +174,12 @@ def is_cleaning_due(
 
 
 def tombstones_due_us(progress: CleanerCheckpoint, tombstone_age_us: int) -> int | None:
-    """Return when the first tombstone may go, None where there is none."""
+    """Return when the first tombstone may be removed, None if there is none."""
     return progress.tombstone_us + tombstone_age_us if progress.tombstone_us else None
 
 
 def read_checkpoint(disk: Disk, directory: Path) -> CleanerCheckpoint:
-    """Return how far a log's folder says that it is compacted; not at all where it does not say."""
+    """Return the cleaner checkpoint in a log's directory; an empty one if there is none."""
     try:
         data = bytes(disk.read(directory / CHECKPOINT_NAME, 0, _PROGRESS.size + _CRC.size))
     except OSError:
@@ -192,7 +192,7 @@ def read_checkpoint(disk: Disk, directory: Path) -> CleanerCheckpoint:
 
 
 def write_checkpoint(disk: Disk, directory: Path, progress: CleanerCheckpoint) -> None:
-    """Remember how far a log is compacted; losing it costs the time of a pass."""
+    """Write the cleaner checkpoint; a lost one costs the time of a pass."""
     data = _PROGRESS.pack(*progress)
     try:
         disk.replace(directory / CHECKPOINT_NAME, data + _CRC.pack(crc32c(data)))

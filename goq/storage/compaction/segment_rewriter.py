@@ -1,12 +1,13 @@
-"""Writing a sealed segment anew without the messages that are removed.
+"""The rewrite of a sealed segment into its next generation, without the removed messages.
 
-Two readings: the first finds out what goes and which frames must stay for their producers, the
-second writes. Offsets and their order stay; a frame that loses nothing stays byte for byte, and so
-do bytes that are damaged. Frames of which nothing is left become one, up to the most that a frame
-may count; the last batches of each producer keep their headers, because at opening the partition
-learns from them what is a repetition.
+The segment is read twice. The first read decides which messages to remove, and which frames must
+stay for their producers. The second read writes. Offsets and their order stay. A frame that loses
+no message stays byte for byte, and so do damaged bytes. Consecutive frames without any message left
+become one, up to the most messages that a frame may count. The last batches of each producer keep
+their headers, because the partition needs them at open to recognise duplicates.
 
-The new generation is written aside and synced. It becomes the segment when it gets its name.
+The new generation is written beside the segment and synced. It becomes the segment when it gets its
+name.
 """
 
 from __future__ import annotations
@@ -30,19 +31,19 @@ from goq.storage.log.sparse_index import TIME_US_MAX, TIME_US_MIN, IndexEntry, S
 from goq.storage.scanner import BadRegion, Scanner
 
 _WRITE_BYTES = limits.MIB
-_NO_TIMES = (TIME_US_MAX, TIME_US_MIN)  # of an entry behind which no frame was added
+_NO_TIMES = (TIME_US_MAX, TIME_US_MIN)  # of the last entry, which no frame follows
 
 
 @dataclass(frozen=True, slots=True)
 class CleanerParameters:
-    """What a pass goes by.
+    """The parameters of a cleaning pass.
 
-    Times are microseconds: tombstones go that were appended at or before ``tombstones_until_us``,
-    dedup ids of what is removed stay with frames appended after ``dedup_after_us``. ``pause`` is
-    called between a frame and the next, and may end the pass by raising.
+    Times are microseconds. Tombstones appended at or before ``tombstones_until_us`` are removed.
+    Dedup ids of removed messages stay in frames appended after ``dedup_after_us``. ``pause`` is
+    called between frames, and may stop the pass by raising.
     """
 
-    newest: OffsetMap
+    offset_map: OffsetMap
     tombstones_until_us: int
     dedup_after_us: int
     pause: Callable[[], None]
@@ -51,8 +52,8 @@ class CleanerParameters:
 class RewritePlan(NamedTuple):
     """The rows to remove from a segment's frames, as bits, by each frame's base offset.
 
-    ``producers`` are the frames that stay for their producers' sake, ``tombstone_us`` is the append
-    time of the oldest tombstone that stays, 0 for none.
+    ``producers`` are the frames that stay for their producers. ``tombstone_us`` is the append time
+    of the oldest tombstone that stays, 0 for none.
     """
 
     removed: dict[int, bytes]
@@ -61,17 +62,17 @@ class RewritePlan(NamedTuple):
     tombstone_us: int
 
 
-def plan_rewrite(disk: Disk, segment: Segment, terms: CleanerParameters) -> RewritePlan:
-    """Read a segment and decide; a bit a message is remembered of frames that lose any."""
+def plan_rewrite(disk: Disk, segment: Segment, parameters: CleanerParameters) -> RewritePlan:
+    """Read a segment and plan its rewrite; memory is a bit per message of each affected frame."""
     removed: dict[int, bytes] = {}
     removed_count = tombstone_us = 0
     last: OrderedDict[int, list[int]] = OrderedDict()
     for place in _scan(disk, segment).frames(0, segment.base_offset):
-        terms.pause()
+        parameters.pause()
         if isinstance(place, BadRegion):
             continue
         view, header = place.view, place.view.header
-        removal = plan_removal(view, terms.newest, terms.tombstones_until_us)
+        removal = plan_removal(view, parameters.offset_map, parameters.tombstones_until_us)
         if header.producer_id:
             _remember(last, header)
         if removal.tombstones:
@@ -84,7 +85,7 @@ def plan_rewrite(disk: Disk, segment: Segment, terms: CleanerParameters) -> Rewr
 
 
 def _remember(last: OrderedDict[int, list[int]], header: FrameHeader) -> None:
-    """Note a producer's last frames, of as many producers as a partition remembers."""
+    """Record a producer's last frames, for as many producers as a partition remembers."""
     few = last.setdefault(header.producer_id, [])
     few.append(header.base_offset)
     del few[: -limits.PRODUCER_BATCHES_REMEMBERED]
@@ -96,23 +97,23 @@ def _remember(last: OrderedDict[int, list[int]], header: FrameHeader) -> None:
 def rewrite_segment(
     disk: Disk,
     segment: Segment,
-    found: RewritePlan,
-    terms: CleanerParameters,
+    plan: RewritePlan,
+    parameters: CleanerParameters,
     *,
     time_before_us: int,
 ) -> Segment:
-    """Write the next generation of a segment aside, durably; :func:`install_generation` names it.
+    """Write the next generation of a segment, durably; :func:`install_generation` names it.
 
     ``time_before_us`` is the running maximum of append times before the segment.
     """
 
     def write(writer: SegmentWriter) -> None:
         for place in _scan(disk, segment).frames(0, segment.base_offset):
-            terms.pause()
+            parameters.pause()
             if isinstance(place, BadRegion):
                 writer.add_damaged(_pieces(disk, segment, place), place)
             else:
-                _add(writer, place.view, found, terms)
+                _add(writer, place.view, plan, parameters)
 
     return write_generation(disk, segment, time_before_us, write)
 
@@ -120,14 +121,14 @@ def rewrite_segment(
 def write_generation(
     disk: Disk, segment: Segment, time_before_us: int, write: Callable[[SegmentWriter], None]
 ) -> Segment:
-    """Return a segment's next generation, written by ``write``: durable, and not in place yet.
+    """Return a segment's next generation, written by ``write``: durable, but not in place yet.
 
-    Whatever ``write`` or the disk raises leaves the segment as it was, and nothing beside it.
+    If ``write`` or the disk fails, the segment stays as it was and the new file is removed.
     """
     new = Segment(segment.path.parent, segment.base_offset, segment.generation + 1)
     file = disk.open(new.temp_path)
     try:
-        if file.size_bytes:  # of a pass that was cut short
+        if file.size_bytes:  # left by an interrupted pass
             file.truncate(0)
         writer = SegmentWriter(file, segment.base_offset, time_before_us)
         write(writer)
@@ -147,13 +148,13 @@ def write_generation(
 
 
 def install_generation(disk: Disk, new: Segment) -> None:
-    """Give a rewritten segment its name: from here on it is the segment, whatever happens."""
+    """Give a new generation its name: from then on it is the segment, whatever happens."""
     disk.rename(new.temp_path, new.path)
     assert new.index is not None
     try:
         disk.replace(new.index_path, new.index.pack(new.index.last()))
     except OSError:
-        return  # made again from the segment when it is needed
+        return  # the index is rebuilt from the segment when it is needed
 
 
 def _scan(disk: Disk, segment: Segment) -> Scanner:
@@ -180,10 +181,10 @@ def _rows(bits: bytes, count: int) -> list[int]:
 
 
 def _add(
-    writer: SegmentWriter, view: FrameView, found: RewritePlan, terms: CleanerParameters
+    writer: SegmentWriter, view: FrameView, plan: RewritePlan, parameters: CleanerParameters
 ) -> None:
     header = view.header
-    bits = found.removed.get(header.base_offset)
+    bits = plan.removed.get(header.base_offset)
     if bits is None:
         writer.add(view.header, view.buffer)
         return
@@ -193,8 +194,8 @@ def _add(
         writer.add(header, view.buffer if is_as_before else remove_rows(view, rows))
         return
     has_ids = bool(header.attributes & Attribute.DEDUP_ID)
-    keeps_ids = has_ids and header.append_time_us > terms.dedup_after_us
-    if header.base_offset in found.producers or keeps_ids:
+    keeps_ids = has_ids and header.append_time_us > parameters.dedup_after_us
+    if header.base_offset in plan.producers or keeps_ids:
         is_as_before = before is not None and before.is_all and keeps_ids == has_ids
         writer.add(
             header, view.buffer if is_as_before else remove_all_rows(view, keep_dedup_ids=keeps_ids)
@@ -204,14 +205,14 @@ def _add(
 
 
 class SegmentWriter:
-    """Writes frames one after the other, and what the index says of them."""
+    """Writes frames one after the other, and builds their index."""
 
     def __init__(self, file: File, base_offset: int, time_before_us: int) -> None:
         self.position = 0
         self.index = SparseIndex()
         self._file = file
         self.offset = base_offset
-        """Behind what has been added."""
+        """The offset after the last frame added."""
         self._time_us = time_before_us
         self._run: _Run | None = None
         self._buffers: list[bytes | memoryview] = []
@@ -219,12 +220,12 @@ class SegmentWriter:
         self.index.add(IndexEntry(base_offset, 0, time_before_us), always=True)
 
     def add(self, header: FrameHeader, frame: bytes | memoryview) -> None:
-        """Add a frame of some messages."""
+        """Add a frame with some messages."""
         self._end_run()
         self._put(header.base_offset, header.end_offset, header.append_time_us, frame)
 
     def add_empty(self, header: FrameHeader) -> None:
-        """Add a frame of which all is removed, with those before it if they were removed too."""
+        """Add a frame without any message left, merged with empty frames before it."""
         run = self._run
         if run is None or not run.takes(header):
             self._end_run()
@@ -236,7 +237,7 @@ class SegmentWriter:
         run.time_us = max(run.time_us, header.append_time_us)
 
     def add_damaged(self, pieces: Iterable[memoryview], region: BadRegion) -> None:
-        """Add bytes that are no sound frame, as they are."""
+        """Add bytes of a bad region unchanged."""
         self._end_run()
         for piece in pieces:
             self._write(piece)
@@ -245,7 +246,7 @@ class SegmentWriter:
             self.index.add_bad_region()
 
     def finish(self, end_offset: int) -> None:
-        """Write what is left; the index reaches to the end."""
+        """Write all buffered bytes, and complete the index."""
         self._end_run()
         self._flush()
         end = IndexEntry(end_offset, self.position, self._time_us, *_NO_TIMES)
@@ -264,7 +265,7 @@ class SegmentWriter:
 
     def _put(self, base: int, end: int, time_us: int, frame: bytes | memoryview) -> None:
         if base != self.offset:
-            raise CorruptData(f"offset {self.offset} expected while rewriting, found {base}")
+            raise CorruptData(f"offset {self.offset} expected while rewriting, plan {base}")
         self._write(frame)
         self.offset = end
         self._time_us = max(self._time_us, time_us)
@@ -285,9 +286,9 @@ class SegmentWriter:
 
 @dataclass(slots=True)
 class _Run:
-    """Frames of which all is removed, to become one.
+    """Consecutive frames without any message left, to be merged into one.
 
-    It has the latest of their times: the running maximum behind it is what it was.
+    The merged frame has the latest of their times, so the running maximum after it is unchanged.
     """
 
     base_offset: int
@@ -296,7 +297,7 @@ class _Run:
     leader_epoch: int
 
     def takes(self, header: FrameHeader) -> bool:
-        """Whether a frame that follows may be in it too."""
+        """Return whether the next frame can be merged too."""
         return (
             header.leader_epoch == self.leader_epoch
             and header.end_offset - self.base_offset <= limits.FRAME_MESSAGES_MAX

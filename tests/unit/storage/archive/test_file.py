@@ -108,7 +108,7 @@ def test_a_segment_larger_than_a_stretch_is_read_across_them(
     disk.put(segment.path, data)
     path = archive_path(ROOT, segment.path)
     footer = write_archive(disk, segment.path, path, footer_of(segment, size_bytes), never)
-    assert len(footer.stretches) == -(-size_bytes // 1000)
+    assert len(footer.chunks) == -(-size_bytes // 1000)
     reading = ArchiveDisk(disk, ROOT)
     log = ROOT / f"{NAME}.log"
     assert reading.size(log) == size_bytes
@@ -116,8 +116,8 @@ def test_a_segment_larger_than_a_stretch_is_read_across_them(
         for length in (0, 1, 2, 1000, 3000, 10_000):
             expected = data[position : position + length]
             assert bytes(reading.read(log, position, length)) == expected
-            assert reading._held_bytes <= 2000
-            assert reading._held_bytes == sum(map(len, reading._stretches.values()))
+            assert reading._cached_bytes <= 2000
+            assert reading._cached_bytes == sum(map(len, reading._chunks.values()))
 
 
 def test_what_is_in_memory_is_bounded_and_one_stretch_is_always_held(
