@@ -128,7 +128,7 @@ class PartitionState:
 
     def ripen(self, now_ms: int) -> bool:
         """Return whether retries of any group have become due since this was asked last."""
-        return sum(group.retries.ripen(now_ms) for group in self.groups.values()) > 0
+        return sum(group.retries.advance(now_ms) for group in self.groups.values()) > 0
 
     def reach(self) -> int:
         """Return the end of what is known of messages: nothing known here lies behind."""
@@ -174,7 +174,7 @@ class PartitionState:
         if not known:
             return
         missing = known - sum(p.end - p.start for p in group.retries.within(start, end))
-        if missing and missing > group.release(start, end):
+        if missing and missing > group.end_leases(start, end):
             group.taken.remove(start, max(group.taken.top(), start))
             group.taken.ceiling = NO_CEILING
             group.taken.update(self.cancelled.all())
@@ -200,7 +200,7 @@ class PartitionState:
                 failures = _longer(part, failure) if attempt >= part.attempt else part.failures
                 part = part._replace(attempt=attempt, time_ms=event.due_ms, failures=failures)
                 back += self._not_cancelled(part)
-        group.give_back(event.token, back)
+        group.return_for_retry(event.token, back)
         group.finish(event.token, [(start, end) for start, end, _ in event.spans])
 
     def _not_cancelled(self, part: AttemptRange) -> Iterator[AttemptRange]:
@@ -215,7 +215,7 @@ class PartitionState:
         """Return the group, holding the lease even if the event that gave it was damaged."""
         group = self.join(name)
         lease = group.leases.get(token)
-        if lease and all(lease.parts.holds(start, end) for start, end, _ in spans):
+        if lease and all(lease.parts.contains(start, end) for start, end, _ in spans):
             return group
         missing: list[Span] = []
         for start, end, attempt in spans:
@@ -262,7 +262,7 @@ class PartitionState:
     def _moved(self, event: Moved) -> None:
         self.moved[event.offset] = event.lane
         for group in self.groups.values():
-            group.move(event.offset, event.lane)
+            group.set_lane(event.offset, event.lane)
 
     def _rescheduled(self, event: Rescheduled) -> None:
         self.rescheduled[event.offset] = event.due_ms
@@ -282,12 +282,12 @@ class PartitionState:
     def _group_deleted(self, event: GroupDeleted) -> None:
         group = self.groups.pop(event.group, None)
         if group is not None:
-            group.start_over()
+            group.restart_reading()
 
     def _corrupted(self, event: Corrupted) -> None:
         self.corrupt = _joined([*self.corrupt, OffsetRange(event.start, event.end)])
         for group in self.groups.values():
-            group.forget(event.start, event.end)
+            group.drop(event.start, event.end)
 
     def _repaired(self, event: Repaired) -> None:
         self.corrupt = [
@@ -309,7 +309,7 @@ class PartitionState:
         self.frontier.trim(start)
         for group in self.groups.values():
             group.taken.add(0, start)
-            group.forget(0, start)
+            group.drop(0, start)
 
     def _truncated(self, event: Truncated) -> None:
         end = event.end_offset
@@ -324,7 +324,7 @@ class PartitionState:
         self.producers.truncate(end)
         self.outbox.truncate(end)
         for group in self.groups.values():
-            group.forget(end, _EVERYTHING)
+            group.drop(end, _EVERYTHING)
             group.taken.remove(end, _EVERYTHING)
             if group.taken.has_ceiling:  # what gets these offsets came after the end
                 group.taken.ceiling = min(group.taken.ceiling, end)

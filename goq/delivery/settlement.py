@@ -152,7 +152,7 @@ def _failed(
     luck = failing.luck
     for attempt in sorted({part.attempt for part in parts}):
         spans = spans_of(part for part in parts if part.attempt == attempt)
-        if failing.policy.gives_up(attempt):
+        if failing.policy.is_last(attempt):
             cause = Cause.NACKED if event is Nacked else Cause.EXPIRED
             events.append(_given_up(group, token, spans, failing, cause))
             continue

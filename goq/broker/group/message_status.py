@@ -92,7 +92,8 @@ def group_message_status(
     if expires_ms and expires_ms <= now_ms:
         return GroupMessageStatus(MessageState.EXPIRED)
     if group is not None and any(
-        held.offset == offset and held.fact.lane == standing.lane for held in group.locks.held()
+        held.offset == offset and held.attributes.lane == standing.lane
+        for held in group.locks.held()
     ):
         return GroupMessageStatus(MessageState.BLOCKED)
     return GroupMessageStatus(MessageState.READY)

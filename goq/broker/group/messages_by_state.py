@@ -145,7 +145,7 @@ def _blocked(state: PartitionState, group: Group) -> list[int]:
         held.offset
         for held in group.locks.held()
         if held.offset not in group.taken
-        and moved.get(held.offset, held.fact.lane) == held.fact.lane
+        and moved.get(held.offset, held.attributes.lane) == held.attributes.lane
     }
     return sorted(held)
 

@@ -28,7 +28,7 @@ from goq.storage.log.log import Log, LogConfig
 _TELLING = Attribute.KEYS | Attribute.LANE | Attribute.TENANT
 
 
-def learn_outstanding(messages: Log, state: PartitionState, dispatch: ReadyState) -> None:
+def restore_attributes(messages: Log, state: PartitionState, dispatch: ReadyState) -> None:
     """Read about all outstanding messages of all groups; blocks on the disk."""
     outstanding = {
         name: sorted((part.start, part.end) for part in group.outstanding())
@@ -41,7 +41,7 @@ def learn_outstanding(messages: Log, state: PartitionState, dispatch: ReadyState
                 facts.update(_facts(view, start, end, state, dispatch))
     for name, runs in outstanding.items():
         offsets = (offset for run in runs for offset in range(*run)) if facts else ()
-        state.groups[name].learn_outstanding({o: facts[o] for o in offsets if o in facts})
+        state.groups[name].restore_attributes({o: facts[o] for o in offsets if o in facts})
 
 
 def _frames_between(messages: Log, start: int, end: int) -> Iterator[FrameView]:
@@ -202,7 +202,7 @@ def _rebuild(
         start=first_unfinished(messages, state),
         end=messages.end_offset,
     )
-    learn_outstanding(messages, state, dispatch)
+    restore_attributes(messages, state, dispatch)
     return LoadedPartition(messages, events, state, dispatch, rebuilt.sequence, dedup)
 
 

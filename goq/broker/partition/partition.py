@@ -388,12 +388,12 @@ class Partition:
         for cause, ranges in choice.skipped.items():
             self._skip(group_name, ranges, cause, settings, now_ms)
         if not choice.spans:
-            if choice.skipped or choice.is_out_of_breath:
+            if choice.skipped or choice.must_yield:
                 raise OnlySkipped
             if fetch.missing is not None:
                 raise ColdMessages(fetch.missing)
             return None
-        group.learn(choice.facts)
+        group.add_attributes(choice.attributes)
         deadline_ms = now_ms + (visibility_ms or settings.visibility_timeout_ms)
         token = self._recorder.next_token
         done = self._record([Leased(group_name, consumer, deadline_ms, choice.spans)])
@@ -484,7 +484,7 @@ class Partition:
         group = self.state.join(group_name)
         fresh = self.dispatch.turns_of(group).next_lane()
         default_lane = self.dispatch.default_lane
-        lanes = [default_lane if lane < 0 else lane for lane in group.retries.ripe_lanes()]
+        lanes = [default_lane if lane < 0 else lane for lane in group.retries.due_lanes()]
         return min([*lanes, limits.LANES_MAX if fresh is None else fresh])
 
     def check_room(self) -> None:
@@ -651,8 +651,8 @@ class Partition:
             )
             dispatch.extend(self.messages, end, self.state.end_offset, now_ms)
             for group in self.state.groups.values():
-                group.start_over()
-                group.learn_outstanding(dispatch.renumbered(group.facts, self.dispatch))
+                group.restart_reading()
+                group.restore_attributes(dispatch.renumbered(group.attributes, self.dispatch))
             self.dispatch = dispatch
         finally:
             self._rebuilding = None

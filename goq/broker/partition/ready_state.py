@@ -101,7 +101,7 @@ class ReadyState:
     def lacks(self, group: Group) -> bool:
         """Whether a group that has no place in the queues yet may need what was let go of."""
         complete_from = self.ready.complete_from
-        return group.turns is None and group.taken.first_missing(complete_from) < complete_from
+        return group.scheduler is None and group.taken.first_missing(complete_from) < complete_from
 
     def follows(self, settings: TopicSettings) -> bool:
         """Whether the queues are as these settings want them."""
@@ -109,10 +109,12 @@ class ReadyState:
 
     def turns_of(self, group: Group) -> FairScheduler:
         """Return a group's places in the ready queues."""
-        if group.turns is None:
+        scheduler = group.scheduler
+        if not isinstance(scheduler, FairScheduler):
             floor = group.taken.floor
-            group.turns = FairScheduler(self.ready, self.tenants, self._policy, floor_offset=floor)
-        return group.turns
+            scheduler = FairScheduler(self.ready, self.tenants, self._policy, floor_offset=floor)
+            group.scheduler = scheduler
+        return scheduler
 
     def places(self, rows: ColumnRows) -> tuple[_Int64s, _Int64s]:
         """Return the lane and the tenant's number of each row."""

@@ -212,7 +212,7 @@ class Topic:
         self.coordinator.forget(group)
         for partition in self.partitions:
             if group in partition.state.groups:
-                partition.state.groups[group].start_over()
+                partition.state.groups[group].restart_reading()
         self.wake()
 
     def forget_group(self, group: str) -> None:

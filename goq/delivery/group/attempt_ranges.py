@@ -1,7 +1,8 @@
-"""Disjoint runs of offsets, each with an attempt, a time and a past, in order of offset.
+"""Disjoint ranges of offsets, each with an attempt, a time and earlier failures, in order.
 
-What a lease still holds and what waits for a retry are both of this kind. Memory and time grow
-with the number of runs, not of messages: a lease of a thousand messages in order is one run.
+The messages of a lease and the messages that wait for a retry are both kept this way. Memory and
+time grow with the number of ranges, not of messages: a lease of a thousand consecutive messages is
+one range.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from goq.delivery.events.event import Failure
 
 
 class AttemptRange(NamedTuple):
-    """Offsets from ``start`` up to ``end`` that share an attempt, a time, and what failed."""
+    """Offsets from ``start`` up to ``end`` with one attempt, one time and the same failures.
+
+    ``time_ms`` is a deadline for a leased range, and the due time for one that waits for a retry.
+    """
 
     start: int
     end: int
@@ -26,32 +30,32 @@ class AttemptRange(NamedTuple):
 class AttemptRanges:
     """A sorted, disjoint set of :class:`AttemptRange`."""
 
-    __slots__ = ("_parts", "_starts", "message_count")
+    __slots__ = ("_ranges", "_starts", "message_count")
 
     def __init__(self) -> None:
-        self._parts: list[AttemptRange] = []
-        self._starts: list[int] = []  # of the parts, to search among plain numbers
+        self._ranges: list[AttemptRange] = []
+        self._starts: list[int] = []  # the same ranges' starts: plain numbers are faster to search
         self.message_count = 0
 
     def __len__(self) -> int:
-        return len(self._parts)
+        return len(self._ranges)
 
     def __iter__(self) -> Iterator[AttemptRange]:
-        return iter(self._parts)
+        return iter(self._ranges)
 
     def add(self, part: AttemptRange) -> None:
-        """Add a part that overlaps none that is here."""
+        """Add a range that overlaps no other."""
         starts = self._starts
         self.message_count += part.end - part.start
         place = len(starts)
         if starts and starts[-1] > part.start:
             place = bisect_right(starts, part.start)
         starts.insert(place, part.start)
-        self._parts.insert(place, part)
+        self._ranges.insert(place, part)
 
     def take(self, start: int, end: int) -> list[AttemptRange]:
-        """Remove what lies from ``start`` up to ``end`` and return it."""
-        parts = self._parts
+        """Remove and return what lies from ``start`` up to ``end``."""
+        parts = self._ranges
         first = max(0, bisect_right(self._starts, start) - 1)
         if first < len(parts) and parts[first].end <= start:
             first += 1
@@ -72,31 +76,31 @@ class AttemptRanges:
         return taken
 
     def take_all(self) -> list[AttemptRange]:
-        """Remove everything and return it."""
-        taken, self._parts, self._starts = self._parts, [], []
+        """Remove and return everything."""
+        taken, self._ranges, self._starts = self._ranges, [], []
         self.message_count = 0
         return taken
 
     def at(self, offset: int) -> AttemptRange | None:
-        """Return the part that holds ``offset``."""
+        """Return the range that contains ``offset``."""
         number = bisect_right(self._starts, offset) - 1
-        if number >= 0 and offset < self._parts[number].end:
-            return self._parts[number]
+        if number >= 0 and offset < self._ranges[number].end:
+            return self._ranges[number]
         return None
 
     def within(self, start: int, end: int) -> list[AttemptRange]:
-        """Return what :meth:`take` would, and leave it."""
+        """Return what :meth:`take` would return, and keep it."""
         number = max(0, bisect_right(self._starts, start) - 1)
         found: list[AttemptRange] = []
-        while number < len(self._parts) and (part := self._parts[number]).start < end:
+        while number < len(self._ranges) and (part := self._ranges[number]).start < end:
             if part.end > start:
                 found.append(_cut(part, start, end))
             number += 1
         return found
 
-    def holds(self, start: int, end: int) -> bool:
-        """Whether all from ``start`` up to ``end`` is here, in one part or in neighbours."""
-        parts = self._parts
+    def contains(self, start: int, end: int) -> bool:
+        """Return whether all offsets from ``start`` up to ``end`` are in the set."""
+        parts = self._ranges
         number = bisect_right(self._starts, start) - 1
         if number < 0:
             return False
@@ -108,18 +112,18 @@ class AttemptRanges:
             reached = parts[number].end
         return True
 
-    def is_just(self, ranges: Sequence[tuple[int, int]]) -> bool:
-        """Whether this is all that is here: ranges that do not overlap."""
+    def equals(self, ranges: Sequence[tuple[int, int]]) -> bool:
+        """Return whether these ranges, which do not overlap, are the whole set."""
         count = sum([end - start for start, end in ranges])
-        return count == self.message_count and all(self.holds(*each) for each in ranges)
+        return count == self.message_count and all(self.contains(*each) for each in ranges)
 
     def earliest_ms(self) -> int | None:
         """Return the smallest time, None when empty."""
-        return min((part.time_ms for part in self._parts), default=None)
+        return min((part.time_ms for part in self._ranges), default=None)
 
 
 def gaps(start: int, end: int, parts: Iterable[AttemptRange]) -> Iterator[tuple[int, int]]:
-    """Yield what lies from ``start`` up to ``end`` and in none of ``parts``, which are disjoint."""
+    """Yield what of ``start`` up to ``end`` is in none of ``parts``, which are disjoint."""
     for part in sorted(parts):
         if part.start >= end:
             break
@@ -131,7 +135,7 @@ def gaps(start: int, end: int, parts: Iterable[AttemptRange]) -> Iterator[tuple[
 
 
 def _cut(part: AttemptRange, start: int, end: int) -> AttemptRange:
-    """Return what of a part lies from ``start`` up to ``end``."""
+    """Return the piece of a range from ``start`` up to ``end``."""
     if start <= part.start and part.end <= end:
         return part
     return part._replace(start=max(part.start, start), end=min(part.end, end))

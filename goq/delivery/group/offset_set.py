@@ -1,12 +1,12 @@
 """A set of offsets that is dense below its floor and may be sparse above it.
 
-What a group was handed is such a set: nearly always everything up to some offset, and with
-priorities, tenants and held-back keys a scatter beyond. Below the floor nothing is kept; above it
-a chunk of 4096 offsets is one integer used as a bitmap, so a set with a hole every other offset
-costs an eighth of a byte each, and a full chunk shares one integer with all other full ones.
+The offsets that a group has taken are such a set: nearly always everything up to some offset; with
+priorities, tenants and held keys, scattered offsets beyond. Below the floor nothing is kept. Above
+it a chunk of 4096 offsets is one integer used as a bitmap. So a set with a hole at every other
+offset costs an eighth of a byte an offset, and all full chunks share one integer.
 
-A set may have a ceiling, from which on everything is in, what is not published yet too: so a group
-ends at an offset as it begins at one.
+A set may have a ceiling: everything from there on is in the set, published or not. So a group can
+end at an offset as it begins at one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NO_CEILING = 2**63
 
 
 class OffsetSet:
-    """Offsets: all below ``floor``, some above, and all from ``ceiling`` on."""
+    """A set of all offsets below ``floor``, some above, and all from ``ceiling`` on."""
 
     __slots__ = ("_chunks", "ceiling", "floor")
 
@@ -38,7 +38,7 @@ class OffsetSet:
 
     @property
     def has_ceiling(self) -> bool:
-        """Whether there is an offset from which on everything is in."""
+        """Whether the set contains everything from some offset on."""
         return self.ceiling != NO_CEILING
 
     def __contains__(self, offset: int) -> bool:
@@ -55,13 +55,13 @@ class OffsetSet:
         )
 
     def copy(self) -> OffsetSet:
-        """Return a set of the same offsets, which goes its own way."""
+        """Return an independent set of the same offsets."""
         copied = OffsetSet(self.floor, self.ceiling)
         copied._chunks = dict(self._chunks)
         return copied
 
     def add(self, start: int, end: int) -> None:
-        """Put in the offsets from ``start`` up to ``end``."""
+        """Add the offsets from ``start`` up to ``end``."""
         if end <= self.floor or start >= end:
             return
         if start > self.floor:
@@ -79,9 +79,9 @@ class OffsetSet:
             self._absorb()
 
     def remove(self, start: int, end: int) -> None:
-        """Take out the offsets from ``start`` up to ``end``; the floor may fall to ``start``.
+        """Remove the offsets from ``start`` up to ``end``; the floor may fall to ``start``.
 
-        From the ceiling on everything stays in.
+        Offsets from the ceiling on stay.
         """
         if start < self.floor:
             floor, self.floor = self.floor, start
@@ -95,7 +95,7 @@ class OffsetSet:
                 del self._chunks[number]
 
     def missing(self, start: int, end: int) -> Iterator[OffsetRange]:
-        """Yield what of ``start`` up to ``end`` is not in, in order; neighbours may touch."""
+        """Yield what of ``start`` up to ``end`` is missing, in order; neighbours may touch."""
         start, end = max(start, self.floor), min(end, self.ceiling)
         chunks = self._chunks
         if end == start + 1 and chunks:
@@ -134,7 +134,7 @@ class OffsetSet:
             start = upto
 
     def present(self, start: int, end: int) -> Iterator[OffsetRange]:
-        """Yield what of ``start`` up to ``end`` is in, in order; neighbours may touch."""
+        """Yield what of ``start`` up to ``end`` is present, in order; neighbours may touch."""
         for hole in self.missing(start, end):
             if start < hole.start:
                 yield OffsetRange(start, hole.start)
@@ -143,7 +143,7 @@ class OffsetSet:
             yield OffsetRange(start, end)
 
     def count(self, start: int, end: int) -> int:
-        """Return how many offsets from ``start`` up to ``end`` are in."""
+        """Return how many offsets from ``start`` up to ``end`` are present."""
         if end <= start + 1:
             return int(start < end and start in self)
         found = max(0, min(end, self.floor) - start)
@@ -155,11 +155,11 @@ class OffsetSet:
         return found
 
     def first_missing(self, end: int) -> int:
-        """Return the first offset before ``end`` that is not in, ``end`` if all are."""
+        """Return the first missing offset before ``end``; ``end`` if there is none."""
         return end if self.floor >= self.ceiling else min(self.floor, end)
 
     def top(self) -> int:
-        """Return the offset from which on all are in, or none is."""
+        """Return the offset from which on all offsets are present, or none is."""
         top = max(self.floor, self.ceiling if self.has_ceiling else 0)
         if not self._chunks:
             return top
@@ -167,22 +167,22 @@ class OffsetSet:
         return max(number * _CHUNK + self._chunks[number].bit_length(), top)
 
     def all(self) -> Iterator[OffsetRange]:
-        """Yield what is in below :meth:`top`, from offset 0 on; neighbours may touch."""
+        """Yield what is present below :meth:`top`, from offset 0 on; neighbours may touch."""
         return self.present(0, self.top())
 
     def update(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Put in several ranges."""
+        """Add several ranges."""
         for start, end in ranges:
             self.add(start, end)
 
     def runs(self) -> Iterator[OffsetRange]:
-        """Yield what is in from the floor up to :meth:`top`, in order; neighbours may touch."""
+        """Yield what is present from the floor to :meth:`top`, in order; neighbours may touch."""
         return self.present(self.floor, self.top())
 
     def encode(self) -> tuple[int, list[tuple[int, int]], list[Partial]]:
         """Return the floor, runs of full chunks as chunk numbers, and the bitmaps of the others.
 
-        The ceiling is not among it.
+        The ceiling is not included.
         """
         full: list[tuple[int, int]] = []
         partial: list[Partial] = []
@@ -198,7 +198,7 @@ class OffsetSet:
         return self.floor, full, partial
 
     def restore(self, full: Iterable[tuple[int, int]], partial: Iterable[Partial]) -> None:
-        """Put in what :meth:`encode` returned."""
+        """Add what :meth:`encode` returned."""
         for first, last in full:
             self.add(first * _CHUNK, last * _CHUNK)
         for number, bitmap in partial:
@@ -207,7 +207,7 @@ class OffsetSet:
             self._absorb()
 
     def _absorb(self) -> None:
-        """Raise the floor over what follows it without a hole."""
+        """Raise the floor over the offsets that follow it without a hole."""
         while (chunk := self._chunks.get(self.floor // _CHUNK)) is not None:
             number, bit = divmod(self.floor, _CHUNK)
             ones = _trailing_ones(chunk >> bit) if chunk != _FULL else _CHUNK - bit
@@ -225,7 +225,7 @@ class OffsetSet:
                 self._chunks.pop(number, None)
 
     def _clear_below(self, floor: int) -> None:
-        """Forget the bits of the floor's chunk that the floor stood for."""
+        """Clear the bits of the floor's chunk that lie below the floor."""
         number, bit = divmod(floor, _CHUNK)
         if number in self._chunks:
             self._chunks[number] = self._chunks[number] >> bit << bit
@@ -238,7 +238,7 @@ class OffsetSet:
 def _masks(
     start: int, end: int, *, within: dict[int, int] | None = None
 ) -> Iterator[tuple[int, int]]:
-    """Yield the chunks that ``start`` up to ``end`` touches, and which bits of each."""
+    """Yield the chunks that ``start`` up to ``end`` touches, and a mask of the bits of each."""
     if start >= end:
         return
     first, last = start // _CHUNK, (end - 1) // _CHUNK

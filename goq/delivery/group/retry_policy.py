@@ -1,7 +1,7 @@
-"""How long a message waits before it is tried again, and when it is not.
+"""The retry policy of a group: exponential backoff, and the number of attempts.
 
-Exponential backoff: the wait doubles with each attempt up to a bound, and is then made longer or
-shorter by chance, so that what failed together does not come back together.
+The wait doubles with each attempt up to a bound. Random jitter makes it longer or shorter, so that
+messages that failed together do not come back together.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ _DOUBLINGS_MAX = 40  # beyond any bound that a wait may have
 
 
 class RetryPolicy(NamedTuple):
-    """What a group wants done with messages whose attempt failed.
+    """How a group retries messages whose attempt failed.
 
-    ``attempts_max`` None is for ever; ``jitter`` is the part of a wait that chance may add or
-    take. Where a message was given up, ``dead_letters`` says whether it is kept as one.
+    ``attempts_max`` None is no bound; ``jitter`` is the share of a wait that chance adds or takes.
+    ``dead_letters`` says whether a message without further attempts is kept as a dead letter.
     """
 
     attempts_max: int | None = 4
@@ -24,12 +24,12 @@ class RetryPolicy(NamedTuple):
     jitter: float = 0.2
     dead_letters: bool = True
 
-    def wait_ms(self, attempt: int, luck: float) -> int:
-        """Return how long to wait after ``attempt`` failed; ``luck`` is from 0 to below 1."""
+    def wait_ms(self, attempt: int, random: float) -> int:
+        """Return how long to wait after ``attempt`` failed; ``random`` is from 0 to below 1."""
         doublings = min(max(attempt - 1, 0), _DOUBLINGS_MAX)
         wait_ms = min(self.initial_ms << doublings, self.max_ms)
-        return round(wait_ms * (1 + self.jitter * (2 * luck - 1)))
+        return round(wait_ms * (1 + self.jitter * (2 * random - 1)))
 
-    def gives_up(self, attempt: int) -> bool:
-        """Whether there is no attempt after this one."""
+    def is_last(self, attempt: int) -> bool:
+        """Return whether there is no attempt after this one."""
         return self.attempts_max is not None and attempt >= self.attempts_max

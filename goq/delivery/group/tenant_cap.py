@@ -1,8 +1,8 @@
-"""What was passed over because its tenant has as many messages out as it may have.
+"""The deliveries of one group that a tenant's cap on messages in flight postponed.
 
-A retry, or a key with held messages, that comes up while its tenant is at its cap is put aside
-here, so that it is not met again at each receive. When a message of the tenant comes back, as many
-are taken up again as there is room for then.
+A retry, or a key with held messages, may come up while its tenant is at its cap. It is parked here,
+so that the next receives do not meet it again. When a message of the tenant ends, as many are
+resumed as there is room for then.
 """
 
 from __future__ import annotations
@@ -11,56 +11,59 @@ from collections.abc import Callable
 
 
 class TenantCap:
-    """What one group put aside, by tenant, in the order in which it came up."""
+    """The parked retries and keys by tenant, in the order in which they came up."""
 
     __slots__ = ("_freed", "_keys", "_retries")
 
     def __init__(self) -> None:
-        self._retries: dict[int, dict[int, None]] = {}
+        self._retries: dict[int, dict[int, None]] = {}  # offsets
         self._keys: dict[int, dict[int, None]] = {}
         self._freed: set[int] = set()
 
-    def put_retry(self, tenant: int, offset: int) -> None:
-        """Put a retry aside; the tenant has no room."""
+    def park_retry(self, tenant: int, offset: int) -> None:
+        """Park a retry of a tenant that has no room."""
         self._retries.setdefault(tenant, {})[offset] = None
         self._freed.discard(tenant)
 
-    def put_key(self, tenant: int, key: int) -> None:
-        """Put a key aside whose first held message is the tenant's, which has no room."""
+    def park_key(self, tenant: int, key: int) -> None:
+        """Park a key whose first held message is of a tenant that has no room."""
         self._keys.setdefault(tenant, {})[key] = None
         self._freed.discard(tenant)
 
-    def tenant_freed(self, tenant: int) -> None:
-        """A message of a tenant is no longer out."""
+    def on_tenant_freed(self, tenant: int) -> None:
+        """Note that a message of a tenant is no longer in flight."""
         if tenant in self._retries or tenant in self._keys:
             self._freed.add(tenant)
 
-    def take_up(
+    def resume(
         self,
         room_of: Callable[[int], int],
-        retry: Callable[[int, int], bool],
-        free: Callable[[int, int], bool],
+        resume_retry: Callable[[int, int], bool],
+        resume_key: Callable[[int, int], bool],
     ) -> None:
-        """Take up what there is room for.
+        """Resume what there is room for.
 
-        ``retry`` is given a tenant and an offset, ``free`` a tenant and a key; both return whether
-        it needs a place of the tenant's.
+        ``resume_retry`` gets a tenant and an offset, ``resume_key`` a tenant and a key. Both return
+        whether the delivery will use up room of the tenant.
         """
         for tenant in list(self._freed):
             room = room_of(tenant)
-            _take_up(self._retries, tenant, room, retry)
-            _take_up(self._keys, tenant, room, free)
+            _resume(self._retries, tenant, room, resume_retry)
+            _resume(self._keys, tenant, room, resume_key)
             if tenant not in self._retries and tenant not in self._keys:
                 self._freed.discard(tenant)
 
 
-def _take_up(
-    aside: dict[int, dict[int, None]], tenant: int, room: int, take: Callable[[int, int], bool]
+def _resume(
+    parked: dict[int, dict[int, None]],
+    tenant: int,
+    room: int,
+    resume_one: Callable[[int, int], bool],
 ) -> None:
-    waiting = aside.get(tenant, {})
+    waiting = parked.get(tenant, {})
     while room > 0 and waiting:
         each = next(iter(waiting))
         del waiting[each]
-        room -= take(tenant, each)
+        room -= resume_one(tenant, each)
     if not waiting:
-        aside.pop(tenant, None)
+        parked.pop(tenant, None)

@@ -1,7 +1,7 @@
-"""Where one group stands in each ready queue: a few bytes a queue, by the queue's slot.
+"""The cursors of one group in all ready queues of a partition: a few bytes a queue, by slot.
 
-A position is a run's number and the offset inside it from which on messages are still to be
-offered. Who has come to the end of the last run stays there, because that run may grow.
+A cursor is the number of a run and an offset inside it: messages from there on are still to be
+offered. A cursor at the end of the last run stays there, because that run may grow.
 """
 
 from __future__ import annotations
@@ -12,16 +12,19 @@ from goq.delivery.queues.ready_queue import COUNT_BITS, COUNT_MAX
 from goq.delivery.queues.ready_queues import ReadyQueues
 
 IS_ACTIVE = 1
+"""The queue takes part in the weighted sharing of its lane."""
 IS_WATCHED = 2
+"""The queue has an entry in the heap of the starvation bound."""
 IS_PARKED = 4
+"""The queue's tenant is at its cap."""
 
 
 class Cursors:
-    """Positions in all queues of a partition, and what else a group notes about each.
+    """A cursor for each ready queue, and the group's other notes on it.
 
-    ``credits`` belongs to :class:`~goq.delivery.queues.weighted_sharing.WeightedSharing`.
-    ``flags`` says in
-    which of the group's structures a queue is. Nothing before ``floor_offset`` is ever offered.
+    ``credits`` belongs to :class:`~goq.delivery.queues.weighted_sharing.WeightedSharing`. ``flags``
+    says which of the group's structures hold a queue. Offsets below ``floor_offset`` are never
+    offered.
     """
 
     __slots__ = ("_offsets", "_ready", "_runs", "credits", "flags", "floor_offset")
@@ -38,14 +41,14 @@ class Cursors:
         return len(self.flags)
 
     def grow(self, slot_count: int) -> None:
-        """Have a place for every slot; in a new one the position is the queue's beginning."""
+        """Add cursors up to ``slot_count``; a new one is at the beginning of its queue."""
         new = bytes(max(0, slot_count - len(self.flags)))
         for column in (self._runs, self._offsets, self.credits):
             column.frombytes(new * column.itemsize)
         self.flags += new
 
     def head(self, slot: int) -> tuple[int, int] | None:
-        """Return the messages to be offered next, None if the group is past all there are."""
+        """Return the offsets to offer next, as start and end; None when the queue is used up."""
         queue = self._ready.slots[slot]
         if queue is None:
             return None
@@ -66,14 +69,15 @@ class Cursors:
                 return begin, end
             if index == last:
                 break
-            index = min(last, queue.reaching(floor, index + 1)) if end <= floor else index + 1
+            index = min(last, queue.find_run(floor, index + 1)) if end <= floor else index + 1
             offset = self._offsets[slot] = 0
         self._runs[slot] = queue.first + index
         return None
 
-    def move(self, slot: int, offset: int) -> bool:
-        """Go on, in the run that :meth:`head` told, to an offset; return whether that is its end
-        and there is no other run.
+    def advance(self, slot: int, offset: int) -> bool:
+        """Move to an offset in the run that :meth:`head` returned.
+
+        Returns whether the queue is used up: the offset is the end of its last run.
         """
         self._offsets[slot] = offset
         queue = self._ready.slots[slot]
@@ -84,7 +88,10 @@ class Cursors:
         return offset >= (run >> COUNT_BITS) + (run & COUNT_MAX)
 
     def ready_ms(self, slot: int, offset: int) -> tuple[int, int]:
-        """Return when the head, at ``offset``, became ready, and up to where that is so."""
+        """Return when the head, at ``offset``, became ready, and the end of that time's validity.
+
+        The second value is the first offset that may have another ready time.
+        """
         queue = self._ready.slots[slot]
         assert queue is not None
         late_ms = queue.late_ms(self._runs[slot])
@@ -93,8 +100,8 @@ class Cursors:
         times = self._ready.times
         return times.at(offset), times.same_until(offset)
 
-    def passed(self, slot: int) -> int:
-        """Return the number of the first run of a queue that is still needed."""
+    def first_needed_run(self, slot: int) -> int:
+        """Return the number of the first run of a queue that the group still needs."""
         queue = self._ready.slots[slot]
         assert queue is not None
         if slot >= len(self.flags):
@@ -103,7 +110,7 @@ class Cursors:
             return queue.end
         return min(self._runs[slot], queue.end - 1)
 
-    def forget(self, slot: int) -> None:
-        """Be at the beginning of whatever queue gets the slot."""
+    def reset(self, slot: int) -> None:
+        """Move to the beginning of the queue that gets the slot next."""
         if slot < len(self.flags):
             self._runs[slot] = self._offsets[slot] = 0

@@ -1,24 +1,23 @@
-"""What a group is offered next: lanes first, then tenants, each in its turn.
+"""The order in which a group is offered messages: lanes first, then the tenants of a lane.
 
-**Lanes.** Strict: lane 0 first, another only when no lower one has anything. With weights: see
-:mod:`goq.delivery.queues.weighted_sharing`. Retries and released messages of a lane come before its
-fresh ones and count in its share.
+**Lanes.** Strict priority: lane 0 first, another only when no lower lane has messages. With
+weights: :class:`~goq.delivery.queues.weighted_sharing.LaneShares`. Retries and released messages of
+a lane come before its fresh ones and count in its share.
 
-**TenantNumbers** of a lane share it by :mod:`goq.delivery.queues.weighted_sharing`. A tenant at
-its cap
-leaves the rounds until one of its messages ends.
+**Tenants** of a lane share it by :class:`~goq.delivery.queues.weighted_sharing.WeightedSharing`. A
+tenant at its cap gets no turn until one of its messages ends.
 
-**Starvation.** A fresh message that has been ready for longer than the bound goes next, before
-all lanes and tenants, the oldest first. But of those that are over the bound and the rest each
-gets every other message while both have something: otherwise, after an hour without consumers,
-an urgent message would wait behind the hour's whole backlog. So the promise is: as long as
-consumers take twice as many messages as come over the bound, none waits longer than the bound
-and the taking of those that came over it before; and however slow they are, half of what they
-take is in the usual order, and nothing waits for ever. What went ahead this way is not counted in
-shares and rounds. Ages are as exact as :mod:`goq.delivery.queues.ready_queue` tells them.
+**Starvation.** A fresh message that has been ready for longer than the bound goes next, before all
+lanes and tenants, the oldest first. While both kinds exist, messages over the bound and the others
+alternate. Otherwise, after an hour without consumers, an urgent message would wait behind the
+hour's whole backlog. So the promise is: as long as consumers take twice as many messages as pass
+the bound, none waits longer than the bound plus the time to take those that passed it before.
+However slow consumers are, half of what they take is in the usual order, and no message waits for
+ever. Messages that went ahead this way do not count in shares and rounds. Ages are as exact as
+:class:`~goq.delivery.queues.ready_queue.ReadyTimes`.
 
-All this is kept between calls: many calls for one message give what one call for many would.
-Nothing is skipped: a position moves over a message only when the group said that it is dealt with.
+All of this state stays between calls: many calls for one message give what one call for many would.
+No message is skipped: a cursor passes a message only after the receive has dealt with it.
 """
 
 from __future__ import annotations
@@ -35,43 +34,45 @@ from goq.delivery.queues.weighted_sharing import (
     UNLIMITED,
     LaneShares,
     WeightedSharing,
-    lowest,
+    lowest_lane,
 )
+
+_NEVER_READ = -1
 
 
 class MessageTaker(Protocol):
-    """The group: what it has outstanding, and what it makes of the messages it is offered."""
+    """One receive of a group: it takes messages that the scheduler offers, or passes over them."""
 
     def waiting_lanes(self) -> Iterable[int]:
         """Return the lanes that have due retries or released messages now."""
 
     def take_waiting(self, lane: int, messages_max: int) -> int:
-        """Hand over such messages; return how many. Fewer than asked: there are no more now."""
+        """Take due retries and released messages of a lane; return how many.
+
+        Fewer than asked for means that there are no more now.
+        """
 
     def take_fresh(
         self, lane: int, tenant: int, start: int, end: int, messages_max: int
     ) -> tuple[int, int]:
-        """Hand over of ``[start, end)`` what may be; return how many, and up to where.
+        """Take fresh messages of ``[start, end)``; return how many, and the offset reached.
 
-        Everything before the offset returned is handed over or never to be offered again (taken,
-        gone, or held back and released later). It is ``end`` unless ``messages_max`` was reached
-        or the source is full.
+        Everything before that offset is taken or never to be offered again (taken earlier, gone, or
+        held back and released later). It is ``end`` unless ``messages_max`` was reached or the
+        receive is full.
         """
 
     def is_full(self) -> bool:
-        """Return whether this call can take no more: its bytes are spent, data is missing."""
+        """Return whether this receive can take no more: its bytes are spent, or data is missing."""
 
     def in_flight(self, tenant: int) -> int:
-        """Return how many messages of a tenant are out; asked only if there is a cap."""
-
-
-_NEVER_READ = -1
+        """Return how many messages of a tenant are in flight; asked only if there is a cap."""
 
 
 class FairScheduler:
     """One group's way through the ready queues of a partition, from their beginnings.
 
-    Nothing before ``floor_offset`` is offered: the group is done with it.
+    Offsets below ``floor_offset`` are not offered: the group is done with them.
     """
 
     def __init__(
@@ -84,41 +85,38 @@ class FairScheduler:
     ) -> None:
         self._ready = ready
         self._tenants = tenants
-        self._places = Cursors(ready, floor_offset)
+        self._cursors = Cursors(ready, floor_offset)
         self._is_full = False
         self._waiting = 0
         self.set_policy(policy)
-        ready.join(self)
+        ready.add_reader(self)
 
     def close(self) -> None:
-        """Let the queues go that are kept for this group."""
-        self._ready.leave(self)
+        """Stop reading: the queues keep nothing more for this group."""
+        self._ready.remove_reader(self)
 
     def set_policy(self, policy: SchedulingPolicy) -> None:
-        """Follow other rules from now on; positions stay, turns begin anew."""
+        """Follow another policy from now on; cursors stay, turns begin anew."""
         self._policy = policy
         self._weights = {name: round(w * UNIT) for name, w in policy.tenant_weights.items()}
         self._cap = (
             UNLIMITED if policy.tenant_in_flight_max is None else policy.tenant_in_flight_max
         )
         self._shares = None if policy.lane_weights is None else LaneShares(policy.lane_weights)
-        self._aging = StarvationBound(self._places)
+        self._starvation = StarvationBound(self._cursors)
         self._owed = 0
-        self._rounds: dict[int, WeightedSharing] = {}
+        self._sharing: dict[int, WeightedSharing] = {}
         self._lanes = 0
         self._parked: dict[int, list[int]] = {}
-        self._places.flags[:] = bytes(len(self._places))
+        self._cursors.flags[:] = bytes(len(self._cursors))
         self._arrival = _NEVER_READ
 
-    def take(self, source: MessageTaker, now_ms: int, messages_max: int) -> int:
-        """Offer messages to the group until it has ``messages_max`` or there are no more.
-
-        Returns how many it took.
-        """
-        self._catch_up()
-        self._is_full = source.is_full()
+    def take(self, taker: MessageTaker, now_ms: int, messages_max: int) -> int:
+        """Offer messages until ``messages_max`` are taken or there are no more; return how many."""
+        self._read_arrivals()
+        self._is_full = taker.is_full()
         self._waiting = 0
-        for lane in source.waiting_lanes():
+        for lane in taker.waiting_lanes():
             self._waiting |= 1 << lane
         left = messages_max
         while left > 0 and not self._is_full:
@@ -126,170 +124,170 @@ class FairScheduler:
             if starving is None:
                 self._owed = 0
             if starving is not None and not self._owed:
-                handed = self._owed = self._offer_starving(source, starving, (left + 1) // 2)
+                taken = self._owed = self._offer_starving(taker, starving, (left + 1) // 2)
             elif self._lanes | self._waiting:
                 quota = left if starving is None else min(left, self._owed)
-                handed = self._offer_lane(source, quota)
-                self._owed = max(0, self._owed - handed)
+                taken = self._offer_lane(taker, quota)
+                self._owed = max(0, self._owed - taken)
             elif starving is not None:
-                self._owed = handed = 0
+                self._owed = taken = 0
             else:
                 break
-            left -= handed
+            left -= taken
         return messages_max - left
 
-    def room(self, source: MessageTaker, tenant: int, messages_max: int) -> int:
-        """Return how many of so many messages a tenant may have out more."""
-        return max(0, min(messages_max, self._under_cap(source, tenant)))
+    def room(self, taker: MessageTaker, tenant: int, messages_max: int) -> int:
+        """Return how many of so many messages a tenant may have in flight besides."""
+        return max(0, min(messages_max, self._under_cap(taker, tenant)))
 
     def next_lane(self) -> int | None:
-        """Return the most urgent lane that may have fresh messages, None if none has."""
-        self._catch_up()
-        return lowest(self._lanes) if self._lanes else None
+        """Return the most urgent lane that may have fresh messages, None if there is none."""
+        self._read_arrivals()
+        return lowest_lane(self._lanes) if self._lanes else None
 
-    def tenant_freed(self, tenant: int) -> None:
+    def on_tenant_freed(self, tenant: int) -> None:
         """Offer a tenant's messages again: one that it had in flight has ended."""
         for slot in self._parked.pop(tenant, ()):
-            self._places.flags[slot] &= ~IS_PARKED
+            self._cursors.flags[slot] &= ~IS_PARKED
             self._activate(slot)
 
     def oldest_ready_ms(self) -> int | None:
         """Return when the message that waited longest for its first offer became ready.
 
-        Looks at every queue: for people and metrics. None if there is none.
+        Looks at every queue: for views and metrics. None if there is no message.
         """
-        self._catch_up()
-        heads = ((slot, self._places.head(slot)) for slot in range(len(self._places)))
-        times = (self._places.ready_ms(slot, head[0])[0] for slot, head in heads if head)
+        self._read_arrivals()
+        heads = ((slot, self._cursors.head(slot)) for slot in range(len(self._cursors)))
+        times = (self._cursors.ready_ms(slot, head[0])[0] for slot, head in heads if head)
         return min(times, default=None)
 
-    def passed(self, slot: int) -> int:
+    def first_needed_run(self, slot: int) -> int:
         """Return the number of the first run of a queue that this group still needs."""
-        return self._places.passed(slot)
+        return self._cursors.first_needed_run(slot)
 
-    def forget(self, slot: int) -> None:
-        """Forget a queue: the slot may become another's."""
-        self._places.forget(slot)
+    def on_queue_removed(self, slot: int) -> None:
+        """Forget a queue: another queue may get its slot."""
+        self._cursors.reset(slot)
 
-    def _catch_up(self) -> None:
+    def _read_arrivals(self) -> None:
         arrivals = self._ready.arrivals
-        self._places.floor_offset = max(self._places.floor_offset, self._ready.start_offset)
+        self._cursors.floor_offset = max(self._cursors.floor_offset, self._ready.start_offset)
         if self._arrival == arrivals.end:
             return
-        self._places.grow(len(self._ready.slots))
+        self._cursors.grow(len(self._ready.slots))
         slots = arrivals.since(self._arrival)
         self._arrival = arrivals.end
-        for slot in range(len(self._places)) if slots is None else slots:
+        for slot in range(len(self._cursors)) if slots is None else slots:
             self._activate(slot)
 
     def _activate(self, slot: int) -> None:
-        """Let a queue take part, if it does not yet; it leaves if it has nothing."""
+        """Add a queue to the sharing of its lane; it leaves again if it has no messages."""
         queue = self._ready.slots[slot]
         if queue is None:
             return
-        if not self._places.flags[slot] & (IS_ACTIVE | IS_PARKED):
-            rounds = self._rounds.get(queue.lane)
-            if rounds is None:
-                rounds = self._rounds[queue.lane] = WeightedSharing(self._places.credits)
-            self._places.flags[slot] |= IS_ACTIVE
+        if not self._cursors.flags[slot] & (IS_ACTIVE | IS_PARKED):
+            sharing = self._sharing.get(queue.lane)
+            if sharing is None:
+                sharing = self._sharing[queue.lane] = WeightedSharing(self._cursors.credits)
+            self._cursors.flags[slot] |= IS_ACTIVE
             self._lanes |= 1 << queue.lane
-            rounds.enter(slot, self._weight(queue.tenant) if self._weights else UNIT)
+            sharing.add(slot, self._weight(queue.tenant) if self._weights else UNIT)
         if self._policy.starvation_ms is not None:
-            self._aging.enter(slot)
+            self._starvation.watch(slot)
 
     def _starving(self, now_ms: int) -> int | None:
         bound_ms = self._policy.starvation_ms
-        if bound_ms is None or (len(self._aging) <= 1 and not self._waiting):
+        if bound_ms is None or (len(self._starvation) <= 1 and not self._waiting):
             return None
-        return self._aging.oldest(now_ms - bound_ms)
+        return self._starvation.oldest(now_ms - bound_ms)
 
-    def _offer_starving(self, source: MessageTaker, slot: int, messages_max: int) -> int:
-        queue, head = self._ready.slots[slot], self._places.head(slot)
+    def _offer_starving(self, taker: MessageTaker, slot: int, messages_max: int) -> int:
+        queue, head = self._ready.slots[slot], self._cursors.head(slot)
         assert queue is not None
         assert head is not None
-        room = self._under_cap(source, queue.tenant)
+        room = self._under_cap(taker, queue.tenant)
         if room <= 0:
-            self._aging.drop_oldest()
+            self._starvation.drop_oldest()
             self._park(queue.tenant, slot)
             return 0
         start, end = head
-        end = min(end, self._places.ready_ms(slot, start)[1])
+        end = min(end, self._cursors.ready_ms(slot, start)[1])
         messages_max = min(messages_max, room)
-        handed, dealt_to = source.take_fresh(queue.lane, queue.tenant, start, end, messages_max)
-        self._places.move(slot, dealt_to)
-        self._is_full = dealt_to < end and handed < messages_max
-        return handed
+        taken, reached = taker.take_fresh(queue.lane, queue.tenant, start, end, messages_max)
+        self._cursors.advance(slot, reached)
+        self._is_full = reached < end and taken < messages_max
+        return taken
 
-    def _offer_lane(self, source: MessageTaker, messages_max: int) -> int:
-        lane = lowest(self._lanes | self._waiting)
+    def _offer_lane(self, taker: MessageTaker, messages_max: int) -> int:
+        lane = lowest_lane(self._lanes | self._waiting)
         if self._shares is not None:
             lane, share = self._shares.choose(self._lanes | self._waiting)
             messages_max = min(messages_max, share)
-        handed = 0
+        taken = 0
         if self._waiting >> lane & 1:
-            handed = source.take_waiting(lane, messages_max)
-            if handed < messages_max:
+            taken = taker.take_waiting(lane, messages_max)
+            if taken < messages_max:
                 self._waiting &= ~(1 << lane)
-                self._is_full = source.is_full()
+                self._is_full = taker.is_full()
         if self._lanes >> lane & 1:
-            rounds = self._rounds[lane]
-            while handed < messages_max and not self._is_full:
-                turn = rounds.turn()
+            sharing = self._sharing[lane]
+            while taken < messages_max and not self._is_full:
+                turn = sharing.next_queue()
                 if turn is None:
                     self._lanes &= ~(1 << lane)
                     break
-                handed += self._offer_turn(source, rounds, *turn, messages_max - handed)
+                taken += self._offer_queue(taker, sharing, *turn, messages_max - taken)
         if self._shares is not None:
-            self._shares.charge(lane, handed)
-        return handed
+            self._shares.charge(lane, taken)
+        return taken
 
-    def _offer_turn(
+    def _offer_queue(
         self,
-        source: MessageTaker,
-        rounds: WeightedSharing,
+        taker: MessageTaker,
+        sharing: WeightedSharing,
         slot: int,
         allowance: int,
         messages_max: int,
     ) -> int:
         """Offer messages of the queue whose turn it is; return how many were taken."""
-        places, queue = self._places, self._ready.slots[slot]
+        cursors, queue = self._cursors, self._ready.slots[slot]
         assert queue is not None
         lane, tenant = queue.lane, queue.tenant
         weight = self._weight(tenant) if self._weights else UNIT
-        room = self._under_cap(source, tenant)
+        room = self._under_cap(taker, tenant)
         quota = min(allowance, messages_max, room)
-        handed, is_empty = 0, False
-        while handed < quota and not self._is_full:
-            head = places.head(slot)
+        taken, is_empty = 0, False
+        while taken < quota and not self._is_full:
+            head = cursors.head(slot)
             if head is None:
                 is_empty = True
                 break
             start, end = head
-            count, dealt_to = source.take_fresh(lane, tenant, start, end, quota - handed)
-            handed += count
-            self._is_full = dealt_to < end and handed < quota
-            if is_empty := places.move(slot, dealt_to):
+            count, reached = taker.take_fresh(lane, tenant, start, end, quota - taken)
+            taken += count
+            self._is_full = reached < end and taken < quota
+            if is_empty := cursors.advance(slot, reached):
                 break
         if is_empty:
-            rounds.leave()
-            places.flags[slot] &= ~IS_ACTIVE
-        elif handed >= room:
-            rounds.leave()
-            places.flags[slot] = places.flags[slot] & ~IS_ACTIVE | IS_PARKED
+            sharing.remove_head()
+            cursors.flags[slot] &= ~IS_ACTIVE
+        elif taken >= room:
+            sharing.remove_head()
+            cursors.flags[slot] = cursors.flags[slot] & ~IS_ACTIVE | IS_PARKED
             self._park(tenant, slot)
         else:
-            rounds.charge(slot, handed, weight)
-        return handed
+            sharing.charge(slot, taken, weight)
+        return taken
 
     def _park(self, tenant: int, slot: int) -> None:
         slots = self._parked.setdefault(tenant, [])
-        if slot not in slots:  # it may be here for its age already
+        if slot not in slots:  # the starvation bound may have parked it already
             slots.append(slot)
 
-    def _under_cap(self, source: MessageTaker, tenant: int) -> int:
+    def _under_cap(self, taker: MessageTaker, tenant: int) -> int:
         if self._cap == UNLIMITED or tenant == NO_TENANT:
             return UNLIMITED
-        return self._cap - source.in_flight(tenant)
+        return self._cap - taker.in_flight(tenant)
 
     def _weight(self, tenant: int) -> int:
         return self._weights.get(self._tenants.name(tenant), UNIT)

@@ -1,4 +1,4 @@
-"""Who goes first: what a topic says about its lanes and tenants."""
+"""The scheduling policy of a topic, and the numbers that its tenants have in a partition."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from zlib import crc32
 from goq import limits
 from goq.errors import InvalidInput
 
+NO_TENANT = 0
+
 
 @dataclass(frozen=True, slots=True)
 class SchedulingPolicy:
-    """The rules that :class:`~goq.delivery.queues.fair_scheduler.FairScheduler` follows;
-    ``InvalidInput``
-    if out of bounds.
+    """The rules of :class:`~goq.delivery.queues.fair_scheduler.FairScheduler`.
 
-    ``lane_weights``: None is strict. A lane beyond the end of the weights weighs 1.
+    ``lane_weights``: None is strict priority. A lane beyond the end of the weights weighs 1.
     ``starvation_ms``: a fresh message that has been ready for longer goes next.
-    ``tenant_weights``: messages in each round, by name; a tenant that is not named has 1. Kept to
+    ``tenant_weights``: messages in each round, by name; a tenant without a weight has 1. Precise to
     a thousandth.
-    ``tenant_in_flight_max``: how many messages of one tenant a group may have out at once.
-    Messages without a tenant have their turns as those of one more, but no cap.
+    ``tenant_in_flight_max``: how many messages of one tenant a group may have in flight.
+    Messages without a tenant share like those of one more tenant, but have no cap.
+
+    Raises ``InvalidInput`` for a value out of bounds.
     """
 
     lane_weights: tuple[int, ...] | None = None
@@ -47,15 +49,18 @@ class SchedulingPolicy:
             raise InvalidInput("a tenant may have 1 message in flight or more")
 
 
-NO_TENANT = 0
-
-
 class TenantNumbers:
-    """Names to numbers and back."""
+    """Tenants' names to small numbers and back, so that columns and queues stay small.
 
-    __slots__ = ("_names", "_numbers")
+    Numbers begin at 1 and follow the order in which names appear; 0 is "no tenant". They are never
+    stored: after a restart a name may have another number. Above ``names_max`` a new name shares a
+    number with others, and so its turns and its cap: nothing is refused, and memory is bounded.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_names", "_names_max", "_numbers")
+
+    def __init__(self, names_max: int = limits.TENANTS_PER_PARTITION_MAX) -> None:
+        self._names_max = names_max
         self._names = [""]
         self._numbers = {"": NO_TENANT}
 
@@ -68,8 +73,8 @@ class TenantNumbers:
         if number is not None:
             return number
         number = len(self._names)
-        if number > limits.TENANTS_PER_PARTITION_MAX:
-            return 1 + crc32(name.encode()) % limits.TENANTS_PER_PARTITION_MAX
+        if number > self._names_max:
+            return 1 + crc32(name.encode()) % self._names_max
         self._names.append(name)
         self._numbers[name] = number
         return number

@@ -1,19 +1,17 @@
-"""The ready queues of a partition: what may be handed out, in the order in which it became ready.
+"""The ready queues of a partition: what may be delivered, in the order in which it became ready.
 
-Each lane and tenant has one (:class:`~goq.delivery.queues.ready_queue.ReadyQueue`). They belong to
-the partition and only grow; a group is a reader with a position in each
+Each lane and tenant has one queue (:class:`~goq.delivery.queues.ready_queue.ReadyQueue`). The
+queues belong to the partition and only grow; a group is a reader with a cursor in each
 (:class:`~goq.delivery.queues.fair_scheduler.FairScheduler`). Entries are hints: a message that was
-cancelled, moved, expired or deleted stays where it is, and whoever takes it looks.
+cancelled, moved, expired or deleted keeps its entry, and a receive checks each message.
 
-What all readers are past is dropped, a few queues at each :meth:`ReadyQueues.release`, so that no
-call
-ever pays for 100,000 tenants. A queue that is empty for two sweeps is forgotten altogether: a
+Runs that all readers have passed are dropped, a few queues at each :meth:`ReadyQueues.release`, so
+that no call ever pays for 100,000 tenants. A queue that is empty for two sweeps is removed: a
 tenant without messages costs its name and no more.
 
-All of this is derived. Without readers everything may go; :attr:`ReadyQueues.complete_from` says
-from
-which offset on the queues still have every message that became ready, so that the owner knows
-whether a new reader finds all it needs or the queues must be built anew.
+All of this is derived. Without readers everything may go. :attr:`ReadyQueues.complete_from` is the
+offset from which on the queues still hold every message that became ready. It tells the owner
+whether a new reader finds all it needs or the queues must be rebuilt.
 """
 
 from __future__ import annotations
@@ -28,11 +26,30 @@ import numpy.typing as npt
 from goq.delivery.queues.policy import NO_TENANT
 from goq.delivery.queues.ready_queue import IN_ORDER, ReadyQueue, ReadyTimes
 
-_SMALL = 1024
+_TENANT_BITS = 32
+_SWEEP_MIN = 16
+_SWEEP_SHARE = 8
+_ARRIVALS_MIN = 1024
+
+
+class QueueReader(Protocol):
+    """A reader of the queues, as far as the removal of runs must know it."""
+
+    def first_needed_run(self, slot: int) -> int:
+        """Return the number of the first run of a queue that the reader still needs."""
+
+    def on_queue_removed(self, slot: int) -> None:
+        """Forget a queue: another queue may get its slot."""
 
 
 class ArrivalLog:
-    """Slots of queues, numbered from the first entry that there ever was."""
+    """The slots of queues with new messages, in order: each group reads them before it takes.
+
+    Entries are numbered from the first that there ever was. A queue gets an entry only after a
+    group has read past its last one. So a topic without consumers has one entry a queue however
+    much it grows. The log is cut when it is longer than twice the number of queues: a group that is
+    further behind looks at all queues instead, which costs no more than the entries it missed.
+    """
 
     __slots__ = ("_first", "_slots", "read_to")
 
@@ -44,17 +61,17 @@ class ArrivalLog:
     def __len__(self) -> int:
         return len(self._slots)
 
-    def announce(self, queue: ReadyQueue, queue_count: int) -> None:
-        """Enter a queue that was not entered since somebody read the list."""
-        if len(self._slots) > 2 * queue_count + _SMALL:
+    def add(self, queue: ReadyQueue, queue_count: int) -> None:
+        """Add a queue that has no entry that a group has still to read."""
+        if len(self._slots) > 2 * queue_count + _ARRIVALS_MIN:
             cut = len(self._slots) // 2
             del self._slots[:cut]
             self._first += cut
-        queue.announced = self.end
+        queue.last_arrival = self.end
         self._slots.append(queue.slot)
 
     def since(self, number: int) -> Iterable[int] | None:
-        """Return the entries from a number on, None if they are no longer all there."""
+        """Return the entries from a number on, None if some of them were cut."""
         self.read_to = self.end
         return self._slots[number - self._first :] if number >= self._first else None
 
@@ -64,25 +81,10 @@ class ArrivalLog:
         return self._first + len(self._slots)
 
 
-_TENANT_BITS = 32
-_SWEEP_MIN = 16
-_SWEEP_SHARE = 8
-
-
-class QueueReader(Protocol):
-    """One that reads the queues, as far as dropping must know."""
-
-    def passed(self, slot: int) -> int:
-        """Return the number of the first run of a queue that it still needs."""
-
-    def forget(self, slot: int) -> None:
-        """Forget a queue: the slot may become another's."""
-
-
 class ReadyQueues:
-    """All ready queues. ``slots`` has None where a queue was forgotten.
+    """All ready queues. ``slots`` has None where a queue was removed.
 
-    ``start_offset`` is where the log begins; ``entry_count`` how many runs are kept.
+    ``start_offset`` is the beginning of the log; ``entry_count`` the number of runs that are kept.
     """
 
     def __init__(self, start_offset: int = 0) -> None:
@@ -106,24 +108,24 @@ class ReadyQueues:
     def __len__(self) -> int:
         return len(self._queues)
 
-    def join(self, reader: QueueReader) -> None:
+    def add_reader(self, reader: QueueReader) -> None:
         """Keep from now on what this reader has not passed."""
         self._readers.append(reader)
 
-    def leave(self, reader: QueueReader) -> None:
+    def remove_reader(self, reader: QueueReader) -> None:
         """Keep nothing more for this reader."""
         self._readers.remove(reader)
 
     def add(self, lane: int, tenant: int, start: int, end: int, ready_ms: int) -> None:
-        """Enter messages of one lane and tenant."""
+        """Add messages of one lane and tenant."""
         if start >= end:
             return
-        late_ms = self._order(start, end, ready_ms, is_rising=True)
+        late_ms = self._late_ms(start, end, ready_ms, is_rising=True)
         key = lane << _TENANT_BITS | tenant
         queue = self._queues.get(key) or self._new_queue(key)
         self._count(queue.append(start, end, late_ms))
-        if queue.announced < self.arrivals.read_to:
-            self.arrivals.announce(queue, len(self.slots))
+        if queue.last_arrival < self.arrivals.read_to:
+            self.arrivals.add(queue, len(self.slots))
 
     def add_rows(
         self,
@@ -132,13 +134,13 @@ class ReadyQueues:
         tenants: npt.NDArray[np.integer[Any]],
         ready_ms: int,
     ) -> None:
-        """Enter messages of many lanes and tenants, each queue's in the order of the rows."""
+        """Add messages of many lanes and tenants, each queue's in the order of the rows."""
         if not len(offsets):
             return
         offsets = offsets.astype(np.int64, copy=False)
         steps = np.diff(offsets)
         first, end = int(offsets[0]), int(offsets.max()) + 1
-        late_ms = self._order(first, end, ready_ms, is_rising=bool((steps > 0).all()))
+        late_ms = self._late_ms(first, end, ready_ms, is_rising=bool((steps > 0).all()))
         keys = lanes.astype(np.int64) << _TENANT_BITS | tenants.astype(np.int64)
         if (keys != keys[0]).any():
             order = keys.argsort(kind="stable")
@@ -155,14 +157,14 @@ class ReadyQueues:
         ):
             queue = self._queues.get(key) or self._new_queue(key)
             made += queue.append(start, end, late_ms)
-            if queue.announced < arrivals.read_to:
-                arrivals.announce(queue, len(self.slots))
+            if queue.last_arrival < arrivals.read_to:
+                arrivals.add(queue, len(self.slots))
         self._count(made)
 
     def trim(self, start_offset: int) -> None:
-        """Forget the runs at the head of a queue that lie wholly before an offset.
+        """Drop the runs at the heads of queues that lie wholly before an offset.
 
-        Looks at the queues only when that of the lowest head has one.
+        Looks at the queues only when the lowest head has such a run.
         """
         self.start_offset = max(self.start_offset, start_offset)
         self.times.trim(self.start_offset)
@@ -171,18 +173,18 @@ class ReadyQueues:
         self._lowest_end = None
         for queue in self._queues.values():
             if queue.runs and queue.head_end() <= self.start_offset:
-                self._drop(queue, queue.reaching(self.start_offset))
+                self._drop(queue, queue.find_run(self.start_offset))
             if queue.runs and (self._lowest_end is None or queue.head_end() < self._lowest_end):
                 self._lowest_end = queue.head_end()
 
     def release(self) -> None:
-        """Forget what all readers are past; everything, if there are none.
+        """Drop what all readers have passed; everything, if there are no readers.
 
         Looks at a number of queues in proportion to what was added since the last call. To be
         called often: after each frame or two.
         """
         if not self._readers:
-            self._forget_all()
+            self._clear()
             return
         looks = _SWEEP_MIN + self._unswept_runs // _SWEEP_SHARE
         self._unswept_runs = 0
@@ -192,8 +194,8 @@ class ReadyQueues:
             if queue is not None:
                 self._sweep(queue)
 
-    def _order(self, start: int, end: int, ready_ms: int, *, is_rising: bool) -> int:
-        """Return the time that runs must carry: none, if offsets beyond all earlier tell it."""
+    def _late_ms(self, start: int, end: int, ready_ms: int, *, is_rising: bool) -> int:
+        """Return the time that runs must carry: none when their offsets are above all earlier."""
         is_in_order = is_rising and start >= self._end_offset
         self._end_offset = max(self._end_offset, end)
         if not is_in_order:
@@ -216,26 +218,26 @@ class ReadyQueues:
         return queue
 
     def _sweep(self, queue: ReadyQueue) -> None:
-        passed = min([reader.passed(queue.slot) for reader in self._readers])
+        needed = min([reader.first_needed_run(queue.slot) for reader in self._readers])
         if queue.tenant == NO_TENANT:  # its last run costs nothing, and a new reader may need it
-            passed = min(passed, queue.end - 1)
-        elif passed == queue.end and not queue.runs:
-            self._forget(queue)
-        if passed > queue.first:
-            self.complete_from = max(self.complete_from, self._drop(queue, passed - queue.first))
+            needed = min(needed, queue.end - 1)
+        elif needed == queue.end and not queue.runs:
+            self._remove(queue)
+        if needed > queue.first:
+            self.complete_from = max(self.complete_from, self._drop(queue, needed - queue.first))
 
     def _drop(self, queue: ReadyQueue, count: int) -> int:
         self.entry_count -= count
         return queue.drop(count)
 
-    def _forget(self, queue: ReadyQueue) -> None:
+    def _remove(self, queue: ReadyQueue) -> None:
         del self._queues[queue.lane << _TENANT_BITS | queue.tenant]
         self.slots[queue.slot] = None
         self._free_slots.append(queue.slot)
         for reader in self._readers:
-            reader.forget(queue.slot)
+            reader.on_queue_removed(queue.slot)
 
-    def _forget_all(self) -> None:
+    def _clear(self) -> None:
         self.slots.clear()
         self._queues.clear()
         self._free_slots.clear()

@@ -1,8 +1,8 @@
-"""Which queue has waited longest: a heap of the times at which heads of queues became ready.
+"""The starvation bound of a group: a heap of queues by the ready time of their heads.
 
-An entry is not kept up to date while its queue moves on: it is then too early, and is put right
-when it comes up. That is only when it is over the bound, so it happens at most once for each time
-that the queue moved on, and never while nobody waits too long.
+An entry is not updated while its queue advances: then it is too early, and is corrected when it
+reaches the top. The top is looked at only when it is over the bound. So there is at most one
+correction for each advance of a queue, and none while no message waits too long.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ _SLOT_BITS = 32
 
 
 class StarvationBound:
-    """Queues of a group by the age of their heads, one entry each."""
+    """The queues of a group by the age of their heads, one entry each."""
 
-    __slots__ = ("_heap", "_places")
+    __slots__ = ("_cursors", "_heap")
 
-    def __init__(self, places: Cursors) -> None:
-        self._places = places
+    def __init__(self, cursors: Cursors) -> None:
+        self._cursors = cursors
         self._heap: list[int] = []
 
     def __len__(self) -> int:
         return len(self._heap)
 
-    def enter(self, slot: int) -> None:
-        """Watch a queue, if it has a head and is not watched."""
-        if self._places.flags[slot] & IS_WATCHED:
+    def watch(self, slot: int) -> None:
+        """Add a queue that has a head and no entry yet; do nothing for any other."""
+        if self._cursors.flags[slot] & IS_WATCHED:
             return
         entry = self._entry(slot)
         if entry is not None:
-            self._places.flags[slot] |= IS_WATCHED
+            self._cursors.flags[slot] |= IS_WATCHED
             heappush(self._heap, entry)
 
     def oldest(self, before_ms: int) -> int | None:
-        """Return the queue whose head became ready first, if that was before ``before_ms``."""
+        """Return the queue whose head has waited longest, if it became ready before a time."""
         while self._heap and self._heap[0] >> _SLOT_BITS < before_ms:
             slot = self._heap[0] & ((1 << _SLOT_BITS) - 1)
             entry = self._entry(slot)
@@ -49,12 +49,12 @@ class StarvationBound:
         return None
 
     def drop_oldest(self) -> None:
-        """No longer watch the queue that :meth:`oldest` told."""
+        """Remove the queue that :meth:`oldest` returned."""
         slot = heappop(self._heap) & ((1 << _SLOT_BITS) - 1)
-        self._places.flags[slot] &= ~IS_WATCHED
+        self._cursors.flags[slot] &= ~IS_WATCHED
 
     def _entry(self, slot: int) -> int | None:
-        head = self._places.head(slot)
+        head = self._cursors.head(slot)
         if head is None:
             return None
-        return self._places.ready_ms(slot, head[0])[0] << _SLOT_BITS | slot
+        return self._cursors.ready_ms(slot, head[0])[0] << _SLOT_BITS | slot

@@ -1,17 +1,21 @@
-"""Whose turn it is among the queues of one lane: deficit round robin in units of messages.
+"""Weighted sharing: between the queues of a lane, and between the lanes of a partition.
 
-Shreedhar and Varghese, "Efficient fair queuing using deficit round robin" (1995): the queues
-stand in a circle, each in its turn takes as many messages as its weight, and goes to the end. A
-queue that enters does so at the end. So before it no other gets more than one turn, and as
-nobody ever gets in ahead of those who stand there, no stream of newcomers can hold them up.
+**Queues of a lane** (:class:`WeightedSharing`) share it by deficit round robin in units of
+messages (Shreedhar and Varghese, "Efficient fair queuing using deficit round robin", 1995). The
+queues stand in a ring. Each takes as many messages as its weight and goes to the end. A new queue
+joins at the end. So no queue ahead of it gets more than one turn, and no stream of new queues can
+delay those that are in the ring already.
 
-With one change: a queue whose weight is below 1 does not come up in vain while it saves for a
-message. It stands aside for as many circles as that takes; a mark in the circle counts them. So
-each turn hands over a message or ends a membership, whatever the weights and however many queues.
-
-With weights A 2, B 1, C 0.5 the circles are A A B C · A A B · A A B C · A A B.
-
+There is one change. A queue with a weight below 1 gets no turns in vain while it saves for a
+message: it leaves the ring for as many rounds as that takes. A marker in the ring counts the
+rounds. So each turn delivers a message or removes a queue, whatever the weights and however many
+queues there are. With weights A 2, B 1, C 0.5 the rounds are A A B C · A A B · A A B C · A A B.
 Credits and weights are integers, in thousandths of a message.
+
+**Lanes** (:class:`LaneShares`) each get their weight in every cycle. A cycle ends when no lane
+with messages has a share left. The unused share of a lane without messages is lost: an idle lane
+saves nothing. Within a cycle lane 0 goes first. Shares stay between calls: a thousand calls for
+one message give the same result as one call for a thousand.
 """
 
 from __future__ import annotations
@@ -22,46 +26,49 @@ from heapq import heappop, heappush
 
 UNIT = 1000
 UNLIMITED = 1 << 62
-_MARK = -1
+_MARKER = -1
 
 
 class WeightedSharing:
-    """The queues of a lane that may have something, by their slots.
+    """The active queues of a lane, by slot.
 
-    ``credits`` is a column by slot: what is left to a queue in its turn, or for its next.
+    ``credits`` is a column by slot: the rest of a queue's present turn, or its next turn.
     """
 
-    __slots__ = ("_aside", "_circle", "_circles", "_credits", "_ring")
+    __slots__ = ("_credits", "_resting", "_resting_rounds", "_ring", "_round")
 
     def __init__(self, credits: array[int]) -> None:
         self._credits = credits
-        self._ring: deque[int] = deque([_MARK])
-        self._circle = 0
-        self._aside: dict[int, deque[int]] = {}
-        self._circles: list[int] = []
+        self._ring: deque[int] = deque([_MARKER])
+        self._round = 0
+        self._resting: dict[int, deque[int]] = {}  # by the round before which they come back
+        self._resting_rounds: list[int] = []  # a heap
 
-    def enter(self, slot: int, weight: int) -> None:
-        """Add a queue that is not in."""
-        self._save(slot, 0, weight)
+    def add(self, slot: int, weight: int) -> None:
+        """Add a queue that is not active yet."""
+        self._schedule(slot, 0, weight)
 
-    def turn(self) -> tuple[int, int] | None:
-        """Return whose turn it is and how many messages it may still take, None if nobody is in."""
+    def next_queue(self) -> tuple[int, int] | None:
+        """Return the queue at the head of the ring and how many messages it may still take.
+
+        Returns None when no queue is active.
+        """
         ring = self._ring
-        while ring[0] == _MARK:
+        while ring[0] == _MARKER:
             if len(ring) > 1:
                 ring.rotate(-1)
-                self._circle += 1
-            elif self._circles:
-                self._circle = self._circles[0]
+                self._round += 1
+            elif self._resting_rounds:
+                self._round = self._resting_rounds[0]
             else:
                 return None
-            if self._circles and self._circles[0] <= self._circle:
-                ring.extend(self._aside.pop(heappop(self._circles)))
+            if self._resting_rounds and self._resting_rounds[0] <= self._round:
+                ring.extend(self._resting.pop(heappop(self._resting_rounds)))
         slot = ring[0]
         return slot, UNLIMITED if self._is_alone() else self._credits[slot] // UNIT
 
     def charge(self, slot: int, messages: int, weight: int) -> None:
-        """Count what the one whose turn it is took; its turn ends when that was all it may."""
+        """Count the messages that the queue at the head took; end its turn when they are all."""
         if self._is_alone():
             return
         credit = self._credits[slot] - messages * UNIT
@@ -69,32 +76,32 @@ class WeightedSharing:
             self._credits[slot] = credit
             return
         self._ring.popleft()
-        self._save(slot, credit, weight)
+        self._schedule(slot, credit, weight)
 
-    def leave(self) -> None:
-        """Take out the one whose turn it is."""
+    def remove_head(self) -> None:
+        """Remove the queue at the head of the ring."""
         self._ring.popleft()
 
     def _is_alone(self) -> bool:
-        return len(self._ring) == 2 and not self._circles
+        return len(self._ring) == 2 and not self._resting_rounds
 
-    def _save(self, slot: int, credit: int, weight: int) -> None:
-        """Put a queue where it comes up when it has saved enough for a message."""
-        circles = -(-(UNIT - credit) // weight)
-        self._credits[slot] = credit + circles * weight
-        if circles <= 1:
+    def _schedule(self, slot: int, credit: int, weight: int) -> None:
+        """Put a queue where its turn comes as soon as it has saved enough for a message."""
+        rounds = -(-(UNIT - credit) // weight)
+        self._credits[slot] = credit + rounds * weight
+        if rounds <= 1:
             self._ring.append(slot)
             return
-        number = self._circle + circles - 1
-        aside = self._aside.get(number)
-        if aside is None:
-            aside = self._aside[number] = deque()
-            heappush(self._circles, number)
-        aside.append(slot)
+        number = self._round + rounds - 1
+        resting = self._resting.get(number)
+        if resting is None:
+            resting = self._resting[number] = deque()
+            heappush(self._resting_rounds, number)
+        resting.append(slot)
 
 
 class LaneShares:
-    """What is left to each lane in the present cycle. A set of lanes is an int of bits."""
+    """The rest of each lane's share of the present cycle. A set of lanes is an int of bits."""
 
     __slots__ = ("_left", "_spent", "_weights")
 
@@ -110,11 +117,11 @@ class LaneShares:
             self._left.clear()
             self._spent = 0
             candidates = lanes
-        lane = lowest(candidates)
+        lane = lowest_lane(candidates)
         return lane, self._share(lane)
 
     def charge(self, lane: int, messages: int) -> None:
-        """Count what a lane was given."""
+        """Count the messages that a lane was given."""
         left = self._left[lane] = self._share(lane) - messages
         if left <= 0:
             self._spent |= 1 << lane
@@ -124,6 +131,6 @@ class LaneShares:
         return self._left.get(lane, weight)
 
 
-def lowest(lanes: int) -> int:
+def lowest_lane(lanes: int) -> int:
     """Return the most urgent of a set of lanes that is not empty."""
     return (lanes & -lanes).bit_length() - 1

@@ -1,12 +1,10 @@
-"""What a group gets next: one receive's walk over retries, freed keys and ready queues.
+"""The messages that a group gets next: one receive's walk over retries, keys and ready queues.
 
-:class:`~goq.delivery.queues.fair_scheduler.FairScheduler` says in which order lanes and tenants
-have their
-turn; a choice is the :class:`~goq.delivery.queues.fair_scheduler.MessageTaker` that it asks. It
-passes
-over what was taken, cancelled, moved away or is damaged, drops what has outlived its time, and
-holds back what stands behind its key. A choice changes only places in queues, and what it chose has
-to be leased: what it passed is not offered again.
+:class:`~goq.delivery.queues.fair_scheduler.FairScheduler` decides the order of lanes and tenants; a
+selector is the :class:`~goq.delivery.queues.fair_scheduler.MessageTaker` that it offers messages
+to. The selector passes over messages that were taken, cancelled, moved away or damaged. It drops
+messages whose time to live is over, and holds back messages behind their key. It changes only
+cursors: what it selected has to be leased, because passed messages are not offered again.
 """
 
 from __future__ import annotations
@@ -19,6 +17,7 @@ from goq.config.topic import Ordering
 from goq.delivery.events.event import Cause, Range, Span
 from goq.delivery.group.group import Group
 from goq.delivery.group.key_locks import HeldMessage, MessageAttributes
+from goq.delivery.queues.fair_scheduler import FairScheduler
 from goq.delivery.selection.redelivery import (
     AttributeColumns,
     AttributeReader,
@@ -33,7 +32,7 @@ _FEW_MOVED = 16
 
 
 class Selector:
-    """The messages chosen for one receive."""
+    """The selection of messages for one receive; the group has a scheduler already."""
 
     def __init__(
         self,
@@ -42,73 +41,76 @@ class Selector:
         ordering: Ordering,
         default_lane: int,
         now_ms: int,
-        facts_of: AttributeReader,
+        read_attributes: AttributeReader,
     ) -> None:
         self._state = state
         self._group = group
         self._ordering = ordering
         self._default_lane = default_lane
         self._now_ms = now_ms
-        self._chosen = Selection(facts_of)
-        self._outstanding = Redelivery(
-            state, group, ordering, default_lane, now_ms, self._chosen, self._room
+        self._selection = Selection(read_attributes)
+        self._redelivery = Redelivery(
+            state, group, ordering, default_lane, now_ms, self._selection, self._room
         )
-        self._holds_all = False
-        self._passed_by = 0
+        self._scheduler: FairScheduler | None = None
+        self._is_holding_full = False
+        self._runs_passed = 0
 
     @property
     def spans(self) -> list[Span]:
-        """What was chosen, in the order in which it is to be handed out."""
-        return self._chosen.spans
+        """The selected messages, in the order in which they are to be delivered."""
+        return self._selection.spans
 
     @property
-    def facts(self) -> dict[int, MessageAttributes]:
-        """What has to be known of the fresh messages among it."""
-        return self._chosen.facts
+    def attributes(self) -> dict[int, MessageAttributes]:
+        """The attributes of the fresh messages among them that have any."""
+        return self._selection.attributes
 
     @property
     def skipped(self) -> dict[Cause, list[Range]]:
-        """What is not to be handed out any more, by why."""
-        return self._chosen.skipped
+        """The messages that are not to be delivered any more, by cause."""
+        return self._selection.skipped
 
     @property
-    def is_out_of_breath(self) -> bool:
-        """Whether it passed by so much that others should have a turn before the next receive."""
-        return self._passed_by >= limits.RUNS_PASSED_BY_MAX
+    def must_yield(self) -> bool:
+        """Whether it passed so many runs that others should go before the next receive."""
+        return self._runs_passed >= limits.RUNS_PASSED_BY_MAX
 
     def take(self, messages_max: int) -> None:
-        """Choose up to ``messages_max`` messages."""
+        """Select up to ``messages_max`` messages."""
         group = self._group
-        assert group.turns is not None
-        self._outstanding.take_up(messages_max)
-        group.retries.ripen(self._now_ms)
+        scheduler = group.scheduler
+        assert isinstance(scheduler, FairScheduler)
+        self._scheduler = scheduler
+        self._redelivery.resume_parked(messages_max)
+        group.retries.advance(self._now_ms)
         left, is_all = messages_max, True
         if self._ordering is Ordering.PARTITION:
-            taken, is_all = self._outstanding.take_in_order(left)
+            taken, is_all = self._redelivery.take_in_order(left)
             left -= taken
         if is_all:
-            left -= group.turns.take(self, self._now_ms, left)
-        if self._holds_all:  # what frees the keys of those may be in a lane that had no turn
+            left -= scheduler.take(self, self._now_ms, left)
+        if self._is_holding_full:  # the message that unlocks them may be in a lane without a turn
             for lane in sorted(self.waiting_lanes()):
                 left -= self.take_waiting(lane, left)
-        self._outstanding.finish()
+        self._redelivery.finish()
 
-    # What turns ask
+    # Asked by the scheduler
 
     def waiting_lanes(self) -> Iterable[int]:
-        """Return the lanes in which there are ripe retries, or messages whose key is free."""
-        return self._outstanding.lanes()
+        """Return the lanes that have due retries or held messages of an unlocked key."""
+        return self._redelivery.lanes()
 
     def take_waiting(self, lane: int, messages_max: int) -> int:
-        """Choose retries of a lane, then what was held back behind a key that is free."""
-        return self._outstanding.take(lane, messages_max)
+        """Select retries of a lane, then held messages of an unlocked key; return how many."""
+        return self._redelivery.take(lane, messages_max)
 
     def take_fresh(
         self, lane: int, tenant: int, start: int, end: int, messages_max: int
     ) -> tuple[int, int]:
-        """Choose from a run of a ready queue; return how many, and up to where it is dealt with."""
+        """Select from a run of a ready queue; return how many, and the offset reached."""
         if start >= self._group.taken.ceiling:
-            return 0, self._pass_by(start, end)
+            return 0, self._pass_run(start, end)
         if end == start + 1 and not self._state.moved:
             return self._take_one(lane, tenant, start, messages_max)
         left = messages_max
@@ -123,121 +125,121 @@ class Selector:
                     if stop == at:
                         at += 1
                         continue
-                facts = self._chosen.facts_of(at, stop)
-                if facts is None:
+                columns = self._selection.read(at, stop)
+                if columns is None:
                     return messages_max - left, at
-                if facts.is_gone:
-                    at = self._pass_gone(at, min(facts.end, run_end))
-                elif facts.is_readable:
-                    count, at = self._fresh(lane, tenant, at, facts)
+                if columns.is_gone:
+                    at = self._pass_gone(at, min(columns.end, run_end))
+                elif columns.is_readable:
+                    count, at = self._take_readable(lane, tenant, at, columns)
                     left -= count
                 else:
-                    at = facts.end
+                    at = columns.end
         return messages_max - left, end
 
-    def _pass_by(self, start: int, end: int) -> int:
-        """Pass by a run behind the group's end; return how far, for there may be millions."""
-        if self.is_out_of_breath:
+    def is_full(self) -> bool:
+        """Return whether the receive has enough."""
+        return self._selection.is_full or self._is_holding_full or self.must_yield
+
+    def in_flight(self, tenant: int) -> int:
+        """Return how many messages of a tenant the group has in flight, the selected included."""
+        return self._group.in_flight.get(tenant, 0) + self._selection.tenant_count(tenant)
+
+    def _pass_run(self, start: int, end: int) -> int:
+        """Pass a run behind the group's end; return how far, for there may be millions of runs."""
+        if self.must_yield:
             return start
-        self._passed_by += 1
+        self._runs_passed += 1
         return end
 
     def _take_one(self, lane: int, tenant: int, offset: int, messages_max: int) -> tuple[int, int]:
-        """Choose a run that is a single message: nearly all are where tenants take turns."""
+        """Select a run of a single message: nearly all runs are, where tenants alternate."""
         if not self._state.is_deliverable(self._group, offset):
             return 0, offset + 1
         if messages_max <= 0 or self.is_full():
             return 0, offset
-        facts = self._chosen.facts_of(offset, offset + 1)
-        if facts is None:
+        columns = self._selection.read(offset, offset + 1)
+        if columns is None:
             return 0, offset
-        if facts.is_gone:
+        if columns.is_gone:
             return 0, self._pass_gone(offset, offset + 1)
-        if not facts.is_readable:
-            return 0, facts.end
-        return self._fresh(lane, tenant, offset, facts)
-
-    def is_full(self) -> bool:
-        """Whether the receive has enough."""
-        return self._chosen.is_full or self._holds_all or self.is_out_of_breath
-
-    def in_flight(self, tenant: int) -> int:
-        """Return how many messages of a tenant the group has out, these included."""
-        return self._group.in_flight.get(tenant, 0) + self._chosen.of_tenant(tenant)
+        if not columns.is_readable:
+            return 0, columns.end
+        return self._take_readable(lane, tenant, offset, columns)
 
     def _room(self, tenant: int, messages_max: int) -> int:
-        assert self._group.turns is not None
-        return self._group.turns.room(self, tenant, messages_max)
+        assert self._scheduler is not None
+        return self._scheduler.room(self, tenant, messages_max)
 
     def _until_moved(self, lane: int, start: int, end: int) -> int:
-        """Return the first offset that stands in the lane's queue and is not to be taken from it.
+        """Return the first offset in the lane's queue that is not to be taken from it.
 
-        It belongs to another lane, or it was moved away and back, and stands there twice.
+        That message belongs to another lane, or it was moved away and back and is there twice.
         """
         moved = self._state.moved
         elsewhere = (
             offset
             for offset in self._moved_within(start, end)
-            if moved[offset] != lane or offset in self._chosen.seen
+            if moved[offset] != lane or offset in self._selection.seen
         )
         return next(elsewhere, end)
 
     def _moved_within(self, start: int, end: int) -> Iterator[int]:
-        """Yield the offsets that were moved, in order: as far as asked, one look at each."""
+        """Yield the offsets that were moved, in order, one look at each offset that is read."""
         moved = self._state.moved
         if len(moved) <= _FEW_MOVED:
             return iter(sorted(offset for offset in moved if start <= offset < end))
         return (offset for offset in range(start, end) if offset in moved)
 
-    def _fresh(
-        self, lane: int, tenant: int, start: int, facts: AttributeColumns
+    def _take_readable(
+        self, lane: int, tenant: int, start: int, columns: AttributeColumns
     ) -> tuple[int, int]:
-        """Deal with the messages from ``start`` on that the facts speak of."""
-        keys = facts.keys  # whatever the ordering: it may be changed while messages are out
-        if keys is None and facts.expires_ms is None and facts.groups is None:
-            self._choose(start, facts.end, MessageAttributes(0, lane, tenant))
-            return facts.end - start, facts.end
+        """Select, skip or hold back the messages from ``start`` on that the columns describe."""
+        keys = columns.keys  # whatever the ordering: it may change while messages are in flight
+        if keys is None and columns.expires_ms is None and columns.groups is None:
+            self._select(start, columns.end, MessageAttributes(0, lane, tenant))
+            return columns.end - start, columns.end
         locks = self._group.locks
-        chosen = 0
-        for offset in range(start, facts.end):
+        selected = 0
+        for offset in range(start, columns.end):
             index = offset - start
-            if facts.groups is not None and facts.groups[index] not in (None, self._group.name):
+            if columns.groups is not None and columns.groups[index] not in (None, self._group.name):
                 self._skip(offset, Cause.OTHER_GROUP)
                 continue
-            expires_ms = facts.expires_ms[index] if facts.expires_ms is not None else 0
+            expires_ms = columns.expires_ms[index] if columns.expires_ms is not None else 0
             if expires_ms and expires_ms <= self._now_ms:
                 self._skip(offset, Cause.TTL)
                 continue
-            fact = MessageAttributes(keys[index] if keys is not None else 0, lane, tenant)
-            if fact.key and self._ordering is Ordering.KEY and locks.is_behind(fact):
+            attributes = MessageAttributes(keys[index] if keys is not None else 0, lane, tenant)
+            if attributes.key and self._ordering is Ordering.KEY and locks.must_wait(attributes):
                 if locks.held_count >= limits.HELD_MESSAGES_MAX:
-                    self._holds_all = True
-                    return chosen, offset
-                locks.hold(HeldMessage(offset, fact, expires_ms))
+                    self._is_holding_full = True
+                    return selected, offset
+                locks.hold(HeldMessage(offset, attributes, expires_ms))
                 continue
-            self._choose(offset, offset + 1, fact)
-            chosen += 1
-        return chosen, facts.end
+            self._select(offset, offset + 1, attributes)
+            selected += 1
+        return selected, columns.end
 
     def _pass_gone(self, start: int, end: int) -> int:
-        """Count as done what was compacted away; return the end of it."""
+        """Count compacted messages as done; return their end."""
         if self._state.moved:
-            self._chosen.seen.update(self._moved_within(start, end))
-        self._chosen.skip(start, Cause.COMPACTED, end=end)
+            self._selection.seen.update(self._moved_within(start, end))
+        self._selection.skip(start, Cause.COMPACTED, end=end)
         return end
 
     def _skip(self, offset: int, cause: Cause) -> None:
         if self._state.moved:
-            self._chosen.seen.update(self._moved_within(offset, offset + 1))
-        self._chosen.skip(offset, cause)
+            self._selection.seen.update(self._moved_within(offset, offset + 1))
+        self._selection.skip(offset, cause)
 
-    def _choose(self, start: int, end: int, fact: MessageAttributes) -> None:
+    def _select(self, start: int, end: int, attributes: MessageAttributes) -> None:
         if self._state.moved:
-            self._chosen.seen.update(self._moved_within(start, end))
-        self._chosen.choose(start, end, 1)
-        if fact.key or fact.tenant or fact.lane != self._default_lane:
+            self._selection.seen.update(self._moved_within(start, end))
+        self._selection.select(start, end, 1)
+        if attributes.key or attributes.tenant or attributes.lane != self._default_lane:
             if end == start + 1:
-                self._chosen.facts[start] = fact
+                self._selection.attributes[start] = attributes
             else:
-                self._chosen.facts.update(dict.fromkeys(range(start, end), fact))
-            self._chosen.count_tenant(fact.tenant, end - start)
+                self._selection.attributes.update(dict.fromkeys(range(start, end), attributes))
+            self._selection.count_tenant(attributes.tenant, end - start)

@@ -241,7 +241,7 @@ def _check_derived(group: Group) -> None:
     offsets = set()
     for token, _, offset in _outstanding(group):
         offsets.add(offset)
-        fact = group.facts.get(offset)
+        fact = group.attributes.get(offset)
         if fact is None:
             continue
         if token is not None:
@@ -249,11 +249,11 @@ def _check_derived(group: Group) -> None:
             leased[fact.key] = leased.get(fact.key, 0) + 1
         else:
             waiting.setdefault((fact.key, fact.lane), []).append(offset)
-    assert group.facts.keys() <= offsets
+    assert group.attributes.keys() <= offsets
     assert group.in_flight == {tenant: n for tenant, n in in_flight.items() if tenant}
     assert group.locks._leased == {key: n for key, n in leased.items() if key}
     known = {
-        (k, n): found for k, lanes in group.locks._waiting.items() for n, found in lanes.items()
+        (k, n): found for k, lanes in group.locks._retries.items() for n, found in lanes.items()
     }
     assert known == {place: sorted(found) for place, found in waiting.items() if place[0]}
 
@@ -313,7 +313,7 @@ def heap_sizes(group: Group) -> int:
     return (
         len(group._deadlines._heap)
         + len(retries._waiting)
-        + sum(map(len, retries._ripe.values()))
+        + sum(map(len, retries._due.values()))
         + len(retries)
         + sum(len(lease.parts) for lease in group.leases.values())
     )

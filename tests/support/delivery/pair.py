@@ -126,8 +126,8 @@ class Pair:
                     fact = MessageAttributes(message.key, lane, self._tenant(dispatch, message))
                     if fact != (0, self.settings.default_lane, 0):
                         facts[offset] = fact
-            group.start_over()
-            group.learn_outstanding(facts)
+            group.restart_reading()
+            group.restore_attributes(facts)
         return dispatch
 
     def _tenant(self, dispatch: ReadyState, message: Message) -> int:
@@ -201,16 +201,16 @@ class Pair:
             check.allowed()
             # what is dropped on the way may have been in the way of something
             is_clean = corrupt == len(self.twin.corrupt) and not choice.skipped
-            if is_clean and not choice._holds_all:
-                is_cut = choice._chosen.is_full or choice.is_out_of_breath
+            if is_clean and not choice._is_holding_full:
+                is_cut = choice._selection.is_full or choice.must_yield
                 check.complete(is_whole=not is_cut)
             for cause, ranges in choice.skipped.items():
                 self._skip(name, cause, [o for run in ranges for o in range(*run)], ranges)
-            if choice.spans or not (choice.skipped or choice.is_out_of_breath):
+            if choice.spans or not (choice.skipped or choice.must_yield):
                 break
         if not choice.spans:
             return None
-        self.real.group(name).learn(choice.facts)
+        self.real.group(name).add_attributes(choice.attributes)
         deadline_ms = self.now_ms + visibility_ms
         consumer = f"c{len(self.history)}"
         token = self.apply(Leased(name, consumer, deadline_ms, choice.spans))
@@ -317,7 +317,7 @@ class Pair:
                 elif isinstance(event, Acked):
                     assert how == "ack"
                 else:
-                    assert how == "reject" or self.policy.gives_up(known)
+                    assert how == "reject" or self.policy.is_last(known)
                     assert isinstance(event, CopyQueued) == self.policy.dead_letters
                     assert event.cause == how + "ed"
             if isinstance(event, CopyQueued):
@@ -336,7 +336,7 @@ class Pair:
             assert failures[-1].consumer == self.consumers[event.token]
 
     def _check_wait(self, wait_ms: int, attempt: int, delay_ms: int | None) -> None:
-        assert not self.policy.gives_up(attempt)
+        assert not self.policy.is_last(attempt)
         if delay_ms is not None:
             assert wait_ms == delay_ms
             return

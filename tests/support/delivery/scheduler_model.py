@@ -36,7 +36,7 @@ class Referee:
         self, world: World, policy: SchedulingPolicy, floor: int, rng: random.Random
     ) -> None:
         self.world, self.policy, self.rng, self.floor = world, policy, rng, floor
-        self.turns = FairScheduler(world.ready, world.tenants, policy, floor_offset=floor)
+        self.scheduler = FairScheduler(world.ready, world.tenants, policy, floor_offset=floor)
         self.next_index: Counter[tuple[int, int]] = Counter()
         self.skipped: set[int] = set()
         self.out: Counter[int] = Counter()
@@ -65,7 +65,7 @@ class Referee:
         self.budget = budget
         known = self.offerable()
         self.passed_over = {key: self.passed_over.get(key, Counter()) for key in known}
-        taken = self.turns.take(self, self.world.now_ms, messages_max)
+        taken = self.scheduler.take(self, self.world.now_ms, messages_max)
         assert taken == budget - self.budget <= messages_max
         if taken < messages_max and self.budget:
             assert not self.offerable(), "something was left behind"
@@ -75,11 +75,11 @@ class Referee:
     def end_one(self, tenant: int) -> None:
         if self.out[tenant]:
             self.out[tenant] -= 1
-            self.turns.tenant_freed(tenant)
+            self.scheduler.on_tenant_freed(tenant)
 
     def check_oldest(self) -> None:
         heads = [rest[0].ready_ms for key in self.world.queues if (rest := self.rest(key))]
-        assert self.turns.oldest_ready_ms() == min(heads, default=None)
+        assert self.scheduler.oldest_ready_ms() == min(heads, default=None)
 
     def waiting_lanes(self) -> Iterable[int]:
         return [lane for lane, count in self.waiting.items() if count]
@@ -212,7 +212,7 @@ class World:
         self.groups.append(Referee(self, policy, floor, rng))
 
     def leave(self, group: Referee) -> None:
-        group.turns.close()
+        group.scheduler.close()
         self.groups.remove(group)
 
     def trim(self, start: int) -> None:
@@ -279,7 +279,7 @@ def _step_of_group(group: Referee, rng: random.Random) -> None:
     elif roll < 0.37:
         group.policy = random_policy(rng)
         group.passed_over = {}
-        group.turns.set_policy(group.policy)
+        group.scheduler.set_policy(group.policy)
     else:
         group.take(rng.choice([1, 1, 2, 5, 20]), rng.choice([0, 1, 3, 1000]))
 

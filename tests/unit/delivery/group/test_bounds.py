@@ -74,5 +74,5 @@ def test_what_is_known_of_messages_is_forgotten_when_they_are_done() -> None:
             held = [o for o, s in pair.twin.outstanding("g", "leased").items() if s[4] == token]
             pair.settle("ack", "g", [Receipt(0, token, o, o + 1) for o in held])
     group = pair.real.groups["g"]
-    assert (group.facts, group.in_flight, group.locks.held_count) == ({}, {}, 0)
+    assert (group.attributes, group.in_flight, group.locks.held_count) == ({}, {}, 0)
     assert group.taken.encode() == (400, [], [])

@@ -14,23 +14,23 @@ def _parts(*runs: tuple[int, int]) -> AttemptRanges:
 
 def test_neighbours_together_hold_what_reaches_over_them() -> None:
     parts = _parts((3, 4), (4, 5), (5, 9))
-    assert parts.holds(3, 9)
-    assert parts.holds(4, 7)
-    assert parts.holds(8, 9)
+    assert parts.contains(3, 9)
+    assert parts.contains(4, 7)
+    assert parts.contains(8, 9)
 
 
 def test_what_a_gap_is_in_is_not_held() -> None:
     parts = _parts((3, 5), (6, 9))
-    assert not parts.holds(3, 9)
-    assert not parts.holds(5, 6)
-    assert not parts.holds(5, 7)
-    assert not parts.holds(2, 4)
-    assert not parts.holds(8, 10)
-    assert not _parts().holds(0, 1)
+    assert not parts.contains(3, 9)
+    assert not parts.contains(5, 6)
+    assert not parts.contains(5, 7)
+    assert not parts.contains(2, 4)
+    assert not parts.contains(8, 10)
+    assert not _parts().contains(0, 1)
 
 
 def test_all_that_is_here_may_be_named_by_ranges_over_several_parts() -> None:
     parts = _parts((3, 4), (4, 6), (8, 9))
-    assert parts.is_just([(3, 6), (8, 9)])
-    assert not parts.is_just([(3, 6)])
-    assert not parts.is_just([(3, 6), (7, 8)])
+    assert parts.equals([(3, 6), (8, 9)])
+    assert not parts.equals([(3, 6)])
+    assert not parts.equals([(3, 6), (7, 8)])

@@ -33,10 +33,10 @@ def test_luck_spreads_over_the_whole_share() -> None:
 
 
 def test_a_message_is_given_up_after_its_last_attempt_and_never_without_a_bound() -> None:
-    assert [RetryPolicy(attempts_max=3).gives_up(n) for n in (1, 2, 3, 4)] == [
+    assert [RetryPolicy(attempts_max=3).is_last(n) for n in (1, 2, 3, 4)] == [
         False,
         False,
         True,
         True,
     ]
-    assert not RetryPolicy(attempts_max=None).gives_up(10**9)
+    assert not RetryPolicy(attempts_max=None).is_last(10**9)

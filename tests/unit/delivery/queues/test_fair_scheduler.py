@@ -29,7 +29,7 @@ class Group:
         self, partition: Partition, policy: SchedulingPolicy, floor_offset: int = 0
     ) -> None:
         self.partition = partition
-        self.turns = FairScheduler(
+        self.scheduler = FairScheduler(
             partition.ready, partition.tenants, policy, floor_offset=floor_offset
         )
         self.taken: list[tuple[int, str, int]] = []
@@ -40,7 +40,7 @@ class Group:
 
     def take(self, messages_max: int, now_ms: int = 0) -> list[tuple[int, str, int]]:
         before = len(self.taken)
-        assert self.turns.take(self, now_ms, messages_max) == len(self.taken) - before
+        assert self.scheduler.take(self, now_ms, messages_max) == len(self.taken) - before
         return self.taken[before:]
 
     def names(self, messages_max: int, now_ms: int = 0) -> str:
@@ -52,7 +52,7 @@ class Group:
     def end(self, name: str, count: int = 1) -> None:
         tenant = self.partition.tenants.number(name)
         self.out[tenant] -= count
-        self.turns.tenant_freed(tenant)
+        self.scheduler.on_tenant_freed(tenant)
 
     def waiting_lanes(self) -> Iterable[int]:
         return [lane for lane, count in self.waiting.items() if count]
@@ -389,7 +389,7 @@ def test_what_arrives_for_a_capped_tenant_costs_nothing(
         partition.publish("a", now_ms=1000 * n)
         partition.publish("b", now_ms=1000 * n)
         group.take(10, now_ms=1000 * n)
-    assert sorted(len(slots) for slots in group.turns._parked.values()) == [1, 1]
+    assert sorted(len(slots) for slots in group.scheduler._parked.values()) == [1, 1]
 
 
 def test_a_capped_tenant_costs_nothing_while_others_are_served(partition: Partition) -> None:
@@ -478,7 +478,7 @@ def test_new_rules_hold_from_the_next_call_and_repeat_nothing(partition: Partiti
     for name in "ab":
         partition.publish(name, count=10)
     assert group.names(100) == "ab"
-    group.turns.set_policy(SchedulingPolicy(tenant_weights={"a": 3}))
+    group.scheduler.set_policy(SchedulingPolicy(tenant_weights={"a": 3}))
     assert group.names(8) == "aaabaaab"
     group.take(100)
     assert len({offset for _, _, offset in group.taken}) == len(group.taken) == 20
@@ -514,7 +514,7 @@ def test_a_group_that_takes_nothing_costs_nothing(partition: Partition) -> None:
     group = partition.group()
     for offset in range(5000):
         partition.publish(f"t{offset % 100}")
-    assert len(group.turns._places) == 0
+    assert len(group.scheduler._cursors) == 0
     assert len(partition.ready.arrivals) <= 100
     assert len(group.take(10_000)) == 5000
 
@@ -592,9 +592,9 @@ def test_after_any_number_of_turns_each_has_had_its_weight_of_rounds(
 ) -> None:
     rounds, served = WeightedSharing([0] * len(weights)), [0] * len(weights)  # type: ignore[arg-type]
     for slot, weight in enumerate(weights):
-        rounds.enter(slot, weight)
+        rounds.add(slot, weight)
     for _ in range(turns):
-        turn = rounds.turn()
+        turn = rounds.next_queue()
         assert turn is not None
         slot, allowance = turn
         count = 1 if len(weights) == 1 else allowance

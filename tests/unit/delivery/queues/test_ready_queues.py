@@ -305,9 +305,8 @@ def test_tenants_have_one_number_each_and_none_is_zero() -> None:
     assert (tenants.name(8), tenants.name(0), len(tenants)) == ("tenant-7", "", 100_000)
 
 
-def test_names_beyond_the_bound_share_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "TENANTS_PER_PARTITION_MAX", 10)
-    tenants = TenantNumbers()
+def test_names_beyond_the_bound_share_numbers() -> None:
+    tenants = TenantNumbers(names_max=10)
     numbers = {tenants.number(f"tenant-{n}") for n in range(1000)}
     assert numbers == set(range(1, 11))
     assert tenants.number("tenant-3") == 4

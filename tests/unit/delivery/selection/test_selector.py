@@ -307,4 +307,4 @@ def test_a_receive_passes_by_so_many_runs_behind_the_end_and_then_lets_others_ha
         pair.reset("g", 0, 0)
         choice = pair.choice("g")
         choice.take(10)
-        assert (choice.spans, choice.is_out_of_breath) == ([], is_cut)
+        assert (choice.spans, choice.must_yield) == ([], is_cut)
