@@ -1,6 +1,13 @@
 """The frame: one published batch, and the unit of append, replication, storage and fetch.
 
-``header`` is its fixed 64 bytes, ``encode`` writes one from columns, ``view`` reads one without
-copying, ``check`` decides whether foreign bytes are a frame at all. ``docs/format.md`` is the
-specification.
+``docs/format.md`` is the specification.
+
+encoder     a frame written from columns
+header      the fixed 64 bytes of a frame
+hashes      hashes of keys, dedup ids and producer names; the partition of a key
+validation  the check of frames from outside
+view        a frame read in place, without copies
+body        the sections of a frame's body
+slice       frames made from a part of another frame's messages
+match       messages of a frame by key, dedup id or header
 """

@@ -1,4 +1,4 @@
-"""The sections of a frame's body: taken off in order, Arrow's layout where they hold bytes."""
+"""The sections of a frame's body, read in order; sections of bytes have Arrow's layout."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class BytesColumn(NamedTuple):
 
 
 class SectionReader:
-    """Takes sections off a buffer in order; raises ``InvalidFrame`` when one would not fit."""
+    """Reads the sections of a buffer in order; raises ``InvalidFrame`` if one does not fit."""
 
     def __init__(self, buffer: memoryview) -> None:
         self.buffer = buffer
         self.position = 0
 
     def take(self, size_bytes: int) -> memoryview:
-        """Return the next section, and pass over the zeros behind it."""
+        """Return the next section, and skip the padding after it."""
         end = self.position + size_bytes
         padded_end = end + padding_bytes(size_bytes)
         if size_bytes < 0 or padded_end > len(self.buffer):
@@ -67,12 +67,19 @@ class SectionReader:
         return BytesColumn(offsets, self.take(offsets[count]))
 
     def done(self) -> bool:
-        """Whether nothing is left."""
+        """Return whether the buffer is used up."""
         return self.position == len(self.buffer)
 
 
 class RemovedRows:
-    """Which of ``count`` rows are removed; ``bitmap`` as the frame has it."""
+    """The rows of a frame that compaction removed.
+
+    A frame with the attribute REMOVED keeps its offsets and its count. A bitmap marks the removed
+    rows. The sections after it hold only the other rows, so a removed row costs a bit. A view
+    expands the sections to all rows. A reader counts rows as in any frame, and finds no content in
+    a removed row. Dedup ids are the exception: their section includes removed rows, because a
+    duplicate of a removed message is still a duplicate.
+    """
 
     def __init__(self, bitmap: memoryview, count: int) -> None:
         import numpy as np  # only readers of compacted frames pay for the import
@@ -89,27 +96,27 @@ class RemovedRows:
         return not self.kept_count
 
     def has(self, row: int) -> bool:
-        """Whether a row is removed."""
+        """Return whether a row is removed."""
         return bool(self.mask[row])
 
     def run_end(self, row: int) -> int:
-        """Return the row behind ``row`` from which on it is the other way round, or the count."""
+        """Return the end of the run of removed, or of kept, rows that contains ``row``."""
         return self._bounds[bisect_right(self._bounds, row)]
 
     def kept(self, start: int, end: int) -> list[bool]:
-        """Return for each row from ``start`` up to ``end`` whether it is still there."""
+        """Return for each row from ``start`` up to ``end`` whether it is kept."""
         found: list[bool] = (~self.mask[start:end]).tolist()
         return found
 
     def rows(self, start: int, end: int) -> list[int]:
-        """Return the rows from ``start`` up to ``end`` that are removed, counted from ``start``."""
+        """Return the removed rows from ``start`` up to ``end``, counted from ``start``."""
         import numpy as np
 
         found: list[int] = np.flatnonzero(self.mask[start:end]).tolist()
         return found
 
-    def spread(self, section: memoryview, code: str, fill: int = 0) -> memoryview:
-        """Return a section of numbers with ``fill`` where a row is removed, as bytes."""
+    def expand(self, section: memoryview, code: str, fill: int = 0) -> memoryview:
+        """Return a section of numbers, as bytes, with ``fill`` in each removed row."""
         import numpy as np
 
         dense = np.frombuffer(section, code)
@@ -117,16 +124,16 @@ class RemovedRows:
         wide[self._kept] = dense
         return wide.data.cast("B")
 
-    def spread_offsets(self, offsets: memoryview) -> memoryview:
-        """Return offsets in which a row that is removed has no bytes."""
+    def expand_offsets(self, offsets: memoryview) -> memoryview:
+        """Return offsets in which a removed row has no bytes."""
         import numpy as np
 
         wide = np.zeros(len(self.mask) + 1, np.int32)
         wide[1:][self._kept] = np.diff(np.frombuffer(offsets, np.int32))
         return np.cumsum(wide, dtype=np.int32).data
 
-    def spread_bits(self, bitmap: memoryview | None) -> memoryview:
-        """Return a bitmap with 0 where a row is removed; without one the others are 1."""
+    def expand_bits(self, bitmap: memoryview | None) -> memoryview:
+        """Return a bitmap with 0 in each removed row; without a bitmap the other rows are 1."""
         import numpy as np
 
         wide = np.zeros(len(self.mask), np.uint8)
@@ -166,26 +173,26 @@ class Payload:
         if not cursor.done():
             raise InvalidFrame("the payload has bytes after its last section")
         if removed is not None:
-            self._spread(removed)
+            self._expand(removed)
 
-    def _spread(self, removed: RemovedRows) -> None:
+    def _expand(self, removed: RemovedRows) -> None:
         """Expand the sections to all rows; a removed message has neither key nor value."""
-        self.value_validity = removed.spread_bits(self.value_validity)
-        self.values = self.values._replace(offsets=removed.spread_offsets(self.values.offsets))
+        self.value_validity = removed.expand_bits(self.value_validity)
+        self.values = self.values._replace(offsets=removed.expand_offsets(self.values.offsets))
         if self.keys is not None:
-            self.key_validity = removed.spread_bits(self.key_validity)
-            self.keys = self.keys._replace(offsets=removed.spread_offsets(self.keys.offsets))
+            self.key_validity = removed.expand_bits(self.key_validity)
+            self.keys = self.keys._replace(offsets=removed.expand_offsets(self.keys.offsets))
         if self.header_counts is not None:
-            self.header_counts = removed.spread_offsets(self.header_counts)
+            self.header_counts = removed.expand_offsets(self.header_counts)
 
 
 def read_removed_rows(cursor: SectionReader, count: int) -> RemovedRows:
-    """Return which of ``count`` messages are removed."""
+    """Read which of ``count`` messages are removed."""
     return RemovedRows(cursor.take((count + 7) // 8), count)
 
 
 def read_left_out(cursor: SectionReader, count: int) -> list[DuplicateRow]:
-    """Return the ``count`` messages of the producer's batch that were left out."""
+    """Read the ``count`` duplicates that were left out of the producer's batch."""
     if not count:
         return []
     rows = cursor.take(2 * count).cast("H")
@@ -194,7 +201,7 @@ def read_left_out(cursor: SectionReader, count: int) -> list[DuplicateRow]:
 
 
 def apply_nulls(items: list[bytes], validity: memoryview | None, start: int) -> list[bytes | None]:
-    """Return entries from row ``start`` on with None for those that the bitmap calls null."""
+    """Return entries from row ``start`` on, with None for null entries of the bitmap."""
     if validity is None:
         return items  # type: ignore[return-value]  # list[bytes] read as list[bytes | None]
     return [
@@ -206,7 +213,7 @@ def apply_nulls(items: list[bytes], validity: memoryview | None, start: int) -> 
 def apply_nulls_at(
     items: list[bytes], validity: memoryview | None, rows: Sequence[int]
 ) -> list[bytes | None]:
-    """Return entries of some rows with None for those that the bitmap calls null."""
+    """Return entries of some rows, with None for null entries of the bitmap."""
     if validity is None:
         return items  # type: ignore[return-value]  # as in with_nulls
     return [

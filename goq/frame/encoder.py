@@ -1,7 +1,7 @@
-"""Writing a frame from columns.
+"""A frame written from columns.
 
-Everything here is C-speed over whole columns (``join``, ``accumulate``, ``array``): about a tenth
-of a microsecond a message, with no start-up cost of a numeric library for the one-line producer.
+All work is on whole columns, in C (``join``, ``accumulate``, ``array``): about a tenth of a
+microsecond per message. Without numpy, a producer of one line starts faster.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _PADDING = [bytes(count) for count in range(8)]
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """A batch by column; every column that is present has one entry a message.
+    """A batch by column; every column that is present has one entry per message.
 
     ``values`` and ``keys`` hold None for a tombstone and for a message without key. Times are
-    milliseconds since 1970, 0 where a message has none. A dedup id is 16 bytes, all zero for
-    none. A tenant is None for none.
+    milliseconds since 1970, 0 for none. A dedup id is 16 bytes, all zero for none. A tenant is None
+    for none.
     """
 
     values: Sequence[bytes | None]
@@ -59,7 +59,7 @@ class Columns:
     lanes: Sequence[int] | None = None
 
     def pick(self, rows: Sequence[int]) -> Columns:
-        """Return these rows alone, in the order in which they are named."""
+        """Return only these rows, in the given order."""
         found: dict[str, Any] = {
             name: None if (column := getattr(self, name)) is None else [column[r] for r in rows]
             for name in self.__slots__
@@ -69,7 +69,7 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class ProducerMark:
-    """Which producer made a batch, and the number of its first message there."""
+    """The producer of a batch, and the sequence number of its first message."""
 
     producer_id: int
     epoch: int
@@ -80,7 +80,7 @@ NO_PRODUCER = ProducerMark(0, 0, 0)
 
 
 def named_producer(client_id: str) -> ProducerMark:
-    """Return the mark of a producer that has a name and numbers nothing."""
+    """Return the mark of a producer with a name and without sequence numbers."""
     return ProducerMark(name_hash(client_id), NAMED_ONLY_EPOCH, 0)
 
 
@@ -88,7 +88,7 @@ NO_DEDUP_ID = bytes(DEDUP_HASH_BYTES)
 
 
 class DuplicateRow(NamedTuple):
-    """A message of a producer's batch that the partition had already, and where that lies."""
+    """A row of a producer's batch that is a duplicate, and the offset and time of the original."""
 
     row: int
     offset: int
@@ -96,9 +96,9 @@ class DuplicateRow(NamedTuple):
 
 
 def columns_from_messages(messages: Sequence[Message], *, default_lane: int = 0) -> Columns:
-    """Return messages by column, leaving out the columns that none of them needs.
+    """Return messages by column, without the columns that no message needs.
 
-    ``default_lane`` is the lane of those that name none.
+    ``default_lane`` is the lane of messages without one.
     """
     keys = [m.key for m in messages]
     headers = [m.headers for m in messages]
@@ -113,7 +113,7 @@ def columns_from_messages(messages: Sequence[Message], *, default_lane: int = 0)
 def add_delivery_columns(
     columns: Columns, messages: Sequence[Message], default_lane: int
 ) -> Columns:
-    """Return columns with what the messages say of their delivery, where any of them does."""
+    """Return columns with the delivery options of messages, where any message has one."""
     delivers = [m.deliver_at_ms for m in messages]
     expires = [m.expires_at_ms for m in messages]
     dedup_ids = [m.dedup_id for m in messages]
@@ -139,9 +139,9 @@ def encode_frame(
 ) -> bytes:
     """Return the frame of a batch, stamped with offset, time and epoch 0.
 
-    Of the messages in the rows ``removed``, rising, only their places and dedup ids are put in.
-    Raises ``TooLarge`` when the batch has too many messages for one frame, or too many bytes
-    before compression: any part of a frame must be a frame again without it.
+    Of the ``removed`` rows, rising, only their positions and dedup ids are stored. Raises
+    ``TooLarge`` when the batch has too many messages for one frame, or too many bytes before
+    compression: any part of a frame must fit into a frame uncompressed.
     """
     count = len(columns.values)
     if not 1 <= count <= limits.FRAME_MESSAGES_MAX:
@@ -163,7 +163,7 @@ def encode_frame(
 
 
 def encode_value(value: bytes, producer: ProducerMark = NO_PRODUCER) -> bytes:
-    """Return what :func:`encode_frame` makes of one message that is only a value, sooner."""
+    """Return the result of :func:`encode_frame` for one message with only a value, but faster."""
     padding = padding_bytes(len(value))
     raw_bytes = 8 + len(value) + padding
     head = _ONE_VALUE.pack(raw_bytes, raw_bytes, 0, len(value))
@@ -180,7 +180,7 @@ def assemble_frame(
     producer: ProducerMark = NO_PRODUCER,
     left_out: int = 0,
 ) -> bytes:
-    """Return the parts of ``body``, together a multiple of 8 bytes, behind their header."""
+    """Return the parts of ``body``, together a multiple of 8 bytes, after their header."""
     frame_bytes = HEADER_BYTES + sum(map(len, body))
     _check_frame_bytes(frame_bytes)
     header = FrameHeader(
@@ -209,7 +209,7 @@ def _check_frame_bytes(frame_bytes: int) -> None:
 
 
 def _without(parts: list[bytes], columns: Columns, removed: Sequence[int]) -> Columns:
-    """Add the bitmap of what is removed; return the columns of what is left, and all dedup ids."""
+    """Add the bitmap of removed rows; return the columns of the other rows, and all dedup ids."""
     bits = bytearray((len(columns.values) + 7) // 8)
     for row in removed:
         bits[row >> 3] |= 1 << (row & 7)
@@ -286,7 +286,7 @@ def _add_payload(parts: list[bytes], columns: Columns) -> int:
 
 
 def _add_stored(parts: list[bytes], payload: list[bytes], *, compress: bool) -> int:
-    """Add the payload behind its raw and stored lengths, compressed where that is asked for."""
+    """Add the payload after its raw and stored lengths, compressed on request."""
     raw_bytes = stored_bytes = sum(map(len, payload))
     attribute = 0
     if compress:

@@ -4,23 +4,23 @@
          0     4  magic and version, ``goq`` 0x01
          4     4  frame_bytes      whole frame, header and padding included; a multiple of 8
          8     8  base_offset      offset of the first message (signed)
-        16     8  append_time_us   when the leader took it, microseconds since 1970 (signed)
+        16     8  append_time_us   when the leader appended it, microseconds since 1970 (signed)
         24     4  leader_epoch
         28     4  message_count    messages (or events) in the frame
         32     2  attributes       bits of :class:`Attribute`
         34     2  left_out         messages of the producer's batch that are not in the frame
         36     4  producer_epoch
         40     8  producer_id      0: the batch has no producer identity
-        48     8  first_sequence   the producer's number of the first message
+        48     8  first_sequence   the producer's sequence number of the first message
         56     4  body_crc32c      of every byte after the header
         60     4  header_crc32c    of the 60 bytes before it
 
-A batch with producer_epoch 2**32 - 1 is of a producer that is only named: producer_id says whose
-it is, and it has no numbers, so it is never found to be a repetition.
+A batch with producer_epoch 2**32 - 1 is of a producer that has only a name: producer_id identifies
+it, and it has no sequence numbers, so it is never a duplicate.
 
-The producer writes all but what the leader stamps: base_offset, append_time_us, leader_epoch and
-with them header_crc32c. The body's bytes never change again, unless the leader leaves out messages
-that it has already: then it makes the frame anew, and ``left_out`` says how many.
+The leader stamps base_offset, append_time_us and leader_epoch, and with them header_crc32c. The
+producer writes all other fields. The body's bytes never change, with one exception. If the leader
+leaves out duplicates, it encodes the frame again, and ``left_out`` is their number.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _FIXED_BYTES: Final = _FIELDS.size  # 60: all but the header's own CRC
 
 
 class Attribute:
-    """What a frame's body holds; a bit that is not set means that the section is absent.
+    """Attribute bits of a frame; a bit that is not set means that the section is absent.
 
-    Plain numbers: the operators of an enumeration cost more than the rest of a small frame.
+    Plain integers: operators of an enumeration would cost more than the rest of a small frame.
     """
 
     KEYS: Final = 1 << 0
@@ -71,7 +71,7 @@ KNOWN_ATTRIBUTES: Final = sum(ATTRIBUTES.values())
 
 
 class FrameHeader(NamedTuple):
-    """A header's fields, decoded and checked."""
+    """The fields of a header, decoded and checked."""
 
     magic: bytes
     frame_bytes: int
@@ -93,12 +93,12 @@ class FrameHeader(NamedTuple):
 
     @property
     def producer_count(self) -> int:
-        """How many messages the producer's batch had, with those that were left out."""
+        """Number of messages in the producer's batch, including those left out."""
         return self.message_count + self.left_out
 
     @property
     def sequenced_producer_id(self) -> int:
-        """The producer whose numbers the batch has; 0 where it has none, or is only named."""
+        """The producer whose sequence numbers the batch has; 0 if it has none."""
         return 0 if self.producer_epoch == NAMED_ONLY_EPOCH else self.producer_id
 
     def pack(self) -> bytes:
@@ -108,10 +108,10 @@ class FrameHeader(NamedTuple):
 
 
 def parse_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> FrameHeader:
-    """Return the header at ``position``; raise ``InvalidFrame`` unless every field is sound."""
+    """Return the header at ``position``; raises ``InvalidFrame`` unless every field is sound."""
     fixed = bytes(buffer[position : position + HEADER_BYTES])
     if len(fixed) < HEADER_BYTES:
-        raise InvalidFrame(f"a frame header has {HEADER_BYTES} bytes, here are {len(fixed)}")
+        raise InvalidFrame(f"a frame header has {HEADER_BYTES} bytes, not {len(fixed)}")
     if fixed[:4] != MAGIC:
         raise InvalidFrame(f"no frame begins here: expected {MAGIC!r}, found {fixed[:4]!r}")
     if _CRC.unpack_from(fixed, _FIXED_BYTES)[0] != crc32c(fixed[:_FIXED_BYTES]):
@@ -131,16 +131,16 @@ def parse_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> F
     if header.attributes & ~KNOWN_ATTRIBUTES:
         raise InvalidFrame(f"unknown attribute bits {header.attributes & ~KNOWN_ATTRIBUTES:#x}")
     if header.producer_count > limits.FRAME_MESSAGES_MAX:
-        raise InvalidFrame(f"a batch never had {header.producer_count} messages")
+        raise InvalidFrame(f"a batch cannot have {header.producer_count} messages")
     if header.base_offset < 0:
-        raise InvalidFrame(f"a frame's base offset is never negative: {header.base_offset}")
+        raise InvalidFrame(f"a frame's base offset cannot be negative: {header.base_offset}")
     return header
 
 
 def stamp(
     header: FrameHeader, *, base_offset: int, append_time_us: int, leader_epoch: int
 ) -> FrameHeader:
-    """Return the header as the leader appends it."""
+    """Return the header with the fields that the leader stamps."""
     return header._replace(
         base_offset=base_offset, append_time_us=append_time_us, leader_epoch=leader_epoch
     )

@@ -1,4 +1,4 @@
-"""Finding messages in a frame: does this one have a key, which ones have a header?"""
+"""Search in a frame: messages by key, dedup id or header."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from goq.frame.view import FrameView
 
 
 def has_key(view: FrameView, row: int, key: bytes) -> bool:
-    """Whether a message has this key; one without key differs from one with the empty key."""
+    """Return whether a message has this key; no key differs from an empty key."""
     return view.keys(row, row + 1) == [key]
 
 
 def has_dedup_id(view: FrameView, row: int, dedup_id: bytes) -> bool:
-    """Whether a message has the dedup id with this hash of 16 bytes."""
+    """Return whether a message has the dedup id with this hash of 16 bytes."""
     return view.dedup_ids(row, row + 1) == [dedup_id]
 
 
 def rows_with_header(view: FrameView, name: str, value: bytes) -> list[int]:
-    """Return which messages have a header of this name and value, rising.
+    """Return the rows of messages with a header of this name and value, rising.
 
-    The values are searched as bytes, all at once; a message is looked at only where that finds
-    something. So a frame that has no such header costs hardly more than to read it.
+    All values are searched at once, as bytes. Single messages are checked only where that matches,
+    so a frame without the header costs hardly more than reading it.
     """
     if not view.header.attributes & Attribute.HEADERS:
         return []
@@ -45,7 +45,7 @@ def rows_with_header(view: FrameView, name: str, value: bytes) -> list[int]:
 
 
 def _entries(column: BytesColumn, wanted: bytes) -> Iterator[int]:
-    """Yield which entries of a column are these bytes, rising."""
+    """Yield the entries of a column that equal these bytes, rising."""
     offsets = column.offsets
     if not wanted:
         yield from np.flatnonzero(np.diff(np.frombuffer(offsets, np.int32)) == 0).tolist()
@@ -53,7 +53,7 @@ def _entries(column: BytesColumn, wanted: bytes) -> Iterator[int]:
     data = bytes(column.data)
     position = data.find(wanted)
     while position >= 0:
-        entry = bisect_right(offsets, position) - 1  # past entries that are empty
+        entry = bisect_right(offsets, position) - 1  # the last of several empty entries
         if offsets[entry] == position and offsets[entry + 1] == position + len(wanted):
             yield entry
             position = data.find(wanted, position + len(wanted))

@@ -1,4 +1,4 @@
-"""Frames made of a part of a frame's messages."""
+"""Frames made from a part of another frame's messages."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from goq.frame.view import FrameView
 
 
 def slice_frame(view: FrameView, start_offset: int, end_offset: int) -> memoryview:
-    """Return a frame of only the messages from ``start_offset`` up to ``end_offset``.
+    """Return a frame of the messages from ``start_offset`` up to ``end_offset``.
 
-    The whole frame is given back as it is; a part is encoded anew, uncompressed, with the same
-    offsets, time, epoch and producer marks.
+    The whole frame is returned unchanged. A part is encoded again, uncompressed, with the same
+    offsets, time, epoch and producer fields.
     """
     header = view.header
     start = max(start_offset, header.base_offset) - header.base_offset
@@ -37,9 +37,10 @@ def slice_frame(view: FrameView, start_offset: int, end_offset: int) -> memoryvi
 
 
 def select_rows(view: FrameView, rows: Sequence[int]) -> memoryview:
-    """Return a frame of some of the messages, rising and counted from the frame's first.
+    """Return a frame of some messages, by rising row.
 
-    It has the frame's offset, time and epoch; which offsets its messages have, it does not say.
+    It has the offset, time and epoch of the original; it does not state the offsets of its
+    messages.
     """
     part = encode_frame(_picked_columns(view, rows))
     header = view.header
@@ -53,7 +54,7 @@ def select_rows(view: FrameView, rows: Sequence[int]) -> memoryview:
 
 
 def _picked_columns(view: FrameView, rows: Sequence[int]) -> Columns:
-    """Return some messages by column, without looking at the others."""
+    """Return some messages by column, without reading the others."""
     payload, first, last = view.payload, rows[0], rows[-1] + 1
     near = [row - first for row in rows]
     keys = None
@@ -94,9 +95,9 @@ def _tenants_at(view: FrameView, rows: Sequence[int]) -> list[str | None] | None
 
 
 def drop_duplicates(view: FrameView, left_out: Sequence[DuplicateRow]) -> FrameView:
-    """Return a frame of all messages but those left out, of which it takes note.
+    """Return a frame without the duplicates ``left_out``, which it records; some must stay.
 
-    Some must remain. It is compressed if the frame was.
+    It is compressed if the original was.
     """
     header = view.header
     producer = ProducerMark(header.producer_id, header.producer_epoch, header.first_sequence)
@@ -113,7 +114,7 @@ def drop_duplicates(view: FrameView, left_out: Sequence[DuplicateRow]) -> FrameV
 def remove_rows(view: FrameView, removed: Sequence[int]) -> bytes:
     """Return the frame without the messages of the rows ``removed``, of which some remain.
 
-    Rows are counted from the frame's first, rising, with those that were removed before.
+    Rows are counted from the frame's first, rising, and include the rows removed before.
     """
     header = view.header
     producer = ProducerMark(header.producer_id, header.producer_epoch, header.first_sequence)
@@ -128,7 +129,7 @@ def remove_rows(view: FrameView, removed: Sequence[int]) -> bytes:
 
 
 def remove_all_rows(view: FrameView, *, keep_dedup_ids: bool) -> bytes:
-    """Return the frame without any of its messages; what it says of its producer stays."""
+    """Return the frame without any message; its producer fields stay."""
     header = view.header
     producer = ProducerMark(header.producer_id, header.producer_epoch, header.first_sequence)
     columns = Columns([b""] * header.message_count)
@@ -141,7 +142,7 @@ def remove_all_rows(view: FrameView, *, keep_dedup_ids: bool) -> bytes:
 
 
 def removed_run(base_offset: int, count: int, *, append_time_us: int, leader_epoch: int) -> bytes:
-    """Return a frame of ``count`` messages that are all removed, of no producer."""
+    """Return a frame of ``count`` removed messages, without a producer."""
     frame = encode_frame(Columns([b""] * count), removed=range(count))
     header = stamp(
         parse_header(frame),

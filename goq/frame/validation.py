@@ -1,9 +1,9 @@
-"""Deciding whether foreign bytes are a frame.
+"""Validation of frames from outside.
 
-After :func:`check_frame` every accessor of a view is safe: both CRCs match, sections fill the
-body exactly, offsets rise from 0 to the length of their data, names are UTF-8, every size is
-within its limit. The work is a few vector operations a frame, whatever its count; short columns,
-where those cost more than they give, are walked.
+After :func:`check_frame` every accessor of a view is safe. Both CRCs match, sections fill the body
+exactly, offsets rise from 0 to the length of their data, names are UTF-8, and every size is within
+its limit. The work is a few vector operations per frame, whatever its count. Short columns, where
+these cost more than they save, are checked in a loop.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ def check_frame(view: FrameView) -> None:
     if header.attributes & Attribute.EVENTS:
         raise InvalidFrame("a frame of events is not a frame of messages")
     if header.attributes & Attribute.REDRIVEN:
-        raise InvalidFrame("only the node puts messages back")
+        raise InvalidFrame("only the node marks a frame as redriven")
     if header.attributes & Attribute.REMOVED:
-        raise InvalidFrame("only the node takes messages out of a frame")
+        raise InvalidFrame("only the node removes messages from a frame")
     if header.attributes & Attribute.KEY_NULLS and not header.attributes & Attribute.KEYS:
-        raise InvalidFrame("a frame without keys has no empty ones to mark")
+        raise InvalidFrame("a frame without keys cannot mark null keys")
     if bool(header.attributes & Attribute.KEYS) != bool(header.attributes & Attribute.KEY_HASH):
-        raise InvalidFrame("keys and their hashes come together")
+        raise InvalidFrame("a frame has both keys and key hashes, or neither")
     if header.left_out:
         raise InvalidFrame("only the node leaves messages out of a batch")
     if header.first_sequence + header.message_count > _SEQUENCE_MAX:
-        raise InvalidFrame(f"a producer never counts to {header.first_sequence}")
+        raise InvalidFrame(f"first_sequence {header.first_sequence} is over the maximum")
     try:
         payload = view.payload
     except (ValueError, IndexError) as error:
@@ -63,16 +63,16 @@ def check_frame(view: FrameView) -> None:
 
 
 def check_delivery(view: FrameView, settings: TopicSettings, now_ms: int) -> None:
-    """Raise ``InvalidFrame`` or ``TooLarge`` unless a topic allows what a checked frame asks.
+    """Raise ``InvalidFrame`` or ``TooLarge`` unless a topic allows the frame's delivery columns.
 
-    A time to deliver at may be a little further off than the topic allows: who made the frame
-    knows the node's clock only nearly.
+    The frame has passed :func:`check_frame`. A delivery time may exceed the topic's limit a little,
+    because the producer knows the node's clock only approximately.
     """
     if not view.header.attributes & DELIVERY_COLUMNS:
         return
     if view.header.attributes & Attribute.DEDUP_ID:
         limit_bytes = limits.FRAME_BYTES_MAX - limits.LEFT_OUT_BYTES_MAX
-        if view.unpacked_bytes > limit_bytes:  # it would not fit with a note of what is left out
+        if view.unpacked_bytes > limit_bytes:  # it must still fit with a record of duplicates
             raise TooLarge(
                 f"a frame of {view.unpacked_bytes} bytes, uncompressed, is over the limit of"
                 f" {limit_bytes} for one with dedup ids"
@@ -86,14 +86,14 @@ def check_delivery(view: FrameView, settings: TopicSettings, now_ms: int) -> Non
     latest_ms = now_ms + settings.delay_max_ms + limits.CLOCK_SLACK_MS
     if _latest_ms(view, Attribute.DELIVER_AT, "a time to deliver at") > latest_ms:
         raise InvalidFrame(
-            "a message is to be delivered later than the topic's delay.max allows, which is"
+            "a message's delivery time is over the topic's delay.max, which is"
             f" {format_duration_ms(settings.delay_max_ms)}"
         )
     _latest_ms(view, Attribute.EXPIRES_AT, "a time to expire at")
 
 
 def _latest_ms(view: FrameView, attribute: int, what: str) -> int:
-    """Return the latest time of a column, 0 where there is none."""
+    """Return the latest time of a column, 0 if the frame does not have it."""
     column = view.column(attribute)
     if column is None:
         return 0
@@ -124,7 +124,10 @@ def _check_headers(payload: Payload, counts: memoryview, header: FrameHeader) ->
 
 
 def _check_text(column: BytesColumn, what: str) -> None:
-    """The whole is UTF-8, and no entry begins inside a character: so each entry is UTF-8."""
+    """Raise ``InvalidFrame`` unless every entry is UTF-8.
+
+    It holds if all the data is UTF-8 and no entry begins inside a character.
+    """
     data = bytes(column.data)
     if data.isascii():
         return
@@ -147,7 +150,7 @@ def _check_tenants(view: FrameView) -> None:
     numbers = np.frombuffer(column, np.uint16)
     known = (numbers < len(dictionary.offsets) - 1) | (numbers == NO_TENANT)
     if not known.all():
-        raise InvalidFrame("a tenant's number points outside of the frame's dictionary")
+        raise InvalidFrame("a tenant's number is not in the frame's dictionary")
 
 
 def _check_column(column: BytesColumn, size_bytes_max: int, what: str) -> None:

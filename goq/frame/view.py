@@ -1,8 +1,8 @@
-"""Reading a frame where it lies.
+"""A frame read in place.
 
-A view parses the fixed columns and the payload's sections on first use and hands out slices of
-the original bytes. It trusts lengths only as far as the buffer reaches: a frame of foreign bytes
-goes through :mod:`goq.frame.validation` first, one from the log has passed its CRC.
+A view parses the fixed columns and the payload's sections on first use, and returns slices of the
+original bytes. It trusts lengths only as far as the buffer reaches. A frame from outside goes
+through :mod:`goq.frame.validation` first. A frame from the log has passed its CRC.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ DELIVERY_COLUMNS: Final = (
     | Attribute.TENANT
     | Attribute.LANE
 )
-"""What says when, to whom before whom, and whether a message is delivered."""
+"""The columns that decide when, in which order, and whether a message is delivered."""
 _WIDTH_BYTES = {
     Attribute.DELIVER_AT: 8,
     Attribute.EXPIRES_AT: 8,
@@ -72,7 +72,7 @@ class _lazy(Generic[T]):
 
 
 class FrameView:
-    """One frame over a buffer; message ``i`` of it has the offset ``base_offset + i``."""
+    """One frame over a buffer; its message ``i`` has the offset ``base_offset + i``."""
 
     __slots__ = ("__dict__", "buffer", "header")
 
@@ -82,7 +82,7 @@ class FrameView:
 
     @classmethod
     def parse(cls, buffer: bytes | memoryview, position: int = 0) -> FrameView:
-        """Return the frame at ``position``; its header is checked, its body is not."""
+        """Return the frame at ``position``; checks its header, not its body."""
         header = parse_header(buffer, position)
         end = position + header.frame_bytes
         if end > len(buffer):
@@ -93,14 +93,14 @@ class FrameView:
 
     @property
     def body(self) -> memoryview:
-        """Every byte after the header."""
+        """All bytes after the header."""
         return self.buffer[HEADER_BYTES:]
 
     @_lazy
     def _sections(self) -> tuple[dict[int, memoryview], BytesColumn | None, memoryview]:
         """The fixed columns, the tenant dictionary, and the payload as stored.
 
-        What was left out of the batch is read on the way.
+        Also sets the duplicates left out of the batch, and the removed rows.
         """
         header, cursor = self.header, SectionReader(self.body)
         count, removed = header.message_count, None
@@ -124,7 +124,7 @@ class FrameView:
         if header.attributes & Attribute.LANE:
             columns[Attribute.LANE] = cursor.take(count)
         if removed is not None:
-            columns = _spread(columns, removed)
+            columns = _expand(columns, removed)
         self._left_out = read_left_out(cursor, header.left_out)
         lengths = cursor.take(8)
         stored = cursor.take(int.from_bytes(lengths[4:], "little"))
@@ -135,7 +135,7 @@ class FrameView:
 
     @_lazy
     def payload(self) -> Payload:
-        """The payload, decompressed if need be: the whole is then within the limit of a frame."""
+        """The payload, decompressed if needed; uncompressed it is within the limit of a frame."""
         stored = self._sections[2]
         if self.unpacked_bytes > limits.FRAME_BYTES_MAX:
             raise TooLarge(
@@ -152,7 +152,7 @@ class FrameView:
 
     @property
     def unpacked_bytes(self) -> int:
-        """How long the frame would be with its payload uncompressed."""
+        """Length of the frame with its payload uncompressed."""
         stored_bytes = len(self._sections[2])
         return (
             self.header.frame_bytes - (stored_bytes + padding_bytes(stored_bytes)) + self.raw_bytes
@@ -160,7 +160,7 @@ class FrameView:
 
     @property
     def tenants(self) -> BytesColumn | None:
-        """The dictionary that tenant numbers point into, None where the frame names no tenants."""
+        """The dictionary that tenant numbers index, None if the frame has no tenants."""
         return self._sections[1]
 
     @property
@@ -173,7 +173,7 @@ class FrameView:
 
     @property
     def left_out(self) -> Sequence[DuplicateRow]:
-        """The messages of the producer's batch that the partition had already."""
+        """The duplicates that were left out of the producer's batch."""
         if not self.header.left_out:
             return ()
         _ = self._sections
@@ -181,30 +181,30 @@ class FrameView:
 
     @property
     def removed_rows(self) -> RemovedRows | None:
-        """Which messages compaction took away; None for a frame that has all of them."""
+        """The rows that compaction removed; None for a complete frame."""
         if not self.header.attributes & Attribute.REMOVED:
             return None
         _ = self._sections
         return self._removed_rows
 
     def kept(self, start: int, end: int) -> Sequence[bool]:
-        """Return of messages ``start`` up to ``end`` which are not removed."""
+        """Return for each message from ``start`` up to ``end`` whether it is kept."""
         removed = self.removed_rows
         return [True] * (end - start) if removed is None else removed.kept(start, end)
 
     def column(self, attribute: int) -> memoryview | None:
-        """Return a fixed column's raw bytes, or None where the frame has none."""
+        """Return a fixed column's raw bytes, or None if the frame does not have it."""
         return self._sections[0].get(attribute)
 
     def leading_column(self, attribute: int) -> memoryview | None:
-        """Return a column of times, key hashes or dedup ids, without taking the body apart."""
+        """Return a column of times, key hashes or dedup ids, without parsing the body."""
         header, start = self.header, HEADER_BYTES
         for known, width_bytes in _WIDTH_BYTES.items():
             if header.attributes & known:
                 end = start + width_bytes * header.message_count
                 if known == attribute:
                     if end > len(self.buffer):
-                        raise InvalidFrame(f"a column ends behind {len(self.buffer)} bytes")
+                        raise InvalidFrame(f"a column passes the end of {len(self.buffer)} bytes")
                     return self.buffer[start:end]
                 start = end
         return None
@@ -251,12 +251,12 @@ class FrameView:
         )
 
     def lanes(self, start: int, end: int) -> Sequence[int] | None:
-        """Return the lanes of messages ``start`` up to ``end``; None: all in the default one."""
+        """Return the lanes of messages ``start`` up to ``end``; None if all have the default."""
         column = self.column(Attribute.LANE)
         return None if column is None else column[start:end]
 
     def tenants_of(self, start: int, end: int) -> list[str | None] | None:
-        """Return the tenants of messages ``start`` up to ``end``; None: of none has one."""
+        """Return the tenants of messages ``start`` up to ``end``; None if none has one."""
         column = self.column(Attribute.TENANT)
         if column is None:
             return None
@@ -264,7 +264,7 @@ class FrameView:
         return [None if n == NO_TENANT else names[n] for n in column.cast("H")[start:end]]
 
     def dedup_ids(self, start: int, end: int) -> list[bytes | None] | None:
-        """Return the dedup ids of messages ``start`` up to ``end``; None: none has one."""
+        """Return the dedup ids of messages ``start`` up to ``end``; None if none has one."""
         column = self.column(Attribute.DEDUP_ID)
         if column is None:
             return None
@@ -273,7 +273,7 @@ class FrameView:
         return [None if one == NO_DEDUP_ID else one for one in found]
 
     def times_ms(self, attribute: int, start: int, end: int) -> list[int] | None:
-        """Return a column of times of messages ``start`` up to ``end``; None: none has one."""
+        """Return a column of times of messages ``start`` up to ``end``; None if none has one."""
         column = self.column(attribute)
         return None if column is None else column.cast("q")[start:end].tolist()
 
@@ -294,12 +294,12 @@ class FrameView:
         )
 
 
-def _spread(columns: dict[int, memoryview], removed: RemovedRows) -> dict[int, memoryview]:
-    """Return columns with an entry for every row; the dedup ids have it already."""
+def _expand(columns: dict[int, memoryview], removed: RemovedRows) -> dict[int, memoryview]:
+    """Return columns with an entry per row; dedup ids have one already."""
     codes = {Attribute.TENANT: ("u2", NO_TENANT), Attribute.LANE: ("u1", 0)}
     return {
         attribute: section
         if attribute == Attribute.DEDUP_ID
-        else removed.spread(section, *codes.get(attribute, ("u8", 0)))
+        else removed.expand(section, *codes.get(attribute, ("u8", 0)))
         for attribute, section in columns.items()
     }

@@ -92,8 +92,8 @@ def _node_error(path: Path, error: sqlite3.DatabaseError) -> GoqError:
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return Unavailable(f"another process is writing to {path}; try again")
     return CorruptData(
-        f"{path} cannot be used: {error}; restore it from a backup, or move it away: the"
-        " topics are then taken up again from their folders, with default settings"
+        f"{path} cannot be used: {error}; restore it from a backup, or move it away: the node"
+        " then recovers the topics from their folders, with default settings"
     )
 
 

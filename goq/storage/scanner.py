@@ -161,7 +161,7 @@ class Scanner:
             reason = f"offset {offset} expected, the frame begins at {header.base_offset}"
             return BadRegion(position, position, offset, header.base_offset, reason)
         if header.base_offset < offset:
-            reason = f"the frame's offset {header.base_offset} was there before"
+            reason = f"the frame repeats offset {header.base_offset}"
             return self._search(position, offset, reason)
         if end_position > self._size_bytes:
             reason = f"the frame is cut off: {header.frame_bytes} bytes, {self._size_bytes} in all"

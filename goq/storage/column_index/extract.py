@@ -105,7 +105,7 @@ def _tenants(views: Sequence[FrameView], counts: Int64s) -> tuple[npt.NDArray[np
     numbers = _column(views, Attribute.TENANT, none).view(np.uint16).astype(np.int64)
     is_none = numbers == NO_TENANT
     if ((numbers >= np.repeat(known, counts)) & ~is_none).any():
-        raise InvalidFrame("a tenant's number points outside of the frame's dictionary")
+        raise InvalidFrame("a tenant's number is not in the frame's dictionary")
     *firsts, total = 0, *accumulate(known)  # as if the dictionaries were one
     numbers += np.repeat(firsts, counts)
     numbers[is_none] = total

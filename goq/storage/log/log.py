@@ -218,7 +218,7 @@ class Log:
     def _fail(self, error: OSError) -> StorageFailed:
         self.failed = (
             f"the disk failed under {self.directory}: {error.strerror or error};"
-            " nothing more is accepted here until the node is restarted"
+            " it accepts no more writes until the node is restarted"
         )
         return StorageFailed(self.failed)
 

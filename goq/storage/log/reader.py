@@ -130,7 +130,9 @@ class LogReader:
                 return min(self._offset_for_time(segments, time_us, end_offset), end_offset)
             except FileNotFoundError:
                 if segments is self.segments:
-                    raise CorruptData(f"a segment of {segments[0].path.parent} is gone") from None
+                    raise CorruptData(
+                        f"a segment of {segments[0].path.parent} is missing"
+                    ) from None
 
     def _offset_for_time(self, segments: Sequence[Segment], time_us: int, end_offset: int) -> int:
         low, high = 0, len(segments) - 1

@@ -52,7 +52,7 @@ def retry_deleted(readers: Sequence[LogReader], work: Callable[[], T]) -> T:
             return work()
         except FileNotFoundError as error:
             if all(reader.segments is each for reader, each in zip(readers, before, strict=True)):
-                raise CorruptData(f"a segment is gone: {error}") from None
+                raise CorruptData(f"a segment is missing: {error}") from None
 
 
 def read_backward(

@@ -128,7 +128,7 @@ class _TimeRangeRead:
         except FileNotFoundError:
             if segment not in self._reader.segments:
                 return None
-            raise CorruptData(f"{segment.path} is gone") from None
+            raise CorruptData(f"{segment.path} is missing") from None
         min_us = max(times.from_us, TIME_US_MIN)
         max_us = min(times.to_us - 1, TIME_US_MAX)
         return index.ranges(min_us, max_us, self.reading.next_offset)

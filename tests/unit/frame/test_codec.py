@@ -326,7 +326,7 @@ def test_very_many_gone_messages_take_a_bit_each() -> None:
     assert view.header[2:6] == (7, 5, 3, limits.FRAME_MESSAGES_MAX)
     assert view.removed_rows is not None
     assert view.removed_rows.run_end(0) == limits.FRAME_MESSAGES_MAX
-    with pytest.raises(InvalidFrame, match="only the node takes"):
+    with pytest.raises(InvalidFrame, match="only the node removes"):
         check_frame(view)
 
 

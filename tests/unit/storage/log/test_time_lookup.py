@@ -190,5 +190,5 @@ def test_a_segment_that_is_gone_and_was_not_deleted_is_damage() -> None:
     for number in range(3):
         append(log, [SMALL], time_us=START_US + number)
     disk.remove(log.segments[0].path)
-    with pytest.raises(CorruptData, match="a segment is gone"):
+    with pytest.raises(CorruptData, match="a segment is missing"):
         list(retry_deleted([log.reader], lambda: list(read_backward(log.reader, 6))))
