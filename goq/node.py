@@ -24,12 +24,13 @@ from goq.storage.disk import RealDisk
 
 if TYPE_CHECKING:
     from goq.cluster.bootstrap import ClusterBootstrap
+    from goq.cluster.cluster_node import ClusterNode
 
 
 class Node:
     """A node from its configuration; :meth:`start` it, then :meth:`stop` it.
 
-    ``broker`` and ``app`` are there while it runs.
+    ``broker``, ``app`` and, on a member of a cluster, ``cluster`` are set while it runs.
     """
 
     def __init__(self, config: Config) -> None:
@@ -39,7 +40,8 @@ class Node:
         self.broker: Broker | None = None
         self._server: HttpServer | None = None
         self.app: App | None = None
-        self._membership: ClusterBootstrap | None = None
+        self._bootstrap: ClusterBootstrap | None = None
+        self.cluster: ClusterNode | None = None
 
     @property
     def url(self) -> str:
@@ -75,8 +77,8 @@ class Node:
         if self.config.cluster.is_member:
             from goq.cluster.bootstrap import ClusterBootstrap  # a node on its own needs none of it
 
-            self._membership = ClusterBootstrap(self.config, disk)
-            metadata = await self._membership.open(local)
+            self._bootstrap = ClusterBootstrap(self.config, disk)
+            metadata = await self._bootstrap.open(local)
         self.broker = Broker(
             config.data_dir / "topics",
             metadata,
@@ -85,19 +87,19 @@ class Node:
             defaults=defaults.settings,
             partitions=defaults.partitions,
             auto_create=config.auto_create_topics,
-            is_member=self._membership is not None,
+            is_member=self._bootstrap is not None,
             kept_for_replicas=self._kept_for_replicas,
-            elsewhere=None if self._membership is None else self._membership.elsewhere,
+            elsewhere=None if self._bootstrap is None else self._bootstrap.remote_partition,
         )
         await self.broker.start()
-        if self._membership is not None:
-            self._membership.prepare(self.broker)
+        if self._bootstrap is not None:
+            self.cluster = self._bootstrap.build(self.broker)
         self.app = App(
             self.broker,
             config.node_id,
             lambda: self.url,
             lambda: self._draining,
-            self._membership,
+            self.cluster,
         )
         server = HttpServer(self.app.handle, problem_response)
         self.app.metrics.server = server
@@ -109,12 +111,13 @@ class Node:
                 field="broker.listen",
             ) from None
         self._server = server
-        if self._membership is not None:
-            self._membership.start(self.url)
+        if self.cluster is not None:
+            self.cluster.start(self.url)
 
     def _kept_for_replicas(self, partition: Partition) -> int | None:
-        member = None if self._membership is None else self._membership.member
-        return None if member is None else member.kept_for_replicas(*partition.identity)
+        if self.cluster is None:
+            return None
+        return self.cluster.replicas.needed_from(*partition.identity)
 
     async def stop(self) -> None:
         """Finish what is in flight, make everything durable, let go of the folder.
@@ -123,8 +126,8 @@ class Node:
         lead first what this node leads: nobody has to wait until it is missed.
         """
         self._draining = True
-        if self._membership is not None:
-            await self._membership.hand_over()
+        if self.cluster is not None:
+            await self.cluster.hand_over()
         if self.app is not None:
             self.app.stop_waiting()
         if self.broker is not None:
@@ -135,11 +138,13 @@ class Node:
         await self._release()
 
     async def _release(self) -> None:
-        broker, lock, membership = self.broker, self._lock, self._membership
-        self.broker = self._lock = self.app = self._membership = None
+        broker, cluster, bootstrap, lock = self.broker, self.cluster, self._bootstrap, self._lock
+        self.broker = self.cluster = self._bootstrap = self._lock = self.app = None
         try:
-            if membership is not None:
-                await membership.stop()
+            if cluster is not None:
+                await cluster.stop()
+            if bootstrap is not None:
+                await bootstrap.close()
             if broker is not None:
                 await broker.close()
         finally:

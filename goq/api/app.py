@@ -33,7 +33,7 @@ from goq.cluster.admin.standalone_view import StandaloneView
 from goq.http.message import Handler, Request, Response
 
 if TYPE_CHECKING:
-    from goq.cluster.bootstrap import ClusterBootstrap
+    from goq.cluster.cluster_node import ClusterNode
 
 CLUSTER_VERSION: Final = "Goq-Cluster"
 """The response header with the version of the cluster metadata.
@@ -52,12 +52,10 @@ class App:
         node_id: str,
         own_url: Callable[[], str],
         is_draining: Callable[[], bool],
-        cluster: ClusterBootstrap | None = None,
+        cluster: ClusterNode | None = None,
     ) -> None:
         stats = RequestStats()
-        view = StandaloneView(broker, node_id, own_url) if cluster is None else cluster.seat
-        member = None if cluster is None else cluster.member
-        assert view is not None
+        view = StandaloneView(broker, node_id, own_url) if cluster is None else cluster.view
         self.metrics = Metrics(broker, stats, view)
         traces = TraceRoutes(broker, node_id)
         operations = OperationRoutes(
@@ -65,7 +63,7 @@ class App:
             node_id,
             self.metrics,
             is_draining,
-            list if member is None else member.waits_for,
+            list if cluster is None else cluster.readiness.pending,
         )
         routes: list[Route] = [
             *TopicRoutes(broker, node_id).routes(),
@@ -84,17 +82,15 @@ class App:
             *operations.routes(),
         ]
         operations.describe(routes)
-        internal = [] if cluster is None else NodeCallRoutes(cluster.answering).routes()
+        internal = [] if cluster is None else NodeCallRoutes(cluster.rpc_server).routes()
         self.router = Router([*routes, *internal], stats, has_other_nodes=cluster is not None)
         self.handle: Handler = self.router.handle
         if cluster is not None:
             from goq.api.gateway.gateway import Gateway  # unused by a standalone node
 
-            node = cluster.member
-            assert node is not None
-            release = cluster.giving_back.give_back
-            gateway = Gateway(self.router, node.map, cluster.relay, release)
-            self.handle = with_cluster_version(gateway.handle, lambda: node.state.version)
+            release = cluster.lease_return.return_leases
+            gateway = Gateway(self.router, cluster.leaders, cluster.http_proxy, release)
+            self.handle = with_cluster_version(gateway.handle, lambda: cluster.state.version)
 
     def stop_waiting(self) -> None:
         """Answer every waiting request now, because the node is stopping."""
@@ -119,12 +115,10 @@ def with_cluster_version(handler: Handler, version: Callable[[], int]) -> Handle
     return handle
 
 
-def _acknowledged_copies(cluster: ClusterBootstrap | None) -> Callable[[str], int] | None:
+def _acknowledged_copies(cluster: ClusterNode | None) -> Callable[[str], int] | None:
     """Return a function from a topic to the copies of its acknowledged messages."""
     if cluster is None:
         return None
     from goq.cluster.admin.cluster_view import acknowledged_copies
 
-    member = cluster.member
-    assert member is not None
-    return lambda topic: acknowledged_copies(member.state, topic)
+    return lambda topic: acknowledged_copies(cluster.state, topic)

@@ -1,39 +1,47 @@
-"""Becoming a member: what is opened before the broker, and what begins after it."""
+"""Construction of a cluster node: the one place where its parts are wired together.
+
+It takes three steps. :meth:`ClusterBootstrap.open` starts the Raft member, which the broker's
+metadata store needs. :meth:`ClusterBootstrap.build` builds all parts that need the started broker.
+:meth:`ClusterNode.start` begins to work, once the HTTP server listens.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from contextlib import suppress
+from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
+from goq import limits
 from goq.broker.broker import Broker
 from goq.broker.metadata import LocalMetadata
 from goq.cluster.admin.cluster_view import ClusterView
 from goq.cluster.admin.operations import ClusterOperations
-from goq.cluster.admin.replica_status import REPORTS
+from goq.cluster.admin.replica_status import REPORTS, ReplicaStatus
 from goq.cluster.cluster_node import ClusterNode
+from goq.cluster.controller.runner import ControllerRunner
 from goq.cluster.forwarding.http_proxy import HttpProxy
 from goq.cluster.forwarding.lease_return import RETURN_LEASES, LeaseReturn
-from goq.cluster.forwarding.remote_partition import (
-    PRODUCERS,
-    PUBLISH,
-    ForwardedPublishServer,
-    RemotePartition,
-)
-from goq.cluster.liveness.heartbeat import HEARTBEAT
+from goq.cluster.forwarding.partition_leaders import PartitionLeaders
+from goq.cluster.forwarding.remote_partition import ForwardedPublishServer, RemotePartition
+from goq.cluster.liveness.disk_health import DiskHealth
+from goq.cluster.liveness.heartbeat import HEARTBEAT, HeartbeatSender, decode_heartbeat
+from goq.cluster.liveness.leadership_handoff import LeadershipHandoff
+from goq.cluster.liveness.readiness import Readiness
+from goq.cluster.membership.data_loss import DataLoss
 from goq.cluster.membership.disk_identity import FILE_NAME, DiskId, load_disk_id
+from goq.cluster.membership.durable_topics import DurableTopics
 from goq.cluster.membership.join import (
-    JOIN,
-    MEMBERS,
     OPEN_CALLS,
     AdmissionServer,
     fetch_members,
     join_cluster,
     registered_disk,
 )
+from goq.cluster.membership.registration import NodeRegistration
 from goq.cluster.metadata.broker_store import ReplicatedMetadataStore
 from goq.cluster.metadata.client import MetadataClient
+from goq.cluster.metadata.commands import RegisterNode
 from goq.cluster.metadata.state_machine import MetadataStateMachine
 from goq.cluster.raft.driver import RaftSettings, RaftStatus
 from goq.cluster.raft.log.journal import FILE_NAME as JOURNAL
@@ -41,81 +49,243 @@ from goq.cluster.raft.node import RaftNode
 from goq.cluster.raft.state_machine.state_machine import AppliedEntry
 from goq.cluster.raft.transport.link import Credentials
 from goq.cluster.raft.transport.tls import tls_credentials
-from goq.cluster.rpc.client import RpcClient
-from goq.cluster.rpc.replica_client import ARCHIVE, FETCH, REPAIR
-from goq.cluster.rpc.server import RpcServer
+from goq.cluster.reconciler import InSyncProposer, Reconciler
+from goq.cluster.replication.archive_sync import ArchiveSync
+from goq.cluster.replication.repair.manager import RepairManager
+from goq.cluster.replication.replica import Replica
+from goq.cluster.replication.replica_manager import BrokerTopics, ReplicaManager
+from goq.cluster.replication.segment_manifest import SegmentManifest
+from goq.cluster.rpc.client import NodeClient, NodeConnections, RpcClient
+from goq.cluster.rpc.replica_client import ReplicaClient
+from goq.cluster.rpc.replica_server import ReplicaServer
+from goq.cluster.rpc.server import ResponseBody, RpcServer
 from goq.config.node import Config
 from goq.errors import GoqError, NotLeader, UsageError
 from goq.storage.disk import Disk
 
-_log = logging.getLogger("goq.cluster")
 _FOLDER = "cluster"
-_ANY_HOST = ("0.0.0.0", "::", "")
-_HAND_OVER_S = 1.0
+
+
+class _Membership(NamedTuple):
+    """What :meth:`ClusterBootstrap.open` opens, before there is a broker."""
+
+    disk_id: DiskId
+    machine: MetadataStateMachine
+    raft: RaftNode
+    metadata: MetadataClient
+    rpc: RpcClient
+    nodes: NodeClient
+    leaders: PartitionLeaders
 
 
 class ClusterBootstrap:
-    """A node's place in its cluster: :meth:`open` it, then :meth:`start`; :meth:`stop` it."""
+    """Builds the :class:`ClusterNode` of a configuration; :meth:`close` it after the node.
 
-    def __init__(self, config: Config, disk: Disk) -> None:
+    ``create_raft`` and ``create_connections`` are replaced in simulations.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        disk: Disk,
+        *,
+        create_raft: Callable[..., RaftNode] = RaftNode,
+        create_connections: Callable[[int], NodeConnections] = NodeConnections,
+    ) -> None:
         self._config = config
         self._disk = disk
+        self._create_raft = create_raft
+        self._create_connections = create_connections
         self._name = config.broker.node_id
-        self._secret = _secret(config.cluster.secret_file)
-        self._disk_id: DiskId | None = None
-        self._calling: RpcClient | None = None
-        self.relay = HttpProxy()
-        self._raft: RaftNode | None = None
+        self._secret = _read_secret(config.cluster.secret_file)
         self._machine: MetadataStateMachine | None = None
-        self._joining: asyncio.Task[None] | None = None
-        self.member: ClusterNode | None = None
-        self.answering: RpcServer
-        self.seat: ClusterView | None = None
-        self.giving_back: LeaseReturn
+        self._rpc: RpcClient | None = None
+        self.raft: RaftNode | None = None
+        self._membership: _Membership | None = None
+        self._node: ClusterNode | None = None
 
     async def open(self, local: LocalMetadata) -> ReplicatedMetadataStore:
-        """Take part in what is agreed on, though nothing may be known yet.
+        """Start the Raft member; return the broker's metadata store, which may be empty yet.
 
-        Raises ``UsageError`` for what cannot be, ``CorruptData``, and what opening files may raise.
+        Raises ``UsageError`` for an invalid configuration, ``CorruptData`` and ``OSError``.
         """
-        config = self._config
+        config, name = self._config, self._name
         data_dir = config.broker.data_dir
         folder = data_dir / _FOLDER
         was_member = folder.exists() or FILE_NAME in self._disk.names(data_dir)
         if not was_member and await local.topics():
             raise UsageError(
-                f"the topics in {config.broker.data_dir} are of a node on its own, and a cluster"
-                " would not know them; begin a cluster with an empty folder, and take over what is"
-                " to be kept by goq consume and goq produce",
+                f"the topics in {data_dir} belong to a node without a cluster, and a cluster would"
+                " not know them; start a cluster with an empty folder, and copy what should be kept"
+                " with goq consume and goq produce",
                 field="broker.data_dir",
             )
-        own = self._disk_id = load_disk_id(self._disk, data_dir, folder, data_dir / "topics")
-        self._calling = RpcClient(self._name, self._secret, own.id)
+        disk_id = load_disk_id(self._disk, data_dir, folder, data_dir / "topics")
+        connections = self._create_connections(limits.CALL_CONNECTIONS_MAX)
+        rpc = self._rpc = RpcClient(name, self._secret, connections, disk_id.id)
         machine = self._machine = MetadataStateMachine(folder)
         settings = RaftSettings(
-            self._spec(joins=self._joins is not None),
+            self._spec(disk_id.id if self._join_url is not None else None),
             config.cluster.address,
             folder,
             self._credentials(),
-            others=await self._others(folder),
-            disk=own.id,
+            others=await self._initial_members(rpc, folder),
+            disk=disk_id.id,
             registered_disk_of=lambda node: registered_disk(machine.state, node),
         )
-        self._raft = RaftNode(
+        raft = self.raft = self._create_raft(
             settings,
-            self._machine,
-            on_status_change=self._viewed,
-            on_applied=self._applied,
+            machine,
+            on_status_change=self._on_raft_status,
+            on_applied=self._on_applied,
             disk=self._disk,
         )
         try:
-            await self._raft.start()
+            await raft.start()
         except OSError as error:
             raise UsageError(
                 f"cannot listen on {config.cluster.listen}: {error.strerror or error}",
                 field="cluster.listen",
             ) from None
-        return ReplicatedMetadataStore(local, MetadataClient(self._raft, self._machine))
+        metadata = MetadataClient(raft, machine)
+        nodes = NodeClient(lambda: metadata.state, rpc)
+        leaders = PartitionLeaders(name, lambda: metadata.state, nodes.call)
+        self._membership = _Membership(disk_id, machine, raft, metadata, rpc, nodes, leaders)
+        return ReplicatedMetadataStore(local, metadata)
+
+    def remote_partition(self, topic: str, number: int) -> RemotePartition:
+        """Return a partition that another node leads."""
+        assert self._membership is not None
+        return RemotePartition(topic, number, self._membership.leaders.call_leader)
+
+    def build(self, broker: Broker) -> ClusterNode:
+        """Build the parts that work with the broker, which has been started."""
+        base, name = self._membership, self._name
+        assert base is not None
+        metadata, raft = base.metadata, base.raft
+        controller = ControllerRunner(metadata, self._remove_member)
+        heartbeats = HeartbeatSender(
+            name,
+            lambda: node.heartbeat(),
+            controller.receive_heartbeat,
+            base.nodes.call,
+            lambda: name in metadata.state.nodes,
+        )
+        replicas, repairs, archives, disk_health = self._replication(broker, base, heartbeats)
+        reconciler = Reconciler(broker, replicas, DurableTopics(self._disk, broker.topics_dir))
+        data_loss = DataLoss(base.disk_id, replicas, broker.topics_dir)
+        replica_status = ReplicaStatus(replicas, lambda: metadata.state, base.nodes.call)
+        admission = AdmissionServer(raft, lambda: metadata.state)
+        operations = ClusterOperations(metadata, replica_status, admission.add_member)
+        lease_return = LeaseReturn(broker, base.leaders.call_leader)
+        replica_server = ReplicaServer(replicas.server, repairs, archives, lambda: metadata.state)
+        node = self._node = ClusterNode(
+            name=name,
+            incarnation=broker.epoch,
+            disk_id=base.disk_id.id,
+            metadata=metadata,
+            raft=raft,
+            controller=controller,
+            rpc_server=RpcServer(
+                self._secret,
+                {
+                    **ForwardedPublishServer(broker).handlers(),
+                    **replica_server.handlers(),
+                    **admission.handlers(),
+                    RETURN_LEASES: lease_return.handle_return,
+                    HEARTBEAT: partial(_handle_heartbeat, controller),
+                    REPORTS: replica_status.handle_reports,
+                },
+                open_calls=OPEN_CALLS,
+                is_known_disk=admission.is_known_disk,
+            ),
+            leaders=base.leaders,
+            http_proxy=HttpProxy(),
+            lease_return=lease_return,
+            replicas=replicas,
+            repairs=repairs,
+            archives=archives,
+            heartbeats=heartbeats,
+            disk_health=disk_health,
+            readiness=Readiness(name, broker.epoch, lambda: metadata.state),
+            handoff=LeadershipHandoff(broker, replicas, heartbeats, lambda: node.is_up),
+            data_loss=data_loss,
+            registration=self._registration(broker, base, data_loss, reconciler, heartbeats),
+            reconciler=reconciler,
+            view=ClusterView(
+                name,
+                lambda: metadata.state,
+                lambda: raft.status,
+                replica_status,
+                operations,
+                repairs,
+            ),
+            join=self._join(base),
+        )
+        self._on_raft_status(raft.status)
+        return node
+
+    def _replication(
+        self, broker: Broker, base: _Membership, heartbeats: HeartbeatSender
+    ) -> tuple[ReplicaManager, RepairManager, ArchiveSync, DiskHealth]:
+        topics = BrokerTopics(broker)
+        client = ReplicaClient(base.nodes)
+        replicas = ReplicaManager(
+            self._name,
+            topics,
+            SegmentManifest(broker.metadata, broker.archive, broker.clock, topics.settings),
+            self._disk,
+            broker.executor,
+            client.fetch,
+            InSyncProposer(self._name, base.metadata).propose,
+            on_failure=lambda _key, error: disk_health.on_error(error),
+            is_heard=heartbeats.has_session,
+        )
+        disk_health = DiskHealth(self._disk, broker.topics_dir.parent, replicas.in_thread)
+        archives = ArchiveSync(
+            broker.archive,
+            replicas,
+            topics.settings,
+            partial(_archive_sources, self._name, base.metadata),
+            client.archive,
+        )
+        return replicas, RepairManager(replicas, client.repair), archives, disk_health
+
+    def _registration(
+        self,
+        broker: Broker,
+        base: _Membership,
+        data_loss: DataLoss,
+        reconciler: Reconciler,
+        heartbeats: HeartbeatSender,
+    ) -> NodeRegistration:
+        cluster, disk = self._config.cluster, base.disk_id.id
+        entry = RegisterNode(self._name, broker.epoch, "", self._address, cluster.rack, disk)
+        return NodeRegistration(
+            cluster, entry, base.metadata, data_loss, reconciler.durable_topics, heartbeats.send
+        )
+
+    def _join(self, base: _Membership) -> Callable[[], Coroutine[None, None, None]] | None:
+        url = self._config.cluster.join
+        if url is None:
+            return None
+        return partial(
+            join_cluster,
+            base.rpc,
+            url,
+            self._spec(base.disk_id.id),
+            is_initial=self._join_url is None,
+            has_metadata=lambda: bool(base.machine.state.nodes),
+        )
+
+    async def close(self) -> None:
+        """Close all connections to other nodes and stop the Raft member."""
+        if self._rpc is not None:
+            await self._rpc.close()
+        if self.raft is not None:
+            await self.raft.stop()
+        if self._machine is not None:
+            self._machine.close()
 
     @property
     def _address(self) -> str:
@@ -123,151 +293,65 @@ class ClusterBootstrap:
         assert address is not None  # the configuration has been checked
         return address
 
+    @property
+    def _join_url(self) -> str | None:
+        """The URL of a member to ask for admission, None for an initial node."""
+        return self._config.cluster.joins(self._name)
+
+    def _spec(self, disk: str | None) -> str:
+        """Return this node as a Raft member; one that joins names its disk, and it alone is it."""
+        return f"{self._name}={self._address}" + (f"/{disk}" if disk is not None else "")
+
     def _credentials(self) -> Credentials:
         tls = self._config.cluster.tls
         if tls is None:
             return Credentials(self._secret)
         return tls_credentials(self._secret, tls.ca_file, tls.cert_file, tls.key_file)
 
-    def _spec(self, *, joins: bool) -> str:
-        """Return this node as a member; one that joins names its disk: nobody else is let in."""
-        assert self._disk_id is not None
-        return f"{self._name}={self._address}" + (f"/{self._disk_id.id}" if joins else "")
-
-    @property
-    def _joins(self) -> str | None:
-        return self._config.cluster.joins(self._name)
-
-    async def _others(self, folder: Path) -> tuple[str, ...]:
-        """Return the members to begin with; they count in a new folder only."""
-        peers, url = self._config.cluster.peers, self._joins
+    async def _initial_members(self, rpc: RpcClient, folder: Path) -> tuple[str, ...]:
+        """Return the other members to start with; they count in a new folder only."""
+        peers, url = self._config.cluster.peers, self._join_url
         if url is None or (folder / JOURNAL).exists():
             return tuple(f"{n}={a}" for n, a in peers.items() if n != self._name)
-        assert self._calling is not None
         try:
-            members = await fetch_members(self._calling, url)
+            members = await fetch_members(rpc, url)
         except GoqError as error:
             raise UsageError(f"cannot join {url}: {error}", field="cluster.join") from None
         return tuple(spec for name, spec in members.items() if name != self._name)
 
-    def elsewhere(self, topic: str, number: int) -> RemotePartition:
-        """Return a partition that another node leads."""
-        assert self.member is not None
-        return RemotePartition(topic, number, self.member.map.call_leader)
+    async def _remove_member(self, node: str) -> None:
+        """Remove a node from the Raft group.
 
-    def prepare(self, broker: Broker) -> None:
-        """Make the part that works with the broker, which has been started."""
-        assert self._raft is not None
-        assert self._machine is not None
-        assert self._disk_id is not None
-        assert self._calling is not None
-        proposing = MetadataClient(self._raft, self._machine)
-        self.member = ClusterNode(
-            self._name,
-            broker.epoch,
-            broker,
-            self._disk,
-            self._disk_id,
-            proposing,
-            self._calling,
-            self._take_out,
-        )
-        raft = self._raft
-        self.seat = ClusterView(
-            self._name,
-            lambda: proposing.state,
-            lambda: raft.status,
-            self.member.reporting,
-            ClusterOperations(proposing, self.member.reporting, raft.add_member),
-            self.member.repairs,
-        )
-        admitting = AdmissionServer(raft, lambda: proposing.state)
-        for_others = ForwardedPublishServer(broker)
-        self.giving_back = LeaseReturn(broker, self.member.map.call_leader)
-        self.answering = RpcServer(
-            self._secret,
-            {
-                PUBLISH: for_others.answer_publish,
-                PRODUCERS: for_others.answer_producers,
-                RETURN_LEASES: self.giving_back.answer,
-                FETCH: self.member.answer_fetch,
-                HEARTBEAT: self.member.answer_heartbeat,
-                REPORTS: self.member.reporting.answer,
-                REPAIR: self.member.answer_mend,
-                ARCHIVE: self.member.answer_archive,
-                MEMBERS: admitting.answer_members,
-                JOIN: admitting.answer_join,
-            },
-            anyone=OPEN_CALLS,
-            is_known=admitting.is_known,
-        )
-        self._viewed(self._raft.status)
-
-    def start(self, http_url: str) -> None:
-        """Begin to work; the node listens on ``http_url``."""
-        assert self.member is not None
-        cluster = self._config.cluster
-        url = cluster.advertise or _reachable(http_url, self._address)
-        self.member.start(url, self._address, cluster.rack, cluster.min_insync)
-        if cluster.join is not None:
-            assert self._calling is not None
-            assert self._machine is not None
-            machine = self._machine
-            self._joining = asyncio.ensure_future(
-                join_cluster(
-                    self._calling,
-                    cluster.join,
-                    self._spec(joins=True),
-                    is_first=self._joins is None,
-                    has_heard=lambda: bool(machine.state.nodes),
-                )
-            )
-
-    async def _take_out(self, node: str) -> None:
-        """Take a node that leaves out of the Raft group; one that leads it hands that over first.
-
-        Then this node decides nothing any more: the next one goes on.
+        A leader that removes itself transfers its leadership first, and raises ``NotLeader``: the
+        next leader goes on.
         """
-        assert self._raft is not None
+        assert self.raft is not None
         if node == self._name:
-            await self._raft.transfer_leadership()
+            await self.raft.transfer_leadership()
             raise NotLeader("another node runs the controller now")
-        await self._raft.remove_member(node)
+        await self.raft.remove_member(node)
 
-    async def hand_over(self) -> None:
-        """Have others lead what this node leads: it is going to stop."""
-        if self._raft is not None and self._raft.is_leader and len(self._raft.status.members) > 1:
-            with suppress(GoqError):  # others elect one by themselves, later
-                await self._raft.transfer_leadership(timeout_s=_HAND_OVER_S)
-        if self.member is not None:
-            await self.member.hand_over()
+    def _on_raft_status(self, status: RaftStatus) -> None:
+        if self._node is not None:
+            self._node.on_raft_status(status)
 
-    async def stop(self) -> None:
-        """Take part no more: what this node led is led by others from now on."""
-        if self._joining is not None:
-            self._joining.cancel()
-        if self.member is not None:
-            await self.member.stop()
-        if self._raft is not None:
-            await self._raft.stop()
-        if self._machine is not None:
-            self._machine.close()
-        if self._calling is not None:
-            await self._calling.close()
-        await self.relay.close()
-
-    def _viewed(self, view: RaftStatus) -> None:
-        if self.member is not None:
-            self.member.viewed(view)
-
-    def _applied(self, _applied: list[AppliedEntry]) -> None:
-        if self.member is not None:
-            self.member.agreed()
-        if self.seat is not None:
-            self.seat.agreed()
+    def _on_applied(self, _applied: list[AppliedEntry]) -> None:
+        if self._node is not None:
+            self._node.on_metadata_change()
 
 
-def _secret(path: Path | None) -> bytes:
+async def _handle_heartbeat(controller: ControllerRunner, node: str, body: bytes) -> ResponseBody:
+    controller.receive_heartbeat(node, decode_heartbeat(body))
+    return []
+
+
+def _archive_sources(name: str, metadata: MetadataClient, replica: Replica) -> list[str]:
+    """Return all other nodes, those with replicas of the partition first."""
+    holders = replica.others
+    return [*holders, *sorted(metadata.state.nodes.keys() - {*holders, name})]
+
+
+def _read_secret(path: Path | None) -> bytes:
     assert path is not None
     try:
         return path.read_bytes().strip()
@@ -275,19 +359,3 @@ def _secret(path: Path | None) -> bytes:
         raise UsageError(
             f"cannot read {path}: {error.strerror}", field="cluster.secret_file"
         ) from None
-
-
-def _reachable(http_url: str, cluster_address: str) -> str:
-    """Return a URL that others can use: where a node listens on all addresses, its host's."""
-    scheme, _, rest = http_url.partition("://")
-    host, _, port = rest.rpartition(":")
-    if host.strip("[]") not in _ANY_HOST:
-        return http_url
-    other = cluster_address.rpartition(":")[0]
-    if other.strip("[]") in _ANY_HOST:
-        raise UsageError(
-            "other nodes cannot reach this one at an address of all; say where they can:"
-            " cluster.advertise: http://HOST:PORT",
-            field="cluster.advertise",
-        )
-    return f"{scheme}://{other}:{port}"

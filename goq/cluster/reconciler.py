@@ -1,4 +1,9 @@
-"""A node's topics and replicas follow what is agreed on: made, opened, dropped and deleted."""
+"""Reconciles local topics and replicas with the cluster metadata. Level-triggered: safe to repeat.
+
+Topics are opened, replicas assigned, and what the metadata no longer places here is deleted. The
+whole newest metadata is compared each time, so a change that was missed is made good by the next.
+In the other direction, :class:`InSyncProposer` asks for changes of the in-sync sets led here.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,8 @@ from typing import NamedTuple
 from goq.broker.broker import Broker
 from goq.cluster.membership.durable_topics import DurableTopics
 from goq.cluster.metadata.broker_store import group_settings, topic_rows
+from goq.cluster.metadata.client import MetadataClient
+from goq.cluster.metadata.commands import AlterInSync
 from goq.cluster.metadata.state import (
     MetadataState,
     PartitionMetadata,
@@ -18,10 +25,125 @@ from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.replica import ReplicaAssignment
 from goq.cluster.replication.replica_manager import ReplicaManager
 from goq.config.topic import Fsync
+from goq.errors import NotLeader
+
+
+class _FsyncPolicy(NamedTuple):
+    """Whether a topic's messages are synced before they count, by its settings at a version."""
+
+    version: int
+    is_always: bool
+
+
+class Reconciler:
+    """Makes a node what the metadata says it is. After a failure half-way, repeat it.
+
+    ``deleted`` are the ids of deleted topics of which this node has no file left.
+    """
+
+    def __init__(
+        self, broker: Broker, replicas: ReplicaManager, durable_topics: DurableTopics
+    ) -> None:
+        self.deleted: set[int] = set()
+        self._durable_topics = durable_topics
+        self._broker = broker
+        self._replicas = replicas
+        self._opened: dict[str, object] = {}
+        self._policies: dict[int, _FsyncPolicy] = {}
+        self._recorded: dict[int, bool] | None = None
+
+    async def reconcile(self, state: MetadataState) -> None:
+        """Open topics, assign replicas, delete what is not placed here any more."""
+        replicas = self._replicas
+        rows = {row.name: row for row in topic_rows(state)}
+        always = self._always_synced(state)
+        if always != self._recorded:  # before anything is written under other settings
+            await replicas.in_thread(lambda: self._durable_topics.record(always))
+            self._recorded = always
+        for name, row in rows.items():
+            known = state.topics[name].version, state.groups.get(name)
+            if self._opened.get(name) != known:
+                await self._broker.take_up(row, group_settings(state, name))
+                self._opened[name] = known
+        assignments = assignments_of(state, replicas.name)
+        adding = adding_replicas(state, replicas.name)
+        replicas.server.pace(state.settings.move_bytes_per_s, adding)
+        replicas.agree(assignments)
+        for key in [r.key for r in replicas if r.key not in assignments and r.key.topic in rows]:
+            await self._delete_replica(key)
+        for name in self._broker.topics.keys() - rows.keys():
+            await self._delete_topic(name, state.topics.get(name))
+        for name, topic in state.topics.items():
+            if topic.deleting and topic.topic_id not in self.deleted:
+                await self._delete_topic(name, topic)
+
+    def durable_topics(self, state: MetadataState) -> tuple[int, ...]:
+        """Return the ids of topics that lost nothing here, even if the power failed."""
+        always = self._always_synced(state)
+        return tuple(sorted(t for t in self._durable_topics.ids if always.get(t)))
+
+    def _always_synced(self, state: MetadataState) -> dict[int, bool]:
+        """Return of all topics, by id, whether their messages are synced before they count."""
+        before, self._policies = self._policies, {}
+        for row in topic_rows(state):
+            topic = state.topics[row.name]
+            known = before.get(topic.topic_id)
+            if known is None or known.version != topic.version:
+                fsync = self._broker.settings_of(row).fsync
+                known = _FsyncPolicy(topic.version, fsync is Fsync.ALWAYS)
+            self._policies[topic.topic_id] = known
+        return {topic_id: known.is_always for topic_id, known in self._policies.items()}
+
+    async def _delete_replica(self, key: PartitionKey) -> None:
+        """Delete a replica that was moved to another node."""
+        await self._replicas.drop(key)
+        directory = self._broker.topics_dir / key.topic / str(key.number)
+        await self._replicas.in_thread(lambda: self._replicas.disk.remove_dir(directory))
+
+    async def _delete_topic(self, name: str, topic: TopicMetadata | None) -> None:
+        self._opened.pop(name, None)
+        keys = [replica.key for replica in self._replicas if replica.key.topic == name]
+        await asyncio.gather(*(self._replicas.drop(key) for key in keys))
+        await self._broker.drop(name)
+        if topic is not None:
+            self.deleted.add(topic.topic_id)
+
+
+class InSyncProposer:
+    """Proposes changes of in-sync sets to the metadata, as the leader ``name``."""
+
+    def __init__(self, name: str, metadata: MetadataClient) -> None:
+        self._name = name
+        self._metadata = metadata
+
+    async def propose(
+        self, key: PartitionKey, assignment: ReplicaAssignment, in_sync: frozenset[str]
+    ) -> ReplicaAssignment:
+        """Propose an in-sync set; return the assignment that holds then, accepted or not.
+
+        Raises ``NotLeader`` if the topic is gone.
+        """
+        seen = dict(zip(assignment.replicas, assignment.incarnations, strict=True))
+        command = AlterInSync(
+            key.topic,
+            key.topic_id,
+            key.number,
+            assignment.version,
+            self._name,
+            assignment.leader_epoch,
+            {node: seen.get(node, 0) for node in in_sync},
+            assignment.returned,
+        )
+        await self._metadata.propose_until_decided(command)
+        state = self._metadata.state
+        topic = state.topics.get(key.topic)
+        if topic is None or topic.topic_id != key.topic_id:
+            raise NotLeader(f"topic {key.topic} is gone")
+        return assignment_of(state, topic.partitions[key.number])
 
 
 def assignment_of(state: MetadataState, partition: PartitionMetadata) -> ReplicaAssignment:
-    """Return what a replica of a partition goes by."""
+    """Return what the replicas of a partition need of its metadata."""
     return ReplicaAssignment(
         partition.leader,
         partition.leader_epoch,
@@ -39,7 +161,7 @@ def assignment_of(state: MetadataState, partition: PartitionMetadata) -> Replica
 
 
 def assignments_of(state: MetadataState, node: str) -> dict[PartitionKey, ReplicaAssignment]:
-    """Return the parts of a node: of all replicas that it has or is to copy."""
+    """Return the assignments of all replicas that a node has or is to copy."""
     return {
         PartitionKey(place.topic, topic.topic_id, place.partition): assignment_of(state, partition)
         for place, topic, partition in active_partitions(state)
@@ -48,7 +170,7 @@ def assignments_of(state: MetadataState, node: str) -> dict[PartitionKey, Replic
 
 
 def adding_replicas(state: MetadataState, leader: str) -> dict[PartitionKey, frozenset[str]]:
-    """Return who copies partitions that a node leads because a move has begun."""
+    """Return the nodes that copy partitions of a leader because of a reassignment under way."""
     return {
         PartitionKey(place.topic, topic.topic_id, place.partition): frozenset(copying)
         for place, topic, partition in active_partitions(state)
@@ -56,77 +178,3 @@ def adding_replicas(state: MetadataState, leader: str) -> dict[PartitionKey, fro
         and partition.leader == leader
         and (copying := set(partition.adding_replicas) - set(partition.in_sync))
     }
-
-
-class _FsyncPolicy(NamedTuple):
-    """Whether a topic is synced at once, by its settings at a version of it."""
-
-    version: int
-    at_once: bool
-
-
-class Reconciler:
-    """Makes a node what a state says it is. Nothing is lost if it fails half-way: do it again.
-
-    ``deleted`` are ids of topics that were deleted, of which this node has no file any more.
-    """
-
-    def __init__(self, broker: Broker, replicas: ReplicaManager) -> None:
-        self.deleted: set[int] = set()
-        self.kept = DurableTopics(replicas.disk, broker.topics_dir)
-        self._broker = broker
-        self._replicas = replicas
-        self._taken_up: dict[str, object] = {}
-        self._syncs: dict[int, _FsyncPolicy] = {}
-        self._noted: dict[int, bool] | None = None
-
-    async def become(self, state: MetadataState) -> None:
-        """Take up topics, let replicas be what they are to be, delete what is not here any more."""
-        replicas = self._replicas
-        rows = {row.name: row for row in topic_rows(state)}
-        always = self.synced_at_once(state)
-        if always != self._noted:  # before anything is written by other settings
-            await replicas.in_thread(lambda: self.kept.note(always))
-            self._noted = always
-        for name, row in rows.items():
-            known = state.topics[name].version, state.groups.get(name)
-            if self._taken_up.get(name) != known:
-                await self._broker.take_up(row, group_settings(state, name))
-                self._taken_up[name] = known
-        parts = assignments_of(state, replicas.name)
-        copying = adding_replicas(state, replicas.name)
-        replicas.server.pace(state.settings.move_bytes_per_s, copying)
-        replicas.agree(parts)
-        for key in [r.key for r in replicas if r.key not in parts and r.key.topic in rows]:
-            await self._give_up(key)
-        for name in self._broker.topics.keys() - rows.keys():
-            await self._drop(name, state.topics.get(name))
-        for name, topic in state.topics.items():
-            if topic.deleting and topic.topic_id not in self.deleted:
-                await self._drop(name, topic)
-
-    def synced_at_once(self, state: MetadataState) -> dict[int, bool]:
-        """Return of all topics, by id, whether here what is stored in them is synced before."""
-        before, self._syncs = self._syncs, {}
-        for row in topic_rows(state):
-            topic = state.topics[row.name]
-            known = before.get(topic.topic_id)
-            if known is None or known.version != topic.version:
-                fsync = self._broker.settings_of(row).fsync
-                known = _FsyncPolicy(topic.version, fsync is Fsync.ALWAYS)
-            self._syncs[topic.topic_id] = known
-        return {topic_id: known.at_once for topic_id, known in self._syncs.items()}
-
-    async def _give_up(self, key: PartitionKey) -> None:
-        """Delete a replica that has moved to another node."""
-        await self._replicas.drop(key)
-        directory = self._broker.topics_dir / key.topic / str(key.number)
-        await self._replicas.in_thread(lambda: self._replicas.disk.remove_dir(directory))
-
-    async def _drop(self, name: str, topic: TopicMetadata | None) -> None:
-        self._taken_up.pop(name, None)
-        keys = [replica.key for replica in self._replicas if replica.key.topic == name]
-        await asyncio.gather(*(self._replicas.drop(key) for key in keys))
-        await self._broker.drop(name)
-        if topic is not None:
-            self.deleted.add(topic.topic_id)

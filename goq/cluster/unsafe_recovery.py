@@ -1,10 +1,10 @@
-"""Going on from one node's folder, when most nodes of a cluster are lost for good.
+"""Unsafe recovery: restarts a cluster from one node's folder after most nodes are lost for good.
 
-Nothing can be decided without most of the nodes. So here, in the folder of one that is stopped, its
-log gets what nobody agreed on: that all others are no members any more, and that this node is the
-only one (``ForceNewCluster``). When it starts it has most of its one vote, and applies
-that. What only the others had is lost. Were they to come back they would be a cluster of their own,
-so they must not: this node does not talk with them any more.
+Nothing can be decided without a majority of the nodes. So this appends to the Raft log of one
+stopped node what no majority agreed on: the removal of all other members, and a command
+(``ForceNewCluster``) that makes this node the only one. When the node starts, its own vote is the
+majority, and it applies both. Messages that only the lost nodes had are lost. The lost nodes must
+not return: they would be a cluster of their own. This node does not talk with them any more.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PIECE_BYTES = 256 * 1024
 
 
 class RecoveryPlan(NamedTuple):
-    """What becomes of a cluster: who goes on, who is given up, what there is of all partitions."""
+    """The outcome of a recovery: the node that continues, the nodes given up, what survives."""
 
     node: str
     given_up: tuple[str, ...]
@@ -40,10 +40,10 @@ class RecoveryPlan(NamedTuple):
 
 
 class UnsafeRecovery:
-    """A member's folder, held and open until :meth:`close`; its node must be stopped.
+    """The folder of a stopped member, locked and open until :meth:`close`.
 
-    Raises ``UsageError`` if it is no member's, ``DataDirLocked``, ``CorruptData``, and ``Conflict``
-    when its node is alone already.
+    Raises ``UsageError`` if the folder is not a member's, ``DataDirLocked``, ``CorruptData``, and
+    ``Conflict`` if its node is the only one already.
     """
 
     def __init__(self, disk: Disk, data_dir: Path) -> None:
@@ -59,12 +59,12 @@ class UnsafeRecovery:
             journal = self._journal = Journal.open(disk, folder, [])
             snapshots = Snapshots(disk, folder, machine, time.monotonic, _PIECE_BYTES)
             snapshots.recover(journal.first.index, journal.first.term)
-            self.plan = self._planned(machine.state, journal, data_dir)
+            self.plan = self._make_plan(machine.state, journal, data_dir)
         except BaseException:
             self.close()
             raise
 
-    def _planned(self, state: MetadataState, journal: Journal, data_dir: Path) -> RecoveryPlan:
+    def _make_plan(self, state: MetadataState, journal: Journal, data_dir: Path) -> RecoveryPlan:
         name = next((n.id for n in state.nodes.values() if n.disk == self._disk), None)
         if name is None:
             raise UsageError(f"the node of {data_dir} has never been one of a cluster")
@@ -74,10 +74,10 @@ class UnsafeRecovery:
             raise Conflict(f"{name} is the only node of its cluster already: start it")
         return RecoveryPlan(name, tuple(sorted(others)), surviving_replicas(state, name))
 
-    def begin_again(self) -> None:
-        """Make the node the only one; durable on return.
+    def execute(self) -> None:
+        """Make the node the only member; durable on return.
 
-        After a crash half-way some of the others are given up and the rest is not: do it again.
+        After a crash half-way only some of the others are removed: repeat it.
         """
         journal, plan = self._journal, self.plan
         assert journal is not None
@@ -96,7 +96,7 @@ class UnsafeRecovery:
         journal.sync()
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Close the files and release the lock."""
         if self._journal is not None:
             self._journal.close()
         if self._machine is not None:

@@ -42,7 +42,7 @@ def command(
     try:
         plan = recovering.plan
         if yes:
-            recovering.begin_again()
+            recovering.execute()
     finally:
         recovering.close()
     if SESSION.json:

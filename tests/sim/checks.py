@@ -107,15 +107,15 @@ class Checks:
 
     def _look_at_state(self, process: Process) -> None:
         """Check that all nodes knew the same after each command of the log of Raft."""
-        machine = process.membership._machine if process.is_ready else None
-        if machine is not None:
-            before = self._states.setdefault(machine.state.version, machine.state)
-            if before != machine.state:
+        if process.is_ready:
+            state = process.cluster_node.state
+            before = self._states.setdefault(state.version, state)
+            if before != state:
                 self._world.fail(f"{process.name} knows another state {before.version}")
 
     def _look_at(self, key: PartitionKey, partition: PartitionMetadata) -> None:
         leader = self._cluster.leader_of(key.number)
-        replica = None if leader is None else leader.member.replicas.get(key)
+        replica = None if leader is None else leader.cluster_node.replicas.get(key)
         leading = None if replica is None else replica.leading
         if leading is None or leading.leader_epoch != partition.leader_epoch:
             return
@@ -225,7 +225,7 @@ class Checks:
 def _ends(process: Process, key: PartitionKey) -> object:
     if not process.is_ready or process.is_dead:
         return None
-    replica = process.member.replicas.get(key)
+    replica = process.cluster_node.replicas.get(key)
     if replica is None:
         return None
     if replica.leading is not None:

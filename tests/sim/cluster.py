@@ -105,11 +105,7 @@ class Cluster:
     @property
     def state(self) -> MetadataState:
         """The newest state that any node knows."""
-        states = [
-            process.membership._machine.state
-            for process in self.live()
-            if process.is_ready and process.membership._machine is not None
-        ]
+        states = [process.cluster_node.state for process in self.live() if process.is_ready]
         return max(states, key=lambda state: state.version, default=MetadataState())
 
     def knows_all(self) -> bool:

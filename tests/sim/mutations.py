@@ -40,7 +40,7 @@ def _nobody_syncs() -> AbstractContextManager[Any]:
 def _a_leader_refuses_though_it_may_be_deposed() -> Iterator[None]:
     """It asks neither itself whether it was heard lately, nor the others whether they follow."""
     with (
-        patch.object(HeartbeatSender, "is_heard", lambda _self: True),
+        patch.object(HeartbeatSender, "has_session", lambda _self: True),
         patch.object(LeaderReplica, "confirm", lambda _self, then: then()),
     ):
         yield

@@ -269,11 +269,10 @@ class Nemesis:
 
         async def move() -> None:
             assert process.raft is not None
-            assert process.membership.seat is not None
             if self._random.random() < 0.5:
                 await process.raft.transfer_leadership(to, 2.0)
             else:
-                await process.membership.seat.administering.elect(TOPIC, number, to)
+                await process.cluster_node.view.operations.elect_leader(TOPIC, number, to)
 
         try:
             await process.ask(move, 3.0)

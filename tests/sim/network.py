@@ -239,7 +239,7 @@ class Network:
             self._spawn(home, server.answer(*call))
 
 
-class NodeConnections:
+class SimulatedConnections:
     """``goq.cluster.rpc.client.NodeConnections`` over the simulated network."""
 
     network: Network  # of the world that runs
@@ -249,7 +249,7 @@ class NodeConnections:
         assert isinstance(home, Home)
         self._home = home
 
-    def to(self, _url: str) -> NodeConnections:
+    def transport(self, _url: str) -> SimulatedConnections:
         return self
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import secrets
 import zlib
@@ -23,18 +22,14 @@ from goq.broker.partition.loader import messages_config
 from goq.broker.retention import archiver as archive
 from goq.broker.retention import compaction_manager as compacting
 from goq.broker.runtime import background
-from goq.cluster import bootstrap as membership
-from goq.cluster.raft.node import RaftNode
 from goq.cluster.raft.state_machine import sqlite as sqlite_machine
 from goq.cluster.raft.transport import link
-from goq.cluster.rpc import client as calling
 from goq.config.topic import TopicSettings
-from goq.errors import ShuttingDown
 from goq.storage.log.log import LogConfig
 from tests.support.replication.loop import HOME, SimExecutor
 
 from .databases import SIMULATED
-from .network import Network, NodeConnections
+from .network import Network, SimulatedConnections
 from .process import Process
 from .world import World
 
@@ -56,28 +51,6 @@ SEGMENT_BYTES = 4096  # less than may be set on a topic
 
 def _small_segments(settings: TopicSettings) -> LogConfig:
     return messages_config(replace(settings, segment_bytes=SEGMENT_BYTES))
-
-
-class LoopRaftNode(RaftNode):
-    """A ``RaftNode`` whose thread is the one loop that there is."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        home = HOME.get()
-        assert isinstance(home, Process)
-        super().__init__(*arguments, **{**options, "random": home.random})
-        self._life: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        self._app = asyncio.get_running_loop()
-        started: asyncio.Future[None] = self._app.create_future()
-        self._life = asyncio.ensure_future(self._main(started))
-        await started
-
-    async def stop(self) -> None:
-        if self._stopping is not None and self._life is not None:
-            self._tell(self._stopping.set)
-            await self._life
-        self._give_up(ShuttingDown("this node is stopping; ask another one"))
 
 
 def _threads(*_arguments: Any, **_options: Any) -> SimExecutor:
@@ -120,9 +93,7 @@ def product_in(world: World, network: Network) -> Iterator[None]:
         put(secrets, "token_hex", lambda size: chance.randbytes(size).hex())
         put(link, "os", SimpleNamespace(urandom=chance.randbytes))
         put(sqlite_machine, "sqlite3", SIMULATED)
-        put(membership, "RaftNode", LoopRaftNode)
-        put(calling, "NodeConnections", NodeConnections)
-        stack.enter_context(patch.object(NodeConnections, "network", network, create=True))
+        stack.enter_context(patch.object(SimulatedConnections, "network", network, create=True))
         put(library, "monotonicTime", world.loop.time)
         put(library, "random", chance)
         put(library, "createPoller", lambda _kind: _NoSockets())

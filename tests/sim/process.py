@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from goq.broker.broker import Broker
 from goq.broker.partition.partition import Partition
@@ -13,12 +13,12 @@ from goq.cluster.bootstrap import ClusterBootstrap
 from goq.cluster.cluster_node import ClusterNode
 from goq.cluster.raft.node import RaftNode
 from goq.config.node import Config
-from goq.errors import GoqError, Unavailable
-from tests.support.replication.loop import SimExecutor
+from goq.errors import GoqError, ShuttingDown, Unavailable
+from tests.support.replication.loop import HOME, SimExecutor
 
 from .loop import Home
 from .machine import Machine
-from .network import HTTP_PORT, Answer, Network
+from .network import HTTP_PORT, Answer, Network, SimulatedConnections
 from .world import World
 
 T = TypeVar("T")
@@ -38,7 +38,8 @@ class Process(Home):
         self.failure: Exception | None = None
         self.random = world.stream(f"process {machine.name} {life}")
         self.broker: Broker
-        self.membership: ClusterBootstrap
+        self.bootstrap: ClusterBootstrap
+        self.cluster_node: ClusterNode
         self._world = world
         self._network = network
         self._config = config
@@ -54,8 +55,13 @@ class Process(Home):
         """Do what ``goq.node.Node`` does, without HTTP."""
         machine, config = self.machine, self._config
         try:
-            membership = self.membership = ClusterBootstrap(config, machine.disk)
-            metadata = await membership.open(machine.local)  # type: ignore[arg-type]
+            bootstrap = self.bootstrap = ClusterBootstrap(
+                config,
+                machine.disk,
+                create_raft=LoopRaftNode,
+                create_connections=SimulatedConnections,  # type: ignore[arg-type]
+            )
+            metadata = await bootstrap.open(machine.local)  # type: ignore[arg-type]
             broker = self.broker = Broker(
                 config.broker.data_dir / "topics",
                 metadata,
@@ -66,38 +72,33 @@ class Process(Home):
                 auto_create=False,
                 is_member=True,
                 kept_for_replicas=self._kept_for_replicas,
-                elsewhere=membership.elsewhere,
+                elsewhere=bootstrap.remote_partition,
             )
             await broker.start()
-            membership.prepare(broker)
+            self.cluster_node = bootstrap.build(broker)
             await self._world.loop.create_server(asyncio.Protocol, self.name, HTTP_PORT)
             self._network.http[self.name] = (self, self)
-            membership.start(f"http://{self.name}:{HTTP_PORT}")
+            self.cluster_node.start(f"http://{self.name}:{HTTP_PORT}")
         except Exception as error:
             self.failure = error
             return
         self.is_ready = True
 
     def _kept_for_replicas(self, partition: Partition) -> int | None:
-        member = self.membership.member
-        return None if member is None else member.kept_for_replicas(*partition.identity)
+        cluster_node = getattr(self, "cluster_node", None)
+        return cluster_node and cluster_node.replicas.needed_from(*partition.identity)
 
     async def stop(self) -> None:
         """End in good order."""
         if self.is_ready:
-            await self.membership.hand_over()
-            await self.membership.stop()
+            await self.cluster_node.hand_over()
+            await self.cluster_node.stop()
+            await self.bootstrap.close()
             await self.broker.close()
 
     @property
-    def member(self) -> ClusterNode:
-        member = self.membership.member
-        assert member is not None
-        return member
-
-    @property
     def raft(self) -> RaftNode | None:
-        return getattr(self, "membership", None) and self.membership._raft
+        return self.bootstrap.raft if hasattr(self, "bootstrap") else None
 
     def executor(self, random: Random) -> SimExecutor:
         """Return threads that work on the disk."""
@@ -127,7 +128,29 @@ class Process(Home):
     async def answer(self, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
         """Answer another node's call, as ``NodeCallRoutes`` does."""
         try:
-            found = await self.membership.answering.answer(path, headers, body)
+            found = await self.cluster_node.rpc_server.handle(path, headers, body)
         except GoqError as error:
             return error.http_status, {}, error.code.encode()
         return found.status, found.headers, b"".join(found.body)
+
+
+class LoopRaftNode(RaftNode):
+    """A ``RaftNode`` whose thread is the one loop that there is."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        home = HOME.get()
+        assert isinstance(home, Process)
+        super().__init__(*arguments, **{**options, "random": home.random})
+        self._life: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._app = asyncio.get_running_loop()
+        started: asyncio.Future[None] = self._app.create_future()
+        self._life = asyncio.ensure_future(self._main(started))
+        await started
+
+    async def stop(self) -> None:
+        if self._stopping is not None and self._life is not None:
+            self._tell(self._stopping.set)
+            await self._life
+        self._give_up(ShuttingDown("this node is stopping; ask another one"))

@@ -124,8 +124,8 @@ class _Life:
         counts["acks acknowledged"] += len(books.acked_s)
         counts["elections of Raft"] += self.checks.raft_leaders
         for life in self.cluster.lives:
-            if life.is_ready and life.membership.member is not None:
-                counts["frames repaired"] += life.member.repairs.repaired_frames
+            if life.is_ready:
+                counts["frames repaired"] += life.cluster_node.repairs.repaired_frames
         topic = self.cluster.final_topic
         if topic is not None:
             counts["changes of leaders"] += sum(p.leader_epoch - 1 for p in topic.partitions)

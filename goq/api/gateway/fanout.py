@@ -67,7 +67,7 @@ class Fanout:
         it may have done what it was asked.
         """
         if url is not None:
-            return await self._relay.ask(url, request)
+            return await self._relay.forward(url, request)
         return await self.answer_here(copy_request(request, headers={LOCAL: "true"}))
 
     async def ask_while_up(self, url: str | None, topic: str | None, request: Request) -> Response:

@@ -35,14 +35,14 @@ class ClusterCounts(Protocol):
         """Which node decides now."""
 
     @property
-    def view(self) -> RaftStatus | None:
-        """How things stand in the Raft group, None where there is none."""
+    def raft_status(self) -> RaftStatus | None:
+        """The status of this member of the Raft group, None on a standalone node."""
 
-    def led_here(self) -> Sequence[ReplicaReport]:
-        """Return what is known of followers; none on a node of its own."""
+    def local_leaders(self) -> Sequence[ReplicaReport]:
+        """Return reports of the partitions that this node leads, none on a standalone node."""
 
-    def harm(self) -> Sequence[DamageReport]:
-        """Return what is and was wrong with this node's replicas, by topic."""
+    def damage(self) -> Sequence[DamageReport]:
+        """Return past and present damage of this node's replicas, by topic."""
 
 
 class ClusterMetrics:
@@ -58,7 +58,7 @@ class ClusterMetrics:
         yield from self._sums(state)
         yield self._in_sync(state)
         yield from self._lags()
-        yield from self._harm()
+        yield from self._damage()
         yield from self._raft()
 
     def _nodes(self, state: MetadataState) -> Metric:
@@ -112,7 +112,7 @@ class ClusterMetrics:
         labels = ["topic", "partition", "node"]
         messages = GaugeMetricFamily("goq_replica_lag_messages", "Messages lacking", labels=labels)
         seconds = GaugeMetricFamily("goq_replica_lag_seconds", "For how long", labels=labels)
-        for report in self._counts.led_here():
+        for report in self._counts.local_leaders():
             for node, follower in report.followers.items():
                 values = [report.topic, str(report.number), node]
                 if follower.end_offset is not None:
@@ -122,7 +122,7 @@ class ClusterMetrics:
                     seconds.add_metric(values, follower.behind_ms / _MS_PER_S)
         yield from (messages, seconds)
 
-    def _harm(self) -> Iterator[Metric]:
+    def _damage(self) -> Iterator[Metric]:
         damaged = GaugeMetricFamily(
             "goq_replica_damaged_gaps", "Stretches of bad bytes in replicas here", labels=["topic"]
         )
@@ -132,14 +132,14 @@ class ClusterMetrics:
         repaired = CounterMetricFamily(
             "goq_replica_repaired_frames", "Frames got back from others", labels=["topic"]
         )
-        for harm in self._counts.harm():
-            damaged.add_metric([harm.topic], harm.damaged_gaps)
-            lost.add_metric([harm.topic], harm.lost_gaps)
-            repaired.add_metric([harm.topic], harm.repaired_frames)
+        for report in self._counts.damage():
+            damaged.add_metric([report.topic], report.damaged_gaps)
+            lost.add_metric([report.topic], report.lost_gaps)
+            repaired.add_metric([report.topic], report.repaired_frames)
         yield from (damaged, lost, repaired)
 
     def _raft(self) -> Iterator[Metric]:
-        view = self._counts.view
+        view = self._counts.raft_status
         for name, text, value in (
             ("goq_raft_term", "The term", view and view.term),
             ("goq_raft_commit_index", "What is agreed on", view and view.commit_index),

@@ -33,40 +33,40 @@ if TYPE_CHECKING:
 _CLUSTER = "/v1/cluster"
 
 
-class Seat(Protocol):
-    """What a node knows of the cluster that it is in; one on its own is a cluster of one."""
+class ClusterInfo(Protocol):
+    """The cluster as a node knows it; a standalone node is a cluster of one."""
 
     node: str
     is_cluster: bool
 
     @property
-    def administering(self) -> ClusterOperations | None:
-        """How the cluster is changed, None on a node of its own."""
+    def operations(self) -> ClusterOperations | None:
+        """The operations on the cluster, None on a standalone node."""
 
     @property
     def state(self) -> MetadataState:
-        """What all nodes agree on."""
+        """The cluster metadata."""
 
     @property
     def controller(self) -> str | None:
-        """Which node decides now, if that is known."""
+        """The node that runs the controller, if that is known."""
 
     @property
-    def strangers(self) -> tuple[str, ...]:
-        """Nodes under whose ids somebody comes with another disk, and is not let in."""
+    def refused_nodes(self) -> tuple[str, ...]:
+        """Node ids under which some process presents another disk, and is refused."""
 
-    async def changed(self, version: int, wait_s: float) -> None:
-        """Return when the state has another version than this, or the time is over."""
+    async def wait_for_change(self, version: int, wait_s: float) -> None:
+        """Return when the metadata has another version than this, or after ``wait_s``."""
 
-    async def led(self, topic: str | None) -> Reports:
-        """Return what leaders say of their partitions."""
+    async def leader_reports(self, topic: str | None) -> Reports:
+        """Return the reports of all leaders, of one topic or of all."""
 
 
 class ClusterRoutes:
     """The state, and how it is changed."""
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, cluster: ClusterInfo) -> None:
+        self._cluster = cluster
 
     def routes(self) -> list[Route]:
         """Return the declarations."""
@@ -139,42 +139,42 @@ class ClusterRoutes:
 
     async def show(self, request: Request) -> Response:
         """Answer the state, at once or when it has changed."""
-        query, seat = request.query, self._seat
+        query, cluster = request.query, self._cluster
         names = {name for name in query.get("topic", "").split(",") if name} or None
         lag = _truth(request, "lag")
         if "version" in query:
             wait_ms = duration_ms(query.get("wait", "0"), "wait", limits.WAIT_MS_MAX)
-            await seat.changed(_number(query["version"], "version"), wait_ms / 1000)
+            await cluster.wait_for_change(_number(query["version"], "version"), wait_ms / 1000)
         only = next(iter(names)) if names is not None and len(names) == 1 else None
-        reports = await seat.led(only) if lag else {}
+        reports = await cluster.leader_reports(only) if lag else {}
         return json_response(
             cluster_out(
-                seat.state,
-                seat.node,
-                is_cluster=seat.is_cluster,
-                controller=seat.controller,
+                cluster.state,
+                cluster.node,
+                is_cluster=cluster.is_cluster,
+                controller=cluster.controller,
                 topics=names,
                 reports=reports,
-                strangers=seat.strangers,
+                strangers=cluster.refused_nodes,
             )
         )
 
     async def join(self, request: Request) -> Response:
         """Let a node in."""
         new = json_body(request, NewNode)
-        await self._administering.join(check_name(new.node, "node"), new.address)
+        await self._operations.add_node(check_name(new.node, "node"), new.address)
         return Response(204)
 
     async def leave(self, request: Request, node: str) -> Response:
         """Begin to take a node out."""
         fewer = _truth(request, "fewer_replicas")
-        await self._administering.leave(node, fewer_replicas=fewer)
+        await self._operations.decommission_node(node, fewer_replicas=fewer)
         return Response(204)
 
     async def rebalance(self, request: Request) -> Response:
         """Plan moves, and begin them."""
         dry_run = json_body(request, RebalanceRequest).dry_run
-        moves = await self._administering.rebalance(dry_run=dry_run)
+        moves = await self._operations.rebalance(dry_run=dry_run)
         planned = [
             PlannedReassignmentOut(
                 m.topic, m.partition, list(m.replicas), list(m.target), m.refusal or None
@@ -186,12 +186,12 @@ class ClusterRoutes:
     async def move(self, request: Request) -> Response:
         """Plan a move."""
         new = json_body(request, NewReassignment)
-        await self._administering.move(new.topic, new.partition, tuple(new.replicas))
+        await self._operations.reassign_partition(new.topic, new.partition, tuple(new.replicas))
         return Response(204)
 
     async def cancel_move(self, _request: Request, topic: str, partition: str) -> Response:
         """Give a move up."""
-        await self._administering.cancel_move(topic, _number(partition, "partition"))
+        await self._operations.cancel_reassignment(topic, _number(partition, "partition"))
         return Response(204)
 
     async def elect(self, request: Request) -> Response:
@@ -201,24 +201,26 @@ class ClusterRoutes:
         if not asked.unclean:
             if asked.dry_run:
                 raise InvalidInput("only an unclean election loses anything", field="dry_run")
-            leader = await self._administering.elect(*where, asked.leader)
+            leader = await self._operations.elect_leader(*where, asked.leader)
             return json_response(ElectionOut(*where, leader))
         if asked.leader is None:
             raise InvalidInput("an unclean election names its leader", field="leader")
-        ends = await self._administering.elect_unclean(*where, asked.leader, dry_run=asked.dry_run)
+        ends = await self._operations.elect_unclean_leader(
+            *where, asked.leader, dry_run=asked.dry_run
+        )
         replicas = [ReplicaEndOut(node, end) for node, end in ends.by_node.items()]
         return json_response(ElectionOut(*where, asked.leader, asked.dry_run, replicas, ends.lost))
 
     async def change_settings(self, request: Request) -> Response:
         """Change the cluster's settings."""
         change = json_body(request, ClusterSettingsChange)
-        await self._administering.change_settings(
+        await self._operations.change_settings(
             replication_factor=change.replication_factor,
             min_insync=change.min_insync,
             moves_at_once=change.moves_at_once,
             move_bytes_per_s=change.move_bytes_per_s,
         )
-        now = self._seat.state.settings
+        now = self._cluster.state.settings
         return json_response(
             ClusterSettingsOut(
                 now.replication_factor, now.min_insync, now.moves_at_once, now.move_bytes_per_s
@@ -226,13 +228,13 @@ class ClusterRoutes:
         )
 
     @property
-    def _administering(self) -> ClusterOperations:
-        administering = self._seat.administering
-        if administering is None:
+    def _operations(self) -> ClusterOperations:
+        operations = self._cluster.operations
+        if operations is None:
             raise Conflict(
                 "this node is on its own; docs/cluster.md says how to start one that is not"
             )
-        return administering
+        return operations
 
 
 def _changing(

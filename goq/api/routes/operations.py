@@ -14,6 +14,7 @@ from goq.api.metrics.node import CONTENT_TYPE, Metrics
 from goq.api.openapi import docs_page, openapi
 from goq.api.router import JSON, Route, RouteHandler
 from goq.broker.broker import Broker
+from goq.cluster.rpc.server import CALL_PREFIX
 from goq.http.message import Request, Response
 
 if TYPE_CHECKING:
@@ -134,18 +135,20 @@ def _route(
 
 
 class NodeCallRoutes:
-    """Passes calls on to who checks them."""
+    """Passes calls from other nodes to the RPC server, which authenticates them."""
 
-    def __init__(self, answering: RpcServer) -> None:
-        self._answering = answering
+    def __init__(self, rpc_server: RpcServer) -> None:
+        self._rpc_server = rpc_server
 
     def routes(self) -> list[Route]:
         """Return the declarations."""
-        return [Route("POST", "/cluster/{call}", self.answer, "Called by other nodes", waits=True)]
+        return [
+            Route("POST", CALL_PREFIX + "{call}", self.answer, "Called by other nodes", waits=True)
+        ]
 
     async def answer(self, request: Request, _call: str) -> Response:
         """Answer a call of another node."""
-        answered = await self._answering.answer(request.path, request.headers, request.body)
+        answered = await self._rpc_server.handle(request.path, request.headers, request.body)
         return Response(
             answered.status, list(answered.body), "application/octet-stream", answered.headers
         )

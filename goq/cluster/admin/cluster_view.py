@@ -1,4 +1,4 @@
-"""What a member knows of its cluster, as its API shows it: see ``api.cluster.Seat``."""
+"""The cluster as a member knows it: metadata, replicas, damage. The API shows it."""
 
 from __future__ import annotations
 
@@ -24,55 +24,55 @@ class ClusterView:
         self,
         node: str,
         state: Callable[[], MetadataState],
-        view: Callable[[], RaftStatus],
-        reporting: ReplicaStatus,
-        administering: ClusterOperations,
+        raft_status: Callable[[], RaftStatus],
+        replica_status: ReplicaStatus,
+        operations: ClusterOperations,
         repairs: RepairManager,
     ) -> None:
         self.node = node
-        self.administering = administering
+        self.operations = operations
         self.elections = 0
         self._state = state
-        self._view = view
-        self._reporting = reporting
+        self._raft_status = raft_status
+        self._replica_status = replica_status
         self._repairs = repairs
         self._seen = state()
         self._waiting: set[asyncio.Future[None]] = set()
 
     @property
     def state(self) -> MetadataState:
-        """What all nodes agree on, as far as it is known here."""
+        """The cluster metadata, as far as it is known here."""
         return self._state()
 
     @property
-    def view(self) -> RaftStatus:
-        """How things stand in the Raft group."""
-        return self._view()
+    def raft_status(self) -> RaftStatus:
+        """The status of this member of the Raft group."""
+        return self._raft_status()
 
     @property
     def controller(self) -> str | None:
-        """Which node decides now, None while there is none or it is not known."""
-        return self._view().leader
+        """The node that runs the controller, None while there is none or it is not known."""
+        return self._raft_status().leader
 
     @property
-    def strangers(self) -> tuple[str, ...]:
-        """Nodes under whose ids somebody comes with another disk, and is not let in here."""
-        return self._view().rejected_members
+    def refused_nodes(self) -> tuple[str, ...]:
+        """Ids under which some process presents another disk, and is refused here."""
+        return self._raft_status().rejected_members
 
-    def led_here(self) -> list[ReplicaReport]:
-        """Return what is known of the partitions that this node leads."""
-        return self._reporting.led_here()
+    def local_leaders(self) -> list[ReplicaReport]:
+        """Return reports of the partitions that this node leads."""
+        return self._replica_status.local_leaders()
 
-    def harm(self) -> list[DamageReport]:
-        """Return what is and was wrong with this node's replicas, by topic."""
+    def damage(self) -> list[DamageReport]:
+        """Return past and present damage of this node's replicas, by topic."""
         return self._repairs.harm()
 
-    async def led(self, topic: str | None) -> Reports:
-        """Return what all leaders that answer say of their partitions."""
-        return await self._reporting.led(topic)
+    async def leader_reports(self, topic: str | None) -> Reports:
+        """Return the reports of all leaders that answer, of one topic or of all."""
+        return await self._replica_status.leader_reports(topic)
 
-    async def changed(self, version: int, wait_s: float) -> None:
-        """Return when the state has another version than this, or the time is over."""
+    async def wait_for_change(self, version: int, wait_s: float) -> None:
+        """Return when the metadata has another version than this, or after ``wait_s``."""
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_s
         while self._state().version == version and (left_s := until - loop.time()) > 0:
@@ -83,8 +83,8 @@ class ClusterView:
             finally:
                 self._waiting.discard(changed)
 
-    def agreed(self) -> None:
-        """Hear that the state has changed."""
+    def on_metadata_change(self) -> None:
+        """Count elections and wake all that wait for a change."""
         state = self._state()
         self.elections += elections_between(self._seen, state)
         self._seen = state
@@ -114,7 +114,7 @@ def _elections(before: TopicMetadata, after: TopicMetadata) -> int:
 
 
 def acknowledged_copies(state: MetadataState, topic: str) -> int:
-    """Return how many nodes have what is safe in any partition of a topic, at least."""
+    """Return on how many nodes, at least, a message is when its publisher is acknowledged."""
     known = state.topics.get(topic)
     if known is None:
         return 1

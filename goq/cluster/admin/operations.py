@@ -1,6 +1,7 @@
-"""What operators do to a cluster: nodes come and go, replicas move, leaders change, settings.
+"""Operations on a cluster: nodes, reassignments, elections and settings.
 
-Everything is decided by the agreed state's own rules; a refusal is raised as it came.
+Each becomes a metadata command, which is accepted or refused by the rules of the metadata. A
+refusal is raised as it came.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ ADD_MEMBER_TIMEOUT_S = 10.0
 
 
 class PlannedReassignment(NamedTuple):
-    """A move of one partition, and why it was refused, if it was."""
+    """A reassignment of one partition; ``refusal`` is the reason if it was refused."""
 
     topic: str
     partition: int
@@ -37,106 +38,98 @@ class PlannedReassignment(NamedTuple):
 
 
 class ReplicaEndOffsets(NamedTuple):
-    """Where the replicas of a partition end, None of those that do not answer; what is lost.
+    """The end offsets of a partition's replicas, None for nodes that do not answer.
 
-    ``lost`` is how many messages replicas that answer have beyond those of the new leader.
+    ``lost`` is how many messages the replicas that answer have beyond those of the new leader.
     """
 
     by_node: dict[str, int | None]
     lost: int
 
 
-def check_all_nodes_up(state: MetadataState) -> None:
-    """Refuse to let a node in while another is away, and say which: Raft would refuse it anyway."""
-    away = sorted(node.id for node in state.nodes.values() if not node.is_up)
-    if away:
-        raise Conflict(
-            f"nobody is let in while {', '.join(away)} is away: bring it back, or, if it is lost:"
-            f" goq cluster leave {away[0]}"
-        )
-
-
 class ClusterOperations:
-    """Changes the cluster on behalf of people; ``add_member`` takes a node into the Raft group."""
+    """Changes the cluster for operators; ``add_member`` adds a node to the Raft group."""
 
     def __init__(
         self,
-        proposing: MetadataClient,
-        reporting: ReplicaStatus,
+        metadata: MetadataClient,
+        replica_status: ReplicaStatus,
         add_member: Callable[[str], Awaitable[None]],
     ) -> None:
-        self._proposing = proposing
-        self._reporting = reporting
+        self._metadata = metadata
+        self._replica_status = replica_status
         self._add_member = add_member
 
     @property
     def _state(self) -> MetadataState:
-        return self._proposing.state
+        return self._metadata.state
 
-    async def join(self, node: str, address: str) -> None:
-        """Let a node in that runs already and knows the others."""
+    async def add_node(self, node: str, address: str) -> None:
+        """Add a node that runs already and knows the others."""
         if node in self._state.nodes:
             raise Conflict(f"node {node} is in the cluster already", field="node")
-        check_all_nodes_up(self._state)
         await self._add_member(f"{node}={address}")
 
-    async def leave(self, node: str, *, fewer_replicas: bool = False) -> None:
-        """Let a node give away all that it has, then go; once is enough.
+    async def decommission_node(self, node: str, *, fewer_replicas: bool = False) -> None:
+        """Move all replicas off a node, then remove it; repeating it has no effect.
 
-        With ``fewer_replicas`` also where the others are too few for as many as there are.
+        With ``fewer_replicas`` even if too few nodes remain for the current replica counts.
         """
         known = self._state.nodes.get(node)
         if known is None:
             raise NodeNotFound(f"there is no node {node[:200]!r} in the cluster", field="node")
         if not known.leaving:
-            await self._proposing.propose(DecommissionNode(node, fewer_replicas))
+            await self._metadata.propose(DecommissionNode(node, fewer_replicas))
 
     async def rebalance(self, *, dry_run: bool) -> list[PlannedReassignment]:
-        """Plan moves that make nodes even, and begin them unless it is a dry run."""
+        """Plan reassignments that balance the nodes, and start them unless it is a dry run."""
         state = self._state
         plan = await asyncio.to_thread(plan_rebalance, state)
-        moves = []
+        planned = []
         for command in plan:
             refusal = "" if dry_run else await self._refusal_of(command)
             before = state.topics[command.topic].partitions[command.partition].replicas
-            moves.append(
+            planned.append(
                 PlannedReassignment(
                     command.topic, command.partition, before, command.target, refusal
                 )
             )
-        return moves
+        return planned
 
     async def _refusal_of(self, command: ReassignPartition) -> str:
         try:
-            await self._proposing.propose(command)
+            await self._metadata.propose(command)
         except Conflict as error:
             return error.detail
         return ""
 
-    async def move(self, topic: str, number: int, target: tuple[str, ...]) -> None:
-        """Plan other replicas of a partition, and want as many; the first is preferred to lead."""
+    async def reassign_partition(self, topic: str, number: int, target: tuple[str, ...]) -> None:
+        """Reassign a partition to these nodes; the first is its preferred leader.
+
+        The number of nodes becomes its number of replicas.
+        """
         if not target:
-            raise InvalidInput("name the nodes that are to have the partition", field="replicas")
-        await self._proposing.propose(ReassignPartition(*self._where(topic, number), target, True))
+            raise InvalidInput("name the nodes that should have the partition", field="replicas")
+        await self._metadata.propose(ReassignPartition(*self._where(topic, number), target, True))
 
-    async def cancel_move(self, topic: str, number: int) -> None:
-        """Give a move up: the partition stays where it was, also if it was to get more replicas."""
-        await self._proposing.propose(CancelReassignment(*self._where(topic, number), True))
+    async def cancel_reassignment(self, topic: str, number: int) -> None:
+        """Cancel a reassignment: the partition keeps its replicas, and their number."""
+        await self._metadata.propose(CancelReassignment(*self._where(topic, number), True))
 
-    async def elect(self, topic: str, number: int, leader: str | None) -> str:
-        """Have a partition led by a node that is in sync, the preferred one without a name."""
+    async def elect_leader(self, topic: str, number: int, leader: str | None) -> str:
+        """Elect a node that is in sync, the preferred leader if none is named; return its id."""
         partition = self._partition(topic, number)
         leader = leader or partition.replicas[0]
         if leader != partition.leader:
-            await self._proposing.propose(ElectLeader(*self._where(topic, number), leader))
+            await self._metadata.propose(ElectLeader(*self._where(topic, number), leader))
         return leader
 
-    async def elect_unclean(
+    async def elect_unclean_leader(
         self, topic: str, number: int, leader: str, *, dry_run: bool
     ) -> ReplicaEndOffsets:
-        """Have a partition that nobody can lead led by one that lacks what others acknowledged.
+        """Elect a leader that may lack acknowledged messages, for a partition without a leader.
 
-        What is said to be lost was asked before: of the replicas that answer.
+        The loss returned was measured before the election, at the replicas that answer.
         """
         partition, where = self._partition(topic, number), self._where(topic, number)
         if leader not in partition.holders:
@@ -146,9 +139,9 @@ class ClusterOperations:
                 f"node {partition.leader} leads the partition; nothing needs to be lost:"
                 " elect without unclean"
             )
-        found = await self._reporting.replicas_of(topic, number, partition.holders)
+        found = await self._replica_status.end_offsets(topic, number, partition.holders)
         if not dry_run:
-            await self._proposing.propose(ElectLeader(*where, leader, unclean=True))
+            await self._metadata.propose(ElectLeader(*where, leader, unclean=True))
         by_node = {node: found.get(node) for node in partition.holders}
         known = [end for end in by_node.values() if end is not None]
         return ReplicaEndOffsets(by_node, max(known, default=0) - (by_node[leader] or 0))
@@ -161,7 +154,7 @@ class ClusterOperations:
         moves_at_once: int | None = None,
         move_bytes_per_s: int | None = None,
     ) -> None:
-        """Change settings of the cluster; None leaves one as it is."""
+        """Change settings of the cluster; None leaves a setting unchanged."""
         for name, value, lowest, highest in (
             ("replication_factor", replication_factor, 1, limits.REPLICAS_MAX),
             ("min_insync", min_insync, 1, limits.REPLICAS_MAX),
@@ -170,7 +163,7 @@ class ClusterOperations:
         ):
             if value is not None and not lowest <= value <= highest:
                 raise InvalidInput(f"{name} is {lowest} to {highest}, not {value}", field=name)
-        await self._proposing.propose(
+        await self._metadata.propose(
             AlterClusterSettings(
                 self._state.settings.version,
                 replication_factor,

@@ -1,4 +1,4 @@
-"""A node of its own, shown as what it is: a cluster of one. See ``api.cluster.Seat``."""
+"""A node without a cluster, shown as a cluster of one that cannot be changed."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Reports = dict[tuple[str, int], ReplicaReport]
 
 
 class StandaloneView:
-    """A node of its own shows itself as a cluster of one, that nothing can be done to."""
+    """The view of a node on its own, with the interface of ``ClusterView``."""
 
     is_cluster = False
-    administering = None
-    view = None
+    operations = None
+    raft_status = None
     elections = 0
-    strangers = ()
+    refused_nodes = ()
 
     def __init__(self, broker: Broker, node: str, url: Callable[[], str]) -> None:
         self.node = node
@@ -39,7 +39,7 @@ class StandaloneView:
 
     @property
     def state(self) -> MetadataState:
-        """The node and its topics; the version stays 0."""
+        """The node and its topics as metadata; the version stays 0."""
         node = self.node
         topics = {
             name: TopicMetadata(
@@ -57,21 +57,21 @@ class StandaloneView:
         settings = ClusterSettings(replication_factor=1, min_insync=1)
         return MetadataState(0, {node: own}, topics, {}, settings)
 
-    async def changed(self, version: int, wait_s: float) -> None:
-        """Wait in vain: there is only one version."""
+    async def wait_for_change(self, version: int, wait_s: float) -> None:
+        """Return at once for any version but 0, else after ``wait_s``: the version never rises."""
         if version == 0:
             await asyncio.sleep(wait_s)
 
-    def led_here(self) -> list[ReplicaReport]:
-        """Return nothing: nobody follows."""
+    def local_leaders(self) -> list[ReplicaReport]:
+        """Return nothing: there are no followers to report."""
         return []
 
-    def harm(self) -> list[DamageReport]:
-        """Return nothing: what is damaged has no other replica."""
+    def damage(self) -> list[DamageReport]:
+        """Return nothing: no other replica can repair anything."""
         return []
 
-    async def led(self, topic: str | None) -> Reports:
-        """Return the bounds of the partitions that are here."""
+    async def leader_reports(self, topic: str | None) -> Reports:
+        """Return the bounds of this node's partitions, of one topic or of all."""
         return {
             (name, partition.identity.number): ReplicaReport(
                 name,

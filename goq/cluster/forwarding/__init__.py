@@ -1,1 +1,7 @@
-"""Forwarding."""
+"""Requests that another node must answer: whole HTTP requests, frames and leases.
+
+partition_leaders  where each partition is led
+http_proxy         a client's request, forwarded to the node that can answer it
+remote_partition   publishing to a partition that another node leads
+lease_return       release of leases whose messages never reached their client
+"""

@@ -1,4 +1,4 @@
-"""Passing a client's request on to the node that can answer it."""
+"""A proxy that forwards a client's HTTP request to the node that can answer it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from goq.cluster.rpc.client import NodeConnections
 from goq.errors import NotLeader, Unavailable
 from goq.http.message import LOCAL, Request, Response
 
-_NOT_PASSED_ON = frozenset(
+_HOP_BY_HOP = frozenset(
     {
         "host",
         "connection",
@@ -28,25 +28,25 @@ _NOT_PASSED_ON = frozenset(
 
 
 class HttpProxy:
-    """Keeps connections to the other nodes' HTTP ports."""
+    """Forwards requests over connections to the HTTP ports of the other nodes."""
 
     def __init__(self) -> None:
-        self._transports = NodeConnections(limits.RELAY_CONNECTIONS_MAX)
+        self._connections = NodeConnections(limits.RELAY_CONNECTIONS_MAX)
 
-    async def ask(self, url: str, request: Request) -> Response:
-        """Return the answer of the node at ``url``, which is to answer by itself.
+    async def forward(self, url: str, request: Request) -> Response:
+        """Return the response of the node at ``url``, which must not forward the request again.
 
-        Raises ``NotLeader`` where nobody listens there, and ``Unavailable`` where no answer came:
-        it may have done what it was asked.
+        Raises ``NotLeader`` if nothing listens there, and ``Unavailable`` if no response came: the
+        node may have done what was asked.
         """
         target = quote(request.path, safe="/:")
         if request.query_string:
             target += "?" + request.query_string
-        passed_on = httpx.Request(
+        forwarded = httpx.Request(
             request.method,
             url,
             headers={
-                **{n: v for n, v in request.headers.items() if n not in _NOT_PASSED_ON},
+                **{n: v for n, v in request.headers.items() if n not in _HOP_BY_HOP},
                 LOCAL: "true",
             },
             content=request.body,
@@ -58,7 +58,7 @@ class HttpProxy:
             },
         )
         try:
-            answer = await self._transports.to(url).handle_async_request(passed_on)
+            answer = await self._connections.transport(url).handle_async_request(forwarded)
             return await _response(answer)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise NotLeader(
@@ -66,21 +66,21 @@ class HttpProxy:
             ) from None
         except httpx.HTTPError as error:
             raise Unavailable(
-                f"the node that leads this, at {url}, does not answer ({error}); whether it did"
-                " what was asked is not known",
+                f"the leader, at {url}, does not answer ({error}); it is not known whether it did"
+                " what was asked",
                 retry_after_ms=500,
             ) from None
 
     async def close(self) -> None:
-        """Close all connections; what waits for an answer fails."""
-        await self._transports.close()
+        """Close all connections; requests that wait for a response fail."""
+        await self._connections.close()
 
 
 async def _response(answer: httpx.Response) -> Response:
     headers = {
         name: value
         for name, value in answer.headers.items()
-        if name.lower() not in _NOT_PASSED_ON and name.lower() not in ("content-type", "date")
+        if name.lower() not in _HOP_BY_HOP and name.lower() not in ("content-type", "date")
     }
     content_type = answer.headers.get("content-type")
     if "content-length" in answer.headers or answer.status_code == 204:

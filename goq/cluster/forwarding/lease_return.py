@@ -1,6 +1,7 @@
-"""Giving back messages that were leased for a client of another node and never reached it.
+"""The return of leases whose messages never reached their client, to the nodes that granted them.
 
-It counts as no attempt, as where a node does so for a client of its own.
+A node releases leases that it cannot deliver, without counting an attempt. This does the same
+across nodes, when the client was connected to another node than the partition's leader.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ from collections.abc import Awaitable, Callable, Iterable
 import msgspec
 
 from goq.broker.broker import Broker
+from goq.cluster.rpc.server import CALL_PREFIX
 from goq.errors import GoqError, InvalidFrame
 from goq.model import Receipt
 
-RETURN_LEASES = "/cluster/give_back"
+RETURN_LEASES = CALL_PREFIX + "return-leases"
 _log = logging.getLogger("goq.cluster")
 
 CallLeader = Callable[[str, int, str, bytes], Awaitable[bytes]]
-"""Calls the node that leads a partition: topic, number, path, body. ``NotLeader`` if none does."""
+"""Calls a partition's leader: topic, number, path, body. ``NotLeader`` while there is none."""
 
 
 class _ReturnRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -26,47 +28,47 @@ class _ReturnRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
     group: str
     partition: int
     leases: list[tuple[int, int, int]]
-    """Tokens, and the offsets that are given back."""
+    """Tokens, and the ranges of offsets, start and end."""
 
 
 class LeaseReturn:
-    """Both sides of it."""
+    """Returns leases to the leaders, and takes them back where this node leads."""
 
     def __init__(self, broker: Broker, call_leader: CallLeader) -> None:
         self._broker = broker
         self._call_leader = call_leader
 
-    async def give_back(self, topic: str, group: str, receipts: Iterable[Receipt]) -> None:
-        """Give back what was leased; where that fails, the end of its lease does."""
+    async def return_leases(self, topic: str, group: str, receipts: Iterable[Receipt]) -> None:
+        """Return leases by their receipts. Where that fails they end at their deadline."""
         leases: dict[int, list[tuple[int, int, int]]] = {}
         for receipt in receipts:
             some = leases.setdefault(receipt.partition, [])
             some.append((receipt.token, receipt.start, receipt.end))
         for number, some in leases.items():
-            given = _ReturnRequest(topic, group, number, some)
+            request = _ReturnRequest(topic, group, number, some)
             try:
                 if self._broker.topic(topic).partitions.get(number) is not None:
-                    self._take(given)
+                    self._release(request)
                 else:
-                    body = msgspec.msgpack.encode(given)
+                    body = msgspec.msgpack.encode(request)
                     await self._call_leader(topic, number, RETURN_LEASES, body)
             except GoqError as error:
                 _log.info(
                     "partition %d of %s keeps leases until they end: %s", number, topic, error
                 )
 
-    async def answer(self, _node: str, body: bytes) -> list[bytes | memoryview]:
-        """Take back what this node leased for a client of another."""
+    async def handle_return(self, _node: str, body: bytes) -> list[bytes | memoryview]:
+        """Release leases that this node granted to a client of another node."""
         try:
-            given = msgspec.msgpack.decode(body, type=_ReturnRequest)
+            request = msgspec.msgpack.decode(body, type=_ReturnRequest)
         except msgspec.MsgspecError as error:
             raise InvalidFrame(f"this call cannot be read: {error}") from None
-        self._take(given)
+        self._release(request)
         return []
 
-    def _take(self, given: _ReturnRequest) -> None:
-        topic = self._broker.topic(given.topic)
-        partition = topic.partitions[given.partition]
-        for token, start, end in given.leases:
-            partition.undo_receive(given.group, token, [(start, end, 0)])
+    def _release(self, request: _ReturnRequest) -> None:
+        topic = self._broker.topic(request.topic)
+        partition = topic.partitions[request.partition]
+        for token, start, end in request.leases:
+            partition.undo_receive(request.group, token, [(start, end, 0)])
         topic.wake()

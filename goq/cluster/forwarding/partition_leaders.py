@@ -1,4 +1,4 @@
-"""Where each partition is led, as far as this node knows: what requests are sent on by."""
+"""The leaders of all partitions as this node knows them, by which requests are forwarded."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from goq.cluster.metadata.state import MetadataState, TopicMetadata
 from goq.errors import NotLeader, PartitionNotFound, TopicNotFound
 
 Call = Callable[[str, str, bytes, int], Awaitable[bytes]]
-"""Calls a node by its id: the path, the body, and for how long it may wait; raises ``GoqError``."""
+"""Calls a node by id, with a path, a body, and how long it may wait; raises ``GoqError``."""
 
 
 class PartitionLeaders:
-    """The leaders as the node ``name`` knows them; :meth:`changed` tells those who wait."""
+    """The leaders as the node ``name`` knows them."""
 
     def __init__(self, name: str, state: Callable[[], MetadataState], call: Call) -> None:
         self._name = name
@@ -23,9 +23,9 @@ class PartitionLeaders:
         self._next_change: asyncio.Future[None] | None = None
 
     def leader_url(self, topic: str, number: int) -> str | None:
-        """Return where a partition is led, None for this node.
+        """Return the URL of a partition's leader, None if this node leads it.
 
-        Raises ``NotLeader`` while nobody does, ``TopicNotFound`` and ``PartitionNotFound``.
+        Raises ``NotLeader`` while it has no leader, ``TopicNotFound`` and ``PartitionNotFound``.
         """
         known = self._topic(topic)
         if number >= len(known.partitions):
@@ -33,9 +33,10 @@ class PartitionLeaders:
         return self._url_of(known.partitions[number].leader, f"partition {number} of {topic}")
 
     def leader_urls(self, topic: str | None) -> list[str | None]:
-        """Return who leads a partition of a topic, each once, None for this node.
+        """Return the URLs of all leaders of a topic's partitions, each once, None for this node.
 
-        Without a topic, all nodes that are up. Partitions that nobody leads are left out.
+        Without a topic, of all nodes that are up. Partitions without a leader are left out. This
+        node is always included.
         """
         if topic is None:
             names = {name for name, node in self._state().nodes.items() if node.is_up}
@@ -45,30 +46,30 @@ class PartitionLeaders:
         return [self._url_of(name, "this") for name in sorted(names | {self._name})]
 
     def leaders(self, topic: str) -> list[str | None]:
-        """Return the names of the nodes that lead its partitions, None where nobody does.
+        """Return the leader of each partition by its node id, None where there is none.
 
         Raises ``TopicNotFound``.
         """
         return [partition.leader for partition in self._topic(topic).partitions]
 
     async def call_leader(self, topic: str, number: int, path: str, body: bytes) -> bytes:
-        """Call the node that leads a partition; ``NotLeader`` if none does, as far as is known."""
+        """Call the leader of a partition; raise ``NotLeader`` while none is known."""
         known = self._state().topics.get(topic)
         leader = None
         if known is not None and number < len(known.partitions):
             leader = known.partitions[number].leader
         if leader is None:
-            raise NotLeader(f"nobody leads partition {number} of {topic} now")
+            raise NotLeader(f"partition {number} of {topic} has no leader now")
         return await self._call(leader, path, body, limits.ELSEWHERE_WAIT_MS)
 
     def next_change(self) -> asyncio.Future[None]:
-        """Return what is done when what is agreed on has changed."""
+        """A future that completes when leadership or membership may have changed."""
         if self._next_change is None:
             self._next_change = asyncio.get_running_loop().create_future()
         return self._next_change
 
-    def changed(self) -> None:
-        """Hear that what is agreed on has changed."""
+    def on_metadata_change(self) -> None:
+        """Complete the future that :meth:`next_change` returned."""
         if self._next_change is not None:
             self._next_change.set_result(None)
             self._next_change = None
@@ -78,7 +79,7 @@ class PartitionLeaders:
             return None
         known = self._state().nodes.get(node) if node is not None else None
         if known is None:
-            raise NotLeader(f"nobody leads {what} now")
+            raise NotLeader(f"{what} has no leader now")
         return known.http_url
 
     def _topic(self, name: str) -> TopicMetadata:

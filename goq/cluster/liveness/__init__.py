@@ -1,1 +1,7 @@
-"""Liveness."""
+"""What makes a node count as alive, ready and fit to lead, and how it stops in order.
+
+heartbeat           the heartbeats of this node, and its session with the controller
+disk_health         whether the disk takes writes: a node whose disk fails leads nothing
+readiness           the conditions that a starting node waits for
+leadership_handoff  giving leaderships away before a stop
+"""

@@ -1,4 +1,8 @@
-"""Whether a node can lead: not while its disk is full, or has just failed."""
+"""The health of a node's disk, which decides whether the node can lead partitions.
+
+A node whose disk is full or has failed leads nothing. It can lead again once the disk has written,
+synced and freed ``limits.FIT_AGAIN_BYTES``.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +20,9 @@ _FILE = "room"
 
 
 class DiskHealth:
-    """Of a node with its data in ``folder``; ``reason`` says why it cannot lead, empty if it can.
+    """The health of the disk under ``folder``.
 
-    It can again when the disk has taken, synced and given up ``limits.FIT_AGAIN_BYTES``.
+    ``reason`` says why the node cannot lead; it is empty if it can.
     """
 
     def __init__(
@@ -31,36 +35,36 @@ class DiskHealth:
         self._disk = disk
         self._path = folder / _FILE
         self._in_thread = in_thread
-        self._troubled = asyncio.Event()
+        self._has_failed = asyncio.Event()
 
-    def failed(self, error: Exception) -> None:
-        """Hear that something could not be stored; what is no fault of the disk is passed over."""
+    def on_error(self, error: Exception) -> None:
+        """Note that a write failed; errors that are not the disk's fault are ignored."""
         if isinstance(error, StorageFull) or (isinstance(error, OSError) and is_full(error)):
-            self._note("its disk is full")
+            self._fail("its disk is full")
         elif isinstance(error, StorageFailed | OSError):
-            self._note("its disk has failed")
+            self._fail("its disk has failed")
 
-    def _note(self, reason: str) -> None:
+    def _fail(self, reason: str) -> None:
         if not self.reason:
             _log.error("this node leads nothing now: %s", reason)
         self.reason = reason
-        self._troubled.set()
+        self._has_failed.set()
 
-    async def watch(self) -> None:
-        """Find out when the disk works again, until cancelled; nothing runs while it does."""
+    async def run(self) -> None:
+        """After each failure, probe the disk until it works again; runs until cancelled."""
         while True:
-            await self._troubled.wait()
-            self._troubled.clear()
+            await self._has_failed.wait()
+            self._has_failed.clear()
             await asyncio.sleep(limits.FIT_AGAIN_PAUSE_S)
             try:
-                await self._in_thread(self._try)
+                await self._in_thread(self._probe)
             except OSError:
-                self._troubled.set()
+                self._has_failed.set()
                 continue
-            if not self._troubled.is_set():
+            if not self._has_failed.is_set():
                 self.reason = ""
-                _log.warning("this node can lead again: its disk takes what is written")
+                _log.warning("this node can lead again: its disk accepts writes")
 
-    def _try(self) -> None:
+    def _probe(self) -> None:
         self._disk.replace(self._path, bytes(limits.FIT_AGAIN_BYTES))
         self._disk.remove(self._path)

@@ -1,4 +1,4 @@
-"""Stopping a node in order: nobody has to find out that it is gone, or what became of a request."""
+"""The handoff of a node's leaderships before it stops, so that clients never wait for a timeout."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from goq.broker.broker import Broker
 from goq.cluster.liveness.heartbeat import HeartbeatSender
 from goq.cluster.replication.replica_manager import ReplicaManager
 
-_LOOK_S = 0.01
+_POLL_S = 0.01
 
 
 class LeadershipHandoff:
-    """What a node does before it stops; ``is_up`` says whether it counts as there."""
+    """Gives the leaderships of a node away; ``is_up`` returns whether the cluster counts it up."""
 
     def __init__(
         self,
         broker: Broker,
         replicas: ReplicaManager,
-        speaking: HeartbeatSender,
+        heartbeats: HeartbeatSender,
         is_up: Callable[[], bool],
     ) -> None:
         self.is_stopping = False
-        """Whether the node wants to count as away; what it says in its heartbeats."""
+        """Whether the node asks, in its heartbeats, to count as down."""
         self._broker = broker
         self._replicas = replicas
-        self._speaking = speaking
+        self._heartbeats = heartbeats
         self._is_up = is_up
 
     async def run(self) -> None:
-        """Have other nodes lead what this one leads; return when they do.
+        """Give all leaderships away; return when other nodes lead, or after a timeout.
 
-        First all that was taken becomes safe, so that everybody is answered. Then the node counts
-        as away: nobody waits for its replicas any more, and what has no other one in sync is led
-        by nobody. None of that takes long, or it is not waited for.
+        First everything that was accepted becomes safe, so that every publisher is answered. Then
+        the node counts as down: leaders stop waiting for its replicas, and a partition with no
+        other replica in sync has no leader. Each phase has its own timeout.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(limits.QUIET_TIMEOUT_MS / 1000):
@@ -44,13 +44,13 @@ class LeadershipHandoff:
                     if replica.leading is not None:
                         replica.leading.give_up()
                 while not self._is_quiet():
-                    await asyncio.sleep(_LOOK_S)
+                    await asyncio.sleep(_POLL_S)
         self.is_stopping = True
         with suppress(TimeoutError):
             async with asyncio.timeout(limits.HAND_OVER_TIMEOUT_MS / 1000):
                 while self._is_up() or any(r.leading is not None for r in self._replicas):
-                    await self._speaking.speak()
-                    await asyncio.sleep(_LOOK_S)
+                    await self._heartbeats.send()
+                    await asyncio.sleep(_POLL_S)
 
     def _is_quiet(self) -> bool:
         led = (p for topic in self._broker.topics.values() for p in topic.partitions)

@@ -1,20 +1,61 @@
-"""What a node that starts has yet to come to before it is of use to the cluster.
+"""The readiness of a starting node: what it waits for before the cluster can count on it.
 
-Whoever takes down one node after another waits for each to be ready again. So a node is ready when
-the others count on it as much as before: the cluster knows that it is up, and it is in sync
-wherever somebody leads whom it can follow. What nobody leads is not waited for: that would keep
-the other partitions from their clients.
+An operator who restarts one node after another waits for each to become ready. So a node is ready
+when the others count on it as before: the cluster knows that it is up, and it is in sync in every
+partition that has a leader to follow. A partition without a leader is not waited for: that would
+keep clients from the node's other partitions.
 """
 
 from __future__ import annotations
 
-from goq.cluster.metadata.state import MetadataState, PartitionMetadata
+import logging
+from collections.abc import Callable
 
+from goq.cluster.metadata.state import MetadataState, PartitionMetadata
+from goq.cluster.raft.driver import RaftStatus
+
+_log = logging.getLogger("goq.cluster")
 _NAMED_MAX = 10
+_WRONG_DISK = (
+    "the cluster knows {0} with another disk; what that had, and what it has promised, is not here."
+    " Bring the old data folder back; or stop this node, take it out on another one"
+    " (goq cluster leave {0}), and start it again with an empty folder and --join"
+)
+
+
+class Readiness:
+    """Whether the node ``name``, started as ``incarnation``, has become ready."""
+
+    def __init__(self, name: str, incarnation: int, state: Callable[[], MetadataState]) -> None:
+        self._name = name
+        self._incarnation = incarnation
+        self._state = state
+        self._is_ready = False
+        self._rejected_by: tuple[str, ...] = ()
+        self._has_controller = False
+
+    def on_raft_status(self, status: RaftStatus) -> None:
+        """Note whether other members refuse this node because of its disk."""
+        if status.rejected_by and not self._rejected_by and status.leader is None:
+            _log.critical("this node takes no part: %s", _WRONG_DISK.format(self._name))
+        self._rejected_by, self._has_controller = status.rejected_by, status.leader is not None
+
+    def pending(self) -> list[str]:
+        """Return what the node still waits for; nothing once it has been ready.
+
+        A node that falls behind later stays ready: it still forwards requests to the others.
+        """
+        if self._rejected_by and not self._has_controller:
+            return [f"its disk: {_WRONG_DISK.format(self._name)}"]
+        if self._is_ready:
+            return []
+        found = pending_conditions(self._state(), self._name, self._incarnation)
+        self._is_ready = not found
+        return found
 
 
 def pending_conditions(state: MetadataState, name: str, incarnation: int) -> list[str]:
-    """Return what the node ``name`` waits for, as a reader is told it; nothing when it is ready."""
+    """Return what the node ``name`` waits for, in words for users; nothing when it is ready."""
     node = state.nodes.get(name)
     if node is None or node.incarnation != incarnation or not node.is_up:
         return ["the cluster to know that this node is up"]

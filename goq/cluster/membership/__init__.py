@@ -1,1 +1,8 @@
-"""Membership."""
+"""How a node becomes and stays a member of its cluster, and what it admits to have lost.
+
+join            admission of new nodes, asked for and granted
+disk_identity   the id of a data folder
+registration    the node's entry in the cluster metadata
+durable_topics  topics whose acknowledged messages survive a power failure here
+data_loss       a node whose messages are gone
+"""

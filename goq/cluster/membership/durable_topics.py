@@ -1,7 +1,8 @@
-"""Of which topics this node has on its disk whatever it said it has, also when power was cut.
+"""The record of topics whose acknowledged messages survive a power failure on this node.
 
-Those that never had any other ``fsync`` than ``always`` while this node had anything of them. A
-node that is started anew says so, and need not be taken for one that lost something.
+These are the topics that had no other ``fsync`` than ``always`` for as long as this node had a
+replica of them. A restarted node reports them, so that the cluster need not treat its replicas as
+having lost unsynced bytes.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DurableTopics:
-    """What a data folder remembers of that; blocks on the disk.
+    """The record in a data folder; its methods block on the disk.
 
-    One that has replicas already but not the file remembers nothing: none of its topics at that
-    time counts as kept.
+    A folder that has replicas but no record knows nothing: none of its topics at that time counts
+    as durable.
     """
 
     def __init__(self, disk: Disk, topics_dir: Path) -> None:
@@ -41,13 +42,13 @@ class DurableTopics:
 
     @property
     def ids(self) -> frozenset[int]:
-        """The ids of topics that are kept, as far as is known."""
+        """The ids of the topics known to be durable."""
         return frozenset() if self._known is None else frozenset(self._known.kept)
 
-    def note(self, always: Mapping[int, bool]) -> None:
-        """Take note of all topics there are, before anything is written by their settings.
+    def record(self, always: Mapping[int, bool]) -> None:
+        """Record all topics, before anything is written under their settings.
 
-        By id: whether what is stored in them is synced before it counts.
+        ``always`` says of each topic id whether its messages are synced before they count.
         """
         known = self._known
         others = set(always) if known is None else set(known.others)

@@ -1,1 +1,9 @@
-"""Calls of one node to another: over its HTTP port, by whoever has the secret of the cluster."""
+"""Calls between nodes, over their HTTP ports, signed with the cluster secret.
+
+auth            signatures of calls and responses, replay protection
+server          authentication of callers, dispatch by path
+client          signed calls by URL and by node id
+framing         bodies that carry frames
+replica_client  calls of replicas: fetch, repair, archive
+replica_server  handlers of those calls
+"""

@@ -1,11 +1,12 @@
-"""Proofs that a call and its answer come from nodes with the secret of the cluster, and are new.
+"""Signatures of calls between nodes: HMAC-SHA256 under the cluster secret, with replay protection.
 
-A proof is HMAC-SHA256 over everything that it speaks for, each part after its length. It names the
-*boot* of the node that is called, drawn at its start, the caller's *session*, drawn at its own, and
-a number that the caller never uses twice in it. So what was said to a node before its start, or to
-another, or was heard already, proves nothing. The answer is proven with the same number.
+A signature covers every field of the call, each prefixed by its length. The fields name the *boot*
+of the called node (drawn at its start), the *session* of the caller (drawn at its start) and a
+number that the caller never repeats in a session. So a call recorded before the callee's start, a
+call to another node and a call that was received already are all refused. The response is signed
+with the same fields.
 
-Nothing is kept secret by this: on a network where others listen, use TLS.
+Nothing is encrypted: use TLS where others can read the network.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _WINDOW = 4096  # calls of a session that may arrive out of order
 
 
 class CallId(NamedTuple):
-    """What tells one call from all others, and with which disk its node comes."""
+    """The fields that distinguish one call from all others, and the disk id of its node."""
 
     node: str
     boot: str
@@ -32,47 +33,50 @@ class CallId(NamedTuple):
 
 
 def new_nonce() -> str:
-    """Draw a boot or a session."""
+    """Draw a boot or session id."""
     return secrets.token_hex(16)
 
 
 class CallSigner:
-    """Makes and checks proofs with the secret of the cluster."""
+    """Signs and verifies calls and responses with the cluster secret."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
-    def of_call(self, mark: CallId, path: str, body: bytes) -> str:
-        """Return what proves a call."""
-        return self._proof("call", mark, [path.encode(), sha256(body).digest()])
+    def sign_call(self, call: CallId, path: str, body: bytes) -> str:
+        """Return the signature of a call."""
+        return self._sign("call", call, [path.encode(), sha256(body).digest()])
 
-    def of_answer(self, mark: CallId, status: int, body: Iterable[bytes | memoryview]) -> str:
-        """Return what proves the answer to a call."""
+    def sign_response(self, call: CallId, status: int, body: Iterable[bytes | memoryview]) -> str:
+        """Return the signature of the response to a call."""
         digest = sha256()
         for part in body:
             digest.update(part)
-        return self._proof("answer", mark, [str(status).encode(), digest.digest()])
+        return self._sign("answer", call, [str(status).encode(), digest.digest()])
 
-    def check(self, expected: str, given: str) -> None:
-        """Raise ``NotAllowed`` unless a proof is as it should be."""
+    def verify(self, expected: str, given: str) -> None:
+        """Raise ``NotAllowed`` if a signature differs from the expected one."""
         if not hmac.compare_digest(expected.encode(), given.encode(errors="replace")):
             raise NotAllowed("the other side does not have the secret of this cluster")
 
-    def _proof(self, purpose: str, mark: CallId, rest: list[bytes]) -> str:
-        parts = [purpose.encode(), *(str(field).encode() for field in mark), *rest]
-        told = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
-        return hmac.digest(self._secret, told, "sha256").hex()
+    def _sign(self, purpose: str, call: CallId, rest: list[bytes]) -> str:
+        parts = [purpose.encode(), *(str(field).encode() for field in call), *rest]
+        signed = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
+        return hmac.digest(self._secret, signed, "sha256").hex()
 
 
 class ReplayWindow:
-    """Which numbers of a session were used already, with bounded memory."""
+    """The call numbers that a session has used, in bounded memory.
+
+    A sliding window as in IPsec (RFC 4303, 3.4.3): numbers far below the highest are refused.
+    """
 
     def __init__(self) -> None:
         self._highest = 0
         self._recent: set[int] = set()
 
-    def take(self, number: int) -> None:
-        """Use a number; raise ``NotAllowed`` if it was, or is too old to tell."""
+    def accept(self, number: int) -> None:
+        """Mark a number as used; raise ``NotAllowed`` if it was used or is too old to tell."""
         if number in self._recent or number <= self._highest - _WINDOW:
             raise NotAllowed("this call was made before")
         self._recent.add(number)

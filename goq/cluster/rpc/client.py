@@ -1,10 +1,17 @@
-"""The side that calls: one session with each node, over connections that are kept."""
+"""Client side of calls between nodes: signed requests over connections that are kept open.
+
+A client has one session, drawn at its start. It learns the boot id of each node from the first
+response, which refuses the call, and repeats the call with it.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import httpx
 
 from goq import limits
+from goq.cluster.metadata.state import MetadataState
 from goq.cluster.rpc.auth import CallId, CallSigner, new_nonce
 from goq.cluster.rpc.server import (
     BOOT_HEADER,
@@ -19,13 +26,13 @@ from goq.http.client.transport import open_transport
 
 
 class NodeConnections:
-    """One transport for each URL of a node, with so many connections at the most."""
+    """HTTP transports to other nodes, one for each URL, each with at most ``connections_max``."""
 
     def __init__(self, connections_max: int) -> None:
         self._connections_max = connections_max
         self._by_url: dict[str, httpx.AsyncBaseTransport] = {}
 
-    def to(self, url: str) -> httpx.AsyncBaseTransport:
+    def transport(self, url: str) -> httpx.AsyncBaseTransport:
         """Return the transport to a node."""
         transport = self._by_url.get(url)
         if transport is None:
@@ -34,81 +41,99 @@ class NodeConnections:
         return transport
 
     async def close(self) -> None:
-        """Close all connections; what waits for an answer fails."""
+        """Close all connections; requests that wait for a response fail."""
         for transport in self._by_url.values():
             await transport.aclose()
 
 
 class RpcClient:
-    """Calls other nodes as the node ``me``, which comes with ``disk``."""
+    """Calls other nodes by URL, as the node ``name`` with the disk id ``disk``."""
 
-    def __init__(self, me: str, secret: bytes, disk: str = "") -> None:
-        self._me = me
+    def __init__(
+        self, name: str, secret: bytes, connections: NodeConnections, disk: str = ""
+    ) -> None:
+        self._name = name
         self._disk = disk
-        self._prover = CallSigner(secret)
+        self._signer = CallSigner(secret)
         self._session = new_nonce()
         self._number = 0
         self._boots: dict[str, str] = {}
-        self._transports = NodeConnections(limits.CALL_CONNECTIONS_MAX)
+        self._connections = connections
 
     async def call(self, url: str, path: str, body: bytes, timeout_s: float) -> bytes:
-        """Have the node at ``url`` do something; return its answer.
+        """Call the node at ``url``; return the body of its response.
 
-        Raises ``Unavailable`` where it cannot be reached, is not heard in time or is stopping,
-        ``NotAllowed`` where one of both does not have the secret, and whatever ``GoqError`` it
-        answers.
+        Raises ``Unavailable`` if the node cannot be reached, does not respond in time or is
+        stopping; ``NotAllowed`` if one of the two does not have the secret; and any ``GoqError``
+        that the node responds with.
         """
         for _ in range(2):
-            mark, response = await self._ask(url, path, body, timeout_s)
+            call, response = await self._send(url, path, body, timeout_s)
             proof = response.headers.get(PROOF_HEADER)
             if proof is not None:
-                return self._checked(mark, response, proof)
+                return self._verified(call, response, proof)
             boot = response.headers.get(BOOT_HEADER)
-            if boot is None:  # it stops, or begins, or is something else
+            if boot is None:  # the node starts or stops, or the URL is of something else
                 raise Unavailable(
-                    f"what is at {url} does not answer as a node of a cluster does now:"
-                    f" status {response.status_code}"
+                    f"no node of a cluster responds at {url} now: status {response.status_code}"
                 )
-            if boot == mark.boot:
+            if boot == call.boot:
                 raise NotAllowed(
                     f"the node at {url} does not have the secret of this cluster, or this one"
                 )
             self._boots[url] = boot
-        raise Unavailable(f"the node at {url} was started anew; ask again")
+        raise Unavailable(f"the node at {url} was restarted; ask again")
 
-    async def _ask(
+    async def _send(
         self, url: str, path: str, body: bytes, timeout_s: float
     ) -> tuple[CallId, httpx.Response]:
         self._number += 1
         boot = self._boots.get(url, "")
-        mark = CallId(self._me, boot, self._session, self._number, self._disk)
+        call = CallId(self._name, boot, self._session, self._number, self._disk)
         headers = {
-            NODE_HEADER: mark.node,
-            BOOT_HEADER: mark.boot,
-            SESSION_HEADER: mark.session,
-            NUMBER_HEADER: str(mark.number),
-            DISK_HEADER: mark.disk,
-            PROOF_HEADER: self._prover.of_call(mark, path, body),
+            NODE_HEADER: call.node,
+            BOOT_HEADER: call.boot,
+            SESSION_HEADER: call.session,
+            NUMBER_HEADER: str(call.number),
+            DISK_HEADER: call.disk,
+            PROOF_HEADER: self._signer.sign_call(call, path, body),
         }
         timeout = httpx.Timeout(timeout_s).as_dict()
         request = httpx.Request(
             "POST", url + path, headers=headers, content=body, extensions={"timeout": timeout}
         )
         try:
-            response = await self._transports.to(url).handle_async_request(request)
+            response = await self._connections.transport(url).handle_async_request(request)
             await response.aread()
         except httpx.HTTPError as error:
             raise Unavailable(f"the node at {url} does not answer: {error}") from None
-        return mark, response
+        return call, response
 
-    def _checked(self, mark: CallId, response: httpx.Response, proof: str) -> bytes:
+    def _verified(self, call: CallId, response: httpx.Response, proof: str) -> bytes:
         body = response.content
-        self._prover.check(self._prover.of_answer(mark, response.status_code, [body]), proof)
+        expected = self._signer.sign_response(call, response.status_code, [body])
+        self._signer.verify(expected, proof)
         if response.status_code == 200:
             return body
         code, _, detail = body.decode(errors="replace").partition("\n")
         raise BY_CODE.get(code, GoqError)(detail)
 
     async def close(self) -> None:
-        """Close all connections; what waits for an answer fails."""
-        await self._transports.close()
+        """Close all connections; calls that wait for a response fail."""
+        await self._connections.close()
+
+
+class NodeClient:
+    """Calls other nodes by id; their URLs are in the cluster metadata."""
+
+    def __init__(self, state: Callable[[], MetadataState], rpc: RpcClient) -> None:
+        self._state = state
+        self._rpc = rpc
+
+    async def call(self, node: str, path: str, body: bytes, wait_ms: int = 0) -> bytes:
+        """Call a node that may wait ``wait_ms`` before it responds; raise ``GoqError``."""
+        known = self._state().nodes.get(node)
+        if known is None:
+            raise Unavailable(f"node {node} is not known here yet")
+        timeout_s = (limits.CALL_TIMEOUT_MS + wait_ms) / 1000
+        return await self._rpc.call(known.http_url, path, body, timeout_s)

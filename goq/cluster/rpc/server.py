@@ -1,4 +1,7 @@
-"""The side that is called: it checks who calls, then does what it is asked."""
+"""Server side of calls between nodes: authenticates the caller, then dispatches by path.
+
+The HTTP server passes every request under ``CALL_PREFIX`` to :meth:`RpcServer.handle`.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,21 @@ from goq.errors import GoqError, InvalidInput, NotAllowed, RouteNotFound
 
 ResponseBody = Sequence[bytes | memoryview]
 RpcHandler = Callable[[str, bytes], Awaitable[ResponseBody]]
-"""Does what a node, by name, asks for in some bytes; returns the answer in pieces."""
+"""Handles a call from a node, given by name, with a body; returns the response in pieces."""
 
-BOOT_HEADER = "goq-boot"
-PROOF_HEADER = "goq-proof"
-NODE_HEADER = "goq-node"
-SESSION_HEADER = "goq-session"
-NUMBER_HEADER = "goq-number"
-DISK_HEADER = "goq-disk"
+CALL_PREFIX = "/internal/"
+"""The path prefix of all calls between nodes."""
+
+BOOT_HEADER = "goq-internal-boot"
+PROOF_HEADER = "goq-internal-proof"
+NODE_HEADER = "goq-internal-node"
+SESSION_HEADER = "goq-internal-session"
+NUMBER_HEADER = "goq-internal-number"
+DISK_HEADER = "goq-internal-disk"
 
 
 class RpcResponse(NamedTuple):
-    """An answer as HTTP has it; the proof goes in a header of its own."""
+    """An HTTP response to a call; the signature is one of the headers."""
 
     status: int
     body: ResponseBody
@@ -30,73 +36,74 @@ class RpcResponse(NamedTuple):
 
 
 class RpcServer:
-    """What other nodes may ask of this one, by path.
+    """Handles the calls that other nodes may make, by path.
 
-    ``is_known`` says whether a node comes with the disk that it is known with: another has lost
-    what it had. Such a node may ask for what is in ``anyone`` only.
+    ``is_known_disk`` returns whether a node presents the disk id that the cluster knows it by. A
+    node with another disk has lost its data. It may only call the paths in ``open_calls``.
     """
 
     def __init__(
         self,
         secret: bytes,
-        works: Mapping[str, RpcHandler],
+        handlers: Mapping[str, RpcHandler],
         *,
-        anyone: frozenset[str] = frozenset(),
-        is_known: Callable[[str, str], bool] = lambda _node, _disk: True,
+        open_calls: frozenset[str] = frozenset(),
+        is_known_disk: Callable[[str, str], bool] = lambda _node, _disk: True,
     ) -> None:
         self.boot = new_nonce()
-        self._anyone = anyone
-        self._is_known = is_known
-        self._prover = CallSigner(secret)
-        self._works = works
-        self._heard: dict[tuple[str, str], ReplayWindow] = {}
+        self._open_calls = open_calls
+        self._is_known_disk = is_known_disk
+        self._signer = CallSigner(secret)
+        self._handlers = handlers
+        self._windows: dict[tuple[str, str], ReplayWindow] = {}
 
-    async def answer(self, path: str, headers: Mapping[str, str], body: bytes) -> RpcResponse:
-        """Answer a call; who cannot prove itself learns this node's boot and nothing else."""
+    async def handle(self, path: str, headers: Mapping[str, str], body: bytes) -> RpcResponse:
+        """Handle a call. A caller that fails authentication learns this node's boot id only."""
         try:
-            mark = self._admit(path, headers, body)
+            call = self._authenticate(path, headers, body)
         except GoqError as error:
             return RpcResponse(error.http_status, [error.code.encode()], {BOOT_HEADER: self.boot})
         try:
-            self._check_disk(path, mark)
-            status, answer = 200, await self._work(path)(mark.node, body)
+            self._check_disk(path, call)
+            status, answer = 200, await self._handler(path)(call.node, body)
         except GoqError as error:
             status, answer = error.http_status, [f"{error.code}\n{error.detail}".encode()]
-        return RpcResponse(
-            status, answer, {PROOF_HEADER: self._prover.of_answer(mark, status, answer)}
-        )
+        proof = self._signer.sign_response(call, status, answer)
+        return RpcResponse(status, answer, {PROOF_HEADER: proof})
 
-    def _admit(self, path: str, headers: Mapping[str, str], body: bytes) -> CallId:
+    def _authenticate(self, path: str, headers: Mapping[str, str], body: bytes) -> CallId:
         number = headers.get(NUMBER_HEADER, "")
         if not (number.isascii() and number.isdecimal() and len(number) < 19):
             raise InvalidInput("this is for nodes of the cluster alone")
-        names = (
+        call = CallId(
             headers.get(NODE_HEADER, ""),
             headers.get(BOOT_HEADER, ""),
             headers.get(SESSION_HEADER, ""),
+            int(number),
+            headers.get(DISK_HEADER, ""),
         )
-        mark = CallId(*names, int(number), headers.get(DISK_HEADER, ""))
-        self._prover.check(self._prover.of_call(mark, path, body), headers.get(PROOF_HEADER, ""))
-        if mark.boot != self.boot:
-            raise NotAllowed("this node was started anew")
-        session = (mark.node, mark.session)
-        heard = self._heard.get(session)
-        if heard is None:
-            if len(self._heard) >= limits.CALL_SESSIONS_MAX:
-                del self._heard[next(iter(self._heard))]
-            heard = self._heard[session] = ReplayWindow()
-        heard.take(mark.number)
-        return mark
+        expected = self._signer.sign_call(call, path, body)
+        self._signer.verify(expected, headers.get(PROOF_HEADER, ""))
+        if call.boot != self.boot:
+            raise NotAllowed("this node was restarted")
+        session = (call.node, call.session)
+        window = self._windows.get(session)
+        if window is None:
+            if len(self._windows) >= limits.CALL_SESSIONS_MAX:
+                del self._windows[next(iter(self._windows))]
+            window = self._windows[session] = ReplayWindow()
+        window.accept(call.number)
+        return call
 
-    def _check_disk(self, path: str, mark: CallId) -> None:
-        if path not in self._anyone and not self._is_known(mark.node, mark.disk):
+    def _check_disk(self, path: str, call: CallId) -> None:
+        if path not in self._open_calls and not self._is_known_disk(call.node, call.disk):
             raise NotAllowed(
-                f"{mark.node} comes with another disk than the cluster knows it with, and is not"
-                " listened to"
+                f"{call.node} presents another disk than the cluster knows it by; its calls are"
+                " refused"
             )
 
-    def _work(self, path: str) -> RpcHandler:
-        work = self._works.get(path)
-        if work is None:
-            raise RouteNotFound(f"this version of goq knows no call {path}")
-        return work
+    def _handler(self, path: str) -> RpcHandler:
+        handler = self._handlers.get(path)
+        if handler is None:
+            raise RouteNotFound(f"this version of goq has no call {path}")
+        return handler

@@ -20,7 +20,7 @@ def test_a_leader_that_has_lost_bits_hands_over_and_gets_them_back(tmp_path: Pat
         log.write_bytes(data)
         with pytest.raises(GoqError, match="damaged on this node"):
             cluster.values(leader)
-        await cluster.until(lambda: cluster.member(leader).repairs.repaired_frames)
+        await cluster.until(lambda: cluster.cluster_node(leader).repairs.repaired_frames)
         await cluster.until(lambda: (p := cluster.partition()) and p.leader and not p.damaged)
         files = sorted(cluster.folder(leader).glob("*.log"))
         assert b"".join(each.read_bytes() for each in files) == sound

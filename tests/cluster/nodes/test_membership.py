@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from goq.cluster.membership.join import JOIN
 from goq.errors import Conflict, UsageError
 from tests.support.cluster.running_cluster import RunningCluster, new_cluster
 from tests.support.eventually import eventually
@@ -96,13 +97,13 @@ def test_a_node_that_has_left_stays_away_when_it_is_started_again(cluster: Runni
 
 def test_an_id_that_is_in_use_joins_no_second_time(cluster: RunningCluster) -> None:
     grown(cluster, "n1", "n2")
-    second = cluster.by_name["n2"].node._membership
+    second = cluster.by_name["n2"].node._bootstrap
     assert second is not None
     url = cluster.by_name["n1"].url
 
     async def ask() -> None:
         address = f"127.0.0.1:{free_port()}"
-        await second._calling.call(url, "/cluster/join", f"n2={address}".encode(), 5.0)
+        await second._rpc.call(url, JOIN, f"n2={address}".encode(), 5.0)
 
     with pytest.raises(Conflict, match="another disk"):
         cluster.by_name["n2"].on_loop(ask)

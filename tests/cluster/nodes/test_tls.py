@@ -30,12 +30,12 @@ def test_nodes_with_certificates_are_a_cluster_and_the_secret_alone_is_not_enoug
         with_tls = cluster.tls.pop(other)
         await cluster.start(other)
         await cluster.publish_somewhere(b"after")
-        assert not cluster.member(leader).state.nodes[other].is_up
-        assert cluster.membership(other)._raft.status.leader is None  # type: ignore[union-attr]
+        assert not cluster.cluster_node(leader).state.nodes[other].is_up
+        assert cluster.cluster_node(other).raft.status.leader is None
         await cluster.nodes.pop(other).stop()
         cluster.tls[other] = with_tls
         await cluster.start(other)
-        await cluster.until(lambda: cluster.member(other).waits_for() == [])
+        await cluster.until(lambda: cluster.cluster_node(other).readiness.pending() == [])
 
     run_story(tmp_path, story)
 

@@ -23,7 +23,7 @@ SENT = [b"%d" % number for number in range(MESSAGES)]
 
 def recover(folder: Path) -> RecoveryPlan:
     recovering = UnsafeRecovery(RealDisk(), folder)
-    recovering.begin_again()
+    recovering.execute()
     recovering.close()
     return recovering.plan
 
@@ -32,8 +32,8 @@ def test_the_node_that_is_left_goes_on_with_what_it_has_and_others_join_it(tmp_p
     async def story(cluster: ThreeNodes) -> None:
         leader = await cluster.filled()
         survivor, other = (name for name in NAMES if name != leader)
-        await cluster.member(leader)._proposing.propose(CreateTopic("lost", 3, {}, 1))
-        await cluster.until(lambda: "lost" in cluster.member(survivor).state.topics)
+        await cluster.cluster_node(leader).metadata.propose(CreateTopic("lost", 3, {}, 1))
+        await cluster.until(lambda: "lost" in cluster.cluster_node(survivor).state.topics)
         await cluster.stop_at_once()
         for name in (leader, other):
             shutil.move(tmp_path / name, tmp_path / f"old-{name}")
@@ -45,12 +45,14 @@ def test_the_node_that_is_left_goes_on_with_what_it_has_and_others_join_it(tmp_p
         await cluster.start(survivor)
         await cluster.publish(survivor, b"after")
         assert cluster.values(survivor) == [*SENT, b"after"]
-        assert list(cluster.member(survivor).state.nodes) == [survivor]
-        lost = cluster.member(survivor).state.topics["lost"].partitions
+        assert list(cluster.cluster_node(survivor).state.nodes) == [survivor]
+        lost = cluster.cluster_node(survivor).state.topics["lost"].partitions
         assert {partition.leader for partition in lost} == {survivor}
         for name in (leader, other):
             await cluster.start(name, join=survivor)
-            await cluster.until(lambda name=name: name in cluster.member(survivor).state.nodes)
+            await cluster.until(
+                lambda name=name: name in cluster.cluster_node(survivor).state.nodes
+            )
         await cluster.move_to(survivor, leader, other)
         await cluster.nodes.pop(survivor).stop()
         await cluster.publish_somewhere(b"again")
@@ -69,9 +71,9 @@ def test_who_was_given_up_and_comes_back_all_the_same_is_not_heard(
         await asyncio.gather(cluster.start("n1"), cluster.start("n3"))
         await cluster.publish("n3", b"after")
         await cluster.until(lambda: "n1 is not a member" in caplog.text)
-        assert list(cluster.member("n3").state.nodes) == ["n3"]
+        assert list(cluster.cluster_node("n3").state.nodes) == ["n3"]
         assert cluster.values("n3") == [*SENT, b"after"]
-        assert cluster.member("n1").state.nodes.keys() == set(NAMES)
+        assert cluster.cluster_node("n1").state.nodes.keys() == set(NAMES)
 
     run_story(tmp_path, story)
 
@@ -111,7 +113,7 @@ def test_only_the_stopped_node_of_a_cluster_of_several_is_recovered(tmp_path: Pa
             UnsafeRecovery(RealDisk(), tmp_path / "n3")
         recover(tmp_path / "n1")
         await cluster.start("n1")
-        await cluster.until(lambda: list(cluster.member("n1").state.nodes) == ["n1"])
+        await cluster.until(lambda: list(cluster.cluster_node("n1").state.nodes) == ["n1"])
         await cluster.stop_at_once()
         with pytest.raises(Conflict, match="the only node"):
             UnsafeRecovery(RealDisk(), tmp_path / "n1")

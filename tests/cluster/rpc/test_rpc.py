@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from goq import limits
 from goq.cluster.rpc.auth import CallId, CallSigner, ReplayWindow
-from goq.cluster.rpc.client import RpcClient
+from goq.cluster.rpc.client import NodeConnections, RpcClient
 from goq.cluster.rpc.server import BOOT_HEADER, NUMBER_HEADER, PROOF_HEADER, RpcResponse, RpcServer
 from goq.errors import NotAllowed, NotLeader, Unavailable
 from goq.http.message import Request, Response
@@ -26,7 +27,7 @@ class _Node:
     def __init__(self, secret: bytes = SECRET) -> None:
         self.heard: list[tuple[str, bytes]] = []
         self.requests: list[tuple[str, Mapping[str, str], bytes]] = []
-        self.answering = RpcServer(secret, {"/cluster/echo": self._echo, "/cluster/no": self._no})
+        self.rpc_server = RpcServer(secret, {"/cluster/echo": self._echo, "/cluster/no": self._no})
         self.alter: Callable[[RpcResponse], RpcResponse] = lambda answered: answered
 
     async def _echo(self, node: str, body: bytes) -> list[bytes | memoryview]:
@@ -38,9 +39,13 @@ class _Node:
 
     async def handle(self, request: Request) -> Response:
         self.requests.append((request.path, dict(request.headers), request.body))
-        answered = await self.answering.answer(request.path, request.headers, request.body)
+        answered = await self.rpc_server.handle(request.path, request.headers, request.body)
         answered = self.alter(answered)
         return Response(answered.status, list(answered.body), None, answered.headers)
+
+
+def _client(secret: bytes = SECRET, disk: str = "") -> RpcClient:
+    return RpcClient("n1", secret, NodeConnections(limits.CALL_CONNECTIONS_MAX), disk)
 
 
 def _with_node(test: Callable[[_Node, str], Awaitable[None]], secret: bytes = SECRET) -> None:
@@ -58,53 +63,53 @@ def _with_node(test: Callable[[_Node, str], Awaitable[None]], secret: bytes = SE
 
 def test_a_call_is_answered_and_so_is_every_further_one() -> None:
     async def test(node: _Node, url: str) -> None:
-        calling = RpcClient("n1", SECRET)
+        client = _client()
         for number in range(3):
             body = b"%d" % number
-            assert await calling.call(url, "/cluster/echo", body, 5) == b"<" + body + b">"
+            assert await client.call(url, "/cluster/echo", body, 5) == b"<" + body + b">"
         assert node.heard == [("n1", b"0"), ("n1", b"1"), ("n1", b"2")]
-        await calling.close()
+        await client.close()
 
     _with_node(test)
 
 
 def test_many_calls_at_once_are_each_answered() -> None:
     async def test(_node: _Node, url: str) -> None:
-        calling = RpcClient("n1", SECRET)
-        calls = [calling.call(url, "/cluster/echo", b"%d" % n, 5) for n in range(50)]
+        client = _client()
+        calls = [client.call(url, "/cluster/echo", b"%d" % n, 5) for n in range(50)]
         assert await asyncio.gather(*calls) == [b"<%d>" % n for n in range(50)]
-        await calling.close()
+        await client.close()
 
     _with_node(test)
 
 
 def test_an_error_keeps_its_kind() -> None:
     async def test(_node: _Node, url: str) -> None:
-        calling = RpcClient("n1", SECRET)
+        client = _client()
         with pytest.raises(NotLeader, match="another does"):
-            await calling.call(url, "/cluster/no", b"", 5)
-        await calling.close()
+            await client.call(url, "/cluster/no", b"", 5)
+        await client.close()
 
     _with_node(test)
 
 
 def test_a_node_with_another_secret_is_refused_and_does_nothing() -> None:
     async def test(node: _Node, url: str) -> None:
-        calling = RpcClient("n1", b"some other secret of the same kind")
+        client = _client(b"some other secret of the same kind")
         with pytest.raises(NotAllowed):
-            await calling.call(url, "/cluster/echo", b"x", 5)
+            await client.call(url, "/cluster/echo", b"x", 5)
         assert not node.heard
-        await calling.close()
+        await client.close()
 
     _with_node(test)
 
 
 def test_nobody_there_is_unavailable() -> None:
     async def main() -> None:
-        calling = RpcClient("n1", SECRET)
+        client = _client()
         with pytest.raises(Unavailable):
-            await calling.call("http://127.0.0.1:1", "/cluster/echo", b"x", 5)
-        await calling.close()
+            await client.call("http://127.0.0.1:1", "/cluster/echo", b"x", 5)
+        await client.close()
 
     run(main())
 
@@ -112,10 +117,10 @@ def test_nobody_there_is_unavailable() -> None:
 def test_a_node_that_is_stopping_is_unavailable_and_not_taken_for_a_stranger() -> None:
     async def test(node: _Node, url: str) -> None:
         node.alter = lambda _answered: RpcResponse(503, [b"draining"], {})
-        calling = RpcClient("n1", SECRET)
+        client = _client()
         with pytest.raises(Unavailable, match="503"):
-            await calling.call(url, "/cluster/echo", b"x", 5)
-        await calling.close()
+            await client.call(url, "/cluster/echo", b"x", 5)
+        await client.close()
 
     _with_node(test)
 
@@ -123,15 +128,15 @@ def test_a_node_that_is_stopping_is_unavailable_and_not_taken_for_a_stranger() -
 def test_a_node_that_starts_anew_between_two_attempts_is_unavailable() -> None:
     async def test(node: _Node, url: str) -> None:
         def started_anew(answered: RpcResponse) -> RpcResponse:
-            node.answering = RpcServer(SECRET, {})
+            node.rpc_server = RpcServer(SECRET, {})
             return answered
 
         node.alter = started_anew
-        calling = RpcClient("n1", SECRET)
+        client = _client()
         with pytest.raises(Unavailable, match="ask again"):
-            await calling.call(url, "/cluster/echo", b"x", 5)
+            await client.call(url, "/cluster/echo", b"x", 5)
         assert not node.heard
-        await calling.close()
+        await client.close()
 
     _with_node(test)
 
@@ -149,25 +154,25 @@ def test_an_answer_that_was_changed_on_the_way_is_not_believed(alter: str) -> No
 
     async def test(node: _Node, url: str) -> None:
         node.alter = changed
-        calling = RpcClient("n1", SECRET)
+        client = _client()
         with pytest.raises(NotAllowed):
-            await calling.call(url, "/cluster/echo", b"x", 5)
-        await calling.close()
+            await client.call(url, "/cluster/echo", b"x", 5)
+        await client.close()
 
     _with_node(test)
 
 
 def test_a_call_heard_on_the_way_cannot_be_made_again() -> None:
     async def test(node: _Node, url: str) -> None:
-        calling = RpcClient("n1", SECRET)
-        await calling.call(url, "/cluster/echo", b"x", 5)
-        await calling.close()
+        client = _client()
+        await client.call(url, "/cluster/echo", b"x", 5)
+        await client.close()
         for path, headers, body in list(node.requests):
-            again = await node.answering.answer(path, headers, body)
+            again = await node.rpc_server.handle(path, headers, body)
             assert again.status == NotAllowed.http_status
         other = _Node()  # as after a new start
         for path, headers, body in node.requests:
-            again = await other.answering.answer(path, headers, body)
+            again = await other.rpc_server.handle(path, headers, body)
             assert again.status == NotAllowed.http_status
         assert len(node.heard) == 1
         assert not other.heard
@@ -177,40 +182,40 @@ def test_a_call_heard_on_the_way_cannot_be_made_again() -> None:
 
 @pytest.mark.parametrize("part", ["path", "body", *CallId._fields])
 def test_every_part_of_a_call_is_proven(part: str) -> None:
-    prover = CallSigner(SECRET)
-    parts: dict[str, Any] = {"mark": MARK, "path": "/p", "body": b"b"}
-    proof = prover.of_call(**parts)
+    signer = CallSigner(SECRET)
+    parts: dict[str, Any] = {"call": MARK, "path": "/p", "body": b"b"}
+    proof = signer.sign_call(**parts)
     if part in CallId._fields:
         value: Any = 2 if part == "number" else "other"
-        parts["mark"] = MARK._replace(**{part: value})
+        parts["call"] = MARK._replace(**{part: value})
     else:
         parts[part] = type(parts[part])() + parts[part] * 2
     with pytest.raises(NotAllowed):
-        prover.check(prover.of_call(**parts), proof)
+        signer.verify(signer.sign_call(**parts), proof)
 
 
 def test_a_proof_of_a_call_is_none_of_an_answer() -> None:
-    prover = CallSigner(SECRET)
-    assert prover.of_call(MARK, "200", b"") != prover.of_answer(MARK, 200, [b""])
+    signer = CallSigner(SECRET)
+    assert signer.sign_call(MARK, "200", b"") != signer.sign_response(MARK, 200, [b""])
 
 
 def test_parts_cannot_be_shifted_into_each_other() -> None:
-    prover = CallSigner(SECRET)
-    one = prover.of_call(MARK._replace(node="ab", boot="c"), "/p", b"")
-    assert one != prover.of_call(MARK._replace(node="a", boot="bc"), "/p", b"")
+    signer = CallSigner(SECRET)
+    one = signer.sign_call(MARK._replace(node="ab", boot="c"), "/p", b"")
+    assert one != signer.sign_call(MARK._replace(node="a", boot="bc"), "/p", b"")
 
 
 def test_numbers_may_come_in_any_order_but_each_once_and_none_too_late() -> None:
-    heard = ReplayWindow()
+    window = ReplayWindow()
     for number in (5, 3, 4, 9000):
-        heard.take(number)
+        window.accept(number)
     for number in (5, 3, 9000, 9000 - 4096):
         with pytest.raises(NotAllowed):
-            heard.take(number)
-    heard.take(9000 - 4095)
+            window.accept(number)
+    window.accept(9000 - 4095)
     for number in range(10_000, 40_000):
-        heard.take(number)
-    assert len(heard._recent) <= 2 * 4096 + 1
+        window.accept(number)
+    assert len(window._recent) <= 2 * 4096 + 1
 
 
 @pytest.mark.parametrize(
@@ -227,9 +232,9 @@ def test_numbers_may_come_in_any_order_but_each_once_and_none_too_late() -> None
 def test_garbage_learns_the_boot_alone(headers: dict[str, str]) -> None:
     async def main() -> None:
         node = _Node()
-        answered = await node.answering.answer("/cluster/echo", headers, b"\0" * 100)
+        answered = await node.rpc_server.handle("/cluster/echo", headers, b"\0" * 100)
         assert answered.status in (400, 403)
-        assert answered.headers == {BOOT_HEADER: node.answering.boot}
+        assert answered.headers == {BOOT_HEADER: node.rpc_server.boot}
         assert not node.heard
 
     run(main())
@@ -237,13 +242,13 @@ def test_garbage_learns_the_boot_alone(headers: dict[str, str]) -> None:
 
 def test_a_node_with_another_disk_is_not_listened_to_but_where_anybody_is() -> None:
     async def test(node: _Node, url: str) -> None:
-        node.answering = RpcServer(
+        node.rpc_server = RpcServer(
             SECRET,
             {"/cluster/echo": node._echo, "/cluster/members": node._echo},
-            anyone=frozenset({"/cluster/members"}),
-            is_known=lambda name, disk: (name, disk) == ("n1", "d1"),
+            open_calls=frozenset({"/cluster/members"}),
+            is_known_disk=lambda name, disk: (name, disk) == ("n1", "d1"),
         )
-        wiped, known = RpcClient("n1", SECRET, "d2"), RpcClient("n1", SECRET, "d1")
+        wiped, known = _client(disk="d2"), _client(disk="d1")
         with pytest.raises(NotAllowed, match="another disk"):
             await wiped.call(url, "/cluster/echo", b"x", 5.0)
         assert node.heard == []
@@ -256,6 +261,8 @@ def test_a_node_with_another_disk_is_not_listened_to_but_where_anybody_is() -> N
 
 
 def test_the_disk_of_a_caller_is_proven() -> None:
-    prover = CallSigner(SECRET)
+    signer = CallSigner(SECRET)
     mark = CallId("n1", "boot", "session", 1, "d1")
-    assert prover.of_call(mark, "/x", b"") != prover.of_call(mark._replace(disk="d2"), "/x", b"")
+    assert signer.sign_call(mark, "/x", b"") != signer.sign_call(
+        mark._replace(disk="d2"), "/x", b""
+    )

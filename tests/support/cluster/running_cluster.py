@@ -115,9 +115,7 @@ def _has(node: RunningNode, topic: str) -> bool:
 
 def _are_up(node: RunningNode) -> bool:
     def up() -> int:
-        membership = node.node._membership
-        assert membership is not None
-        assert membership.member is not None
-        return sum(known.is_up for known in membership.member.state.nodes.values())
+        assert node.node.cluster is not None
+        return sum(known.is_up for known in node.node.cluster.state.nodes.values())
 
     return node.on_loop(up) == len(NAMES)

@@ -11,7 +11,6 @@ from unittest.mock import patch
 
 from goq import limits
 from goq.cluster.admin.cluster_view import ClusterView
-from goq.cluster.bootstrap import ClusterBootstrap
 from goq.cluster.cluster_node import ClusterNode
 from goq.cluster.metadata.state import PartitionMetadata
 from goq.config.node import Config
@@ -65,10 +64,9 @@ class ThreeNodes:
     async def stop_at_once(self) -> None:
         """Stop all that run, of which none sees another go: what was agreed on stays as it is."""
         nodes, self.nodes = dict(sorted(self.nodes.items())), {}
-        memberships = [node._membership for node in nodes.values()]
-        rafts = [m._raft for m in memberships if m is not None and m._raft is not None]
-        for raft in rafts:
-            await raft.stop()
+        for node in nodes.values():
+            if node.cluster is not None:
+                await node.cluster.raft.stop()
         with patch.object(limits, "HAND_OVER_TIMEOUT_MS", 0):  # nobody takes anything over
             for node in nodes.values():
                 await node.stop()
@@ -79,18 +77,13 @@ class ThreeNodes:
             await self.nodes.pop(name).stop()
         shutil.rmtree(self.path / name / what)
 
-    def membership(self, name: str) -> ClusterBootstrap:
-        membership = self.nodes[name]._membership
-        assert membership is not None
-        return membership
-
-    def member(self, name: str) -> ClusterNode:
-        member = self.membership(name).member
-        assert member is not None
-        return member
+    def cluster_node(self, name: str) -> ClusterNode:
+        cluster_node = self.nodes[name].cluster
+        assert cluster_node is not None
+        return cluster_node
 
     def partition(self, seen_by: str = "n1") -> PartitionMetadata | None:
-        topic = self.member(seen_by).state.topics.get("t")
+        topic = self.cluster_node(seen_by).state.topics.get("t")
         return None if topic is None else topic.partitions[0]
 
     def leader(self, seen_by: str = "n1") -> str | None:
@@ -108,7 +101,7 @@ class ThreeNodes:
     async def filled(self) -> str:
         """Start all and publish into a topic of one partition; return who leads it."""
         await asyncio.gather(*map(self.start, NAMES))
-        await self.until(lambda: len(self.member("n1").state.nodes) == len(NAMES))
+        await self.until(lambda: len(self.cluster_node("n1").state.nodes) == len(NAMES))
         broker = self.nodes["n1"].broker
         assert broker is not None
         await broker.create_topic("t", partitions=1)
@@ -150,13 +143,13 @@ class ThreeNodes:
     async def move_to(self, *replicas: str) -> None:
         """Have the partition on these nodes alone, of which the first is there."""
         asked = replicas[0]
-        await self._do(asked, lambda seat: seat.administering.move("t", 0, replicas))
+        await self._do(asked, lambda view: view.operations.reassign_partition("t", 0, replicas))
         await self.until(lambda: (p := self.partition(asked)) and p.replicas == replicas)
         await self.until(lambda: (p := self.partition(asked)) and set(p.in_sync) == set(replicas))
 
     async def led_by(self, name: str) -> list[bytes | None]:
         """Have a node lead the partition; return what it has."""
-        await self._do(name, lambda seat: seat.administering.elect("t", 0, name))
+        await self._do(name, lambda view: view.operations.elect_leader("t", 0, name))
         async with asyncio.timeout(60):
             while True:
                 try:
@@ -167,10 +160,8 @@ class ThreeNodes:
     async def _do(self, asked: str, change: Callable[[ClusterView], Awaitable[object]]) -> None:
         async with asyncio.timeout(60):
             while True:
-                seat = self.membership(asked).seat
-                assert seat is not None
                 try:
-                    await change(seat)
+                    await change(self.cluster_node(asked).view)
                     return
                 except GoqError:  # something else has changed just then
                     await asyncio.sleep(0.05)

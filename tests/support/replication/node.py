@@ -140,7 +140,7 @@ class SimNode:
         self.spawn(self.archives.run())
         self.spawn(self._check())
         self.spawn(self.repairs.scrub())
-        self.spawn(self.fitness.watch())
+        self.spawn(self.fitness.run())
 
     def spawn(self, work: Awaitable[T]) -> asyncio.Task[T]:
         """Run something that ends with this life of the node."""
@@ -181,7 +181,7 @@ class SimNode:
 
     def _failed(self, key: PartitionKey, error: Exception) -> None:
         self.failures.append(f"{key}: {error!r}")
-        self.fitness.failed(error)
+        self.fitness.on_error(error)
 
     def _agree(self, parts: dict[PartitionKey, ReplicaAssignment]) -> None:
         """Take over what all agreed on; what is older than what is known is passed over."""

@@ -11,8 +11,10 @@ import pytest
 from goq import limits
 from goq.cluster.admin.operations import ClusterOperations
 from goq.cluster.admin.replica_status import ReplicaStatus
+from goq.cluster.membership.join import AdmissionServer
 from goq.cluster.metadata.commands import CreateTopic, FenceNode, RegisterNode
 from goq.cluster.metadata.state import PartitionMetadata
+from goq.cluster.raft.node import RaftNode
 from goq.errors import Conflict, GoqError, InvalidInput, NodeNotFound, PartitionNotFound
 from tests.support.metadata.local_raft import proposing
 
@@ -22,7 +24,7 @@ ENDS = {"n2": 70, "n3": 90}
 class Reports:
     """Says where replicas end; n1 does not answer."""
 
-    async def replicas_of(self, _topic: str, _number: int, nodes: Iterable[str]) -> dict[str, int]:
+    async def end_offsets(self, _topic: str, _number: int, nodes: Iterable[str]) -> dict[str, int]:
         return {node: ENDS[node] for node in nodes if node in ENDS}
 
 
@@ -32,15 +34,16 @@ class Operator:
     def __init__(self, nodes: int = 3) -> None:
         self.cluster = proposing()
         self.admitted: list[str] = []
+        admission = AdmissionServer(cast(RaftNode, self), lambda: self.cluster.state)
         self.work = ClusterOperations(
-            self.cluster, cast(ReplicaStatus, Reports()), lambda spec: self._admit(spec)
+            self.cluster, cast(ReplicaStatus, Reports()), admission.add_member
         )
         for number in range(1, nodes + 1):
             name = f"n{number}"
             self.do(self.cluster.propose(RegisterNode(name, 1, f"http://{name}", f"{name}:1")))
         self.do(self.cluster.propose(CreateTopic("t", 1, {})))
 
-    async def _admit(self, spec: str) -> None:
+    async def add_member(self, spec: str) -> None:
         self.admitted.append(spec)
 
     def do(self, work: Awaitable[Any]) -> Any:
@@ -56,29 +59,29 @@ class Operator:
 
 def test_a_node_that_is_there_is_not_let_in_again() -> None:
     operator = Operator()
-    operator.do(operator.work.join("n4", "h:1"))
+    operator.do(operator.work.add_node("n4", "h:1"))
     with pytest.raises(Conflict):
-        operator.do(operator.work.join("n1", "h:1"))
+        operator.do(operator.work.add_node("n1", "h:1"))
     assert operator.admitted == ["n4=h:1"]
 
 
 def test_a_node_leaves_once_however_often_it_is_told() -> None:
     operator = Operator(nodes=4)
-    operator.do(operator.work.leave("n4"))
-    operator.do(operator.work.leave("n4"))
+    operator.do(operator.work.decommission_node("n4"))
+    operator.do(operator.work.decommission_node("n4"))
     assert operator.cluster.state.nodes["n4"].leaving
 
 
 def test_a_node_that_others_cannot_stand_in_for_does_not_leave() -> None:
     operator = Operator()
     with pytest.raises(Conflict, match="3 replicas"):
-        operator.do(operator.work.leave("n3"))
+        operator.do(operator.work.decommission_node("n3"))
 
 
 def test_an_unknown_node_cannot_leave() -> None:
     operator = Operator()
     with pytest.raises(NodeNotFound):
-        operator.do(operator.work.leave("n9"))
+        operator.do(operator.work.decommission_node("n9"))
 
 
 def test_a_dry_run_of_a_rebalance_says_what_the_rebalance_does() -> None:
@@ -100,9 +103,9 @@ def test_a_move_is_planned_and_given_up() -> None:
     operator = Operator(nodes=4)
     staying = operator.partition.replicas[1:]
     coming = next(n for n in operator.cluster.state.nodes if n not in operator.partition.replicas)
-    operator.do(operator.work.move("t", 0, (coming, *staying)))
+    operator.do(operator.work.reassign_partition("t", 0, (coming, *staying)))
     assert operator.partition.target == (coming, *staying)
-    operator.do(operator.work.cancel_move("t", 0))
+    operator.do(operator.work.cancel_reassignment("t", 0))
     assert not operator.partition.target
 
 
@@ -121,22 +124,22 @@ def test_a_move_that_cannot_be_is_refused(
 ) -> None:
     operator = Operator()
     with pytest.raises(error):
-        operator.do(operator.work.move(topic, number, target))
+        operator.do(operator.work.reassign_partition(topic, number, target))
 
 
 def test_a_leader_is_elected_by_name_and_the_preferred_one_without() -> None:
     operator = Operator()
     preferred, other, _ = operator.partition.replicas
-    assert operator.do(operator.work.elect("t", 0, other)) == other
+    assert operator.do(operator.work.elect_leader("t", 0, other)) == other
     assert operator.partition.leader == other
-    assert operator.do(operator.work.elect("t", 0, None)) == preferred
+    assert operator.do(operator.work.elect_leader("t", 0, None)) == preferred
     assert operator.partition.leader == preferred
 
 
 def lost_leader() -> Operator:
     """Return a cluster in which n1, alone in sync, is away."""
     operator = Operator()
-    operator.do(operator.work.elect("t", 0, "n1"))
+    operator.do(operator.work.elect_leader("t", 0, "n1"))
     for node in ("n2", "n3"):
         operator.do(operator.cluster.propose(FenceNode(node, 1)))
     operator.do(operator.cluster.propose(FenceNode("n1", 1)))
@@ -148,20 +151,20 @@ def lost_leader() -> Operator:
 
 def test_an_unclean_election_says_first_what_it_would_lose() -> None:
     operator = lost_leader()
-    ends = operator.do(operator.work.elect_unclean("t", 0, "n2", dry_run=True))
+    ends = operator.do(operator.work.elect_unclean_leader("t", 0, "n2", dry_run=True))
     assert operator.partition.leader is None
     assert {n: ends.by_node[n] for n in ("n1", "n2", "n3")} == {"n1": None, **ENDS}
     assert ends.lost == 20
-    assert operator.do(operator.work.elect_unclean("t", 0, "n2", dry_run=False)) == ends
+    assert operator.do(operator.work.elect_unclean_leader("t", 0, "n2", dry_run=False)) == ends
     assert (operator.partition.leader, operator.partition.unclean) == ("n2", True)
 
 
 def test_nothing_is_elected_uncleanly_where_nothing_needs_to_be_lost() -> None:
     operator = Operator()
     with pytest.raises(Conflict, match="leads"):
-        operator.do(operator.work.elect_unclean("t", 0, "n2", dry_run=False))
+        operator.do(operator.work.elect_unclean_leader("t", 0, "n2", dry_run=False))
     with pytest.raises(Conflict, match="no replica"):
-        operator.do(operator.work.elect_unclean("t", 0, "n9", dry_run=True))
+        operator.do(operator.work.elect_unclean_leader("t", 0, "n9", dry_run=True))
 
 
 @pytest.mark.parametrize(
@@ -187,20 +190,20 @@ def test_nobody_is_let_in_while_a_node_is_away_and_it_is_said_which() -> None:
     operator = Operator()
     operator.do(operator.cluster.propose(FenceNode("n2", 1)))
     with pytest.raises(Conflict, match="goq cluster leave n2"):
-        operator.do(operator.work.join("n4", "h:1"))
-    operator.do(operator.work.leave("n2"))
+        operator.do(operator.work.add_node("n4", "h:1"))
+    operator.do(operator.work.decommission_node("n2"))
     assert operator.admitted == []
 
 
 def test_a_node_that_is_up_leaves_with_fewer_replicas_if_that_is_said() -> None:
     operator = Operator()
-    operator.do(operator.work.leave("n3", fewer_replicas=True))
+    operator.do(operator.work.decommission_node("n3", fewer_replicas=True))
     assert operator.cluster.state.nodes["n3"].leaving
 
 
 def test_who_moves_or_gives_a_move_up_says_what_is_wanted() -> None:
     operator = Operator()
-    operator.do(operator.work.move("t", 0, ("n1", "n2")))
+    operator.do(operator.work.reassign_partition("t", 0, ("n1", "n2")))
     assert operator.partition.is_manual
-    operator.do(operator.work.cancel_move("t", 0))
+    operator.do(operator.work.cancel_reassignment("t", 0))
     assert operator.partition.replication_factor == 3

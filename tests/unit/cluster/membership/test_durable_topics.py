@@ -20,7 +20,7 @@ def disk() -> SimulatedDisk:
 
 
 def test_what_was_always_synced_is_kept_over_a_power_cut(disk: SimulatedDisk) -> None:
-    DurableTopics(disk, TOPICS).note({1: True, 2: False})
+    DurableTopics(disk, TOPICS).record({1: True, 2: False})
     disk.crash(power=True)
     assert DurableTopics(disk, TOPICS).ids == {1}
 
@@ -30,17 +30,17 @@ def test_what_was_once_synced_later_is_kept_no_more_also_when_it_is_synced_at_on
 ) -> None:
     kept = DurableTopics(disk, TOPICS)
     for always in (True, False, True):
-        kept.note({1: always})
+        kept.record({1: always})
     assert kept.ids == frozenset()
     again = DurableTopics(disk, TOPICS)
-    again.note({1: True})
+    again.record({1: True})
     assert again.ids == frozenset()
 
 
 def test_a_topic_that_is_gone_is_forgotten_and_a_new_one_is_kept(disk: SimulatedDisk) -> None:
     kept = DurableTopics(disk, TOPICS)
-    kept.note({1: True, 2: False})
-    kept.note({3: True})
+    kept.record({1: True, 2: False})
+    kept.record({3: True})
     assert kept.ids == {3}
 
 
@@ -50,15 +50,15 @@ def test_a_folder_with_replicas_that_remembers_nothing_keeps_nothing_of_what_the
     disk.make_dir(TOPICS / "orders")
     kept = DurableTopics(disk, TOPICS)
     assert kept.ids == frozenset()
-    kept.note({1: True})
+    kept.record({1: True})
     assert kept.ids == frozenset()
-    kept.note({1: True, 2: True})
+    kept.record({1: True, 2: True})
     assert kept.ids == {2}
 
 
 def test_a_file_that_cannot_be_read_remembers_nothing(disk: SimulatedDisk) -> None:
-    DurableTopics(disk, TOPICS).note({1: True})
+    DurableTopics(disk, TOPICS).record({1: True})
     disk.replace(TOPICS.parent / FILE_NAME, b"{")
     kept = DurableTopics(disk, TOPICS)
-    kept.note({1: True})
+    kept.record({1: True})
     assert kept.ids == frozenset()

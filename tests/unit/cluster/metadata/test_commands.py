@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from goq.cluster.membership.disk_identity import lost_sole_replicas
+from goq.cluster.membership.data_loss import lost_sole_replicas
 from goq.cluster.metadata.commands import (
     AlterClusterSettings,
     AlterInSync,

@@ -1,0 +1,90 @@
+"""The node's own entry in the cluster metadata: its URL, incarnation, disk and durable topics."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from msgspec.structs import replace
+
+from goq.cluster.membership.data_loss import DataLoss
+from goq.cluster.metadata.client import MetadataClient
+from goq.cluster.metadata.commands import AlterClusterSettings, RegisterNode, ReportDataLoss
+from goq.cluster.metadata.state import MetadataState
+from goq.config.node import ClusterConfig
+from goq.errors import Conflict, GoqError, UsageError
+
+_log = logging.getLogger("goq.cluster")
+_ANY_HOST = ("0.0.0.0", "::", "")
+
+
+class NodeRegistration:
+    """Registers one start of a node, its *incarnation*, with the cluster.
+
+    ``durable_topics`` returns the ids of topics that lost nothing at a power failure.
+    ``send_heartbeat`` makes the controller hear of this incarnation.
+    """
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        entry: RegisterNode,
+        metadata: MetadataClient,
+        data_loss: DataLoss,
+        durable_topics: Callable[[MetadataState], tuple[int, ...]],
+        send_heartbeat: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._config = config
+        self._entry = entry
+        self._metadata = metadata
+        self._data_loss = data_loss
+        self._durable_topics = durable_topics
+        self._send_heartbeat = send_heartbeat
+
+    def set_url(self, http_url: str) -> None:
+        """Set where this node listens; raise ``UsageError`` if other nodes cannot reach that."""
+        address = self._entry.cluster_address
+        url = self._config.advertise or reachable_url(http_url, address)
+        self._entry = replace(self._entry, http_url=url)
+
+    async def ensure(self) -> None:
+        """Register this incarnation if the cluster does not know it; safe to repeat.
+
+        The first node to do so sets the initial ``min_insync`` of the cluster. Raises ``GoqError``.
+        """
+        entry = self._entry
+        known = self._metadata.state.nodes.get(entry.node)
+        if known is None or known.incarnation != entry.incarnation:
+            with suppress(GoqError):  # a node registered before any heartbeat counts as silent
+                await self._send_heartbeat()
+            if self._data_loss.has_lost_topics and known is not None:
+                _log.critical("the messages on this node are gone; it copies them from the others")
+                await self._metadata.propose(ReportDataLoss(entry.node, entry.disk))
+            topics: tuple[int, ...] = ()
+            if not self._data_loss.has_lost_topics:
+                topics = self._durable_topics(self._metadata.state)
+            await self._metadata.propose(replace(entry, durable_topics=topics))
+        settings, min_insync = self._metadata.state.settings, self._config.min_insync
+        if settings.version == 1 and settings.min_insync != min_insync:
+            with suppress(Conflict):  # another node was first
+                await self._metadata.propose(AlterClusterSettings(1, min_insync=min_insync))
+
+
+def reachable_url(http_url: str, cluster_address: str) -> str:
+    """Return a URL that other nodes can use.
+
+    A node that listens on all addresses is reached by the host of its cluster address.
+    """
+    scheme, _, rest = http_url.partition("://")
+    host, _, port = rest.rpartition(":")
+    if host.strip("[]") not in _ANY_HOST:
+        return http_url
+    other = cluster_address.rpartition(":")[0]
+    if other.strip("[]") in _ANY_HOST:
+        raise UsageError(
+            "other nodes cannot reach this one at a wildcard address; set a reachable one:"
+            " cluster.advertise: http://HOST:PORT",
+            field="cluster.advertise",
+        )
+    return f"{scheme}://{other}:{port}"
