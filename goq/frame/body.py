@@ -215,7 +215,7 @@ def apply_nulls_at(
 ) -> list[bytes | None]:
     """Return entries of some rows, with None for null entries of the bitmap."""
     if validity is None:
-        return items  # type: ignore[return-value]  # as in with_nulls
+        return items  # type: ignore[return-value]  # as in apply_nulls
     return [
         item if validity[row >> 3] >> (row & 7) & 1 else None
         for row, item in zip(rows, items, strict=True)

@@ -96,7 +96,7 @@ def repair_segment(log: Log, segment: Segment, frames: Mapping[Gap, Sequence[Fra
     """
     for gap, views in frames.items():
         if not fills_gap(views, gap):
-            raise InvalidFrame(f"what was found does not fill offsets {gap} of {segment.path}")
+            raise InvalidFrame(f"these frames do not fill the offsets {gap} of {segment.path}")
     disk, time_before_us = log.reader.disk, log.reader.max_time_us_before(segment)
     write = partial(_write, log=log, segment=segment, frames=frames)
     new = write_generation(disk, segment, time_before_us, write)

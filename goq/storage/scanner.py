@@ -63,7 +63,7 @@ class Damage:
         )
 
 
-class DamageReport:
+class DamageRegistry:
     """The known damage of one log, each range of offsets once. Thread-safe."""
 
     def __init__(self, items: list[Damage]) -> None:

@@ -30,7 +30,7 @@ def epoch_end(reader: LogReader, epoch: int, end_offset: int) -> EpochEnd:
     low = reader.segments[0].base_offset
     high = end_offset
     found = NO_EPOCH
-    while low < high:  # frames before low are of epochs up to this one, from high on of later
+    while low < high:  # before low: epochs up to this one; from high on: later ones
         middle = (low + high) // 2
         reading = reader.read(middle, end_offset, messages_max=1)
         if reading.frames and reading.frames[0].header.leader_epoch <= epoch:

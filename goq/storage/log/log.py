@@ -168,13 +168,11 @@ class Log:
                 raise _no_room(self.directory, error) from error
             raise self._fail(error) from error
         if self.config.fsync is Fsync.ALWAYS:
-            self._sync(DurableEnd(batch.segment.base_offset, batch.end_position, batch.end_offset))
+            self._sync(batch.durable_end)
         self._bytes_since_checkpoint += batch.size_bytes
         if self._bytes_since_checkpoint >= limits.CHECKPOINT_INTERVAL_BYTES:
             if self.config.fsync is not Fsync.ALWAYS:  # a checkpoint covers durable bytes only
-                self._sync(
-                    DurableEnd(batch.segment.base_offset, batch.end_position, batch.end_offset)
-                )
+                self._sync(batch.durable_end)
             self._checkpoint(batch.segment, batch.start_position, batch.start_offset)
         elif batch.segment.columns is not None and batch.segment.columns.is_block_full:
             batch.segment.columns.flush()

@@ -13,7 +13,7 @@ from goq.storage.column_index.rows import ColumnRows, DedupIdRows
 from goq.storage.disk import Disk, NotCached
 from goq.storage.log.segment import Segment
 from goq.storage.log.sparse_index import SparseIndex
-from goq.storage.scanner import BadRegion, Damage, DamageReport, ScannedFrame, Scanner
+from goq.storage.scanner import BadRegion, Damage, DamageRegistry, ScannedFrame, Scanner
 
 _ENDS_MAX = 64
 
@@ -38,7 +38,7 @@ class LogReader:
     def __init__(self, disk: Disk, segments: Sequence[Segment], damage: list[Damage]) -> None:
         self._disk = disk
         self.segments = segments
-        self._report = DamageReport(damage)
+        self._registry = DamageRegistry(damage)
         self._ends: dict[int, tuple[Segment, int]] = {}
         """Where recent reads ended, by offset: the segment and the position in it."""
 
@@ -50,7 +50,7 @@ class LogReader:
     @property
     def damage(self) -> list[Damage]:
         """The known damage of the log."""
-        return self._report.items
+        return self._registry.items
 
     def read(
         self,
@@ -307,7 +307,7 @@ class LogReader:
                 if isinstance(place, ScannedFrame):
                     yield place
                 else:
-                    damage = self._report.record(segment.path, place, end_offset)
+                    damage = self._registry.record(segment.path, place, end_offset)
                     if damage.end_offset > offset:
                         yield damage
                     if place.end_offset is None:
@@ -319,7 +319,7 @@ class LogReader:
                 return
         if reached < end_offset:
             gap = BadRegion(size_bytes, size_bytes, reached, None, "messages are missing here")
-            yield self._report.record(segment.path, gap, end_offset)
+            yield self._registry.record(segment.path, gap, end_offset)
 
     def is_sound(self, start_offset: int, end_offset: int) -> bool:
         """Return whether every frame between two offsets is readable; reads them all from disk."""
@@ -333,7 +333,7 @@ class LogReader:
 
     def clear_damage(self, start_offset: int, end_offset: int) -> None:
         """Forget known damage between two offsets, after a repair or a cut."""
-        self._report.clear(start_offset, end_offset)
+        self._registry.clear(start_offset, end_offset)
 
 
 def segment_number(segments: Sequence[Segment], offset: int) -> int:

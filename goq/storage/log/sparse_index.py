@@ -92,7 +92,7 @@ class SparseIndex:
         self._begin_interval()
         self._times.append(entry.time_us)
         self._positions.append(entry.position)
-        self._offsets.append(entry.offset)  # last: readers on other threads count the offsets
+        self._offsets.append(entry.offset)  # added last: other threads count the offsets
 
     def add_bad_region(self) -> None:
         """Extend the current interval over damaged bytes, to the next frame or further."""

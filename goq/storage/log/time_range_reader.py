@@ -19,8 +19,8 @@ from goq.storage.log.segment import Segment
 from goq.storage.log.sparse_index import TIME_US_MAX, TIME_US_MIN, IndexRange
 from goq.storage.scanner import Damage
 
-_INDEX_SHARE = 128  # an index is about so many times smaller than its segment
-_SEGMENT_FRAMES = 4  # a query of an index in memory costs about as much as so many frames
+_INDEX_SHARE = 128  # size of a segment, in sizes of its index
+_SEGMENT_FRAMES = 4  # cost of a query of an index in memory, in frames
 
 
 class TimeRange(NamedTuple):
@@ -89,7 +89,7 @@ class _TimeRangeRead:
             if reading.next_offset >= segments[number].end_offset:
                 if number + 1 == len(segments):
                     return
-                reading.next_offset = segments[number + 1].base_offset  # nothing lies between
+                reading.next_offset = segments[number + 1].base_offset  # skip a gap
             elif not self._read_segment(segments, number):
                 start_offset = self._reader.segments[0].base_offset
                 reading.next_offset = max(reading.next_offset, start_offset)

@@ -12,6 +12,7 @@ from goq.frame.view import FrameView
 from goq.storage.column_index.block import LastFrame, last_frame
 from goq.storage.column_index.extract import COLUMN_ATTRIBUTES, read_frames
 from goq.storage.column_index.rows import FrameRows
+from goq.storage.log.recovery_point import DurableEnd
 from goq.storage.log.segment import Segment
 from goq.storage.log.sparse_index import IndexEntry
 
@@ -42,6 +43,11 @@ class WriteBatch:
     def size_bytes(self) -> int:
         """Bytes that the batch adds to the log."""
         return self.end_position - self.start_position
+
+    @property
+    def durable_end(self) -> DurableEnd:
+        """The durable end of the log once the batch is synced."""
+        return DurableEnd(self.segment.base_offset, self.end_position, self.end_offset)
 
     def has_room_for(self, frame_bytes: int) -> bool:
         """Return whether another frame fits; the first always does."""
