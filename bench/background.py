@@ -67,7 +67,7 @@ def _live(place: Place, background: bool | None) -> tuple[float, float, float]:
 
 def _await_first(place: Place, topic: str) -> None:
     with Client(place.goq.url) as client:
-        while not any(item["end_offset"] for item in client.describe_topic(topic)["partitions"]):
+        while not any(item.end_offset for item in client.describe_topic(topic).partitions):
             time.sleep(0.01)
 
 

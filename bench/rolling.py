@@ -70,7 +70,7 @@ def _consume(client: Client, clocked: _Clocked) -> None:
 def _is_whole(cluster: Cluster) -> bool:
     with Client([f"http://127.0.0.1:{m.port}" for m in cluster.members], retries="0s") as client:
         shown = client.describe_cluster()
-    return not shown["under_replicated"] and all(n["status"] == "up" for n in shown["nodes"])
+    return not shown.under_replicated and all(n.status == "up" for n in shown.nodes)
 
 
 def _restart(cluster: Cluster, member: Member) -> None:

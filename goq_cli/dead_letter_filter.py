@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -67,21 +67,21 @@ def letters_of(
     limit: int,
     wanted: dict[str, str | None],
     ids: list[str] | None = None,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Mapping[str, Any]]:
     """Yield up to ``limit`` dead letters, however many requests that takes."""
     left, after = limit, None
     while left:
         answer = client.list_dead_letters(
             topic, limit=min(left, PORTION), after=after, ids=ids or (), **wanted
         )
-        yield from answer["messages"]
-        left -= len(answer["messages"])
-        after = answer["next"]
+        yield from [letter.raw for letter in answer.messages]
+        left -= len(answer.messages)
+        after = answer.next
         if after is None:
             return
 
 
-def cell(letter: dict[str, Any], name: str) -> str:
+def cell(letter: Mapping[str, Any], name: str) -> str:
     """Return a field of a dead letter as a table has room for it."""
     value = letter.get(name, letter.get(f"{name}_base64", 0 if name == "redrives" else ""))
     text = escaped(value)

@@ -146,9 +146,11 @@ def rewind_group(client: Client, bounds: Bounds, group: str, *, dry_run: bool) -
         dry_run=dry_run,
     )
     if SESSION.json:
-        print_json(answer)
+        print_json(answer.raw)
         return
-    print_table(_GROUP_COLUMNS, [[p.get(c) for c in _GROUP_COLUMNS] for p in answer["partitions"]])
+    print_table(
+        _GROUP_COLUMNS, [[getattr(p, c) for c in _GROUP_COLUMNS] for p in answer.partitions]
+    )
     if dry_run:
         notice("nothing was changed")
 

@@ -1,9 +1,21 @@
 """The client library: publish, consume, read and administer over HTTP.
 
-``_async`` is written by hand; ``_sync`` is generated from it by ``tools/unasync.py``, except for
-the modules where the two truly differ (``runtime`` and ``transport``). What needs no I/O at all
-is shared: batches, wire forms, retries, the HTTP/1.1 parser. Names are imported on first use, so
-that a synchronous program never pays for asyncio.
+_async            the client for asyncio, written by hand
+_sync             the client with threads, generated from it by tools/unasync.py
+arguments         what callers may pass, as the wire takes it
+messages          the messages and results of publish, read and settle
+results           the values that the administrative calls return
+delivery_options  priority, delay, TTL, tenant and dedup id of a message that is published
+producer_batch    messages gathered for one request, divided among partitions
+replay_plan       which messages a replay has, and where their copies go
+protocol          paths, JSON and frames of the HTTP API, without I/O
+cluster_map       the nodes that a client knows, and the leaders of partitions
+retry             when a failed request is tried again
+errors            failed requests and problem answers as errors of goq
+tracing           trace context in headers, and traces as OpenTelemetry spans
+
+In ``_sync`` only ``runtime`` is written by hand. Public names are imported on first use: a program
+that does not use asyncio does not load it.
 """
 
 from __future__ import annotations
@@ -21,51 +33,199 @@ if TYPE_CHECKING:
     from goq.client._sync.receive import DeliveryBatch
     from goq.client._sync.settlement import ReceivedMessage
     from goq.client.messages import (
+        CopyResult,
         DamagedRange,
+        FailedReceipt,
         LogMessage,
         Published,
         PublishedBatch,
         ReadBatch,
         Settled,
     )
+    from goq.client.replay_plan import Replay
+    from goq.client.results.cluster import (
+        ClusterConfiguration,
+        ClusterDescription,
+        ClusterPartition,
+        ClusterTopic,
+        FollowerLag,
+        LeaderElection,
+        NodeDescription,
+        PartitionReassignment,
+        ReplicaEnd,
+    )
+    from goq.client.results.dead_letter import (
+        DeadLetterDescription,
+        DeadLetterPage,
+        EarlierDeath,
+        FailedDelivery,
+        PurgeResult,
+        RedriveResult,
+    )
+    from goq.client.results.group import (
+        GroupDescription,
+        GroupMembership,
+        GroupPartition,
+        GroupRebalance,
+        GroupResetResult,
+        IncompleteProgress,
+        LeaseHolder,
+        MemberDescription,
+        PartitionHandover,
+        PartitionReset,
+    )
+    from goq.client.results.message import MessageDescription, MessageGroupState, MessagePage
+    from goq.client.results.node import NodeHealth, NodeVersion
+    from goq.client.results.result import Result
+    from goq.client.results.topic import (
+        ArchiveSummary,
+        DailyVolume,
+        DamagedOffsets,
+        PartitionDescription,
+        ScheduledSummary,
+        TopicDescription,
+        TopicHistory,
+        TopicRates,
+    )
+    from goq.client.results.trace import (
+        MessageTrace,
+        MissingSteps,
+        TracedMessage,
+        TraceEvent,
+        TracePage,
+    )
 
 __all__ = [
+    "ArchiveSummary",
     "AsyncClient",
     "AsyncDeliveryBatch",
     "AsyncProducer",
     "AsyncReceivedMessage",
     "Client",
+    "ClusterConfiguration",
+    "ClusterDescription",
+    "ClusterPartition",
+    "ClusterTopic",
+    "CopyResult",
+    "DailyVolume",
+    "DamagedOffsets",
     "DamagedRange",
+    "DeadLetterDescription",
+    "DeadLetterPage",
     "DeliveryBatch",
+    "EarlierDeath",
+    "FailedDelivery",
+    "FailedReceipt",
+    "FollowerLag",
+    "GroupDescription",
+    "GroupMembership",
+    "GroupPartition",
+    "GroupRebalance",
+    "GroupResetResult",
+    "IncompleteProgress",
+    "LeaderElection",
+    "LeaseHolder",
     "LogMessage",
+    "MemberDescription",
+    "MessageDescription",
+    "MessageGroupState",
+    "MessagePage",
+    "MessageTrace",
+    "MissingSteps",
+    "NodeDescription",
+    "NodeHealth",
+    "NodeVersion",
+    "PartitionDescription",
+    "PartitionHandover",
+    "PartitionReassignment",
+    "PartitionReset",
     "Producer",
     "Published",
     "PublishedBatch",
+    "PurgeResult",
     "ReadBatch",
     "ReceivedMessage",
+    "RedriveResult",
+    "Replay",
+    "ReplicaEnd",
+    "Result",
+    "ScheduledSummary",
     "Settled",
+    "TopicDescription",
+    "TopicHistory",
+    "TopicRates",
+    "TraceEvent",
+    "TracePage",
+    "TracedMessage",
 ]
 
-_HOMES = {
+_MODULES = {
+    "ArchiveSummary": "results.topic",
     "AsyncClient": "_async.client",
     "AsyncDeliveryBatch": "_async.receive",
     "AsyncProducer": "_async.producer",
     "AsyncReceivedMessage": "_async.settlement",
     "Client": "_sync.client",
+    "ClusterConfiguration": "results.cluster",
+    "ClusterDescription": "results.cluster",
+    "ClusterPartition": "results.cluster",
+    "ClusterTopic": "results.cluster",
+    "CopyResult": "messages",
+    "DailyVolume": "results.topic",
+    "DamagedOffsets": "results.topic",
     "DamagedRange": "messages",
+    "DeadLetterDescription": "results.dead_letter",
+    "DeadLetterPage": "results.dead_letter",
     "DeliveryBatch": "_sync.receive",
+    "EarlierDeath": "results.dead_letter",
+    "FailedDelivery": "results.dead_letter",
+    "FailedReceipt": "messages",
+    "FollowerLag": "results.cluster",
+    "GroupDescription": "results.group",
+    "GroupMembership": "results.group",
+    "GroupPartition": "results.group",
+    "GroupRebalance": "results.group",
+    "GroupResetResult": "results.group",
+    "IncompleteProgress": "results.group",
+    "LeaderElection": "results.cluster",
+    "LeaseHolder": "results.group",
     "LogMessage": "messages",
+    "MemberDescription": "results.group",
+    "MessageDescription": "results.message",
+    "MessageGroupState": "results.message",
+    "MessagePage": "results.message",
+    "MessageTrace": "results.trace",
+    "MissingSteps": "results.trace",
+    "NodeDescription": "results.cluster",
+    "NodeHealth": "results.node",
+    "NodeVersion": "results.node",
+    "PartitionDescription": "results.topic",
+    "PartitionHandover": "results.group",
+    "PartitionReassignment": "results.cluster",
+    "PartitionReset": "results.group",
     "Producer": "_sync.producer",
     "Published": "messages",
     "PublishedBatch": "messages",
+    "PurgeResult": "results.dead_letter",
     "ReadBatch": "messages",
     "ReceivedMessage": "_sync.settlement",
+    "RedriveResult": "results.dead_letter",
+    "Replay": "replay_plan",
+    "ReplicaEnd": "results.cluster",
+    "Result": "results.result",
+    "ScheduledSummary": "results.topic",
     "Settled": "messages",
+    "TopicDescription": "results.topic",
+    "TopicHistory": "results.topic",
+    "TopicRates": "results.topic",
+    "TraceEvent": "results.trace",
+    "TracePage": "results.trace",
+    "TracedMessage": "results.trace",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Import the public names when they are first used."""
-    if name not in _HOMES:
+    """Import a public name when it is first used."""
+    if name not in _MODULES:
         raise AttributeError(f"module 'goq.client' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"goq.client.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(f"goq.client.{_MODULES[name]}"), name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 
 import msgspec
 
@@ -12,7 +13,7 @@ from goq.model import Header, Message, check_message, says_delivery
 from goq.units import format_duration_ms, parse_duration_ms
 
 Duration = str | float
-Time = str | float
+Time = str | float | datetime
 _DELIVERY_BYTES = 48  # times, dedup id, lane, number and offset of a tenant
 HeadersLike = Mapping[str, str | bytes] | Iterable[tuple[str, str | bytes]]
 MessageLike = Message | bytes | str
@@ -77,6 +78,11 @@ def message_bytes(message: Message) -> int:
 def wire_duration(duration: Duration, field: str) -> str:
     """Return a duration as the API reads it."""
     return format_duration_ms(parse_duration_ms(duration, field=field))
+
+
+def as_time(time: Time) -> str | float:
+    """Return a time as :func:`~goq.units.parse_time_us` and the API read it."""
+    return time.isoformat() if isinstance(time, datetime) else time
 
 
 def wait_ms(wait: Duration | None) -> int:

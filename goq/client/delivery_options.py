@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from goq import limits
-from goq.client.arguments import Duration, Time
+from goq.client.arguments import Duration, Time, as_time
 from goq.config.topic import TopicSettings
 from goq.errors import InvalidInput
 from goq.frame.hashes import dedup_hash
@@ -138,7 +138,7 @@ class TopicPublishSettings(NamedTuple):
                 raise InvalidInput("give delay or deliver_at, not both", field=field)
             at_us = now_us + 1000 * parse_duration_ms(options.delay, field=field)
         elif options.deliver_at is not None:
-            at_us = parse_time_us(options.deliver_at, now_us=now_us, field=field)
+            at_us = parse_time_us(as_time(options.deliver_at), now_us=now_us, field=field)
         else:
             return 0
         if at_us > now_us + 1000 * self.delay_ms_max:

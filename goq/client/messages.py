@@ -189,6 +189,13 @@ class FailedReceipt(NamedTuple):
     code: str
 
 
+class CopyResult(NamedTuple):
+    """How many messages a replay into a topic stored, and how many were there before it."""
+
+    stored: int
+    known: int
+
+
 class Settled(NamedTuple):
     """How many messages were settled, and which receipts were not."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,7 +20,7 @@ from goq_cli.output.output import confirm, notice, print_json, print_text
 from goq_cli.session import SESSION
 
 if TYPE_CHECKING:
-    from goq.client import Client
+    from goq.client import Client, ClusterDescription, LeaderElection
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.command("recover")(cluster_recover.command)
@@ -58,9 +58,9 @@ def status(
         raise typer.Exit(1)
 
 
-def _print(cluster: dict[str, Any], partitions: bool) -> None:
+def _print(cluster: ClusterDescription, partitions: bool) -> None:
     if SESSION.json:
-        print_json(cluster)
+        print_json(cluster.raw)
     else:
         print_cluster(cluster, all_partitions=partitions)
 
@@ -71,7 +71,7 @@ def nodes() -> None:
     with SESSION.client() as client:
         cluster = client.describe_cluster(lag=True)
     if SESSION.json:
-        print_json({"nodes": cluster["nodes"]})
+        print_json({"nodes": cluster.raw["nodes"]})
     else:
         print_nodes(cluster)
 
@@ -91,8 +91,8 @@ def join(
             notice(f"{node} is let in")
             return
         cluster = client.describe_cluster()
-    taken = ", ".join(known["id"] for known in cluster["nodes"])
-    via = next((n["url"] for n in cluster["nodes"] if n["status"] == "up"), "URL")
+    taken = ", ".join(known.id for known in cluster.nodes)
+    via = next((n.url for n in cluster.nodes if n.status == "up"), "URL")
     print_text(
         f"On the new machine, with a name that is none of {taken}, and the cluster's secret:",
         "",
@@ -120,7 +120,7 @@ def leave(
     with SESSION.client() as client:
         client.decommission_node(node, fewer_replicas=fewer_replicas)
         asked = client.describe_cluster()
-        others = [n["url"] for n in asked["nodes"] if n["id"] != node]
+        others = [n.url for n in asked.nodes if n.id != node]
     from goq.client import Client
 
     # The node itself is told nothing any more once it has gone: ask the others.
@@ -140,12 +140,10 @@ def _wait_until_gone(client: Client, node: str) -> None:
     said = ""
     while True:
         cluster = client.describe_cluster(lag=True)
-        if node not in (known["id"] for known in cluster["nodes"]):
+        if node not in (known.id for known in cluster.nodes):
             return
         left = sum(
-            node in (*p["replicas"], *p.get("adding", ()))
-            for topic in cluster["topics"]
-            for p in topic["partitions"]
+            node in (*p.replicas, *p.adding) for topic in cluster.topics for p in topic.partitions
         )
         text = f"{node} has {left} replicas still; {summary(cluster)}"
         if text != said:
@@ -165,12 +163,12 @@ def rebalance(
     with SESSION.client() as client:
         moves = client.rebalance(dry_run=dry_run)
     if SESSION.json:
-        print_json({"dry_run": dry_run, "moves": moves})
+        print_json({"dry_run": dry_run, "moves": [move.raw for move in moves]})
     elif not moves:
         notice("all is even")
     else:
         print_moves(moves)
-    if any("refusal" in move for move in moves):
+    if any(move.refusal is not None for move in moves):
         raise typer.Exit(1)
 
 
@@ -220,22 +218,22 @@ def elect(
             confirm(_warning(planned), yes)
         elected = client.elect_leader(topic, partition, leader, unclean=unclean)
     if SESSION.json:
-        print_json(elected)
+        print_json(elected.raw)
     else:
-        notice(f"{topic}:{partition} is led by {elected['leader']}")
+        notice(f"{topic}:{partition} is led by {elected.leader}")
 
 
-def _warning(planned: dict[str, Any]) -> str:
+def _warning(planned: LeaderElection) -> str:
     ends = ", ".join(
-        f"{replica['node']} up to {replica['end_offset']}"
-        if "end_offset" in replica
-        else f"{replica['node']} does not answer"
-        for replica in planned["replicas"]
+        f"{replica.node} up to {replica.end_offset}"
+        if replica.end_offset is not None
+        else f"{replica.node} does not answer"
+        for replica in planned.replicas
     )
-    silent = any("end_offset" not in replica for replica in planned["replicas"])
+    silent = any(replica.end_offset is None for replica in planned.replicas)
     return (
-        f"The replicas of {planned['topic']}:{planned['partition']}: {ends}. With"
-        f" {planned['leader']} as leader {planned['lost_messages']} messages are lost"
+        f"The replicas of {planned.topic}:{planned.partition}: {ends}. With"
+        f" {planned.leader} as leader {planned.lost_messages} messages are lost"
         f"{', and whatever only the silent ones have' if silent else ''}."
         " What consumers did may be forgotten, too. Elect it?"
     )
@@ -267,6 +265,6 @@ def set_settings(
     with SESSION.client() as client:
         now = client.set_cluster_config(**values)
     if SESSION.json:
-        print_json(now)
+        print_json(now.raw)
     else:
-        notice(", ".join(f"{name}={value}" for name, value in now.items()))
+        notice(", ".join(f"{name}={value}" for name, value in now.raw.items()))

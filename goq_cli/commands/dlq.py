@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -140,12 +140,12 @@ def redrive(
                 **wanted,
             )
             for name in total:
-                total[name] += answer[name]
-            after = answer["next"]
+                total[name] += getattr(answer, name)
+            after = answer.next
             if after is None:
                 break
             if rate is not None and not dry_run:
-                due_s = began_s + answer["redriven"] / rate
+                due_s = began_s + answer.redriven / rate
                 time.sleep(max(0.0, due_s - time.monotonic()))
     _print_total({"dry_run": dry_run, **total})
     if total["looped"]:
@@ -184,8 +184,8 @@ def purge(
                 topic, max_messages=left, after=after, ids=ids or (), dry_run=dry_run, **wanted
             )
             for name in total:
-                total[name] += answer[name]
-            after = answer["next"]
+                total[name] += getattr(answer, name)
+            after = answer.next
             if after is None:
                 break
     _print_total({"dry_run": dry_run, **total})
@@ -193,12 +193,12 @@ def purge(
         notice("nothing was changed")
 
 
-def _print_rows(columns: Sequence[str], found: Sequence[dict[str, Any]]) -> None:
+def _print_rows(columns: Sequence[str], found: Sequence[Mapping[str, Any]]) -> None:
     if found:
         print_table(columns, [[escaped(row.get(c, "")) for c in columns] for row in found])
 
 
-def _print_total(total: dict[str, Any]) -> None:
+def _print_total(total: Mapping[str, Any]) -> None:
     if SESSION.json:
         print_json(total)
         return
@@ -206,5 +206,5 @@ def _print_total(total: dict[str, Any]) -> None:
     print_table(list(counts), [list(counts.values())])
 
 
-def _is_plain(letter: dict[str, Any]) -> bool:
+def _is_plain(letter: Mapping[str, Any]) -> bool:
     return isinstance(letter.get("headers"), dict)

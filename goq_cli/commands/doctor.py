@@ -32,11 +32,11 @@ def command(
 def _node_is_well() -> bool:
     with SESSION.client() as client:
         health, version = client.get_health(), client.get_version()
-    lines = [f"node {version['node']}, goq {version['version']}: {health['status']}"]
-    lines += [f"offline: {name}" for name in health.get("offline", ())]
-    lines += [f"damaged: {name}" for name in health.get("damaged", ())]
-    print_answer({**version, **health}, "\n".join(lines))
-    return str(health["status"]) == "ok"
+    lines = [f"node {version.node}, goq {version.version}: {health.status}"]
+    lines += [f"offline: {name}" for name in health.offline]
+    lines += [f"damaged: {name}" for name in health.damaged]
+    print_answer({**version.raw, **health.raw}, "\n".join(lines))
+    return health.status == "ok"
 
 
 def _folder_is_sound(data_dir: Path) -> bool:

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from goq_cli.output.output import confirm, notice, parse_settings, print_json, print_table
+from goq_cli.output.output import (
+    confirm,
+    format_time,
+    notice,
+    parse_settings,
+    print_json,
+    print_table,
+)
 from goq_cli.session import SESSION
+
+if TYPE_CHECKING:
+    from goq.client import (
+        GroupDescription,
+        GroupMembership,
+        IncompleteProgress,
+        PartitionHandover,
+    )
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 _Group = Annotated[str, typer.Argument(metavar="GROUP")]
@@ -24,10 +40,10 @@ def list_groups(
 ) -> None:
     """List groups with their lag."""
     with SESSION.client() as client:
-        names = [topic] if topic else [t["name"] for t in client.list_topics()]
+        names = [topic] if topic else [t.name for t in client.list_topics()]
         found = [(name, group) for name in names for group in client.list_groups(name)]
     if SESSION.json:
-        print_json({"groups": [{"topic": name, **group} for name, group in found]})
+        print_json({"groups": [{"topic": name, **group.raw} for name, group in found]})
     else:
         print_table(_COLUMNS, [_row(name, group) for name, group in found])
 
@@ -46,14 +62,14 @@ def show(
         found = client.describe_group(topic, group, as_of=at)
         membership = None if at is not None else client.describe_members(topic, group)
     if SESSION.json:
-        print_json(found if membership is None else {**found, "membership": membership})
+        print_json(found.raw if membership is None else {**found.raw, "membership": membership.raw})
         return
     _print_progress(topic, found)
     if membership is None:
-        _print_incomplete(found["incomplete"])
+        _print_incomplete(found.incomplete)
         return
     _print_settings(found)
-    if membership["history"]:
+    if membership.history:
         _print_membership(membership)
 
 
@@ -68,7 +84,7 @@ def set_settings(
     with SESSION.client() as client:
         found = client.set_group_config(topic, group, pairs)
     if SESSION.json:
-        print_json(found)
+        print_json(found.raw)
     else:
         _print_settings(found)
 
@@ -84,10 +100,10 @@ def reset(
     with SESSION.client() as client:
         answer = client.reset_group(topic, group, to=to, dry_run=dry_run)
     if SESSION.json:
-        print_json(answer)
+        print_json(answer.raw)
         return
     columns = ("partition", "cursor", "to", "redelivers", "skips", "voids")
-    print_table(columns, [[p[c] for c in columns] for p in answer["partitions"]])
+    print_table(columns, [[getattr(p, c) for c in columns] for p in answer.partitions])
     if dry_run:
         notice("nothing was changed")
 
@@ -108,71 +124,74 @@ def delete(
         notice(f"deleted {group}")
 
 
-def _row(topic: str, group: dict[str, Any]) -> list[object]:
-    members = ",".join(m["consumer"] or "-" for m in group["members"])
-    cells = [group[name] for name in _COUNTS]
-    return [topic, group["group"], *cells, group.get("oldest_ready_age_ms"), members]
+def _row(topic: str, group: GroupDescription) -> list[object]:
+    members = ",".join(m.consumer or "-" for m in group.members)
+    cells = [getattr(group, name) for name in _COUNTS]
+    return [topic, group.group, *cells, group.oldest_ready_age_ms, members]
 
 
-def _print_progress(topic: str, group: dict[str, Any]) -> None:
-    if "at" in group:
-        print_table(("at",), [[group["at"]]])
+def _print_progress(topic: str, group: GroupDescription) -> None:
+    if group.as_of is not None:
+        print_table(("at",), [[format_time(group.as_of)]])
     print_table(_COLUMNS, [_row(topic, group)])
-    ends = ("end",) if any("end" in p for p in group["partitions"]) else ()
+    ends = ("end",) if any(p.end is not None for p in group.partitions) else ()
     columns = ("partition", "cursor", *ends, *_COUNTS)
-    print_table(columns, [[p.get(c) for c in columns] for p in group["partitions"]])
-    if group["members"]:
+    print_table(columns, [[getattr(p, c) for c in columns] for p in group.partitions])
+    if group.members:
         held = ("consumer", "leased")
-        print_table(held, [[m["consumer"] or "-", m["leased"]] for m in group["members"]])
+        print_table(held, [[m.consumer or "-", m.leased] for m in group.members])
 
 
-def _print_incomplete(reasons: list[dict[str, Any]]) -> None:
+def _print_incomplete(reasons: Sequence[IncompleteProgress]) -> None:
     if reasons:
         columns = ("partition", "from", "to", "incomplete")
-        rows = [[r["partition"], r.get("from"), r.get("to"), r["reason"]] for r in reasons]
+        rows = [
+            [r.partition, format_time(r.from_time), format_time(r.to_time), r.reason]
+            for r in reasons
+        ]
         print_table(columns, rows)
 
 
-def _print_settings(group: dict[str, Any]) -> None:
-    print_table(("setting", "value"), [list(pair) for pair in group["settings"].items()])
+def _print_settings(group: GroupDescription) -> None:
+    print_table(("setting", "value"), [list(pair) for pair in group.settings.items()])
 
 
-def _print_membership(membership: dict[str, Any]) -> None:
+def _print_membership(membership: GroupMembership) -> None:
     from goq.units import format_duration_ms
 
     print_table(
         ("consumer", "partitions", "revoking", "last_seen", "session_timeout"),
         [
             [
-                member["consumer"],
-                _numbers(member["partitions"]),
-                _numbers(member["revoking"]),
-                member["last_seen"],
-                format_duration_ms(member["session_timeout_ms"]),
+                member.consumer,
+                _numbers(member.partitions),
+                _numbers(member.revoking),
+                format_time(member.last_seen),
+                format_duration_ms(member.session_timeout_ms),
             ]
-            for member in membership["members"]
+            for member in membership.members
         ],
     )
     print_table(
         ("time", "generation", "reason", "consumers", "moves"),
         [
             [
-                change["time"],
-                change["generation"],
-                change["reason"],
-                ",".join(change["consumers"]),
-                _moves(change["moves"]),
+                format_time(change.time),
+                change.generation,
+                change.reason,
+                ",".join(change.consumers),
+                _moves(change.moves),
             ]
-            for change in membership["history"]
+            for change in membership.history
         ],
     )
 
 
-def _numbers(partitions: list[int]) -> str:
+def _numbers(partitions: Sequence[int]) -> str:
     return ",".join(map(str, partitions))
 
 
-def _moves(moves: list[dict[str, Any]]) -> str:
-    shown = [f"{m['partition']}:{m['from'] or '-'}>{m['to'] or '-'}" for m in moves[:_MOVES_SHOWN]]
+def _moves(moves: Sequence[PartitionHandover]) -> str:
+    shown = [f"{m.partition}:{m.source or '-'}>{m.target or '-'}" for m in moves[:_MOVES_SHOWN]]
     more = len(moves) - len(shown)
     return " ".join(shown) + (f" and {more} more" if more else "")

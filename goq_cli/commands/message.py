@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -32,7 +33,7 @@ _CHANGED = ("id", "state", "priority")
 def show(message_id: Annotated[str, typer.Argument(metavar="ID")]) -> None:
     """Show a message and what it is for each group."""
     with SESSION.client() as client:
-        found = client.get_message(message_id)
+        found = client.get_message(message_id).raw
     if SESSION.json:
         print_json(found)
         return
@@ -52,7 +53,7 @@ def cancel(
 ) -> None:
     """Cancel messages: no group gets them that has not got them yet."""
     with SESSION.client() as client:
-        done = for_each(ids, lambda name: client.cancel_message(name, reason=reason))
+        done = for_each(ids, lambda name: client.cancel_message(name, reason=reason).raw)
     print_messages(done, _CHANGED)
 
 
@@ -63,9 +64,9 @@ def priority(
 ) -> None:
     """Move messages that wait to another lane."""
     with SESSION.client() as client:
-        done = for_each(ids, lambda name: client.set_message_priority(name, to))
+        done = for_each(ids, lambda name: client.set_message_priority(name, to).raw)
     print_messages(done, _CHANGED)
 
 
-def _has(message: dict[str, Any], name: str) -> bool:
+def _has(message: Mapping[str, Any], name: str) -> bool:
     return name in message or f"{name}_base64" in message

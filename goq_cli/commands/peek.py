@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -66,12 +66,12 @@ def command(
 
 def _peeked(
     client: Client, topic: str, group: str, state: str, maximum: int
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Mapping[str, Any]]:
     after: str | None = None
     while True:
         limit = min(maximum, _PAGE)
         page = client.peek(topic, group, state=state, limit=limit, after=after)
-        yield from page["messages"]
-        after = page["next"]
+        yield from [message.raw for message in page.messages]
+        after = page.next
         if after is None:
             return

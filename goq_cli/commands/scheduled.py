@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,7 +43,7 @@ def cancel(
 ) -> None:
     """Cancel messages: no group gets them that has not got them yet."""
     with SESSION.client() as client:
-        done = for_each(ids, lambda name: client.cancel_message(name, reason=reason))
+        done = for_each(ids, lambda name: client.cancel_message(name, reason=reason).raw)
     print_messages(done, _CHANGED)
 
 
@@ -60,18 +60,18 @@ def reschedule(
         raise UsageError("say when: --at or --delay")
     deliver_at = at if at is not None else _from_now(delay or "")
     with SESSION.client() as client:
-        done = for_each(ids, lambda name: client.reschedule_message(name, deliver_at))
+        done = for_each(ids, lambda name: client.reschedule_message(name, deliver_at).raw)
     print_messages(done, _CHANGED)
 
 
 def _scheduled(
     client: Client, topic: str, limit: int, until: str | None
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Mapping[str, Any]]:
     after: str | None = None
     while True:
         page = client.list_scheduled(topic, limit=limit, after=after, until=until)
-        yield from page["messages"]
-        after = page["next"]
+        yield from [message.raw for message in page.messages]
+        after = page.next
         if after is None:
             return
 

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from goq_cli.output.output import confirm, notice, parse_settings, print_json, print_table
+from goq_cli.output.output import (
+    confirm,
+    format_time,
+    notice,
+    parse_settings,
+    print_json,
+    print_table,
+)
 from goq_cli.output.topic_history import print_history
 from goq_cli.session import SESSION
+
+if TYPE_CHECKING:
+    from goq.client import (
+        ClusterPartition,
+        ClusterTopic,
+        PartitionDescription,
+        TopicDescription,
+        TopicHistory,
+    )
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 _Name = Annotated[str, typer.Argument(metavar="NAME")]
@@ -29,9 +45,9 @@ def create(
     with SESSION.client() as client:
         topic = client.create_topic(name, partitions, parse_settings(settings))
     if SESSION.json:
-        print_json(topic)
+        print_json(topic.raw)
     else:
-        notice(f"created {name} with {len(topic['partitions'])} partitions")
+        notice(f"created {name} with {len(topic.partitions)} partitions")
 
 
 @app.command("list")
@@ -39,16 +55,16 @@ def list_topics() -> None:
     """List topics."""
     with SESSION.client() as client:
         topics = client.list_topics()
-        counts = {t["name"]: len(t["partitions"]) for t in client.describe_cluster()["topics"]}
+        counts = {t.name: len(t.partitions) for t in client.describe_cluster().topics}
     if SESSION.json:
-        print_json({"topics": topics})
+        print_json({"topics": [topic.raw for topic in topics]})
         return
     rows = [
         (
-            topic["name"],
-            counts.get(topic["name"], len(topic["partitions"])),
-            sum(p["end_offset"] - p["start_offset"] for p in topic["partitions"]),
-            sum(p["bytes"] for p in topic["partitions"]),
+            topic.name,
+            counts.get(topic.name, len(topic.partitions)),
+            sum(p.end_offset - p.start_offset for p in topic.partitions),
+            sum(p.bytes for p in topic.partitions),
         )
         for topic in topics
     ]
@@ -67,9 +83,9 @@ def show(
     with SESSION.client() as client:
         topic = client.describe_topic(name)
         history = client.get_topic_history(name, days)
-        placed = client.describe_cluster(name)["topics"]
+        placed = client.describe_cluster(name).topics
     if SESSION.json:
-        print_json({**topic, "history": history})
+        print_json({**topic.raw, "history": history.raw})
     else:
         _print_topic(topic, history, placed)
 
@@ -81,13 +97,10 @@ def alter(
     partitions: Annotated[int | None, typer.Option(help="More than there are.")] = None,
 ) -> None:
     """Change settings, or add partitions. Keys move to other partitions when there are more."""
-    changes: dict[str, Any] = {"settings": parse_settings(settings)}
-    if partitions is not None:
-        changes["partitions"] = partitions
     with SESSION.client() as client:
-        topic = client.alter_topic(name, **changes)
+        topic = client.alter_topic(name, settings=parse_settings(settings), partitions=partitions)
     if SESSION.json:
-        print_json(topic)
+        print_json(topic.raw)
     else:
         _print_topic(topic)
 
@@ -107,32 +120,31 @@ def delete(
 
 
 def _print_topic(
-    topic: dict[str, Any],
-    history: dict[str, Any] | None = None,
-    placed: Sequence[dict[str, Any]] = (),
+    topic: TopicDescription,
+    history: TopicHistory | None = None,
+    placed: Sequence[ClusterTopic] = (),
 ) -> None:
-    rows = _partition_rows(topic["partitions"], [p for t in placed for p in t["partitions"]])
+    rows = _partition_rows(topic.partitions, [p for t in placed for p in t.partitions])
     print_table(("partition", "leader", "start", "end", "bytes", "damaged"), rows)
     if history is not None:
         print_history(history)
-    if archived := topic.get("archived"):
-        counts = (archived["segments"], archived["messages"], archived["bytes"])
+    if archived := topic.archived:
+        counts = (archived.segments, archived.messages, archived.bytes)
         names = ("archived segments", "messages", "bytes", "since")
-        print_table(names, [(*counts, archived.get("first_time") or "")])
-    print_table(("setting", "value"), sorted(topic["settings"].items()))
+        print_table(names, [(*counts, format_time(archived.first_time) or "")])
+    print_table(("setting", "value"), sorted(topic.settings.items()))
 
 
 def _partition_rows(
-    known: Sequence[dict[str, Any]], placed: Sequence[dict[str, Any]]
+    known: Sequence[PartitionDescription], placed: Sequence[ClusterPartition]
 ) -> list[tuple[object, ...]]:
     """Return a row for each partition; of one whose leader did not answer only who that is."""
     rows: dict[int, tuple[object, ...]] = {
-        p["partition"]: (p["partition"], p["leader"] or "offline", None, None, None, None)
-        for p in placed
+        p.partition: (p.partition, p.leader or "offline", None, None, None, None) for p in placed
     }
     for p in known:
-        damaged = sum(d["end_offset"] - d["start_offset"] for d in p.get("damaged", ()))
-        leader = p["leader"] if p.get("online", True) else "offline"
-        bounds = p["start_offset"], p["end_offset"], p["bytes"]
-        rows[p["partition"]] = (p["partition"], leader, *bounds, damaged)
+        damaged = sum(d.end_offset - d.start_offset for d in p.damaged)
+        leader = p.leader if p.online else "offline"
+        bounds = p.start_offset, p.end_offset, p.bytes
+        rows[p.partition] = (p.partition, leader, *bounds, damaged)
     return [row for _, row in sorted(rows.items())]

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,9 +18,9 @@ from goq_cli.output.trace import Style, Timeline
 from goq_cli.session import SESSION
 
 if TYPE_CHECKING:
-    from goq.client import Client
+    from goq.client import Client, MessageTrace
 
-Json = dict[str, Any]
+Json = Mapping[str, Any]
 Step = tuple[str, str, str, str]
 """Its time, its name, the message's id and the group: what a step is known by."""
 _FOLLOW_WAIT_MS = 20_000
@@ -102,19 +102,20 @@ def command(
         if follow:
             _follow(client, what if is_id else _newest(client, what, selector))
             return
-        answer: Json = {}
+        cursor: str | None = None
         if is_id:
             traces = [client.get_trace(what)]
+            answer = traces[0].raw
         else:
-            answer = _search(client, what, selector, limit or 10)
-            traces = answer["traces"]
+            traces, cursor = _search(client, what, selector, limit or 10)
+            answer = {"traces": [trace.raw for trace in traces], "next": cursor}
     if otlp is not None:
         _export(traces, otlp)
     elif SESSION.json:
-        print_json(answer or traces[0])
+        print_json(answer)
     else:
         _print(traces)
-    if answer.get("next"):
+    if cursor is not None:
         notice(f"there may be more: --limit is {limit or 10}")
 
 
@@ -130,37 +131,39 @@ def _check(what: str, selector: Selector, limit: int | None, *, is_id: bool) -> 
     selector.arguments()
 
 
-def _search(client: Client, topic: str, selector: Selector, limit: int) -> Json:
-    """Return the traces of up to ``limit`` messages, however many requests that takes."""
-    traces: list[Json] = []
+def _search(
+    client: Client, topic: str, selector: Selector, limit: int
+) -> tuple[list[MessageTrace], str | None]:
+    """Return the traces of up to ``limit`` messages, and the cursor for more, if there may be."""
+    traces: list[MessageTrace] = []
     cursor: str | None = None
     while len(traces) < limit:
         portion = min(_PORTION, limit - len(traces))
         page = client.search_traces(topic, **selector.arguments(), limit=portion, cursor=cursor)
-        traces += page["traces"]
-        cursor = page["next"]
+        traces += page.traces
+        cursor = page.next
         if cursor is None:
             break
     if not traces:
         raise MessageNotFound(f"topic {topic} has no such message")
-    return {"traces": traces, "next": cursor}
+    return traces, cursor
 
 
 def _newest(client: Client, topic: str, selector: Selector) -> str:
-    [trace] = _search(client, topic, selector, 1)["traces"]
-    return str(trace["message"]["id"])
+    [trace], _ = _search(client, topic, selector, 1)
+    return str(trace.message.id)
 
 
-def _print(traces: list[Json]) -> None:
+def _print(traces: Sequence[MessageTrace]) -> None:
     for number, trace in enumerate(traces):
-        timeline = Timeline(trace, _style())
+        timeline = Timeline(trace.raw, _style())
         sys.stdout.write("\n" * bool(number) + "".join(f"{line}\n" for line in timeline.whole()))
         _warn(timeline)
 
 
 def _follow(client: Client, message_id: str) -> None:
     """Print the steps that there are, then each as it comes, until interrupted."""
-    trace = client.get_trace(message_id)
+    trace = client.get_trace(message_id).raw
     timeline = Timeline(trace, _style())
     told: Counter[Step] = Counter()
     if not SESSION.json:
@@ -174,7 +177,8 @@ def _follow(client: Client, message_id: str) -> None:
             sys.stdout.flush()
         else:
             _write(timeline.steps(fresh))
-        trace = client.get_trace(message_id, wait_ms=_FOLLOW_WAIT_MS, seen=len(trace["events"]))
+        seen = len(trace["events"])
+        trace = client.get_trace(message_id, wait_ms=_FOLLOW_WAIT_MS, seen=seen).raw
 
 
 def _untold(events: list[Json], told: Counter[Step]) -> Iterator[Json]:
@@ -209,7 +213,7 @@ def _style() -> Style:
     return Style(shutil.get_terminal_size().columns, colour)
 
 
-def _export(traces: list[Json], url: str) -> None:
+def _export(traces: Sequence[MessageTrace], url: str) -> None:
     from goq.client.tracing.otlp import export
 
     sent = export(traces, url)

@@ -3,45 +3,47 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from goq_cli.output.output import print_table, print_text
 
-Json = dict[str, Any]
+if TYPE_CHECKING:
+    from goq.client import ClusterDescription, ClusterPartition, PartitionReassignment
+
 _WELL = ("up", "leaving")
 
 
-def is_degraded(cluster: Json) -> bool:
+def is_degraded(cluster: ClusterDescription) -> bool:
     """Whether anything is not as it should be; a move or a leaving node is no trouble."""
     return bool(
-        cluster["offline"]
-        or cluster["under_replicated"]
-        or cluster["controller"] is None
-        or any(node["status"] not in _WELL for node in cluster["nodes"])
-        or any(partition.get("damaged") for _, partition in partitions_of(cluster))
+        cluster.offline
+        or cluster.under_replicated
+        or cluster.controller is None
+        or any(node.status not in _WELL for node in cluster.nodes)
+        or any(partition.damaged for _, partition in partitions_of(cluster))
     )
 
 
-def partitions_of(cluster: Json) -> Iterator[tuple[str, Json]]:
+def partitions_of(cluster: ClusterDescription) -> Iterator[tuple[str, ClusterPartition]]:
     """Yield all partitions, each with its topic's name."""
-    for topic in cluster["topics"]:
-        for partition in topic["partitions"]:
-            yield topic["name"], partition
+    for topic in cluster.topics:
+        for partition in topic.partitions:
+            yield topic.name, partition
 
 
-def summary(cluster: Json) -> str:
+def summary(cluster: ClusterDescription) -> str:
     """Return how the cluster is, in one line."""
-    if not cluster["cluster"]:
-        return f"node {cluster['node']} is on its own"
-    parts = [f"{len(cluster['nodes'])} nodes"]
-    controller = cluster["controller"]
+    if not cluster.cluster:
+        return f"node {cluster.node} is on its own"
+    parts = [f"{len(cluster.nodes)} nodes"]
+    controller = cluster.controller
     parts.append(f"controller {controller}" if controller else "NO CONTROLLER")
     parts.append(f"{sum(1 for _ in partitions_of(cluster))} partitions")
     for count, what in (
-        (len(cluster["offline"]), "offline"),
-        (len(cluster["under_replicated"]), "under-replicated"),
-        (len(cluster["moves"]), "moving"),
+        (len(cluster.offline), "offline"),
+        (len(cluster.under_replicated), "under-replicated"),
+        (len(cluster.moves), "moving"),
     ):
         if count:
             parts.append(f"{count} {what}")
@@ -49,11 +51,11 @@ def summary(cluster: Json) -> str:
     return f"{state}: {', '.join(parts)}"
 
 
-def print_cluster(cluster: Json, *, all_partitions: bool) -> None:
+def print_cluster(cluster: ClusterDescription, *, all_partitions: bool) -> None:
     """Print the state: nodes, topics, moves, and partitions in trouble, or all."""
     print_text(summary(cluster), "")
     print_nodes(cluster)
-    if cluster["topics"]:
+    if cluster.topics:
         print_text("")
         _print_topics(cluster)
     rows = [
@@ -65,43 +67,43 @@ def print_cluster(cluster: Json, *, all_partitions: bool) -> None:
         print_text("")
         columns = ("partition", "leader", "replicas", "in sync", "lag", "behind", "state")
         print_table(columns, rows)
-    if cluster["moves"]:
+    if cluster.moves:
         print_text("")
-        print_moves(cluster["moves"])
+        print_moves(cluster.moves)
 
 
-def print_nodes(cluster: Json) -> None:
+def print_nodes(cluster: ClusterDescription) -> None:
     """Print the nodes, with what each leads and has, and how far it is behind."""
     leads: Counter[str] = Counter()
     has: Counter[str] = Counter()
     lags: Counter[str] = Counter()
     for _, partition in partitions_of(cluster):
-        has.update([*partition["replicas"], *partition.get("adding", ())])
-        leads.update([partition["leader"]] if partition["leader"] else ())
-        for follower in partition.get("followers", ()):
-            lags[follower["node"]] += follower.get("lag_messages", 0)
+        has.update([*partition.replicas, *partition.adding])
+        leads.update([partition.leader] if partition.leader else ())
+        for follower in partition.followers:
+            lags[follower.node] += follower.lag_messages or 0
     rows = [
         (
-            node["id"],
-            f"{node['status']}: {node['reason']}" if "reason" in node else node["status"],
-            node["url"],
-            node.get("rack"),
-            leads[node["id"]],
-            has[node["id"]],
-            lags[node["id"]],
+            node.id,
+            f"{node.status}: {node.reason}" if node.reason is not None else node.status,
+            node.url,
+            node.rack,
+            leads[node.id],
+            has[node.id],
+            lags[node.id],
         )
-        for node in cluster["nodes"]
+        for node in cluster.nodes
     ]
     print_table(("node", "status", "url", "rack", "leads", "replicas", "lag"), rows)
 
 
-def print_moves(moves: list[Json]) -> None:
+def print_moves(moves: Sequence[PartitionReassignment]) -> None:
     """Print moves, planned or under way."""
     rows = [
         (
-            f"{move['topic']}:{move['partition']}",
-            ",".join(move["replicas"]),
-            ",".join(move["target"]),
+            f"{move.topic}:{move.partition}",
+            ",".join(move.replicas),
+            ",".join(move.target),
             _progress(move),
         )
         for move in moves
@@ -109,22 +111,22 @@ def print_moves(moves: list[Json]) -> None:
     print_table(("move of", "from", "to", "state"), rows)
 
 
-def _progress(move: Json) -> str:
-    if refusal := move.get("refusal"):
+def _progress(move: PartitionReassignment) -> str:
+    if refusal := move.refusal:
         return f"refused: {refusal}"
-    state = str(move.get("state", ""))
-    return f"{state} {move['progress']:.0%}" if "progress" in move else state
+    state = move.state or ""
+    return f"{state} {move.progress:.0%}" if move.progress is not None else state
 
 
-def _print_topics(cluster: Json) -> None:
-    offline, under = set(cluster["offline"]), set(cluster["under_replicated"])
+def _print_topics(cluster: ClusterDescription) -> None:
+    offline, under = set(cluster.offline), set(cluster.under_replicated)
     rows = []
-    for topic in cluster["topics"]:
-        names = {f"{topic['name']}:{p['partition']}" for p in topic["partitions"]}
-        leaders = Counter(p["leader"] for p in topic["partitions"] if p["leader"])
+    for topic in cluster.topics:
+        names = {f"{topic.name}:{p.partition}" for p in topic.partitions}
+        leaders = Counter(p.leader for p in topic.partitions if p.leader)
         rows.append(
             (
-                topic["name"],
+                topic.name,
                 len(names),
                 " ".join(f"{node}:{count}" for node, count in sorted(leaders.items())),
                 len(names & under),
@@ -134,44 +136,44 @@ def _print_topics(cluster: Json) -> None:
     print_table(("topic", "partitions", "leaders", "under-replicated", "offline"), rows)
 
 
-def _is_in_trouble(partition: Json) -> bool:
+def _is_in_trouble(partition: ClusterPartition) -> bool:
     lacks = _lacks(partition)
-    return bool(partition["offline"] or lacks or partition.get("damaged"))
+    return bool(partition.offline or lacks or partition.damaged)
 
 
-def _lacks(partition: Json) -> int:
+def _lacks(partition: ClusterPartition) -> int:
     """Return how many replicas are not in sync, or not there yet."""
-    return int(partition["wanted"]) - len(set(partition["replicas"]) & set(partition["in_sync"]))
+    return partition.wanted - len(set(partition.replicas) & set(partition.in_sync))
 
 
-def _partition_row(topic: str, partition: Json) -> tuple[object, ...]:
-    followers = partition.get("followers", ())
+def _partition_row(topic: str, partition: ClusterPartition) -> tuple[object, ...]:
+    followers = partition.followers
     lag = [
-        f"{f['node']}:{f['lag_messages']}" if "lag_messages" in f else f"{f['node']}:?"
+        f"{f.node}:{f.lag_messages}" if f.lag_messages is not None else f"{f.node}:?"
         for f in followers
-        if f.get("lag_messages", 1)
+        if f.lag_messages != 0
     ]
-    behind = [f"{f['node']}:{f['lag_s']:.1f} s" for f in followers if f.get("lag_s", 0.0)]
+    behind = [f"{f.node}:{f.lag_s:.1f} s" for f in followers if f.lag_s]
     return (
-        f"{topic}:{partition['partition']}",
-        partition["leader"] or "none",
-        ",".join(partition["replicas"]),
-        ",".join(partition["in_sync"]),
+        f"{topic}:{partition.partition}",
+        partition.leader or "none",
+        ",".join(partition.replicas),
+        ",".join(partition.in_sync),
         " ".join(lag),
         " ".join(behind),
         ", ".join(_states(partition)),
     )
 
 
-def _states(partition: Json) -> Iterator[str]:
-    if partition["offline"]:
+def _states(partition: ClusterPartition) -> Iterator[str]:
+    if partition.offline:
         yield "offline"
     if lacks := _lacks(partition):
-        wanted = partition["wanted"]
+        wanted = partition.wanted
         yield f"under-replicated ({wanted - lacks} of {wanted})"
-    if damaged := partition.get("damaged"):
+    if damaged := partition.damaged:
         yield f"damaged on {','.join(damaged)}"
-    if adding := partition.get("adding"):
+    if adding := partition.adding:
         yield f"copying to {','.join(adding)}"
-    if partition.get("unclean"):
+    if partition.unclean:
         yield "elected uncleanly"

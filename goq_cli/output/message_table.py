@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import typer
@@ -15,7 +15,7 @@ _CHARS_MAX = 200
 EXIT_IN_PART = 1
 
 
-def print_messages(messages: Sequence[dict[str, Any]], columns: Sequence[str]) -> None:
+def print_messages(messages: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
     """Print messages, as JSON if that was asked for."""
     if SESSION.json:
         print_json({"messages": messages})
@@ -23,7 +23,7 @@ def print_messages(messages: Sequence[dict[str, Any]], columns: Sequence[str]) -
         print_table(columns, [[cell(message, name) for name in columns] for message in messages])
 
 
-def cell(message: dict[str, Any], name: str) -> str:
+def cell(message: Mapping[str, Any], name: str) -> str:
     """Return one field, on one line and not too long."""
     text = message.get(name)
     if text is None:
@@ -32,12 +32,14 @@ def cell(message: dict[str, Any], name: str) -> str:
     return shown if len(shown) <= _CHARS_MAX else shown[: _CHARS_MAX - 1] + "…"
 
 
-def for_each(ids: Iterable[str], change: Callable[[str], dict[str, Any]]) -> list[dict[str, Any]]:
+def for_each(
+    ids: Iterable[str], change: Callable[[str], Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
     """Change messages one by one, and tell of each that could not be; return those that were.
 
     The only one of its kind raises its error; of several the exit code tells that some failed.
     """
-    names, done, failed = list(ids), list[dict[str, Any]](), 0
+    names, done, failed = list(ids), list[Mapping[str, Any]](), 0
     for name in names:
         try:
             done.append(change(name))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from goq.errors import GoqError
 from goq_cli.session import SESSION
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def print_json(answer: object) -> None:
@@ -54,6 +57,13 @@ def print_table(
     for row in cells:
         table.add_row(*row)
     Console().print(table)
+
+
+def format_time(time: datetime | None) -> str | None:
+    """Return a time as the API writes it; None for None."""
+    from goq.units import format_time_us
+
+    return None if time is None else format_time_us((time - _EPOCH) // timedelta(microseconds=1))
 
 
 def notice(text: str) -> None:

@@ -7,13 +7,13 @@ one width, so that each group can be followed down the page.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from goq_cli.dead_letter_filter import escaped
 
-Json = dict[str, Any]
+Json = Mapping[str, Any]
 
 _LABEL_CHARS: Final = 11
 _FIELD_CHARS: Final = 17

@@ -54,7 +54,7 @@ def test_a_query_writes_each_row_with_all_that_it_says(
     save(frame, node, topic)
     with Client(node.url) as client:
         found = {m.value.decode(): m for m in client.read_log(topic) if m.value is not None}
-        assert client.list_groups(f"{topic}.staged") == []
+        assert client.list_groups(f"{topic}.staged") == ()
     assert sorted(found) == expected(100)
     for number in range(100):
         message = found[f"v{number}"]
@@ -107,7 +107,7 @@ def test_what_cannot_be_written_is_refused_before_anything_is_staged(
     with pytest.raises(Exception, match=said):
         save(spark.range(1).selectExpr(column), node, topic, **options)
     with Client(node.url) as client:
-        assert f"{topic}.staged" not in {found["name"] for found in client.list_topics()}
+        assert f"{topic}.staged" not in {found.name for found in client.list_topics()}
 
 
 def test_nothing_is_overwritten(spark: SparkSession, node: RunningNode, topic: str) -> None:

@@ -1,197 +1,173 @@
-"""The calls that administer and inspect: thin, and their answers are plain dicts and lists."""
+"""The administrative calls about topics, groups and the node."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from goq.client._async.cluster_admin import AsyncClusterAdmin
-from goq.client._async.http import Http
-from goq.client._async.message_admin import AsyncDeadLetters
+from goq.client._async.message_admin import AsyncMessageAdmin
+from goq.client.arguments import Time, as_time
 from goq.client.protocol import routes
-from goq.model import MessageId
+from goq.client.results.group import (
+    GroupDescription,
+    GroupMembership,
+    GroupResetResult,
+    decode_group,
+    decode_groups,
+    decode_membership,
+    decode_reset,
+)
+from goq.client.results.node import NodeHealth, NodeVersion, decode_health, decode_version
+from goq.client.results.topic import (
+    TopicDescription,
+    TopicHistory,
+    decode_topic,
+    decode_topic_history,
+    decode_topics,
+)
 
-Json = dict[str, Any]
 
-
-class AsyncAdmin(AsyncDeadLetters, AsyncClusterAdmin):
-    """What a client can ask about topics, groups, messages and the node itself."""
-
-    _http: Http
+class AsyncAdmin(AsyncMessageAdmin, AsyncClusterAdmin):
+    """The calls about topics, groups and the node; base of the client."""
 
     async def create_topic(
         self,
         name: str,
         partitions: int | None = None,
         settings: Mapping[str, object] | None = None,
-    ) -> Json:
-        """Create a topic; raise ``TopicExists`` if there is one of this name."""
-        body: Json = {"name": name}
+    ) -> TopicDescription:
+        """Create a topic and return it.
+
+        ``partitions`` defaults to the node's setting. ``settings`` are topic settings such as
+        ``{"retention.age": "7d"}``, see docs/configuration.md; the others get their defaults.
+
+        Raises ``TopicExists`` if there is one of this name, ``InvalidInput`` for a setting or a
+        name that is not valid.
+        """
+        body: dict[str, Any] = {"name": name}
         if partitions is not None:
             body["partitions"] = partitions
         if settings is not None:
             body["settings"] = dict(settings)
-        return _dict(await self._http.call("POST", routes.TOPICS, body))
+        return decode_topic(await self._http.call("POST", routes.TOPICS, body))
 
-    async def list_topics(self) -> list[Json]:
-        """Return all topics."""
-        return _list(await self._http.call("GET", routes.TOPICS), "topics")
+    async def list_topics(self) -> tuple[TopicDescription, ...]:
+        """Return all topics, by name."""
+        return decode_topics(await self._http.call("GET", routes.TOPICS))
 
-    async def describe_topic(self, name: str) -> Json:
-        """Return one topic: its partitions with their bounds, and its settings."""
-        return _dict(await self._http.call("GET", routes.topic(name)))
+    async def describe_topic(self, name: str) -> TopicDescription:
+        """Return a topic: its partitions with their offsets, and its settings.
 
-    async def get_topic_history(self, topic: str, days: int | None = None) -> Json:
-        """Return what a topic holds by day, its rates of late, and what is scheduled in it.
-
-        ``days`` are the last so many of UTC, today included.
+        Raises ``TopicNotFound``.
         """
-        return _dict(await self._http.call("GET", routes.query(routes.history(topic), days=days)))
+        return decode_topic(await self._http.call("GET", routes.topic(name)))
 
-    async def alter_topic(self, name: str, **changes: object) -> Json:
-        """Change a topic: ``settings=`` and what else the node lets change."""
-        return _dict(await self._http.call("PATCH", routes.topic(name), changes, repeatable=True))
+    async def get_topic_history(self, topic: str, days: int | None = None) -> TopicHistory:
+        """Return a topic's messages by day, its current rates, and what is scheduled in it.
+
+        ``days`` is how many days of UTC to look back, today included; the node's default is 14.
+        Raises ``TopicNotFound``.
+        """
+        target = routes.query(routes.history(topic), days=days)
+        return decode_topic_history(await self._http.call("GET", target))
+
+    async def alter_topic(
+        self,
+        name: str,
+        *,
+        settings: Mapping[str, object] | None = None,
+        partitions: int | None = None,
+    ) -> TopicDescription:
+        """Change settings of a topic, or add partitions; return the topic.
+
+        Settings that are not given stay. ``partitions`` is the new number: there can only be more,
+        and most keys belong to another partition then. Raises ``TopicNotFound``, ``InvalidInput``.
+        """
+        body: dict[str, Any] = {}
+        if settings is not None:
+            body["settings"] = dict(settings)
+        if partitions is not None:
+            body["partitions"] = partitions
+        return decode_topic(
+            await self._http.call("PATCH", routes.topic(name), body, repeatable=True)
+        )
 
     async def delete_topic(self, name: str) -> None:
-        """Delete a topic with everything in it."""
+        """Delete a topic with all its messages and groups. Raises ``TopicNotFound``."""
         await self._http.call("DELETE", routes.topic(name))
 
-    async def list_groups(self, topic: str) -> list[Json]:
-        """Return the groups of a topic."""
-        return _list(await self._http.call("GET", routes.groups(topic)), "groups")
+    async def list_groups(self, topic: str) -> tuple[GroupDescription, ...]:
+        """Return the groups of a topic. Raises ``TopicNotFound``."""
+        return decode_groups(await self._http.call("GET", routes.groups(topic)))
 
     async def describe_group(
-        self, topic: str, group: str, *, as_of: str | int | None = None
-    ) -> Json:
-        """Return one group: how far it is and what it holds, or was and held ``as_of`` a time.
+        self, topic: str, group: str, *, as_of: Time | None = None
+    ) -> GroupDescription:
+        """Return a group's progress: now, or as it was at the time ``as_of``.
 
-        Raises ``GroupNotFound`` where there was none, ``HistoryNotRetained`` for a time before what
-        is kept.
+        Raises ``GroupNotFound`` where there is none, or was none then, and ``HistoryNotRetained``
+        for a time before what the node has kept.
         """
-        target = routes.query(routes.group(topic, group), at=as_of)
-        return _dict(await self._http.call("GET", target))
+        at = None if as_of is None else as_time(as_of)
+        target = routes.query(routes.group(topic, group), at=at)
+        return decode_group(await self._http.call("GET", target))
 
-    async def describe_members(self, topic: str, group: str) -> Json:
-        """Return who owns which partitions of a group, what moves, and the latest changes."""
-        return _dict(await self._http.call("GET", routes.members(topic, group)))
+    async def describe_members(self, topic: str, group: str) -> GroupMembership:
+        """Return the members of a group, the partitions of each, and the latest rebalances.
+
+        Raises ``GroupNotFound``.
+        """
+        return decode_membership(await self._http.call("GET", routes.members(topic, group)))
 
     async def reset_group(
         self,
         topic: str,
         group: str,
         *,
-        to: str | int,
-        end: str | int | None = None,
+        to: str | int | datetime,
+        end: str | int | datetime | None = None,
         partition: int | None = None,
         dry_run: bool = False,
-    ) -> Json:
-        """Set a group back or forth to ``earliest``, ``latest``, an offset or a time.
+    ) -> GroupResetResult:
+        """Let a group go on from another position; leases that it holds end.
 
-        With an ``end`` it gets nothing from there on until it is reset again.
+        ``to`` is ``earliest``, ``latest``, an offset, or a time as in ``-1h``. With an ``end``, in
+        the same forms, the group gets nothing from there on until it is reset again. ``partition``
+        restricts the reset to one. With ``dry_run`` nothing changes.
         """
-        body: Json = {"to": to, "dry_run": dry_run}
-        body |= {k: v for k, v in (("end", end), ("partition", partition)) if v is not None}
+        body: dict[str, Any] = {"to": as_time(to), "dry_run": dry_run}
+        if end is not None:
+            body["end"] = as_time(end)
+        if partition is not None:
+            body["partition"] = partition
         path = f"{routes.group(topic, group)}/reset"
-        return _dict(await self._http.call("POST", path, body, repeatable=True))
+        return decode_reset(await self._http.call("POST", path, body, repeatable=True))
 
     async def set_group_config(
         self, topic: str, group: str, settings: Mapping[str, object]
-    ) -> Json:
-        """Give a group settings of its own, over those of its topic; return the group."""
+    ) -> GroupDescription:
+        """Give a group settings of its own, over those of its topic; return the group.
+
+        The settings are those under ``delivery`` of a topic, such as ``{"max_attempts": 7}``. A
+        group that does not exist is created. Raises ``TopicNotFound``, ``InvalidInput``.
+        """
         body = {"settings": dict(settings)}
-        return _dict(
-            await self._http.call("PUT", routes.group(topic, group), body, repeatable=True)
-        )
+        target = routes.group(topic, group)
+        return decode_group(await self._http.call("PUT", target, body, repeatable=True))
 
     async def delete_group(self, topic: str, group: str) -> None:
-        """Delete a group and forget what it has done."""
+        """Delete a group with its progress: a group of this name begins anew.
+
+        Raises ``GroupNotFound``.
+        """
         await self._http.call("DELETE", routes.group(topic, group))
 
-    async def peek(
-        self,
-        topic: str,
-        group: str | None = None,
-        *,
-        state: str = "ready",
-        limit: int = 10,
-        after: str | None = None,
-    ) -> Json:
-        """Return messages of a group in a state, or a topic's oldest, without touching them.
+    async def get_version(self) -> NodeVersion:
+        """Return the versions that the node runs."""
+        return decode_version(await self._http.call("GET", "/version"))
 
-        A group's come in pages: ``next`` is what to give as ``after``, None on the last page. A
-        page may be short, even empty, and not be the last.
-        """
-        if group is not None:
-            path = f"{routes.group(topic, group)}/peek"
-            target = routes.query(path, state=state, limit=limit, after=after)
-            return _dict(await self._http.call("GET", target))
-        found: list[Json] = []
-        for partition in (await self.describe_topic(topic))["partitions"]:
-            target = routes.query(
-                routes.messages(topic), partition=partition["partition"], limit=limit
-            )
-            found.extend((await self._http.call("GET", target))["messages"])
-        found.sort(key=lambda item: (item["timestamp"], item["partition"], item["offset"]))
-        return {"messages": found[:limit], "next": None}
-
-    async def get_message(self, message_id: str | MessageId) -> Json:
-        """Return one message and what is known of it."""
-        return _dict(await self._http.call("GET", routes.message(message_id)))
-
-    async def list_scheduled(
-        self,
-        topic: str,
-        *,
-        limit: int = 100,
-        after: str | None = None,
-        until: str | int | None = None,
-    ) -> Json:
-        """Return what waits for its time, the next to be due first, a page at a time."""
-        target = routes.query(routes.scheduled(topic), limit=limit, after=after, until=until)
-        return _dict(await self._http.call("GET", target))
-
-    async def cancel_message(
-        self, message_id: str | MessageId, *, reason: str | None = None
-    ) -> Json:
-        """Deliver a message to no group that has not got it yet; return what holds for it.
-
-        Raises ``Conflict`` if every group has finished it.
-        """
-        target = routes.query(routes.message(message_id), reason=reason)
-        return _dict(await self._http.call("DELETE", target, repeatable=True))
-
-    async def set_message_priority(self, message_id: str | MessageId, priority: str | int) -> Json:
-        """Move a message that waits to another lane; raises ``Conflict`` if it does not wait."""
-        change = {"priority": priority}
-        return _dict(
-            await self._http.call("PATCH", routes.message(message_id), change, repeatable=True)
-        )
-
-    async def reschedule_message(
-        self, message_id: str | MessageId, deliver_at: str | float
-    ) -> Json:
-        """Give a message that waits for its time another; one in the past is at once.
-
-        Raises ``Conflict`` if it does not wait for its time.
-        """
-        change = {"deliver_at": deliver_at}
-        return _dict(
-            await self._http.call("PATCH", routes.message(message_id), change, repeatable=True)
-        )
-
-    async def get_version(self) -> Json:
-        """Return the node's version."""
-        return _dict(await self._http.call("GET", "/version"))
-
-    async def get_health(self) -> Json:
-        """Return what the node says of its own health."""
-        return _dict(await self._http.call("GET", "/healthz"))
-
-
-def _dict(answer: object) -> Json:
-    return answer if isinstance(answer, dict) else {}
-
-
-def _list(answer: object, name: str) -> list[Json]:
-    items = answer.get(name) if isinstance(answer, dict) else answer
-    return items if isinstance(items, list) else []
+    async def get_health(self) -> NodeHealth:
+        """Return the health of the node. Raises ``Unavailable`` where it is not ``ok``."""
+        return decode_health(await self._http.call("GET", "/healthz"))

@@ -1,29 +1,20 @@
-"""The client: everything a program can ask of goq, on one object."""
+"""The client: every call of goq on one object."""
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Iterable,
-    Sequence,
-)
-from dataclasses import replace
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
 
 from goq import limits
 from goq.client._async.admin import AsyncAdmin
 from goq.client._async.consumer import ConsumeOptions, Consumer
 from goq.client._async.http import Http, HttpOptions
-from goq.client._async.message_admin import AsyncTracing
+from goq.client._async.log_client import AsyncLogClient
 from goq.client._async.producer import AsyncProducer, ProducerOptions
 from goq.client._async.publisher import DirectPublisher, Publisher
 from goq.client._async.receive import AsyncDeliveryBatch, ReceiveOptions, receive
-from goq.client._async.replay import AsyncReplays
 from goq.client._async.settlement import (
     AsyncReceivedMessage,
     Settler,
@@ -32,7 +23,6 @@ from goq.client._async.settlement import (
     nack_details,
     receipts_of,
 )
-from goq.client._async.topic_reader import LogRange, OnDamage, TopicReader, read, read_events
 from goq.client.arguments import (
     Duration,
     HeadersLike,
@@ -44,31 +34,41 @@ from goq.client.arguments import (
     wait_ms,
 )
 from goq.client.delivery_options import DeliveryOptions
-from goq.client.messages import (
-    FailedReceipt,
-    LogMessage,
-    Published,
-    PublishedBatch,
-    ReadBatch,
-    Settled,
-)
+from goq.client.messages import FailedReceipt, Published, PublishedBatch, Settled
 from goq.client.retry import BackoffPolicy
 from goq.client.tracing.trace_context import with_current_span
 from goq.clock import Clock, SystemClock
 from goq.errors import InvalidInput
 from goq.model import Receipt, check_client_id
-from goq.units import format_time_us, parse_duration_ms, parse_size_bytes, parse_time_us
+from goq.units import parse_duration_ms, parse_size_bytes
 
 Receipts = Iterable[str | Receipt]
 
 
-class AsyncClient(AsyncAdmin, AsyncReplays, AsyncTracing):
-    """A client of one node or of the nodes of a cluster.
+class AsyncClient(AsyncLogClient, AsyncAdmin):
+    """A client of one node, or of the nodes of a cluster.
 
-    ``timeout`` bounds the wait for each answer, ``retries`` how long a failing request is tried
-    again in all, counted from its first failure (0: not at all). ``client_id`` is what this client
-    is called where somebody asks who published or received a message; default its host and process.
-    A call may name a consumer otherwise. Every error is a ``GoqError``.
+    Example::
+
+        from goq import AsyncClient
+
+        async with AsyncClient("http://127.0.0.1:8080") as client:
+            await client.publish("orders", b"two teapots", key="order-123")
+            async for message in client.consume("orders", group="billing"):
+                await message.ack()
+
+    ``servers`` are the URLs to begin with; the client learns the other nodes of a cluster.
+    ``token`` is sent as a bearer token. ``timeout`` bounds the wait for each answer. ``retries`` is
+    how long a failing request is tried again, from its first failure; 0 for not at all.
+    ``client_id`` names this client in traces, as the producer or consumer; by default it is the
+    host and the process.
+
+    Durations are text such as ``"30s"`` or a number of seconds. Times are text such as
+    ``"2026-01-31T08:00:00Z"``, ``"-1h"`` or ``"now"``, a ``datetime`` with a zone, or a number of
+    milliseconds since 1970.
+
+    One client serves many threads or tasks at once. Every error of a call is a ``GoqError``:
+    ``NotAllowed`` for a wrong token, ``Unavailable`` and ``TimedOut`` where no node answers.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class AsyncClient(AsyncAdmin, AsyncReplays, AsyncTracing):
         if not urls:
             raise InvalidInput("a client needs at least one server", field="servers")
         self.client_id = check_client_id(
-            _own_name() if client_id is None else client_id, field="client_id"
+            _default_client_id() if client_id is None else client_id, field="client_id"
         )
         self._http = Http(
             HttpOptions(
@@ -98,8 +98,8 @@ class AsyncClient(AsyncAdmin, AsyncReplays, AsyncTracing):
         )
         self._clock = clock or SystemClock()
         self._settler = Settler(self._http)
-        self._direct: dict[tuple[str, str | None], DirectPublisher] = {}
-        self._consumptions: set[Consumer] = set()
+        self._direct_publishers: dict[tuple[str, str | None], DirectPublisher] = {}
+        self._consumers: set[Consumer] = set()
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -113,9 +113,9 @@ class AsyncClient(AsyncAdmin, AsyncReplays, AsyncTracing):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Give back what open loops hold, then close all connections."""
-        for consumption in list(self._consumptions):
-            await consumption.aclose()
+        """Close all connections; messages that open consume loops hold are given back first."""
+        for consumer in list(self._consumers):
+            await consumer.aclose()
         await self._http.aclose()
 
     async def publish(
@@ -134,24 +134,26 @@ class AsyncClient(AsyncAdmin, AsyncReplays, AsyncTracing):
         partition: int | None = None,
         acks: str | None = None,
     ) -> Published:
-        """Publish one message; return once the node has stored it.
+        """Publish one message exactly once; return when the node has stored it.
 
-        Exactly once, however often the request is sent. Calls at the same moment share one.
+        Calls at the same moment share a request. Text is sent as UTF-8; the value None is a
+        tombstone of its key. If an OpenTelemetry span is active and ``headers`` have no
+        ``traceparent``, the message carries the span's.
 
-        ``priority`` names a lane of the topic or gives its number. ``delay`` or ``deliver_at``
-        hold the message back. ``ttl`` is how long it may wait from when it is ready. ``tenant``
-        is whose turn it takes. A second message with the same ``dedup_id`` within the topic's
-        window is not stored: the answer names the first.
+        ``key`` chooses the partition, unless ``partition`` does; messages with one key stay in
+        order. ``priority`` is a lane of the topic, by name or number. ``delay`` or ``deliver_at``
+        hold the message back. ``ttl`` is how long it may wait once it is ready, before it expires.
+        ``tenant`` shares the partition fairly. A second message with the same ``dedup_id`` within
+        the topic's window is not stored: the result names the first.
 
-        In a cluster enough nodes have the message then that any one may be lost: ``acks`` is
-        ``quorum``. With ``leader`` one node has it, and it is lost with that one.
+        ``acks`` is ``quorum``, the default, or ``leader``. In a cluster the message then survives
+        the loss of any one node, or only as long as its leader is not lost.
 
-        Where an OpenTelemetry span is active and ``headers`` have no ``traceparent``, the message
-        carries that span's.
+        Raises ``TopicNotFound``, ``PartitionNotFound``, ``InvalidInput``, ``TooLarge``.
         """
         message = with_current_span(as_message(value, key, headers))
         options = DeliveryOptions(priority, delay, deliver_at, ttl, tenant, dedup_id)
-        return await self._direct_to(topic, acks).publish(message, partition, options)
+        return await self._direct_publisher(topic, acks).publish(message, partition, options)
 
     async def publish_many(
         self,
@@ -161,12 +163,14 @@ class AsyncClient(AsyncAdmin, AsyncReplays, AsyncTracing):
         compress: bool = False,
         acks: str | None = None,
     ) -> PublishedBatch:
-        """Publish messages in their order; return once the node has stored them all.
+        """Publish messages in their order; return when the node has stored all of them.
 
-        When it raises, the error's note says how many were stored: the first ones.
+        A message is a :class:`~goq.Message`, or a value alone. With ``compress`` requests are
+        compressed with zstd. ``acks`` is as in :meth:`publish`. Where it raises, a note of the
+        error says how many messages were stored: the first ones.
         """
-        direct = self._direct_to(topic, acks)
-        return await direct.publish_many(as_messages(messages), compress=compress)
+        publisher = self._direct_publisher(topic, acks)
+        return await publisher.publish_many(as_messages(messages), compress=compress)
 
     def producer(
         self,
@@ -180,7 +184,13 @@ class AsyncClient(AsyncAdmin, AsyncReplays, AsyncTracing):
         acks: str | None = None,
         on_published: Callable[[PublishedBatch], None] | None = None,
     ) -> AsyncProducer:
-        """Return a producer: the fast way to publish much. Close it, or use it in ``with``."""
+        """Return a producer, which publishes many messages fast. Close it, or use it in ``with``.
+
+        It sends a batch when that has ``batch`` messages or ``batch_bytes`` bytes, or ``linger``
+        after its first message. Without ``partition`` each message goes where its key belongs.
+        ``compress`` and ``acks`` are as in :meth:`publish_many`. A worker calls ``on_published``
+        with each batch that was stored.
+        """
         options = ProducerOptions(
             batch,
             parse_size_bytes(batch_bytes, field="batch_bytes"),
@@ -189,94 +199,6 @@ class AsyncClient(AsyncAdmin, AsyncReplays, AsyncTracing):
         )
         publisher = Publisher(self._http, topic, partition=partition, acks=check_acks(acks))
         return AsyncProducer(publisher, options, on_published)
-
-    async def read(
-        self,
-        topic: str,
-        *,
-        partition: int,
-        offset: int | None = None,
-        from_time: Time | None = None,
-        to_time: Time | None = None,
-        limit: int | None = None,
-        bytes_max: int | None = None,
-        wait: Duration | None = None,
-        background: bool = False,
-        include_deleted: bool = False,
-    ) -> ReadBatch:
-        """Return a piece of one partition's log; ``wait`` for one if there is none yet.
-
-        With times, it holds the messages from ``offset`` on that were appended at or after
-        ``from_time`` and before ``to_time``. Read on from ``next`` until it has reached ``end``;
-        a piece may be empty before. In the ``background`` live traffic goes first. With
-        ``include_deleted`` it begins with what retention has moved into the archive.
-
-        A piece has up to ``limit`` messages: 10,000 by default, which is the most, but with
-        ``bytes_max`` as many as so many bytes hold.
-        """
-        span = self._span(offset, from_time, to_time, background)
-        span = replace(span, include_deleted=include_deleted)
-        if limit is None and bytes_max is None:
-            limit = limits.READ_MESSAGES_MAX
-        return await read(
-            self._http,
-            topic,
-            partition,
-            span,
-            limit=limit,
-            bytes_max=bytes_max,
-            wait_ms=wait_ms(wait),
-        )
-
-    async def read_events(
-        self,
-        topic: str,
-        *,
-        partition: int,
-        sequence: int = 0,
-        background: bool = False,
-        include_deleted: bool = False,
-    ) -> ReadBatch:
-        """Return a piece of one partition's events, as frames; offsets are their sequences.
-
-        ``background`` and ``include_deleted`` are as in :meth:`read`.
-        """
-        span = LogRange(sequence, background=background, include_deleted=include_deleted)
-        return await read_events(self._http, topic, partition, span)
-
-    def read_log(
-        self,
-        topic: str,
-        *,
-        partition: int | None = None,
-        from_offset: int | None = None,
-        from_time: Time | None = None,
-        to_time: Time | None = None,
-        follow: bool = False,
-        on_damage: OnDamage | None = None,
-        before_wait: Callable[[], Awaitable[None]] | None = None,
-        background: bool = False,
-    ) -> AsyncIterator[LogMessage]:
-        """Yield the messages of all partitions, or of one, merged by append time.
-
-        From the beginning of the log where nothing else is said, to its end as it is now, or
-        with ``follow`` for ever.
-        With times, exactly the messages appended at or after ``from_time`` and before ``to_time``.
-        In the ``background`` the node reads only as fast as its live traffic leaves room for.
-        Damaged messages go to ``on_damage``, or raise ``CorruptData``. ``before_wait`` is called
-        when all that came was passed on.
-        """
-        span = self._span(from_offset, from_time, to_time, background)
-        log = TopicReader(
-            self._http,
-            topic,
-            partition,
-            span,
-            follow=follow,
-            on_damage=on_damage,
-            before_wait=before_wait,
-        )
-        return log.messages()
 
     def consume(
         self,
@@ -294,14 +216,24 @@ class AsyncClient(AsyncAdmin, AsyncReplays, AsyncTracing):
         before_wait: Callable[[], Awaitable[None]] | None = None,
         after_wait: Callable[[], Awaitable[None]] | None = None,
     ) -> AsyncGenerator[AsyncReceivedMessage, None]:
-        """Yield messages of a group as they become ready, ``prefetch`` in flight at most.
+        """Yield messages of a group as they become ready.
 
-        Each is yours until its visibility timeout: ``ack`` it, or it comes again. The loop ends
-        after ``max_messages``, when none is ready (``until_empty``), or when none has come for
-        ``timeout``. When it is left early, what was not yielded yet is given back at once.
-        ``auto_extend`` renews the leases of what is not settled for as long as the loop lasts.
-        ``before_wait`` is called when all that came was passed on, the moment to settle it, and
-        ``after_wait`` before any of what came then is.
+        Each message is leased to this consumer for ``visibility``, by default the group's setting.
+        ``ack`` it in that time, or it is delivered again. With ``auto_extend`` the leases of
+        unsettled messages are extended for as long as the loop lasts.
+
+        At most ``prefetch`` messages of a topic are in flight: received and not settled. ``wait``
+        is how long one request may wait for messages.
+
+        The loop ends after ``max_messages``, with ``until_empty`` when no message is ready, or when
+        none has come for ``timeout``; else never. When it is left early, messages
+        that it has not yielded are given back at once.
+
+        ``consumer`` names this consumer in the group, by default the client id. ``before_wait`` is
+        called when all messages that came were yielded, which is the moment to settle them;
+        ``after_wait`` before any of the messages that came then is yielded.
+
+        Raises ``TopicNotFound``, ``InvalidInput``.
         """
         names = [topics] if isinstance(topics, str) else list(topics)
         if not names:
@@ -317,8 +249,8 @@ class AsyncClient(AsyncAdmin, AsyncReplays, AsyncTracing):
         )
         if options.receive.wait_ms == 0 and not until_empty:
             raise InvalidInput("a loop that does not wait asks without pause", field="wait")
-        consumption = Consumer(self._http, self._settler, names, group, options)
-        return consumption.messages(self._consumptions)
+        loop = Consumer(self._http, self._settler, names, group, options)
+        return loop.messages(self._consumers)
 
     async def receive(
         self,
@@ -330,7 +262,11 @@ class AsyncClient(AsyncAdmin, AsyncReplays, AsyncTracing):
         visibility: Duration | None = None,
         consumer: str | None = None,
     ) -> list[AsyncReceivedMessage]:
-        """Return up to ``max_messages`` that are ready, after ``wait`` perhaps none."""
+        """Return up to ``max_messages`` ready messages, perhaps none.
+
+        The request waits up to ``wait`` for a first message; by default not at all. ``visibility``
+        and ``consumer`` are as in :meth:`consume`. Raises ``TopicNotFound``.
+        """
         batch = await self.receive_batch(
             topic,
             group,
@@ -351,12 +287,12 @@ class AsyncClient(AsyncAdmin, AsyncReplays, AsyncTracing):
         visibility: Duration | None = None,
         consumer: str | None = None,
     ) -> AsyncDeliveryBatch:
-        """Return messages unsplit: the fast form of ``receive``."""
+        """Return up to ``max_messages`` ready messages, not split: the fast form of ``receive``."""
         options = self._receive_options(max_messages, wait, visibility, consumer)
         return await receive(self._http, self._settler, topic, group, options)
 
     async def ack(self, topic: str, group: str, receipts: Receipts) -> Settled:
-        """Mark messages as done."""
+        """Mark messages as done. The result names the receipts whose lease was lost."""
         return await self._settler.settle("ack", topic, group, _texts(receipts))
 
     async def nack(
@@ -368,7 +304,10 @@ class AsyncClient(AsyncAdmin, AsyncReplays, AsyncTracing):
         delay: Duration | None = None,
         reason: str | None = None,
     ) -> Settled:
-        """Give messages back, to come again after ``delay``."""
+        """Give messages back, to be delivered again after ``delay``, or the group's backoff.
+
+        ``reason`` is kept in the trace and in dead letters.
+        """
         details = nack_details(delay, reason)
         return await self._settler.settle("nack", topic, group, _texts(receipts), **details)
 
@@ -382,12 +321,12 @@ class AsyncClient(AsyncAdmin, AsyncReplays, AsyncTracing):
     async def extend(
         self, topic: str, group: str, receipts: Receipts, *, visibility: Duration | None = None
     ) -> Settled:
-        """Keep messages for ``visibility`` from now, or for the group's own time."""
+        """Extend leases to ``visibility`` from now, by default the group's setting."""
         details = extend_details(visibility)
         return await self._settler.settle("extend", topic, group, _texts(receipts), **details)
 
     async def ack_many(self, messages: Iterable[AsyncReceivedMessage]) -> Settled:
-        """Mark received messages as done, in one request for each of their groups."""
+        """Mark received messages as done, in one request for each topic and group."""
         done, failed = 0, list[FailedReceipt]()
         for topic, group, members in by_group(messages):
             settled = await self._settler.settle("ack", topic, group, receipts_of(members))
@@ -397,51 +336,31 @@ class AsyncClient(AsyncAdmin, AsyncReplays, AsyncTracing):
             failed.extend(settled.failed)
         return Settled(done, failed)
 
-    def _direct_to(self, topic: str, acks: str | None) -> DirectPublisher:
-        found = self._direct.get((topic, acks))
+    def _direct_publisher(self, topic: str, acks: str | None) -> DirectPublisher:
+        found = self._direct_publishers.get((topic, acks))
         if found is None:
             publisher = Publisher(self._http, topic, acks=check_acks(acks))
-            found = self._direct.setdefault((topic, acks), DirectPublisher(publisher))
+            found = self._direct_publishers.setdefault((topic, acks), DirectPublisher(publisher))
         return found
 
     def _receive_options(
         self,
-        count: int,
+        max_messages: int,
         wait: Duration | None,
         visibility: Duration | None,
         consumer: str | None,
     ) -> ReceiveOptions:
         return ReceiveOptions(
-            count,
+            max_messages,
             wait_ms(wait),
             None if visibility is None else parse_duration_ms(visibility, field="visibility"),
             consumer or self.client_id,
         )
-
-    def _span(
-        self, offset: int | None, from_time: Time | None, to_time: Time | None, background: bool
-    ) -> LogRange:
-        return LogRange(
-            offset,
-            self._wire_time(from_time, "from_time"),
-            self._wire_time(to_time, "to_time"),
-            background,
-        )
-
-    def _wire_time(self, time: Time | None, field: str) -> str | None:
-        if time is None:
-            return None
-        time_us = parse_time_us(time, now_us=self._clock.wall_us(), field=field)
-        return format_time_us(min(max(time_us, _TIME_US_MIN), _TIME_US_MAX))
-
-
-_TIME_US_MIN, _TIME_US_MAX = -30_610_224_000_000_000, limits.TIME_MS_MAX * 1000
-"""What a text of a time can say, the years 1000 to 9999: no message is from outside of them."""
 
 
 def _texts(receipts: Receipts) -> list[str]:
     return [str(receipt) for receipt in receipts]
 
 
-def _own_name() -> str:
+def _default_client_id() -> str:
     return f"{socket.gethostname()}-{os.getpid()}"[-limits.CLIENT_ID_CHARS_MAX :]

@@ -1,4 +1,4 @@
-"""The calls about the cluster: how it stands, and what operators do to it. Any node takes them."""
+"""The administrative calls about the cluster. Any of its nodes answers them."""
 
 from __future__ import annotations
 
@@ -7,51 +7,69 @@ from typing import Any
 
 from goq.client._async.http import Http
 from goq.client.protocol import routes
-
-Json = dict[str, Any]
+from goq.client.results.cluster import (
+    ClusterConfiguration,
+    ClusterDescription,
+    LeaderElection,
+    PartitionReassignment,
+    decode_cluster,
+    decode_cluster_configuration,
+    decode_election,
+    decode_reassignments,
+)
 
 
 class AsyncClusterAdmin:
-    """What a client can ask about the cluster. Alone a node has only :meth:`describe_cluster`."""
+    """The calls about the cluster; a node on its own has only :meth:`describe_cluster`."""
 
     _http: Http
 
-    async def describe_cluster(self, topic: str | None = None, *, lag: bool = False) -> Json:
-        """Return nodes, leaders and replicas, of all topics or of one.
+    async def describe_cluster(
+        self, topic: str | None = None, *, lag: bool = False
+    ) -> ClusterDescription:
+        """Return the nodes, and the leaders and replicas of all topics or of one.
 
-        With ``lag`` also how far the replicas are; leaders that do not answer are left out.
+        With ``lag`` also how far followers are behind, where their leader answers.
         """
         target = routes.query(routes.CLUSTER, topic=topic, lag="true" if lag else None)
-        return _dict(await self._http.call("GET", target))
+        return decode_cluster(await self._http.call("GET", target))
 
     async def add_node(self, node: str, address: str) -> None:
-        """Let a node in that runs and knows the others; ``goq serve --join`` does it by itself."""
+        """Add a node that is running and knows the others; ``address`` is ``host:port``.
+
+        A node that is started with ``goq serve --join`` adds itself.
+        """
         body = {"node": node, "address": address}
         await self._http.call("POST", f"{routes.CLUSTER}/nodes", body)
 
     async def decommission_node(self, node: str, *, fewer_replicas: bool = False) -> None:
-        """Have a node give away what it has, then go; see :meth:`describe_cluster`.
+        """Move all replicas off a node, then remove it from the cluster.
 
-        With ``fewer_replicas`` there may be fewer replicas then; of a node that is fenced that need
-        not be said. Raises ``NodeNotFound``, ``Conflict`` where too few nodes would be left, or
-        something would be lost.
+        Returns when that has begun; the node is gone when :meth:`describe_cluster` does not name
+        it any more. With ``fewer_replicas`` partitions may end with fewer replicas than they
+        should have; a fenced node does not need it.
+
+        Raises ``NodeNotFound``; ``Conflict`` where too few nodes would be left, or data lost.
         """
         fewer = "true" if fewer_replicas else None
         target = routes.query(routes.node(node), fewer_replicas=fewer)
         await self._http.call("DELETE", target, repeatable=True)
 
-    async def rebalance(self, *, dry_run: bool = False) -> list[Json]:
-        """Plan moves that make nodes even, and begin them unless it is a dry run."""
+    async def rebalance(self, *, dry_run: bool = False) -> tuple[PartitionReassignment, ...]:
+        """Plan reassignments that even out the nodes; begin them unless it is a dry run."""
         answer = await self._http.call("POST", f"{routes.CLUSTER}/rebalance", {"dry_run": dry_run})
-        return list(_dict(answer).get("moves", ()))
+        return decode_reassignments(answer)
 
     async def reassign_partition(self, topic: str, partition: int, replicas: Sequence[str]) -> None:
-        """Have a partition moved to these nodes, of which the first is preferred as leader."""
+        """Begin to move a partition to these nodes, the preferred leader first.
+
+        It serves meanwhile. Raises ``PartitionNotFound``, ``NodeNotFound``, ``Conflict``.
+        """
         body = {"topic": topic, "partition": partition, "replicas": list(replicas)}
         await self._http.call("POST", f"{routes.CLUSTER}/moves", body)
 
     async def cancel_reassignment(self, topic: str, partition: int) -> None:
-        """Give a move up."""
+        """Cancel the reassignment of a partition: its replicas stay where they were."""
         await self._http.call("DELETE", routes.move(topic, partition))
 
     async def elect_leader(
@@ -62,24 +80,25 @@ class AsyncClusterAdmin:
         *,
         unclean: bool = False,
         dry_run: bool = False,
-    ) -> Json:
-        """Have a partition led by a node that is in sync, without a name by the preferred one.
+    ) -> LeaderElection:
+        """Elect a node in sync as leader of a partition: ``leader``, or the preferred replica.
 
-        With ``unclean``, where nobody can lead, by one that may lack messages; then the answer
-        says where the replicas end and how much is lost, with ``dry_run`` before it is.
+        With ``unclean``, a partition whose in-sync replicas are all lost gets a leader that may
+        lack acknowledged messages. The result says where the replicas end and how many messages
+        are lost. ``dry_run`` goes with ``unclean``: the result says so before anything is lost.
         """
-        body: Json = {"topic": topic, "partition": partition}
+        body: dict[str, Any] = {"topic": topic, "partition": partition}
         if leader is not None:
             body["leader"] = leader
         if unclean:
             body |= {"unclean": True, "dry_run": dry_run}
-        return _dict(await self._http.call("POST", f"{routes.CLUSTER}/elections", body))
+        return decode_election(await self._http.call("POST", f"{routes.CLUSTER}/elections", body))
 
-    async def set_cluster_config(self, **settings: int) -> Json:
-        """Change settings of the whole cluster, as ``min_insync=2``; return all."""
+    async def set_cluster_config(self, **settings: int) -> ClusterConfiguration:
+        """Change settings of the whole cluster, as ``min_insync=2``; return all of them.
+
+        See :class:`~goq.client.ClusterConfiguration` for their names and units.
+        """
         target = f"{routes.CLUSTER}/settings"
-        return _dict(await self._http.call("PATCH", target, settings, repeatable=True))
-
-
-def _dict(answer: object) -> Json:
-    return answer if isinstance(answer, dict) else {}
+        answer = await self._http.call("PATCH", target, settings, repeatable=True)
+        return decode_cluster_configuration(answer)

@@ -8,7 +8,7 @@ Internal: the Spark sink, the replay into a topic and tests use it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,6 +18,7 @@ from goq.client.cluster_map import TopicPartition
 from goq.client.errors import unreadable
 from goq.client.protocol import frames as wire
 from goq.client.protocol import routes
+from goq.client.results.topic import TopicDescription, decode_topic
 from goq.errors import InvalidFrame, TopicExists
 
 if TYPE_CHECKING:
@@ -41,24 +42,23 @@ class AsyncFramePublisher:
         """
         return await post_frames(self._http, topic, frames)
 
-    async def open_topic(self, name: str) -> dict[str, Any]:
+    async def open_topic(self, name: str) -> TopicDescription:
         """Return a topic that is about to be published to.
 
         A node that creates topics on publish creates it. Raises ``TopicNotFound`` otherwise.
         """
-        found = await self._http.call("PUT", routes.topic(name), repeatable=True)
-        return found if isinstance(found, dict) else {}
+        return decode_topic(await self._http.call("PUT", routes.topic(name), repeatable=True))
 
     async def ensure_topic(
         self, name: str, partitions: int, settings: Mapping[str, object]
-    ) -> dict[str, Any]:
+    ) -> TopicDescription:
         """Return a topic, created with these partitions and settings if it does not exist."""
         body = {"name": name, "partitions": partitions, "settings": dict(settings)}
         try:
             found = await self._http.call("POST", routes.TOPICS, body, repeatable=True)
         except TopicExists:  # also the answer to a repeated request that had created it
             found = await self._http.call("GET", routes.topic(name))
-        return found if isinstance(found, dict) else {}
+        return decode_topic(found)
 
     async def next_sequences(self, topic: str, producer_id: int) -> dict[int, int]:
         """Return the producer's next sequence by partition, for the partitions that know it."""

@@ -1,4 +1,4 @@
-"""The lives of messages, as the node tells them."""
+"""The administrative calls about single messages: state, schedule, trace, dead letters."""
 
 from __future__ import annotations
 
@@ -8,33 +8,129 @@ from typing import Any
 
 from goq import limits
 from goq.client._async.http import Http
-from goq.client.arguments import Time, as_bytes
+from goq.client.arguments import Time, as_bytes, as_time
 from goq.client.protocol import routes
+from goq.client.results.dead_letter import (
+    DeadLetterPage,
+    PurgeResult,
+    RedriveResult,
+    decode_dead_letter_page,
+    decode_purge,
+    decode_redrive,
+)
+from goq.client.results.message import (
+    MessageDescription,
+    MessagePage,
+    decode_message,
+    decode_message_page,
+)
+from goq.client.results.trace import MessageTrace, TracePage, decode_trace, decode_trace_page
 from goq.errors import InvalidInput
 from goq.model import MessageId
 
-Json = dict[str, Any]
 
-
-class AsyncTracing:
-    """What a client can ask about what happened to messages."""
+class AsyncMessageAdmin:
+    """The calls about single messages; base of the client."""
 
     _http: Http
 
+    async def get_message(self, message_id: str | MessageId) -> MessageDescription:
+        """Return a message with its state in all and for each group.
+
+        Raises ``MessageNotFound``.
+        """
+        return decode_message(await self._http.call("GET", routes.message(message_id)))
+
+    async def peek(
+        self,
+        topic: str,
+        group: str | None = None,
+        *,
+        state: str = "ready",
+        limit: int = 10,
+        after: str | None = None,
+    ) -> MessagePage:
+        """Return messages of a group in a state, or a topic's oldest, without leasing them.
+
+        ``state`` is one of ``ready``, ``blocked``, ``leased``, ``retry``, ``scheduled``,
+        ``expired``, ``dead``, ``done`` and ``cancelled``. A group's messages come in pages of at
+        most ``limit``: ``next`` goes into ``after``. A page may be short, even empty, and not be
+        the last one. Without a group there is one page.
+        """
+        if group is not None:
+            path = f"{routes.group(topic, group)}/peek"
+            target = routes.query(path, state=state, limit=limit, after=after)
+            return decode_message_page(await self._http.call("GET", target))
+        found: list[dict[str, Any]] = []
+        for partition in (await self._http.call("GET", routes.topic(topic)))["partitions"]:
+            target = routes.query(
+                routes.messages(topic), partition=partition["partition"], limit=limit
+            )
+            found.extend((await self._http.call("GET", target))["messages"])
+        found.sort(key=lambda item: (item["timestamp"], item["partition"], item["offset"]))
+        return decode_message_page({"messages": found[:limit], "next": None})
+
+    async def list_scheduled(
+        self,
+        topic: str,
+        *,
+        limit: int = 100,
+        after: str | None = None,
+        until: Time | None = None,
+    ) -> MessagePage:
+        """Return messages that wait for their time, the next one due first.
+
+        ``until`` leaves out what is due at that time or later. ``next`` of the page goes into
+        ``after`` of the next call.
+        """
+        target = routes.query(
+            routes.scheduled(topic), limit=limit, after=after, until=_query_time(until)
+        )
+        return decode_message_page(await self._http.call("GET", target))
+
+    async def cancel_message(
+        self, message_id: str | MessageId, *, reason: str | None = None
+    ) -> MessageDescription:
+        """Deliver a message to no group that has not received it; return its state.
+
+        ``reason`` is kept in the trace. Raises ``MessageNotFound``; ``Conflict`` if every group has
+        finished it.
+        """
+        target = routes.query(routes.message(message_id), reason=reason)
+        return decode_message(await self._http.call("DELETE", target, repeatable=True))
+
+    async def set_message_priority(
+        self, message_id: str | MessageId, priority: str | int
+    ) -> MessageDescription:
+        """Move a waiting message to another lane, by its name or number; return its state.
+
+        Raises ``MessageNotFound``; ``Conflict`` if the message does not wait.
+        """
+        return await self._change(message_id, {"priority": priority})
+
+    async def reschedule_message(
+        self, message_id: str | MessageId, deliver_at: Time
+    ) -> MessageDescription:
+        """Give a scheduled message another time, as ``+1h``; one in the past means now.
+
+        Raises ``MessageNotFound``; ``Conflict`` if the message does not wait for its time.
+        """
+        return await self._change(message_id, {"deliver_at": as_time(deliver_at)})
+
     async def get_trace(
         self, message_id: str | MessageId, *, wait_ms: int = 0, seen: int = 0
-    ) -> Json:
-        """Return every step of a message's life: ``message``, ``events``, ``attempts``, ….
+    ) -> MessageTrace:
+        """Return the life of a message, step by step.
 
-        With ``wait_ms`` the node holds the answer for so long until there are more events than
-        ``seen``. Raises ``MessageNotFound`` if there is no such message, and says what there is.
+        With ``wait_ms`` the node answers when there are more than ``seen`` events, or after that
+        many milliseconds. Raises ``MessageNotFound``, which says which messages there are.
         """
         target = routes.query(
             routes.trace(message_id),
             wait=f"{min(wait_ms, limits.WAIT_MS_MAX)}ms" if wait_ms else None,
             seen=seen or None,
         )
-        return _dict(await self._http.call("GET", target, wait_ms=wait_ms))
+        return decode_trace(await self._http.call("GET", target, wait_ms=wait_ms))
 
     async def search_traces(
         self,
@@ -47,12 +143,12 @@ class AsyncTracing:
         to_time: Time | None = None,
         limit: int = 10,
         cursor: str | None = None,
-    ) -> Json:
-        """Return the ``traces`` of the messages with a key, a dedup id or a header.
+    ) -> TracePage:
+        """Return the traces of messages with a key, a dedup id or a header, the newest first.
 
-        The newest comes first. The times bound when they were published. ``next``, where it is not
-        None, goes into ``cursor`` of the next call; there may be more although an answer holds
-        nothing. Raises ``MessageNotFound`` if there is no such message at all.
+        One of the three is given. The times bound when the messages were published. ``next`` of
+        the page, where it is not None, goes into ``cursor`` of the next call: there may be more
+        although a page is empty. Raises ``MessageNotFound`` if there is no such message at all.
         """
         if (key, dedup_id, header).count(None) != 2:
             raise InvalidInput("give one of key, dedup_id and header", field="key")
@@ -62,29 +158,13 @@ class AsyncTracing:
             key_base64=encoded,
             dedup_id=dedup_id,
             header=None if header is None else "=".join(header),
-            from_time=None if from_time is None else str(from_time),
-            to_time=None if to_time is None else str(to_time),
+            from_time=_query_time(from_time),
+            to_time=_query_time(to_time),
             limit=limit,
             cursor=cursor,
         )
-        return _dict(await self._http.call("GET", target, wait_ms=limits.WAIT_MS_MAX))
-
-
-def _dict(answer: object) -> Json:
-    return answer if isinstance(answer, dict) else {}
-
-
-class AsyncDeadLetters:
-    """What a client can do with dead letters.
-
-    ``topic`` is the one that they died in, or the one that they are kept in. Which are meant say,
-    all optional: ``group``, ``reason`` (a part of it), ``cause``, ``key``, ``from_time`` and
-    ``to_time`` (when they died), and ``ids``, of now or of before. An answer's ``next``, where it
-    is not None, goes into ``after`` of the next call; there may be more to come although an
-    answer holds nothing.
-    """
-
-    _http: Http
+        answer = await self._http.call("GET", target, wait_ms=limits.WAIT_MS_MAX)
+        return decode_trace_page(answer)
 
     async def list_dead_letters(
         self,
@@ -94,10 +174,17 @@ class AsyncDeadLetters:
         after: str | None = None,
         ids: Sequence[str] = (),
         **wanted: str | None,
-    ) -> Json:
-        """Return dead letters, each with where it comes from and how it died."""
+    ) -> DeadLetterPage:
+        """Return dead letters, each with where it comes from and why it died.
+
+        ``topic`` is the topic in which they died, or its dead-letter topic. All of these filters
+        are optional: ``group``, ``reason`` (a part of it), ``cause``, ``key``, ``from_time`` and
+        ``to_time`` (of death), and ``ids``, which are those of the dead letters or of the original
+        messages. ``next`` of the page, where it is not None, goes into ``after`` of the next call:
+        there may be more although a page is empty.
+        """
         target = routes.query(routes.dead(topic), limit=limit, after=after, **_query(ids, wanted))
-        return _dict(await self._http.call("GET", target))
+        return decode_dead_letter_page(await self._http.call("GET", target))
 
     async def redrive_dead_letters(
         self,
@@ -110,16 +197,22 @@ class AsyncDeadLetters:
         dry_run: bool = False,
         force: bool = False,
         **wanted: str | None,
-    ) -> Json:
-        """Put dead letters back where they came from, or into the topic ``to``.
+    ) -> RedriveResult:
+        """Put up to ``max_messages`` dead letters back into their topics, or into ``to``.
 
-        Those that were put back too often already stay, unless with ``force``.
+        Only the group that gave a message up gets it again. The filters are those of
+        :meth:`list_dead_letters`. Dead letters that were redriven too often stay, unless with
+        ``force``. ``next`` of the result goes into ``after`` of the next call.
         """
-        body: Json = {"max": max_messages, "dry_run": dry_run, "force": force, "ids": [*ids]}
+        body: dict[str, Any] = {
+            "max": max_messages,
+            "dry_run": dry_run,
+            "force": force,
+            "ids": [*ids],
+        }
         body |= {"to": to, "after": after} | wanted
         given = {name: value for name, value in body.items() if value is not None}
-        path = routes.redrive(topic)
-        return _dict(await self._http.call("POST", path, given))
+        return decode_redrive(await self._http.call("POST", routes.redrive(topic), given))
 
     async def purge_dead_letters(
         self,
@@ -130,8 +223,12 @@ class AsyncDeadLetters:
         ids: Sequence[str] = (),
         dry_run: bool = False,
         **wanted: str | None,
-    ) -> Json:
-        """Take dead letters away for good."""
+    ) -> PurgeResult:
+        """Delete up to ``max_messages`` dead letters for good.
+
+        The filters are those of :meth:`list_dead_letters`. ``next`` of the result goes into
+        ``after`` of the next call.
+        """
         target = routes.query(
             routes.dead(topic),
             max=max_messages,
@@ -139,8 +236,18 @@ class AsyncDeadLetters:
             dry_run="true" if dry_run else None,
             **_query(ids, wanted),
         )
-        return _dict(await self._http.call("DELETE", target))
+        return decode_purge(await self._http.call("DELETE", target))
+
+    async def _change(
+        self, message_id: str | MessageId, change: dict[str, object]
+    ) -> MessageDescription:
+        target = routes.message(message_id)
+        return decode_message(await self._http.call("PATCH", target, change, repeatable=True))
 
 
 def _query(ids: Sequence[str], wanted: Mapping[str, str | None]) -> dict[str, str | None]:
     return {"ids": ",".join(ids) or None, **wanted}
+
+
+def _query_time(time: Time | None) -> str | None:
+    return None if time is None else str(as_time(time))

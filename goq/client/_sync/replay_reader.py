@@ -7,7 +7,7 @@ from collections.abc import Generator, Callable, Mapping
 
 from goq.client._sync.http import Http
 from goq.client._sync.topic_reader import LogRange, OnDamage, TopicReader
-from goq.client.arguments import Time
+from goq.client.arguments import Time, as_time
 from goq.client.messages import LogMessage
 from goq.client.protocol import routes
 from goq.client.replay_plan import Replay
@@ -15,7 +15,7 @@ from goq.errors import InvalidInput
 from goq.units import format_time_us, parse_time_us
 
 
-def resolve(
+def resolve_replay(
     http: Http,
     topic: str,
     *,
@@ -37,7 +37,7 @@ def resolve(
     now_us = parse_time_us(found["time"], now_us=0)
 
     def time_us(time: Time | None, field: str) -> int | None:
-        return None if time is None else parse_time_us(time, now_us=now_us, field=field)
+        return None if time is None else parse_time_us(as_time(time), now_us=now_us, field=field)
 
     from_us, to_us = time_us(from_time, "from_time"), time_us(to_time, "to_time")
     if from_us is not None and to_us is not None and to_us < from_us:
@@ -60,7 +60,7 @@ def resolve(
     )
 
 
-def replayed(
+def read_replay(
     http: Http,
     replay: Replay,
     *,

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from goq import limits
 from goq.client._sync.frame_publisher import post_frames
 from goq.client._sync.http import Http
-from goq.client._sync.replay_reader import replayed
+from goq.client._sync.replay_reader import read_replay
 from goq.client._sync.topic_reader import LogRange, OnDamage, read
 from goq.client.arguments import message_bytes
 from goq.client.delivery_options import lanes_of
@@ -143,7 +143,7 @@ class TopicCopy:
 
     def _copy(self) -> None:
         self._forget_batches()
-        messages = replayed(
+        messages = read_replay(
             self._http, self._replay, on_damage=self._options.on_damage, starts=self._starts()
         )
         try:

@@ -99,7 +99,7 @@ def move(name: str, partition: int) -> str:
     return f"{CLUSTER}/moves/{check_name(name, 'topic')}/{partition}"
 
 
-def query(path: str, **parameters: str | int | None) -> str:
+def query(path: str, **parameters: str | float | None) -> str:
     """Return ``path`` with the parameters that are not None."""
     given = {name: value for name, value in parameters.items() if value is not None}
     return f"{path}?{urlencode(given)}" if given else path

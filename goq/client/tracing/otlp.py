@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from goq import __version__
+from goq.client.results.trace import MessageTrace
 from goq.client.tracing.spans import Span, spans_of
 from goq.errors import InvalidInput, Unavailable, UsageError
 
@@ -26,19 +27,19 @@ class ExportedTrace(NamedTuple):
     spans: int
 
 
-def export(traces: Sequence[dict[str, Any]], url: str) -> list[ExportedTrace]:
+def export(traces: Sequence[MessageTrace], url: str) -> list[ExportedTrace]:
     """Send the spans of traces to a receiver; return what was sent.
 
     ``url`` without a path is taken to have the usual one, ``/v1/traces``. Raises ``Unavailable``
     where the receiver does not take them, and ``UsageError`` where the extra is not installed.
     """
     endpoint = endpoint_of(url)
-    found = [(trace, spans_of(trace)) for trace in traces]
+    found = [(trace, spans_of(trace.raw)) for trace in traces]
     if everything := [span for _, spans in found for span in spans]:
         _send(everything, endpoint)
     return [
         ExportedTrace(
-            trace["message"]["id"], f"{spans[0].trace_id:032x}" if spans else "", len(spans)
+            str(trace.message.id), f"{spans[0].trace_id:032x}" if spans else "", len(spans)
         )
         for trace, spans in found
     ]

@@ -9,7 +9,7 @@ message's own, so that the same steps give the same spans however often they are
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final
@@ -22,7 +22,7 @@ from goq.client.tracing.trace_context import (
 from goq.model import MessageId
 from goq.units import parse_time_us
 
-Json = dict[str, Any]
+Json = Mapping[str, Any]
 Value = str | int | bool
 
 _DELIVERED: Final = "DELIVERED"

@@ -75,11 +75,8 @@ class NodeSource:
     def bounds(self, topic: str) -> Mapping[int, Bounds]:
         """Return what each partition of a topic holds now."""
         found = self._client.describe_topic(topic)
-        bounds = {
-            p["partition"]: Bounds(p["start_offset"], p["high_watermark"])
-            for p in found["partitions"]
-        }
-        if not self._include_deleted or "archived" not in found:
+        bounds = {p.partition: Bounds(p.start_offset, p.high_watermark) for p in found.partitions}
+        if not self._include_deleted or found.archived is None:
             return bounds
         return {p: Bounds(self._first_archived(topic, p), b.end) for p, b in bounds.items()}
 
@@ -90,7 +87,7 @@ class NodeSource:
 
     def default_lane(self, topic: str) -> int:
         """Return the lane of messages whose frame names none: ``normal``, or the middle one."""
-        lanes = self._client.describe_topic(topic)["settings"]["priority.lanes"]
+        lanes = self._client.describe_topic(topic).settings["priority.lanes"]
         names = [] if lanes == "numbers" else lanes.split(",")
         return names.index("normal") if "normal" in names else (len(names) or 256) // 2
 
@@ -112,8 +109,8 @@ class NodeSource:
     def event_bounds(self, topic: str) -> Mapping[int, Bounds]:
         """Return which events each partition holds now, by sequence."""
         found = {}
-        for each in self._client.describe_topic(topic)["partitions"]:
-            partition = each["partition"]
+        for each in self._client.describe_topic(topic).partitions:
+            partition = each.partition
             piece = self._client.read_events(
                 topic,
                 partition=partition,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 from uuid import uuid4
 
 import msgspec
 import pyarrow as pa
 
-from goq.client import Client
+from goq.client import Client, GroupDescription, TopicDescription
 from goq.pipeline.arrow.schema import GROUPS
 from goq.pipeline.export.destination import Target
 from goq.pipeline.export.ledger import FileEntry, Ledger, Manifest, Plan, State
@@ -23,22 +22,22 @@ _COUNTS = ("cursor", "lag", "ready", "leased", "retry", "blocked", "scheduled")
 
 
 def groups_batch(
-    topic: Mapping[str, Any], groups: Sequence[Mapping[str, Any]], now_us: int
+    topic: TopicDescription, groups: Sequence[GroupDescription], now_us: int
 ) -> pa.RecordBatch:
     """Return a row for each group and partition, from what the node says of them."""
-    bounds = {p["partition"]: p for p in topic["partitions"]}
+    bounds = {p.partition: p for p in topic.partitions}
     rows = [
         {
             "time": now_us,
-            "topic": topic["name"],
-            "group": group["group"],
-            "partition": each["partition"],
-            "start_offset": bounds[each["partition"]]["start_offset"],
-            "end_offset": bounds[each["partition"]]["high_watermark"],
-            **{name: each[name] for name in _COUNTS},
+            "topic": topic.name,
+            "group": group.group,
+            "partition": each.partition,
+            "start_offset": bounds[each.partition].start_offset,
+            "end_offset": bounds[each.partition].high_watermark,
+            **{name: getattr(each, name) for name in _COUNTS},
         }
         for group in groups
-        for each in group["partitions"]
+        for each in group.partitions
     ]
     return pa.RecordBatch.from_pylist(rows, schema=GROUPS)
 

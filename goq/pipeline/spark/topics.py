@@ -40,7 +40,7 @@ class Topics:
         """Return the topics; of those that match a pattern not what the sink keeps beside one."""
         if self._options.pattern is None:
             return self._options.topics
-        names = {topic["name"] for topic in self._client.list_topics()}
+        names = {topic.name for topic in self._client.list_topics()}
         beside = {name + suffix for name in names for suffix in (STAGED_SUFFIX, COMMITS_SUFFIX)}
         wanted = re.compile(self._options.pattern).fullmatch
         return [name for name in sorted(names - beside) if wanted(name)]

@@ -17,7 +17,6 @@ from goq.errors import Conflict, GoqError, MessageNotFound
 from goq.frame.encoder import ProducerMark
 from goq.frame.header import HEADER_BYTES, parse_header
 from goq.frame.slice import slice_frame
-from goq.model import MessageId
 from goq.pipeline.spark.transactions import Entry, Staged
 
 STAGED_SUFFIX: Final = ".staged"
@@ -45,9 +44,9 @@ class StagedTopic:
         self.topic = topic
         self.staging = topic + STAGED_SUFFIX
         found = self._publisher.open_topic(topic)
-        self.partitions = len(found["partitions"])
-        self.lanes: TopicSettings = lanes_of(found["settings"]["priority.lanes"])
-        same = {name: found["settings"][name] for name in _SAME_AS_TARGET}
+        self.partitions = len(found.partitions)
+        self.lanes: TopicSettings = lanes_of(found.settings["priority.lanes"])
+        same = {name: found.settings[name] for name in _SAME_AS_TARGET}
         _ensure(client, self.staging, self.partitions, _STAGED_FOR, same)
 
     def reached(self, producer_id: int) -> Mapping[int, int]:
@@ -135,13 +134,9 @@ class TopicLedger:
                 page = self._client.search_traces(self._topic, key=transaction, cursor=cursor)
             except MessageNotFound:
                 return []
-            messages = [trace["message"] for trace in page["traces"]]
-            found += [
-                MessageId.parse(message["id"]).offset
-                for message in messages
-                if message["state"] != "compacted"
-            ]
-            cursor = page["next"]
+            messages = [trace.message for trace in page.traces]
+            found += [message.offset for message in messages if message.state != "compacted"]
+            cursor = page.next
             if found or cursor is None:
                 return [self._entry(offset) for offset in sorted(found)]
 
@@ -166,9 +161,9 @@ def _ensure(
 ) -> None:
     """Make a topic, or let one that is there have as many partitions and the settings ``same``."""
     found = FramePublisher(client).ensure_topic(name, partitions, {**settings, **same})
-    if len(found["partitions"]) < partitions:
+    if len(found.partitions) < partitions:
         client.alter_topic(name, partitions=partitions)
-    if any(found["settings"][key] != value for key, value in same.items()):
+    if any(found.settings[key] != value for key, value in same.items()):
         client.alter_topic(name, settings=dict(same))
 
 

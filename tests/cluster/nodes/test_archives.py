@@ -60,5 +60,5 @@ def test_the_next_leader_reads_what_another_has_archived_and_every_folder_is_sou
             found = client.read("t", partition=0, offset=0, include_deleted=True).messages
             assert [m.value for m in found] == [value_of(number) for number in range(MESSAGES)]
             trace = client.get_trace("t:0:0")
-            assert trace["events"]
-            assert not trace["incomplete"]
+            assert trace.events
+            assert not trace.incomplete

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from goq.client.results.cluster import decode_cluster
 from goq_cli.output.cluster import is_degraded, print_cluster, summary
 from tests.support.cli.command import Run
 from tests.support.cluster.running_cluster import RunningCluster, new_cluster
@@ -127,8 +128,8 @@ def test_a_node_of_its_own_says_so(goq: Run) -> None:
 
 
 def test_a_move_and_a_leaving_node_are_no_trouble(capsys: pytest.CaptureFixture[str]) -> None:
-    assert not is_degraded(WELL)
-    print_cluster(WELL, all_partitions=True)
+    assert not is_degraded(decode_cluster(WELL))
+    print_cluster(decode_cluster(WELL), all_partitions=True)
     shown = capsys.readouterr().out
     assert "ok: 2 nodes, controller n1, 1 partitions, 1 moving" in shown
     assert "t:0\tn1\tn1,n2\tn1,n2\tn2:7\tn2:1.5 s\t" in shown
@@ -147,17 +148,17 @@ def test_a_move_and_a_leaving_node_are_no_trouble(capsys: pytest.CaptureFixture[
 )
 def test_trouble_is_said_in_the_first_line(change: dict[str, Any], said: str) -> None:
     degraded = copy.deepcopy(WELL) | change
-    assert is_degraded(degraded)
-    assert summary(degraded).startswith("degraded: ")
-    assert said in summary(degraded)
+    assert is_degraded(decode_cluster(degraded))
+    assert summary(decode_cluster(degraded)).startswith("degraded: ")
+    assert said in summary(decode_cluster(degraded))
 
 
 def test_a_damaged_or_offline_partition_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     degraded = copy.deepcopy(WELL)
     partition = degraded["topics"][0]["partitions"][0]
     partition |= {"leader": None, "offline": True, "damaged": ["n2"], "in_sync": ["n1"]}
-    print_cluster(degraded, all_partitions=False)
+    print_cluster(decode_cluster(degraded), all_partitions=False)
     shown = capsys.readouterr().out
-    assert is_degraded(degraded)
+    assert is_degraded(decode_cluster(degraded))
     assert "t:0\tnone\tn1,n2\tn1\t" in shown
     assert "offline, under-replicated (1 of 2), damaged on n2" in shown

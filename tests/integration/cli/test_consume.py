@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,9 @@ def publish(goq: Run, topic: str, count: int) -> list[str]:
     return lines
 
 
-def group_of(environment: dict[str, str], topic: str, group: str) -> dict[str, int]:
+def group_of(environment: dict[str, str], topic: str, group: str) -> Mapping[str, int]:
     with Client(environment["GOQ_SERVER"]) as client:
-        return client.describe_group(topic, group)
+        return client.describe_group(topic, group).raw
 
 
 def test_a_group_prints_every_message_once_and_acknowledges_it(

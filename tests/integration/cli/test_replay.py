@@ -217,7 +217,7 @@ def test_a_copy_that_is_interrupted_ends_with_130_and_goes_on_where_it_was(
     )
     assert replay.stderr is not None
     command = [replay.stderr.readline(), replay.stderr.readline()][1].decode()
-    while not client.describe_topic(copy)["partitions"][0]["end_offset"]:
+    while not client.describe_topic(copy).partitions[0].end_offset:
         assert replay.poll() is None
     replay.send_signal(signal.SIGINT)
     _, errors = replay.communicate(timeout=30)

@@ -47,7 +47,7 @@ def test_numbers_that_do_not_follow_are_refused(publisher: FramePublisher) -> No
 def test_a_topic_that_nobody_makes_is_not_there_for_publishing_either(
     publisher: FramePublisher,
 ) -> None:
-    assert len(publisher.open_topic("orders")["partitions"]) == 2
+    assert len(publisher.open_topic("orders").partitions) == 2
     with pytest.raises(TopicNotFound):
         publisher.open_topic("nowhere")
 

@@ -26,6 +26,14 @@ def problem(status: int, **fields: object) -> bytes:
     return b"HTTP/1.1 %d Oops\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body)
 
 
+COUNTS = dict.fromkeys(("lag", "ready", "leased", "retry", "blocked", "scheduled", "dead"), 0)
+TOPIC = {"name": "t", "partitions": [], "settings": {}}
+GROUP = {"group": "g", **COUNTS, "members": [], "partitions": []}
+RESET = {"group": "g", "dry_run": True, "partitions": []}
+MESSAGE = {"id": "t:0:1", "partition": 0, "offset": 1, "groups": []}
+PAGE = {"messages": [MESSAGE], "next": None}
+
+
 def test_every_code_comes_back_as_its_error() -> None:
     codes = [code for code, kind in BY_CODE.items() if not kind.retryable]
     with ScriptedServer([[problem(418, code=code, detail="why")] for code in codes]) as server:
@@ -67,9 +75,9 @@ def test_a_silent_node_is_a_time_out() -> None:
 def test_retryable_answers_are_tried_again_and_others_are_not() -> None:
     busy = problem(503, code="partition_offline", detail="not now")
     full = problem(507, code="storage_full", detail="no room")
-    script = [[busy], [full], [ok(b'{"a":1}')]]
+    script = [[busy], [full], [ok(json.dumps(TOPIC).encode())]]
     with ScriptedServer(script) as server, Client(server.url) as client:
-        assert client.create_topic("orders") == {"a": 1}
+        assert client.create_topic("orders").raw == TOPIC
     with ScriptedServer([[problem(409, code="topic_exists")]]) as server:
         with Client(server.url) as client, pytest.raises(BY_CODE["topic_exists"]):
             client.create_topic("orders")
@@ -132,7 +140,8 @@ def test_requests_say_who_asks(node: FakeNode) -> None:
 
 def test_a_path_before_the_api_is_kept(node: FakeNode) -> None:
     with Client(node.url + "/goq/") as client:
-        assert client.get_version() == {"path": "/goq/version"}
+        assert client.get_version().version == __version__
+    assert node.requests == [("GET", "/goq/version")]
 
 
 @pytest.mark.parametrize(
@@ -158,12 +167,14 @@ def test_names_cannot_leave_their_place_in_the_path(node: FakeNode, client: Clie
 
 def test_administrative_calls_go_to_their_routes(node: FakeNode, client: Client) -> None:
     node.create("orders", 2)
-    assert [topic["name"] for topic in client.list_topics()] == ["orders"]
-    assert len(client.describe_topic("orders")["partitions"]) == 2
+    assert [topic.name for topic in client.list_topics()] == ["orders"]
+    assert len(client.describe_topic("orders").partitions) == 2
     client.get_message("orders:1:5")
     client.get_health()
     assert [path for _, path in node.requests][-2:] == ["/v1/messages/orders:1:5", "/healthz"]
-    with ScriptedServer([[ok()]] * 13) as server:
+    first = [TOPIC, TOPIC, {"groups": []}, GROUP, RESET, PAGE, GROUP, PAGE]
+    bodies = [json.dumps(answer).encode() for answer in (*first, *[MESSAGE] * 3, {}, {})]
+    with ScriptedServer([[ok(body)] for body in bodies]) as server:
         with Client(server.url) as q:
             q.create_topic("t", 3, {"fsync": "never"})
             q.alter_topic("t", settings={"fsync": "always"})

@@ -183,13 +183,14 @@ def test_memory_holds_one_piece_of_a_partition(node: FakeNode, client: Client) -
 
 
 def test_a_peek_without_a_group_shows_the_oldest(node: FakeNode, client: Client) -> None:
-    page = {"messages": [{"timestamp": "2", "partition": 0, "offset": 0}]}
-    other = {"messages": [{"timestamp": "1", "partition": 1, "offset": 0}] * 3}
+    times = ["2026-01-01T00:00:00.000000Z", "2026-01-02T00:00:00.000000Z"]
+    page = {"messages": [{"timestamp": times[1], "partition": 0, "offset": 0, "id": "t:0:0"}]}
+    other = {"messages": [{"timestamp": times[0], "partition": 1, "offset": 0, "id": "t:1:0"}] * 3}
     topic = {"partitions": [{"partition": 0}, {"partition": 1}]}
     answers = [ok(json.dumps(answer).encode()) for answer in (topic, page, other)]
     with ScriptedServer([[answer] for answer in answers]) as server, Client(server.url) as q:
-        found = q.peek("t", limit=4)["messages"]
-    assert [item["timestamp"] for item in found] == ["1", "1", "1", "2"]
+        found = q.peek("t", limit=4).messages
+    assert [item.partition for item in found] == [1, 1, 1, 0]
 
 
 def test_a_range_of_times_is_exact_where_the_clock_was_set_back(

@@ -30,8 +30,11 @@ PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 def test_a_trace_is_what_the_node_tells() -> None:
     with trace_server(EXPIRED_ONCE) as server, Client(server.url, retries=0) as client:
-        assert client.get_trace(ID) == EXPIRED_ONCE
-        assert client.get_trace(ID, wait_ms=90_000, seen=2) == EXPIRED_ONCE
+        trace = client.get_trace(ID)
+        assert trace.raw == EXPIRED_ONCE
+        assert [event.event for event in trace.events][:2] == ["PUBLISHED", "DELIVERED"]
+        assert (str(trace.message.id), trace.attempts) == (ID, EXPIRED_ONCE["attempts"])
+        assert client.get_trace(ID, wait_ms=90_000, seen=2) == trace
         with pytest.raises(MessageNotFound, match="has 40000 to 45677"):
             client.get_trace("orders:2:0")
         asked = [query for _, query in server.requests]
@@ -41,7 +44,8 @@ def test_a_trace_is_what_the_node_tells() -> None:
 def test_a_search_names_what_it_looks_for_as_the_node_takes_it() -> None:
     with trace_server(EXPIRED_ONCE) as server, Client(server.url) as client:
         found = client.search_traces("orders", key=b"\xff\x00", from_time="-1h", cursor="c")
-        assert found == {"traces": [EXPIRED_ONCE], "next": None}
+        assert [trace.raw for trace in found.traces] == [EXPIRED_ONCE]
+        assert found.next is None
         client.search_traces("orders", header=("a", "b=c"), limit=3, to_time=1_700_000_000_000)
         client.search_traces("orders", dedup_id="d")
         assert [query for _, query in server.requests] == [

@@ -415,7 +415,7 @@ def test_the_staging_topic_follows_the_one_that_it_is_for(node: RunningNode, top
         )
         assert StagedTopic(client, topic).partitions == 5
         found = client.describe_topic(f"{topic}.staged")
-    assert len(found["partitions"]) == 5
-    assert found["settings"]["priority.lanes"] == "a,b"
-    assert found["settings"]["delay.max"] == "1h"
-    assert found["settings"]["retention.age"] == "1d"
+    assert len(found.partitions) == 5
+    assert found.settings["priority.lanes"] == "a,b"
+    assert found.settings["delay.max"] == "1h"
+    assert found.settings["retention.age"] == "1d"

@@ -282,7 +282,7 @@ def _wait_for_more(producers: list[Publishing], before: list[int]) -> None:
 def _all_in_sync(cluster: ProcessCluster, topic: str) -> bool:
     with Client(cluster.urls, retries="0s") as client:
         try:
-            (shown,) = client.describe_cluster(topic)["topics"]
+            (shown,) = client.describe_cluster(topic).topics
         except GoqError:
             return False
-    return all(len(each["in_sync"]) == len(NAMES) for each in shown["partitions"])
+    return all(len(each.in_sync) == len(NAMES) for each in shown.partitions)

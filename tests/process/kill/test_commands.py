@@ -40,7 +40,7 @@ def lines(count: int) -> list[bytes]:
 
 
 def stored_count(client: Client) -> int:
-    return sum(p["end_offset"] for p in client.describe_topic("lines")["partitions"])
+    return sum(p.end_offset for p in client.describe_topic("lines").partitions)
 
 
 def check_every_line_is_stored_once_and_in_order(client: Client, sent: list[bytes]) -> None:
@@ -167,7 +167,7 @@ def test_lines_that_a_killed_consumer_did_not_print_come_to_the_next_one(
     whole = (printed + rest).rpartition(b"\n")[0].splitlines()
     assert len(whole) < LINES
     assert set(whole) | set(consume_rest(node, WHEN_LEASES_ARE_OVER)) == set(sent)
-    assert client.describe_group("lines", "g")["lag"] == 0
+    assert client.describe_group("lines", "g").lag == 0
 
 
 def test_what_a_killed_consumer_held_is_there_long_before_its_leases_end(
@@ -178,10 +178,10 @@ def test_what_a_killed_consumer_held_is_there_long_before_its_leases_end(
         printed = read_some(consume, 500_000)
         consume.kill()
         rest, _ = consume.communicate(timeout=COMMAND_S_MAX)
-    eventually(lambda: not client.describe_group("lines", "g")["leased"], "nothing is leased")
+    eventually(lambda: not client.describe_group("lines", "g").leased, "nothing is leased")
     whole = (printed + rest).rpartition(b"\n")[0].splitlines()
     assert set(whole) | set(consume_rest(node, AT_ONCE)) == set(sent)
-    assert client.describe_group("lines", "g")["lag"] == 0
+    assert client.describe_group("lines", "g").lag == 0
 
 
 def test_a_command_whose_consumer_is_killed_is_run_again_by_another(
@@ -194,7 +194,7 @@ def test_a_command_whose_consumer_is_killed_is_run_again_by_another(
         eventually(begun.exists, "the command runs")
         consume.kill()
         consume.wait(COMMAND_S_MAX)
-        eventually(lambda: not client.describe_group("lines", "g")["leased"], "it is given back")
+        eventually(lambda: not client.describe_group("lines", "g").leased, "it is given back")
     assert consume_rest(node, AT_ONCE) == [b"work"]
 
 
@@ -208,7 +208,7 @@ def test_consume_goes_on_when_the_node_is_killed_and_comes_back(
         rest, _ = consume.communicate(timeout=COMMAND_S_MAX)
         assert consume.returncode == 0
     assert set((printed + rest).splitlines()) == set(sent)
-    assert client.describe_group("lines", "g")["lag"] == 0
+    assert client.describe_group("lines", "g").lag == 0
 
 
 @pytest.mark.parametrize("name", [signal.SIGINT, signal.SIGTERM], ids=lambda name: name.name)
@@ -225,8 +225,8 @@ def test_an_interrupted_consumer_leaves_nothing_leased_and_nothing_that_it_print
         assert said == b""
     group = client.describe_group("lines", "g")
     first = (printed + rest).splitlines(keepends=True)
-    assert group["leased"] == 0
-    assert group["lag"] == LINES - len(first)
+    assert group.leased == 0
+    assert group.lag == LINES - len(first)
     assert all(line.endswith(b"\n") for line in first)
     second = consume_rest(node, AT_ONCE)
     assert Counter(line.rstrip(b"\n") for line in first) + Counter(second) == Counter(sent)
@@ -249,5 +249,5 @@ def test_a_consumer_interrupted_at_a_random_moment_prints_nothing_that_comes_aga
         assert said == b""
     first = (printed + rest).splitlines()
     group = client.describe_group("lines", "g")
-    assert (group["leased"], group["lag"]) == (0, LINES - len(first)), f"after {moment_s} s"
+    assert (group.leased, group.lag) == (0, LINES - len(first)), f"after {moment_s} s"
     assert Counter(first) + Counter(consume_rest(node, AT_ONCE)) == Counter(sent)

@@ -37,8 +37,8 @@ def dead(client: Client) -> Counter[bytes]:
     after = None
     while True:
         answer = client.list_dead_letters("t", limit=1000, after=after)
-        count.update(letter["value"].encode() for letter in answer["messages"])
-        after = answer["next"]
+        count.update(letter.value or b"" for letter in answer.messages)
+        after = answer.next
         if after is None:
             return count
 

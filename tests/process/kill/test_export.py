@@ -123,9 +123,9 @@ class Exporting:
         wrong = [p for p, value in publisher.confirmed.items() if rows.get(p) != value]
         assert not wrong, (SEED, wrong[:5])
         with Client(url) as client:
-            for each in client.describe_topic("t")["partitions"]:
-                offsets = sorted(o for p, o in rows if p == each["partition"])
-                assert offsets == list(range(each["end_offset"])), SEED
+            for each in client.describe_topic("t").partitions:
+                offsets = sorted(o for p, o in rows if p == each.partition)
+                assert offsets == list(range(each.end_offset)), SEED
             events = [row for p in range(3) for row in events_of(NodeSource(client), p)]
         assert sorted(self.rows("events"), key=repr) == sorted(events, key=repr), SEED
         assert events

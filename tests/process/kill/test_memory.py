@@ -39,10 +39,10 @@ def test_a_million_lines_pass_a_node_and_a_reader_that_stand_still_with_flat_mem
     with NodeProcess(tmp_path / "data") as node, Client(node.url) as client:
         client.create_topic("lines", 3)
         produced_bytes_max = produce(node, client)
-        assert sum(p["end_offset"] for p in client.describe_topic("lines")["partitions"]) == LINES
+        assert sum(p.end_offset for p in client.describe_topic("lines").partitions) == LINES
         node_bytes_max = node.memory_bytes_max()
         consumed_bytes_max = consume(node, *options)
-        assert all(group["lag"] == 0 for group in client.list_groups("lines"))
+        assert all(group.lag == 0 for group in client.list_groups("lines"))
         held = {
             "goq produce": produced_bytes_max,
             "the node after produce": node_bytes_max,

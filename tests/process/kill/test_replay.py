@@ -39,7 +39,7 @@ def client(node: NodeProcess) -> Iterator[Client]:
 
 
 def stored(client: Client, topic: str) -> int:
-    return sum(p["high_watermark"] for p in client.describe_topic(topic)["partitions"])
+    return sum(p.high_watermark for p in client.describe_topic(topic).partitions)
 
 
 def copies(client: Client, topic: str) -> list[list[tuple[str, bytes | None]]]:

@@ -34,5 +34,5 @@ def _is_whole(cluster: ProcessCluster) -> bool:
             shown = client.describe_cluster()
         except GoqError:
             return False
-    is_up = [node["status"] for node in shown["nodes"]] == ["up"] * len(NAMES)
-    return is_up and not shown["under_replicated"]
+    is_up = [node.status for node in shown.nodes] == ["up"] * len(NAMES)
+    return is_up and not shown.under_replicated

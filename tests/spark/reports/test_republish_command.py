@@ -74,7 +74,7 @@ def test_a_slice_of_an_export_is_shown_then_published_and_once_only(
     assert rows(out, "Messages")[0]["messages"] == 10
     assert f"there is no topic {into} yet" in err
     with Client(node.url) as client:
-        assert into not in {each["name"] for each in client.list_topics()}
+        assert into not in {each.name for each in client.list_topics()}
     out, err = goq(*words)
     (done,) = rows(out, "Republished")
     assert (done["messages"], done["outcome"]) == (10, "stored")

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from goq import __version__
 from goq.frame.header import HEADER_BYTES, stamp
 from goq.frame.slice import slice_frame
 from goq.frame.validation import check_frame
@@ -410,29 +411,44 @@ class _Handler(BaseHTTPRequestHandler):
         raw = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
         return self._send(200, raw)
 
+    def _topic(self, name: str) -> dict[str, Any]:
+        return {
+            "name": name,
+            "partitions": [
+                {
+                    "partition": number,
+                    "leader": "fake",
+                    "start_offset": 0,
+                    "end_offset": partition.end,
+                    "high_watermark": partition.end,
+                    "bytes": 0,
+                }
+                for number, partition in enumerate(self.fake.topics[name])
+            ],
+            "settings": {"priority.lanes": "high,normal,low", "delay.max": "365d"},
+            "time": format_time_us(self.fake.now_us),
+        }
+
     def _route(self, body: bytes) -> Any:
         url = urllib.parse.urlsplit(self.path)
         query = dict(urllib.parse.parse_qsl(url.query))
         parts = url.path.strip("/").split("/")
         if parts == ["v1", "topics"]:
-            return {"topics": [{"name": name} for name in self.fake.topics]}
+            return {"topics": [self._topic(name) for name in self.fake.topics]}
+        if parts[-1] == "version":
+            return {"version": __version__, "python": "3", "node": "fake"}
+        if parts[-1] == "healthz":
+            return {"status": "ok"}
         if parts[:2] != ["v1", "topics"]:
-            return {"path": self.path}
+            _, partition, offset = parts[-1].rsplit(":", 2)
+            return {"id": parts[-1], "partition": int(partition), "offset": int(offset)}
         topic = parts[2]
         if topic not in self.fake.topics and self.fake.creates_topics and self.command == "PUT":
             self.fake.create(topic, 5)
         if topic not in self.fake.topics:
             raise Refused(404, "topic_not_found")
         if len(parts) == 3:
-            return {
-                "name": topic,
-                "partitions": [
-                    {"partition": n, "start_offset": 0, "end_offset": p.end}
-                    for n, p in enumerate(self.fake.topics[topic])
-                ],
-                "settings": {"priority.lanes": "high,normal,low", "delay.max": "365d"},
-                "time": format_time_us(self.fake.now_us),
-            }
+            return self._topic(topic)
         if parts[3] == "messages":
             if self.command == "GET":
                 return self.fake.read(topic, query)

@@ -31,8 +31,8 @@ class ProcessCluster:
         """Return who leads each partition of a topic, as a node that runs says."""
         running = next(node for node in self.nodes.values() if node.is_running)
         with Client(running.url, timeout="5s", retries="0s") as client:
-            (shown,) = client.describe_cluster(topic)["topics"]
-        return {each["partition"]: each["leader"] for each in shown["partitions"]}
+            (shown,) = client.describe_cluster(topic).topics
+        return {each.partition: each.leader for each in shown.partitions}
 
     def kill(self, name: str, topic: str) -> None:
         """End a node as a power switch would; return when others lead what it led."""
@@ -79,8 +79,8 @@ class ProcessCluster:
         try:
             for url in self.urls:
                 with Client(url, timeout="5s", retries="0s") as client:
-                    found = client.describe_cluster()["nodes"]
-                if [node["status"] for node in found] != ["up"] * len(NAMES):
+                    found = client.describe_cluster().nodes
+                if [node.status for node in found] != ["up"] * len(NAMES):
                     return False
         except GoqError:
             return False

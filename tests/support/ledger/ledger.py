@@ -652,10 +652,10 @@ def _life(deliveries: Sequence[Delivered], settlements: Sequence[Settlement]) ->
 def read_log(client: Client, topic: str) -> list[LogMessage]:
     """Return all of a topic's log, one partition after the other."""
     found: list[LogMessage] = []
-    for partition in client.describe_topic(topic)["partitions"]:
+    for partition in client.describe_topic(topic).partitions:
         offset = 0
         while True:
-            piece = client.read(topic, partition=partition["partition"], offset=offset)
+            piece = client.read(topic, partition=partition.partition, offset=offset)
             assert not piece.damaged, f"damaged: {piece.damaged}"
             found.extend(piece.messages)
             if piece.next >= piece.end:
@@ -671,9 +671,9 @@ def dead_places(client: Client, topic: str) -> list[Place]:
     after = None
     while True:
         answer = client.list_dead_letters(topic, limit=1000, after=after)
-        origins = [MessageId.parse(letter["origin"]) for letter in answer["messages"]]
+        origins = [letter.origin for letter in answer.messages if letter.origin is not None]
         found.extend((origin.partition, origin.offset) for origin in origins)
-        after = answer["next"]
+        after = answer.next
         if after is None:
             return found
 
@@ -682,7 +682,7 @@ def is_drained(client: Client, topic: str, group: str) -> bool:
     """Return whether a group has nothing left; False too while the node does not answer."""
     try:
         found = client.describe_group(topic, group)
-        return bool(found["lag"] == 0 and found["scheduled"] == 0)
+        return found.lag == 0 and found.scheduled == 0
     except GoqError:
         return False
 

@@ -104,7 +104,7 @@ class Load:
             return len(dead) >= self.ledger.rejected_count
 
         eventually(is_dead, "what was given up is dead")
-        self.ledger.check(log, self.partitions, client.describe_group(TOPIC, GROUP), dead)
+        self.ledger.check(log, self.partitions, client.describe_group(TOPIC, GROUP).raw, dead)
 
     def _client(self, timeout: str, retries: str | float) -> Client:
         client = Client(self._url, timeout=timeout, retries=retries)

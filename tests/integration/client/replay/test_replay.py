@@ -66,7 +66,7 @@ def new_topic(client: Client, partitions: int = 3, **settings: Any) -> str:
 
 def origins(client: Client, topic: str) -> list[list[str]]:
     """Return by partition which messages those of a topic are copies of."""
-    count = len(client.describe_topic(topic)["partitions"])
+    count = len(client.describe_topic(topic).partitions)
     found: list[list[str]] = [[] for _ in range(count)]
     for message in client.read_log(topic):
         found[message.partition].append(dict(message.headers)[REPLAYED_FROM].decode())

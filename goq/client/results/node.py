@@ -1,0 +1,40 @@
+"""One node: its version and its health."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from goq.client.results.result import Result, decode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeVersion(Result):
+    """The versions of goq and of Python that a node runs, and its id."""
+
+    version: str
+    python: str = ""
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeHealth(Result):
+    """The health of a node; ``status`` is ``ok`` or says what is wrong.
+
+    ``offline`` and ``damaged`` are partitions, as ``orders:3``. ``waits_for`` is what a node that
+    is starting waits for.
+    """
+
+    status: str
+    offline: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
+    waits_for: tuple[str, ...] = ()
+
+
+def decode_version(answer: object) -> NodeVersion:
+    """Return a node's version from an answer."""
+    return decode(NodeVersion, answer)
+
+
+def decode_health(answer: object) -> NodeHealth:
+    """Return a node's health from an answer."""
+    return decode(NodeHealth, answer)
