@@ -1,5 +1,14 @@
-"""Agreement of a few nodes on a sequence of commands, by Raft.
+"""Raft: agreement of the nodes on one sequence of commands.
 
-The library below is PySyncObj, of one exact version and with its faults mended; nothing outside of
-this package imports it. ``docs/internals/raft.md`` says what is promised and why.
+The library below is PySyncObj, in one exact version and with its faults fixed. Nothing outside this
+package imports it. ``docs/internals/raft.md`` lists the guarantees and their reasons.
+
+node           the Raft member that goq uses: proposals, membership changes, leadership transfer
+driver         the Raft thread's event loop: settings, timing, status, ticks
+codec          msgpack formats of messages and log commands
+member         a member's id, address and disk
+pysyncobj      the hardened Raft core over PySyncObj
+log            the journal on disk, its records, and snapshots
+transport      authenticated connections between members
+state_machine  the interface of the replicated state machine, and SQLite storage for one
 """

@@ -1,8 +1,8 @@
-"""What travels and what is kept, as plain data: msgpack of fixed shapes, never pickle.
+"""Formats of Raft messages and log commands: msgpack of fixed shapes, never pickle.
 
-A command in the log is its kind in one byte and a body: ``REGULAR`` a :class:`Proposal`, ``NO_OP``
-nothing, ``MEMBERSHIP`` ``[operation, member]``. A message is a map whose ``type`` is one of the
-structs below; the library passes it on as a ``dict`` with these same keys.
+A log command is one byte for its kind, then a body: a :class:`Proposal` for ``REGULAR``, nothing
+for ``NO_OP``, ``[operation, member]`` for ``MEMBERSHIP``. A message is a map whose ``type`` names
+one of the structs below. The library receives it as a ``dict`` with the same keys.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from goq.errors import InvalidInput, TooLarge
 COMMAND_VERSION = 1
 REGULAR, NO_OP, MEMBERSHIP = 0, 1, 2
 NO_OP_COMMAND = bytes((NO_OP,))
-_ENTRY_ROOM_BYTES = 256  # what a command gets around it on its way to the log
+_ENTRY_ROOM_BYTES = 256  # for the encoding around a command
 
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Command = Annotated[bytes, Meta(max_length=limits.RAFT_COMMAND_BYTES_MAX + _ENTRY_ROOM_BYTES)]
@@ -32,22 +32,22 @@ class _Message(Struct, tag_field="type", forbid_unknown_fields=True):
 
 
 class RequestVote(_Message, tag="request_vote"):
-    """A candidate asks for a vote."""
+    """A candidate's request for a vote."""
 
     last_log_index: Count
     last_log_term: Count
 
 
 class ResponseVote(_Message, tag="response_vote"):
-    """The vote is given."""
+    """A granted vote."""
 
 
 class TimeoutNow(_Message, tag="timeout_now"):
-    """The leader hands over."""
+    """The leader's order to start an election at once: a leadership transfer."""
 
 
 class AppendEntries(_Message, tag="append_entries"):
-    """The leader's entries after ``prevLogIdx``, none for a heartbeat."""
+    """The leader's entries after ``prevLogIdx``; without entries, a heartbeat."""
 
     commit_index: Count
     round: Count
@@ -57,7 +57,7 @@ class AppendEntries(_Message, tag="append_entries"):
 
 
 class NextNodeIdx(_Message, tag="next_node_idx"):
-    """A follower's answer: what it wants next, and whether all before it is the leader's."""
+    """A follower's reply: the next index that it needs, and whether its log matches before that."""
 
     round: Count
     next_node_idx: Count
@@ -65,7 +65,7 @@ class NextNodeIdx(_Message, tag="next_node_idx"):
 
 
 class Snapshot(_Message, tag="snapshot"):
-    """A piece of a snapshot; an empty one is a heartbeat."""
+    """A chunk of a snapshot; an empty one is a heartbeat."""
 
     commit_index: Count
     index: Count
@@ -78,14 +78,14 @@ class Snapshot(_Message, tag="snapshot"):
 
 
 class SnapshotReply(_Message, tag="snapshot_reply"):
-    """How much of a snapshot a follower has."""
+    """The number of snapshot bytes that a follower has."""
 
     index: Count
     offset: Count
 
 
 class ApplyCommand(Struct, tag_field="type", tag="apply_command", forbid_unknown_fields=True):
-    """A follower passes a command on to the leader."""
+    """A command that a follower forwards to the leader."""
 
     command: Command
     request_id: Count | UnsetType = UNSET
@@ -94,7 +94,7 @@ class ApplyCommand(Struct, tag_field="type", tag="apply_command", forbid_unknown
 class ApplyCommandResponse(
     Struct, tag_field="type", tag="apply_command_response", forbid_unknown_fields=True
 ):
-    """Where the leader has put the command, or why not."""
+    """The log position that the leader gave to a command, or the reason for none."""
 
     request_id: Count
     log_idx: Count | UnsetType = UNSET
@@ -102,8 +102,8 @@ class ApplyCommandResponse(
     error: Count | UnsetType = UNSET
 
     @property
-    def is_whole(self) -> bool:
-        """Whether it says one or the other."""
+    def is_complete(self) -> bool:
+        """Whether the message has either a position or an error."""
         return self.error is not UNSET or UNSET not in (self.log_idx, self.log_term)
 
 
@@ -119,24 +119,24 @@ _messages = msgspec.msgpack.Decoder(
     | ApplyCommandResponse,
     strict=True,
 )
-_requests = msgspec.msgpack.Decoder(Proposal, strict=True)
-_changes = msgspec.msgpack.Decoder(MemberChange, strict=True)
+_proposals = msgspec.msgpack.Decoder(Proposal, strict=True)
+_member_changes = msgspec.msgpack.Decoder(MemberChange, strict=True)
 _encoder = msgspec.msgpack.Encoder()
 
 
 def encode_message(message: dict[str, Any]) -> bytes:
-    """Return the bytes of a message."""
+    """Encode a message."""
     return _encoder.encode(message)
 
 
 def decode_message(data: bytes | memoryview) -> dict[str, Any]:
-    """Return a message as the library takes it; ``InvalidInput`` if it is none."""
+    """Decode a message to the library's form; raise ``InvalidInput`` if it is none."""
     try:
         message = _messages.decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise InvalidInput(f"not a message of the Raft protocol: {error}") from None
-    if isinstance(message, ApplyCommandResponse) and not message.is_whole:
-        raise InvalidInput("not a message of the Raft protocol: an answer without a place")
+    if isinstance(message, ApplyCommandResponse) and not message.is_complete:
+        raise InvalidInput("not a message of the Raft protocol: a response without a position")
     fields = {"type": type(message).__struct_config__.tag}
     for name in message.__struct_fields__:
         if (value := getattr(message, name)) is not UNSET:
@@ -145,9 +145,9 @@ def decode_message(data: bytes | memoryview) -> dict[str, Any]:
 
 
 def encode_proposal(request: Proposal) -> bytes:
-    """Return a command's bytes without its kind.
+    """Encode the body of a ``REGULAR`` command.
 
-    Raises ``TooLarge``, and ``InvalidInput`` for what is not plain data.
+    Raises ``TooLarge``, and ``InvalidInput`` for a command that is not plain data.
     """
     try:
         data = _encoder.encode(request)
@@ -161,22 +161,22 @@ def encode_proposal(request: Proposal) -> bytes:
 
 
 def decode_proposal(command: bytes) -> Proposal:
-    """Return the request in a ``REGULAR`` command; ``InvalidInput`` if there is none."""
-    return _decoded(_requests, command)  # type: ignore[no-any-return]
+    """Decode the proposal in a ``REGULAR`` command; raise ``InvalidInput`` if there is none."""
+    return _decode(_proposals, command)  # type: ignore[no-any-return]
 
 
 def encode_change(operation: str, spec: str) -> bytes:
-    """Return a change of members without its kind."""
+    """Encode the body of a ``MEMBERSHIP`` command."""
     return _encoder.encode((operation, spec))
 
 
 def decode_change(command: bytes) -> MemberChange:
-    """Return the change in a ``MEMBERSHIP`` command; ``InvalidInput`` if there is none."""
-    return _decoded(_changes, command)  # type: ignore[no-any-return]
+    """Decode the change in a ``MEMBERSHIP`` command; raise ``InvalidInput`` if there is none."""
+    return _decode(_member_changes, command)  # type: ignore[no-any-return]
 
 
 def check_entries(previous: int, entries: list[tuple[bytes, int, int]]) -> None:
-    """Raise ``InvalidInput`` for entries that do not follow one by one, or are none."""
+    """Raise ``InvalidInput`` unless the entries are valid and follow ``previous`` without a gap."""
     for expected, (command, index, _) in enumerate(entries, previous + 1):
         if index != expected:
             raise InvalidInput(f"entry {index} comes where {expected} belongs")
@@ -184,7 +184,7 @@ def check_entries(previous: int, entries: list[tuple[bytes, int, int]]) -> None:
 
 
 def check_command(command: bytes) -> None:
-    """Raise ``InvalidInput`` for what must not come into the log."""
+    """Raise ``InvalidInput`` for bytes that are no log command."""
     if command[:1] == bytes((MEMBERSHIP,)):
         decode_change(command)
     elif command[:1] == bytes((REGULAR,)):
@@ -193,7 +193,7 @@ def check_command(command: bytes) -> None:
         raise InvalidInput("not a command of the Raft log")
 
 
-def _decoded(decoder: msgspec.msgpack.Decoder[Any], command: bytes) -> Any:
+def _decode(decoder: msgspec.msgpack.Decoder[Any], command: bytes) -> Any:
     try:
         return decoder.decode(memoryview(command)[1:])
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

@@ -1,4 +1,7 @@
-"""Drives a Raft node on the event loop of its own thread: a step when one is due, no sooner."""
+"""Driver of a Raft member on the event loop of its own thread.
+
+The driver ticks the core when its next timer is due, and soon after a message or command arrives.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +32,11 @@ from goq.storage.disk import Disk
 
 @dataclass(frozen=True, slots=True)
 class RaftTiming:
-    """Seconds. A follower that hears no heartbeat for ``election_min_s`` to ``election_max_s``
-    stands for election; a leader that hears no majority for ``fallback_s`` steps down.
+    """Timeouts of the Raft member in seconds, and sizes of its log and messages.
 
-    ``log_entries`` is how many entries the log may have before it is cut to half of that.
+    A follower without a heartbeat for ``election_min_s`` to ``election_max_s`` starts an election.
+    A leader that reaches no majority for ``fallback_s`` steps down. A log of more than
+    ``log_entries`` entries is trimmed to half of that.
     """
 
     heartbeat_s: float = 0.1
@@ -44,7 +48,7 @@ class RaftTiming:
     chunk_bytes: int = 256 * limits.KIB
 
     def conf(self) -> SyncObjConf:
-        """Return this as the library takes it."""
+        """Return the library's configuration."""
         conf = SyncObjConf(
             autoTick=False,
             appendEntriesUseBatch=True,
@@ -71,12 +75,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RaftSettings:
-    """What a member is started with.
+    """Settings of a Raft member.
 
-    ``member`` is itself, as ``n1=10.0.0.1:9080``, under which the others reach it; ``listen`` is
-    where it listens. ``others`` are the other members, and count only in a new ``folder``.
-    ``disk`` is the id of the disk that it comes with, and ``registered_disk_of``
-    returns the disk of another member, empty if unknown; called on the thread of the node.
+    ``member`` is this member, such as ``n1=10.0.0.1:9080``, with the address that the others dial;
+    ``listen`` is where it listens. ``others`` are the other members; they count only in a new
+    ``folder``. ``disk`` is the id of this member's disk. ``registered_disk_of`` returns the disk
+    that another member is registered with, empty if unknown; it is called on the Raft thread.
     """
 
     member: str
@@ -92,10 +96,11 @@ class RaftSettings:
 
 @dataclass(frozen=True, slots=True)
 class RaftStatus:
-    """How things stand, as far as this member knows: its leader may be deposed already.
+    """The state of the Raft group as this member knows it: its leader may be deposed already.
 
-    ``failure`` says why the member has stopped. ``rejected_members`` are members that come with
-    another disk than they are known with, ``rejected_by`` those that say so of this one.
+    ``failure`` is why this member has stopped, if it has. ``rejected_members`` came with another
+    disk than they are registered with. ``rejected_by`` are members that reject this one for that
+    reason.
     """
 
     leader: str | None = None
@@ -111,10 +116,10 @@ class RaftStatus:
 
 
 class Driver:
-    """The part of a member that lives on its thread; everything here is called on that.
+    """The part of a member that lives on the Raft thread; all its methods are called there.
 
-    ``on_status_change`` is called when the leader, the term or the members change, or it fails,
-    ``on_applied`` with what was applied, in order. Neither may raise or block.
+    ``on_status_change`` is called when the leader, the term or the members change, or the member
+    fails; ``on_applied`` with the applied entries, in order. Neither may raise or block.
     """
 
     def __init__(
@@ -136,15 +141,15 @@ class Driver:
         self._on_applied = on_applied
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.Handle | None = None
-        self._kicked = False
-        self._is_full = False
+        self._tick_scheduled = False
+        self._is_disk_full = False
         self._raft: HardenedSyncObj | None = None
         self._transport: SecureTransport | None = None
         is_new = FILE_NAME not in disk.names(settings.folder)
         self._identity = PeerIdentity(settings.disk, settings.registered_disk_of, is_new=is_new)
 
     async def start(self) -> None:
-        """Open the folder, listen, and begin to tick."""
+        """Open the folder, listen, and start to tick."""
         settings = self._settings
         self._raft = HardenedSyncObj(
             settings.member,
@@ -153,7 +158,7 @@ class Driver:
             disk=self._disk,
             folder=settings.folder,
             machine=self._machine,
-            transport_class=self._make_transport,
+            transport_class=self._create_transport,
             request_ids=self._random,
         )
         assert self._transport is not None
@@ -165,7 +170,7 @@ class Driver:
         self._tick()
 
     def stop(self) -> None:
-        """Close everything; nothing more is applied."""
+        """Close everything; nothing is applied afterwards."""
         if self._timer is not None:
             self._timer.cancel()
         if self._raft is not None:
@@ -173,17 +178,17 @@ class Driver:
             raft.destroy()
 
     def submit(self, kind: int, body: bytes, callback: Callback) -> None:
-        """Put a command into the log; see ``HardenedSyncObj.submit``."""
+        """Append a command to the log; see ``HardenedSyncObj.submit``."""
         if self._raft is not None:
             self._raft.submit(kind, body, callback)
-            self._kick()
+            self._schedule_tick()
 
     def transfer_leadership(self, to: str | None, callback: Callback) -> None:
-        """Hand the leadership over, to the member that is furthest if none is named."""
+        """Transfer the leadership, to the most advanced member if none is named."""
         if self._raft is not None:
             self._raft.transferLeadership(None if to is None else RaftMember(to), callback)
 
-    def _make_transport(
+    def _create_transport(
         self, raft: object, member: RaftMember, others: set[RaftMember]
     ) -> SecureTransport:
         self._transport = SecureTransport(
@@ -192,21 +197,21 @@ class Driver:
             others,
             listen=self._settings.listen,
             credentials=self._settings.credentials,
-            on_message=self._kick,
+            on_message=self._schedule_tick,
             random=self._random,
             pace=self._settings.pace,
             identity=self._identity,
         )
         return self._transport
 
-    def _kick(self) -> None:
-        """Tick as soon as all that has come is taken."""
-        if not self._kicked:
-            self._kicked = True
+    def _schedule_tick(self) -> None:
+        """Tick once the event loop has handled all received data."""
+        if not self._tick_scheduled:
+            self._tick_scheduled = True
             self._loop.call_soon(self._tick)
 
     def _tick(self) -> None:
-        self._kicked = False
+        self._tick_scheduled = False
         if self._timer is not None:
             self._timer.cancel()
         raft = self._raft
@@ -216,22 +221,22 @@ class Driver:
         try:
             raft.doTick(0.0)
             wait_s = raft.tick_due_in_s()
-            self._is_full = False
+            self._is_disk_full = False
         except StorageFull as error:
-            if not self._is_full:  # once, and not with each try
-                _log.error("the cluster's log waits for room: %s", error.detail)
-            self._is_full = True
+            if not self._is_disk_full:  # log it once, not with each retry
+                _log.error("the cluster's log waits for disk space: %s", error.detail)
+            self._is_disk_full = True
         except Exception as error:
             if raft.failure is not None:
                 self._fail(error)
                 return
-            _log.exception("a step of the Raft node failed; it goes on")
+            _log.exception("a tick of the Raft node failed; it continues")
         self._publish(raft)
         self._timer = self._loop.call_later(wait_s, self._tick)
 
     def _publish(self, raft: HardenedSyncObj) -> None:
-        if news := self._machine.take_applied():
-            self._on_applied(news)
+        if applied := self._machine.take_applied():
+            self._on_applied(applied)
         leader = raft._getLeader()
         before = self.status
         self.status = RaftStatus(
@@ -245,7 +250,7 @@ class Driver:
             rejected_members=self._identity.mismatched(self._loop.time()),
             rejected_by=self._identity.rejected_by(self._loop.time()),
         )
-        if _essence(before) != _essence(self.status):
+        if _reported_fields(before) != _reported_fields(self.status):
             self._on_status_change(self.status)
 
     def _fail(self, error: Exception) -> None:
@@ -255,7 +260,7 @@ class Driver:
         self._on_status_change(self.status)
 
 
-def _essence(view: RaftStatus) -> tuple[object, ...]:
+def _reported_fields(view: RaftStatus) -> tuple[object, ...]:
     return (
         view.leader,
         view.is_leader,

@@ -1,7 +1,7 @@
-"""Members of a cluster: an id, where to find it, and with which disk it comes.
+"""Members of the Raft group: id, address and disk.
 
-A member is its id for as long as it is one, and on one disk: with another one it would have
-forgotten what it has promised. Once it is removed, its id may come again with another disk.
+A member is identified by its id, and bound to one disk. With another disk it would have lost its
+votes and its log. After a member is removed, its id may join again with another disk.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from goq.errors import InvalidInput
 class RaftMember(Node):  # type: ignore[misc]
     """A member; ``spec`` is ``id``, ``id=host:port`` or ``id=host:port/disk``.
 
-    Equal by the id alone. ``disk`` is the id of its disk, empty while the log does not say it.
+    Members are equal if their ids are. ``disk`` is the id of the member's disk, empty if the log
+    does not name it.
     """
 
     def __init__(self, spec: str) -> None:
@@ -29,13 +30,13 @@ class RaftMember(Node):  # type: ignore[misc]
 
     @property
     def spec(self) -> str:
-        """The member as it is written in the log and on the command line."""
+        """The member as written in the log and on the command line."""
         place = f"{self.address}/{self.disk}" if self.disk else self.address
         return f"{self.id}={place}" if place else str(self.id)
 
 
 def check_member(spec: str) -> str:
-    """Return the member's text, or raise ``InvalidInput``."""
+    """Return the member's spec, or raise ``InvalidInput``."""
     id_, equals, place = spec.partition("=")
     address, slash, disk = place.partition("/")
     host, _, port = address.rpartition(":")
@@ -47,7 +48,7 @@ def check_member(spec: str) -> str:
 
 
 def sorted_members(members: Iterable[RaftMember]) -> list[RaftMember]:
-    """Return members in order of their ids, which a set has not."""
+    """Return members by id: a set has no stable order."""
     return sorted(members, key=lambda member: str(member.id))
 
 

@@ -1,4 +1,8 @@
-"""A member of a cluster: a Raft node on a thread of its own, for use from an event loop."""
+"""Raft member for use from an event loop; the Raft core runs on a thread of its own.
+
+Two event loops take part: the application's, on which all public methods run, and the Raft
+thread's. Calls cross with ``call_soon_threadsafe``; no state is shared but immutable values.
+"""
 
 from __future__ import annotations
 
@@ -33,18 +37,19 @@ from goq.errors import (
 )
 from goq.storage.disk import Disk, RealDisk
 
-_PERHAPS_APPLIED = (FAIL_REASON.LEADER_CHANGED, FAIL_REASON.UNKNOWN_OUTCOME)
-_PAUSE_S = 0.02
-_PARTING_S = 0.05
+_OUTCOME_UNKNOWN = (FAIL_REASON.LEADER_CHANGED, FAIL_REASON.UNKNOWN_OUTCOME)
+_RETRY_S = 0.02
+_TLS_CLOSE_S = 0.05
 _STOP_S = 10.0
 _log = logging.getLogger(__name__)
 
 
 class RaftNode:
-    """A member, started and used on one event loop; ``machine`` belongs to its thread until then.
+    """A member of the Raft group, started and used on one event loop.
 
-    ``on_status_change`` and ``on_applied`` are called on that event loop: with the status when it
-    changes, and with what was applied here, in order.
+    ``machine`` belongs to the Raft thread until :meth:`stop` returns. ``on_status_change`` is
+    called on the application's loop with each new status, ``on_applied`` with the applied entries,
+    in order.
     """
 
     def __init__(
@@ -67,38 +72,38 @@ class RaftNode:
         self._proposer = self._random.getrandbits(63)
         self._sequence = 0
         self._proposals = 0
-        self._waiting: set[asyncio.Future[Any]] = set()
-        self._watching: set[asyncio.Future[None]] = set()
-        self._changing = asyncio.Lock()
-        self._app: asyncio.AbstractEventLoop | None = None
+        self._pending: set[asyncio.Future[Any]] = set()
+        self._status_waiters: set[asyncio.Future[None]] = set()
+        self._member_change = asyncio.Lock()
+        self._app_loop: asyncio.AbstractEventLoop | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._driver: Driver | None = None
         self._stopping: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
 
     async def start(self) -> None:
-        """Return once the member listens; it need not know a leader then.
+        """Return once the member listens; it may not know a leader yet.
 
-        Raises ``CorruptData``, ``OSError`` for an address that cannot be had, and what else
-        opening its files may raise.
+        Raises ``CorruptData``, ``OSError`` for an address that is not available, and any error of
+        opening the files.
         """
-        self._app = asyncio.get_running_loop()
-        started: asyncio.Future[None] = self._app.create_future()
+        self._app_loop = asyncio.get_running_loop()
+        started: asyncio.Future[None] = self._app_loop.create_future()
         self._thread = threading.Thread(target=self._run, args=(started,), name="raft", daemon=True)
         self._thread.start()
         await started
 
     async def stop(self) -> None:
-        """Stop the thread and close everything; what waits gets ``ShuttingDown``."""
+        """Stop the thread and close everything; pending calls raise ``ShuttingDown``."""
         if self._loop is not None and self._stopping is not None:
-            self._tell(self._stopping.set)
+            self._call_raft_loop(self._stopping.set)
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join, _STOP_S)
-        self._give_up(ShuttingDown("this node is stopping; ask another one"))
+        self._fail_pending(ShuttingDown("this node is stopping; ask another one"))
 
     @property
     def status(self) -> RaftStatus:
-        """How things stand, as this member knows."""
+        """The status as this member knows it."""
         return RaftStatus() if self._driver is None else self._driver.status
 
     @property
@@ -108,118 +113,132 @@ class RaftNode:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this member leads, unless it was deposed without knowing yet."""
+        """Whether this member leads, unless it was deposed and does not know yet."""
         return self.status.is_leader
 
     def new_proposal_id(self) -> tuple[int, int]:
-        """Return what identifies a command, for one that is to be sent again if need be."""
+        """Return a new id, for a command that may have to be proposed again."""
         self._sequence += 1
         return self._proposer, self._sequence
 
     async def propose(
-        self, command: Any, timeout_s: float = 5.0, request: tuple[int, int] | None = None
+        self, command: Any, timeout_s: float = 5.0, proposal_id: tuple[int, int] | None = None
     ) -> Any:
-        """Have a command applied by all, and return its result here.
+        """Propose a command, and return its result once it is applied here.
 
-        It is sent again while there is time, and applied once. Raises the error that the machine
-        refused it with; ``Unavailable`` when it surely was not applied; ``TimedOut`` when it may
-        have been, or still may be: then the same ``request`` may be proposed again, soon.
+        The command is sent again until the timeout, and applied once. Raises the error with which
+        the state machine refused it; ``Unavailable`` if it certainly was not applied; ``TimedOut``
+        if it may be applied, now or later: the same ``proposal_id`` may then be proposed again
+        soon.
         """
-        request = request or self.new_proposal_id()
-        body = codec.encode_proposal(Proposal(codec.COMMAND_VERSION, *request, command))
-        result = await self._agreed(codec.REGULAR, body, timeout_s)
+        proposal_id = proposal_id or self.new_proposal_id()
+        body = codec.encode_proposal(Proposal(codec.COMMAND_VERSION, *proposal_id, command))
+        result = await self._submit(codec.REGULAR, body, timeout_s)
         if isinstance(result, Refused):
             raise BY_CODE.get(result.code, GoqError)(result.detail)
         return result
 
     async def barrier(self, timeout_s: float = 5.0) -> None:
-        """Return once all that was committed before this call is applied here."""
-        await self._agreed(codec.NO_OP, b"", timeout_s)
+        """Return once everything that was committed before this call is applied here."""
+        await self._submit(codec.NO_OP, b"", timeout_s)
 
     async def add_member(self, spec: str, timeout_s: float = 10.0) -> None:
-        """Add a member, as ``n4=10.0.0.4:9080``, which runs already and knows the others.
+        """Add a member, such as ``n4=10.0.0.4:9080``, which runs already and knows the others.
 
-        All members must be there and have what is committed: remove first what is lost for good.
-        The disk should be named, as in ``n4=10.0.0.4:9080/DISK``: nobody else is let in by this id
-        then, as whoever had it before. ``Conflict`` if it is a member with another disk; that is
-        removed first, and an address is changed in the same way.
+        All members must be reachable and have all committed entries: remove members that are lost
+        for good first. The spec should name the disk, such as ``n4=10.0.0.4:9080/DISK``: no other
+        disk is then accepted under this id, such as that of an earlier member. Raises ``Conflict``
+        if the id is a member with another spec: remove that one first. An address changes in the
+        same way.
         """
         check_member(spec)
-        await self._change("add", spec, timeout_s)
+        await self._change_members("add", spec, timeout_s)
 
     async def remove_member(self, id_: str, timeout_s: float = 10.0) -> None:
-        """Remove a member, which is not told; it should be stopped. ``Conflict`` for the leader."""
-        await self._change("rem", check_member(id_), timeout_s)
+        """Remove a member, which is not informed: stop it. ``Conflict`` for the leader."""
+        await self._change_members("rem", check_member(id_), timeout_s)
 
     async def transfer_leadership(self, to: str | None = None, timeout_s: float = 10.0) -> None:
-        """Hand the leadership to another member; only the leader can, others get ``Conflict``."""
+        """Transfer the leadership to another member; ``Conflict`` unless this member leads."""
         if not self.is_leader:
-            raise Conflict(f"this node does not lead; ask the leader, {self.leader or 'none now'}")
-        async with _deadline(timeout_s, "the leadership was not handed over"):
+            raise Conflict(
+                f"this node is not the leader; ask the leader, {self.leader or 'none now'}"
+            )
+        async with _deadline(timeout_s, "the leadership was not transferred"):
             while self.is_leader:
                 changed = self._next_status()
-                await self._call(lambda driver, done: driver.transfer_leadership(to, done))
+                await self._on_raft_thread(
+                    lambda driver, done: driver.transfer_leadership(to, done)
+                )
                 await asyncio.wait([changed], timeout=self._settings.timing.election_max_s)
 
-    # How it is done
+    # Submission
 
-    async def _agreed(self, kind: int, body: bytes, timeout_s: float) -> Any:
-        """Have a command agreed on, and return its result."""
+    async def _submit(self, kind: int, body: bytes, timeout_s: float) -> Any:
+        """Append a command, within the limit on pending ones, and return its result."""
         if self._proposals >= limits.RAFT_COMMANDS_WAITING_MAX:
-            raise TooManyRequests("too many commands wait for the cluster; send fewer at once")
+            raise TooManyRequests(
+                "too many commands are pending in the cluster; send fewer at once"
+            )
         self._proposals += 1
         try:
-            return await self._sent(kind, body, timeout_s)
+            return await self._submit_until_applied(kind, body, timeout_s)
         finally:
             self._proposals -= 1
 
-    async def _sent(self, kind: int, body: bytes, timeout_s: float) -> Any:
-        """Send a command until it is applied, and return its result."""
+    async def _submit_until_applied(self, kind: int, body: bytes, timeout_s: float) -> Any:
+        """Append a command again until it is applied, and return its result."""
         deadline_s = asyncio.get_running_loop().time() + timeout_s
-        perhaps = False
+        outcome_unknown = False
         attempt_s = 4 * self._settings.timing.election_max_s
         while (left_s := deadline_s - asyncio.get_running_loop().time()) > 0:
             try:
                 async with asyncio.timeout(min(left_s, attempt_s)):
-                    result, reason = await self._call(
+                    result, reason = await self._on_raft_thread(
                         lambda driver, done: driver.submit(kind, body, done)
                     )
             except TimeoutError:
-                perhaps = True
+                outcome_unknown = True
                 continue
             if reason == FAIL_REASON.SUCCESS:
                 return result
             if reason == FAIL_REASON.REQUEST_DENIED and kind == codec.MEMBERSHIP:
-                raise Conflict("the leader does not take this change now")
-            perhaps = perhaps or reason in _PERHAPS_APPLIED
-            await asyncio.sleep(_PAUSE_S)
-        if perhaps:
-            raise TimedOut("the cluster did not answer in time; whether it did it is not known")
+                raise Conflict("the leader does not accept this change now")
+            outcome_unknown = outcome_unknown or reason in _OUTCOME_UNKNOWN
+            await asyncio.sleep(_RETRY_S)
+        if outcome_unknown:
+            raise TimedOut(
+                "the cluster did not answer in time; the command may have been applied or not"
+            )
         raise Unavailable("the cluster has no leader that this node can reach; try again")
 
-    async def _change(self, operation: str, spec: str, timeout_s: float) -> None:
+    async def _change_members(self, operation: str, spec: str, timeout_s: float) -> None:
         id_ = str(RaftMember(spec).id)
-        what = f"the change of members was not agreed on: {operation} {id_}"
-        async with self._changing, _deadline(timeout_s, what):
+        what = f"the membership change was not committed: {operation} {id_}"
+        async with self._member_change, _deadline(timeout_s, what):
             while True:
-                await self.barrier(timeout_s)  # then the members here are the newest
+                await self.barrier(timeout_s)  # so that the members known here are current
                 known = {_id(member): member for member in self.status.members}
                 if operation == "add" and known.get(id_, spec) != spec:
-                    raise Conflict(f"{id_} is a member already, as {known[id_]}; remove it first")
+                    raise Conflict(f"{id_} is already a member, as {known[id_]}; remove it first")
                 if (id_ in known) == (operation == "add"):
                     return
                 if operation == "add" and len(self.status.members) >= limits.RAFT_MEMBERS_MAX:
-                    raise Conflict(f"{limits.RAFT_MEMBERS_MAX} members are the most; remove one")
+                    raise Conflict(
+                        f"at most {limits.RAFT_MEMBERS_MAX} members are allowed; remove one"
+                    )
                 if operation == "rem" and id_ == self.leader:
-                    raise Conflict(f"{id_} leads; hand the leadership over first")
+                    raise Conflict(f"{id_} is the leader; transfer the leadership first")
                 try:
                     body = codec.encode_change(operation, spec)
-                    await self._agreed(codec.MEMBERSHIP, body, timeout_s)
+                    await self._submit(codec.MEMBERSHIP, body, timeout_s)
                 except Conflict:
-                    await asyncio.sleep(_PAUSE_S)
+                    await asyncio.sleep(_RETRY_S)
 
-    async def _call(self, act: Callable[[Driver, Callable[..., None]], None]) -> tuple[Any, int]:
-        """Have something done on the other thread; return what it calls back with."""
+    async def _on_raft_thread(
+        self, act: Callable[[Driver, Callable[..., None]], None]
+    ) -> tuple[Any, int]:
+        """Run ``act`` on the Raft thread, and return the arguments of its callback."""
         driver, app = self._driver, asyncio.get_running_loop()
         if driver is None or self._stopping is None or self._stopping.is_set():
             raise ShuttingDown("this node is stopping, or has not started; ask another one")
@@ -228,43 +247,45 @@ class RaftNode:
         answer: asyncio.Future[tuple[Any, int]] = app.create_future()
 
         def done(result: Any, reason: int) -> None:
-            _soon(app, lambda: _resolve(answer, (result, reason)))
+            _call_soon(app, lambda: _resolve(answer, (result, reason)))
 
-        self._waiting.add(answer)
+        self._pending.add(answer)
         try:
-            self._tell(lambda: act(driver, done))
+            self._call_raft_loop(lambda: act(driver, done))
             return await answer
         finally:
-            self._waiting.discard(answer)
+            self._pending.discard(answer)
 
-    def _tell(self, call: Callable[[], Any]) -> None:
+    def _call_raft_loop(self, call: Callable[[], Any]) -> None:
         assert self._loop is not None
-        _soon(self._loop, call)
+        _call_soon(self._loop, call)
 
     def _next_status(self) -> asyncio.Future[None]:
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._watching.add(changed)
+        self._status_waiters.add(changed)
         return changed
 
     def _on_driver_status(self, view: RaftStatus) -> None:
-        for changed in self._watching:
+        for changed in self._status_waiters:
             _resolve(changed, None)
-        self._watching.clear()
+        self._status_waiters.clear()
         if view.failure is not None:
-            self._give_up(Unavailable(f"this member of the cluster has stopped: {view.failure}"))
+            self._fail_pending(
+                Unavailable(f"this member of the cluster has stopped: {view.failure}")
+            )
         self._on_status_change(view)
 
-    def _give_up(self, error: GoqError) -> None:
-        for answer in self._waiting:
+    def _fail_pending(self, error: GoqError) -> None:
+        for answer in self._pending:
             _reject(answer, error)
 
-    # The other thread
+    # The Raft thread
 
     def _run(self, started: asyncio.Future[None]) -> None:
         asyncio.run(self._main(started))
 
     async def _main(self, started: asyncio.Future[None]) -> None:
-        app = self._app
+        app = self._app_loop
         assert app is not None
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
@@ -273,28 +294,28 @@ class RaftNode:
             self._machine,
             disk=self._disk,
             random=self._random,
-            on_status_change=lambda view: _soon(app, lambda: self._on_driver_status(view)),
-            on_applied=lambda applied: _soon(app, lambda: self._on_applied(applied)),
+            on_status_change=lambda view: _call_soon(app, lambda: self._on_driver_status(view)),
+            on_applied=lambda applied: _call_soon(app, lambda: self._on_applied(applied)),
         )
         try:
             await driver.start()
         except Exception as error:
             failure = error
-            _soon(app, lambda: _reject(started, failure))
+            _call_soon(app, lambda: _reject(started, failure))
             return
         self._driver = driver
-        _soon(app, lambda: _resolve(started, None))
+        _call_soon(app, lambda: _resolve(started, None))
         await self._stopping.wait()
         driver.stop()
         if self._settings.credentials.server_tls is not None:
-            await asyncio.sleep(_PARTING_S)  # until connections with TLS are gone
+            await asyncio.sleep(_TLS_CLOSE_S)  # TLS connections need a moment to close
 
 
-def _soon(loop: asyncio.AbstractEventLoop, call: Callable[[], Any]) -> None:
+def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], Any]) -> None:
     try:
         loop.call_soon_threadsafe(call)
-    except RuntimeError:  # that loop has ended, and nobody waits there any more
-        _log.debug("a loop has ended before it was told everything")
+    except RuntimeError:  # the loop has ended, and no caller is left on it
+        _log.debug("an event loop has ended before all its calls were delivered")
 
 
 def _resolve(future: asyncio.Future[Any], value: Any) -> None:

@@ -133,7 +133,7 @@ def test_a_journal_that_is_gone_is_not_taken_for_a_new_one() -> None:
     disk = SimulatedDisk(Random(1))
     open_journal(disk)
     disk.delete(FOLDER / FILE_NAME)
-    with pytest.raises(CorruptData, match="is gone"):
+    with pytest.raises(CorruptData, match="is missing"):
         open_journal(disk)
 
 

@@ -121,7 +121,7 @@ def test_a_request_that_is_proposed_twice_is_applied_once(tmp_path: Path) -> Non
     async def test() -> None:
         async with group(tmp_path, 3) as members:
             request = members[0].node.new_proposal_id()
-            results = [await member.set("key", "x", request=request) for member in members]
+            results = [await member.set("key", "x", proposal_id=request) for member in members]
             assert results == [{"set": "key"}] * 3
             assert members[0].rows() == {"key": ("x", 1)}
 
@@ -190,7 +190,7 @@ def test_a_cluster_grows_from_one_node_and_shrinks_again(tmp_path: Path) -> None
         await gone.stop()
         members.remove(gone)
         await leader.set("without", "x")
-        with pytest.raises(Conflict, match="hand the leadership over first"):
+        with pytest.raises(Conflict, match="transfer the leadership first"):
             await leader.node.remove_member(leader.id, WAIT_S)
         await asyncio.gather(*(member.stop() for member in members))
 
@@ -207,7 +207,7 @@ def test_a_removed_id_comes_again_with_another_disk_and_not_with_the_old_one(
             gone, other = (member for member in members if member is not leader)
             await gone.stop()
             new = f"{gone.spec}/d2"
-            with pytest.raises(Conflict, match="is a member already"):
+            with pytest.raises(Conflict, match="is already a member"):
                 await leader.node.add_member(new, WAIT_S)
             await leader.node.remove_member(gone.id, WAIT_S)
             specs = [leader.spec, other.spec]
@@ -254,7 +254,7 @@ def test_the_leader_hands_over_to_whom_it_is_told(tmp_path: Path) -> None:
             leader = await leader_of(members)
             await leader.set("key", "x")
             follower = next(member for member in members if member is not leader)
-            with pytest.raises(Conflict, match="does not lead"):
+            with pytest.raises(Conflict, match="is not the leader"):
                 await follower.node.transfer_leadership()
             await leader.node.transfer_leadership(follower.id, WAIT_S)
             assert not leader.node.is_leader
@@ -375,7 +375,7 @@ def test_a_member_whose_log_is_gone_does_not_start(tmp_path: Path) -> None:
         for file in (tmp_path / "n1" / "raft").iterdir():
             file.unlink()
         again = Running(specs[0], specs, tmp_path)
-        with pytest.raises(CorruptData, match="join again with an empty"):
+        with pytest.raises(CorruptData, match="join it again with an empty"):
             await again.start()
         await again.stop()
 

@@ -81,7 +81,7 @@ def test_a_command_from_a_follower_is_refused_aloud(
         transport_of(node).tell("n2", message)
     time.tick(node, 3)
     assert node._SyncObj__raftLog.last == before
-    assert "refused a message of n2" in caplog.text
+    assert "rejected a message from n2" in caplog.text
 
 
 @pytest.mark.parametrize("kind", [b"", b"\x00", b"\x01", b"\x02", b"\x03"])
@@ -95,7 +95,7 @@ def test_an_entry_from_a_leader_is_refused_aloud(
     time.tick(node, 3)
     assert node._SyncObj__raftLog.last.index == 1
     assert node.raftLastApplied == 1
-    assert "refused a message of n1" in caplog.text
+    assert "rejected a message from n1" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["serialized", "transmission"])

@@ -1,4 +1,4 @@
-"""Records of the journal's file: each checked by itself, each of a kind.
+"""Record format of the journal: each record has a kind and its own checksum.
 
     size of the payload u32 · CRC32C u32 of all but itself · kind u8 · payload
 
@@ -29,15 +29,15 @@ _ENTRY = struct.Struct("<QQ")
 
 
 class Entry(NamedTuple):
-    """An entry of the log, in the order in which the library takes its parts."""
+    """A log entry, with its fields in the library's order."""
 
     command: bytes
-    index: int  # type: ignore[assignment]  # a tuple's own method is of no use here
+    index: int  # type: ignore[assignment]  # hides tuple.index, which is not used
     term: int
 
 
 class Base(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a journal begins with."""
+    """The first record of a journal."""
 
     format: Annotated[int, msgspec.Meta(ge=FORMAT, le=FORMAT)]
     generation: int
@@ -45,36 +45,36 @@ class Base(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
 
 class Term(NamedTuple):
-    """The current term, and the node that has this one's vote in it."""
+    """The current term, and the member that has this one's vote in it."""
 
     term: int
     vote: str | None
 
 
 class Record(NamedTuple):
-    """A sound record, and where it ends."""
+    """A valid record, and the offset of its end."""
 
     value: Base | Term | Entry
     end: int
 
 
 def pack_base(base: Base) -> bytes:
-    """Return the record that a journal begins with."""
-    return _packed(BASE, msgspec.msgpack.encode(base))
+    """Encode the first record of a journal."""
+    return _pack(BASE, msgspec.msgpack.encode(base))
 
 
 def pack_term(term: Term) -> bytes:
-    """Return the record of a term."""
-    return _packed(TERM, _TERM.pack(term.term) + (term.vote or "").encode())
+    """Encode a term."""
+    return _pack(TERM, _TERM.pack(term.term) + (term.vote or "").encode())
 
 
 def pack_entry(entry: Entry) -> bytes:
-    """Return the record of an entry."""
-    return _packed(ENTRY, _ENTRY.pack(entry.index, entry.term) + entry.command)
+    """Encode an entry."""
+    return _pack(ENTRY, _ENTRY.pack(entry.index, entry.term) + entry.command)
 
 
 def unpack(data: bytes) -> Iterator[Record]:
-    """Yield the records up to the first that is not sound."""
+    """Yield the records before the first invalid one."""
     position = 0
     while len(data) - position >= _HEAD.size:
         size, check, kind = _HEAD.unpack_from(data, position)
@@ -82,17 +82,17 @@ def unpack(data: bytes) -> Iterator[Record]:
         if end > len(data) or size > limits.RAFT_RECORD_BYTES_MAX:
             return
         payload = data[position + _HEAD.size : end]
-        if _check(kind, payload) != check:
+        if _checksum(kind, payload) != check:
             return
         try:
-            value = _value(kind, payload)
+            value = _unpack_value(kind, payload)
         except (ValueError, struct.error, msgspec.MsgspecError):
             return
         yield Record(value, end)
         position = end
 
 
-def _value(kind: int, payload: bytes) -> Base | Term | Entry:
+def _unpack_value(kind: int, payload: bytes) -> Base | Term | Entry:
     if kind == ENTRY:
         index, term = _ENTRY.unpack_from(payload)
         return Entry(payload[_ENTRY.size :], index, term)
@@ -101,12 +101,12 @@ def _value(kind: int, payload: bytes) -> Base | Term | Entry:
         return Term(term, payload[_TERM.size :].decode() or None)
     if kind == BASE:
         return msgspec.msgpack.decode(payload, type=Base)
-    raise ValueError(f"no record is of kind {kind}")
+    raise ValueError(f"unknown kind of record: {kind}")
 
 
-def _packed(kind: int, payload: bytes) -> bytes:
-    return _HEAD.pack(len(payload), _check(kind, payload), kind) + payload
+def _pack(kind: int, payload: bytes) -> bytes:
+    return _HEAD.pack(len(payload), _checksum(kind, payload), kind) + payload
 
 
-def _check(kind: int, payload: bytes) -> int:
+def _checksum(kind: int, payload: bytes) -> int:
     return crc32c(payload, crc32c(_SIZE.pack(len(payload)) + bytes((kind,))))

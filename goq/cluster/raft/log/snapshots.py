@@ -1,8 +1,8 @@
-"""Snapshots under way: one going out to followers that are too far behind, one coming in.
+"""Snapshots in transfer: one outgoing, to followers that lag too far; one incoming.
 
-snapshot.out                 the copy that is being sent; of no use after a restart
-snapshot.in                  what has come of one so far; of no use after a restart
-snapshot-<index>-<term>.in   one that came whole, until the machine has taken it
+snapshot.out                 the outgoing snapshot; useless after a restart
+snapshot.in                  the received part of an incoming one; useless after a restart
+snapshot-<index>-<term>.in   a complete incoming one, until the state machine has restored it
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from goq.storage.disk import Disk, File, is_full
 
 OUT_NAME = "snapshot.out"
 IN_NAME = "snapshot.in"
-_WHOLE = re.compile(r"snapshot-\d+-\d+\.in")
+_RECEIVED = re.compile(r"snapshot-\d+-\d+\.in")
 _READ_BYTES = 1024 * 1024
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotMetadata:
-    """A snapshot as a whole: the state after entry ``index`` of ``term``, and the members then."""
+    """Describes a snapshot: the state after entry ``index`` of ``term``, and the members then."""
 
     index: int
     term: int
@@ -40,27 +40,27 @@ class SnapshotMetadata:
 
 
 @dataclass(slots=True)
-class _Sending:
+class _Follower:
     offset: int = 0
-    waiting_since_s: float | None = None
+    sent_at_s: float | None = None
 
 
 @dataclass(slots=True)
 class _Outgoing:
-    copy: SnapshotMetadata
+    metadata: SnapshotMetadata
     used_s: float
-    to: dict[str, _Sending] = field(default_factory=dict)
+    followers: dict[str, _Follower] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class _Incoming:
-    copy: SnapshotMetadata
+    metadata: SnapshotMetadata
     file: File
     crc32c: int = 0
 
 
 class Snapshots:
-    """The two, on one disk. ``chunk_bytes`` is what is sent at once."""
+    """The outgoing and the incoming snapshot; ``chunk_bytes`` is the size of a message's data."""
 
     def __init__(
         self,
@@ -79,42 +79,43 @@ class Snapshots:
         self._incoming: _Incoming | None = None
 
     def recover(self, first_index: int, first_term: int) -> None:
-        """Finish an installation that a crash cut short, and clear away the rest.
+        """Finish an installation that a crash interrupted, and remove all other snapshot files.
 
-        ``CorruptData`` when the log begins after what the machine has, and no snapshot is there.
+        Raises ``CorruptData`` when the log starts after the applied state, and no snapshot closes
+        the gap.
         """
-        whole = self._whole_name(first_index, first_term)
+        whole = self._received_name(first_index, first_term)
         names = self._disk.names(self._folder)
         if self._machine.applied_index < first_index and first_index > 1:
             if whole not in names:
                 raise CorruptData(
                     f"the state of this node ends at {self._machine.applied_index}, the log in"
-                    f" {self._folder} begins at {first_index}; remove this node from the cluster,"
-                    " and let it join again with an empty folder"
+                    f" {self._folder} starts at {first_index}; remove this node from the cluster,"
+                    " and join it again with an empty folder"
                 )
             self._machine.restore(self._folder / whole)
             self._machine.flush(first_index)
         for name in names:
-            if name in (OUT_NAME, IN_NAME) or _WHOLE.fullmatch(name):
+            if name in (OUT_NAME, IN_NAME) or _RECEIVED.fullmatch(name):
                 self._disk.remove(self._folder / name)
 
-    # Going out
+    # Outgoing
 
     def retained_index(self) -> int | None:
-        """Return the index that the log must not let go of yet, for those who get a snapshot."""
+        """Return the index that the log must keep for the outgoing snapshot, or None."""
         outgoing = self._outgoing
         if outgoing is not None and self._clock() - outgoing.used_s > limits.RAFT_SNAPSHOT_IDLE_S:
             self.discard_outgoing()
-        return None if self._outgoing is None else self._outgoing.copy.index
+        return None if self._outgoing is None else self._outgoing.metadata.index
 
     def discard_outgoing(self) -> None:
-        """Give up what is going out."""
+        """Delete the outgoing snapshot."""
         if self._outgoing is not None:
             self._outgoing = None
             self._disk.remove(self._folder / OUT_NAME)
 
     def create(self, index: int, term: int, members: list[str]) -> bool:
-        """Copy the machine as it is now, after ``index``, for sending; False if that fails."""
+        """Snapshot the state machine, which is at ``index``, for sending; False on failure."""
         path = self._folder / OUT_NAME
         try:
             self._disk.remove(path)
@@ -123,95 +124,107 @@ class Snapshots:
             for position in range(0, size_bytes, _READ_BYTES):
                 check = crc32c(self._disk.read(path, position, _READ_BYTES), check)
         except (OSError, StateMachineFailed, StorageFull) as error:
-            _log.error("no snapshot for the followers that need one: %s", error)
+            _log.error("cannot create a snapshot for the followers that need one: %s", error)
             return False
-        copy = SnapshotMetadata(index, term, members, size_bytes, check)
-        self._outgoing = _Outgoing(copy, self._clock())
+        metadata = SnapshotMetadata(index, term, members, size_bytes, check)
+        self._outgoing = _Outgoing(metadata, self._clock())
         return True
 
     def next_chunk(self, node: str, retry_s: float) -> dict[str, Any]:
-        """Return the next message to a node; an empty piece while the last may be under way."""
+        """Return the next message to a follower.
+
+        Its data is empty while the last chunk may still be in transit, for at most ``retry_s``.
+        """
         outgoing = self._outgoing
         assert outgoing is not None
-        copy, now_s = outgoing.copy, self._clock()
-        sending = outgoing.to.setdefault(node, _Sending())
-        under_way = sending.waiting_since_s
+        metadata, now_s = outgoing.metadata, self._clock()
+        follower = outgoing.followers.setdefault(node, _Follower())
+        sent_at_s = follower.sent_at_s
         data = b""
-        if under_way is None or now_s - under_way > retry_s:
-            sending.waiting_since_s = now_s
+        if sent_at_s is None or now_s - sent_at_s > retry_s:
+            follower.sent_at_s = now_s
             path = self._folder / OUT_NAME
-            data = bytes(self._disk.read(path, sending.offset, self._chunk_bytes))
+            data = bytes(self._disk.read(path, follower.offset, self._chunk_bytes))
         return {
             "type": "snapshot",
-            "index": copy.index,
-            "index_term": copy.term,
-            "members": copy.members,
-            "size_bytes": copy.size_bytes,
-            "crc32c": copy.crc32c,
-            "offset": sending.offset,
+            "index": metadata.index,
+            "index_term": metadata.term,
+            "members": metadata.members,
+            "size_bytes": metadata.size_bytes,
+            "crc32c": metadata.crc32c,
+            "offset": follower.offset,
             "data": data,
         }
 
     def on_reply(self, node: str, index: int, offset: int) -> bool:
-        """Take a follower's word on how much it has; whether the next piece may go."""
+        """Note how much a follower has; return whether the next chunk may be sent."""
         outgoing = self._outgoing
-        if outgoing is None or outgoing.copy.index != index or offset > outgoing.copy.size_bytes:
+        if (
+            outgoing is None
+            or outgoing.metadata.index != index
+            or offset > outgoing.metadata.size_bytes
+        ):
             return False
-        sending = outgoing.to.setdefault(node, _Sending())
+        follower = outgoing.followers.setdefault(node, _Follower())
         outgoing.used_s = self._clock()
-        if offset == sending.offset:
+        if offset == follower.offset:
             return False
-        sending.offset, sending.waiting_since_s = offset, None
+        follower.offset, follower.sent_at_s = offset, None
         return True
 
-    # Coming in
+    # Incoming
 
-    def receive_chunk(self, copy: SnapshotMetadata, offset: int, data: bytes) -> int | None:
-        """Take a piece; return how much is there, or None once all is there, sound and synced.
+    def receive_chunk(self, metadata: SnapshotMetadata, offset: int, data: bytes) -> int | None:
+        """Store a chunk; return the received size, or None once all is valid and synced.
 
-        Raises ``StorageFull`` when there is no room for it.
+        Raises ``StorageFull``.
         """
         incoming = self._incoming
-        if incoming is None or incoming.copy != copy:
-            incoming = self._begin(copy)
+        if incoming is None or incoming.metadata != metadata:
+            incoming = self._start_receiving(metadata)
         if data and offset == incoming.file.size_bytes:
             _append(incoming.file, data)
             incoming.crc32c = crc32c(data, incoming.crc32c)
-        if incoming.file.size_bytes < copy.size_bytes:
+        if incoming.file.size_bytes < metadata.size_bytes:
             return incoming.file.size_bytes
-        sound = (incoming.file.size_bytes, incoming.crc32c) == (copy.size_bytes, copy.crc32c)
+        sound = (incoming.file.size_bytes, incoming.crc32c) == (
+            metadata.size_bytes,
+            metadata.crc32c,
+        )
         if not sound:
-            _log.error("a snapshot of index %d came damaged; asking for it again", copy.index)
-            self._begin(copy)
+            _log.error(
+                "the received snapshot of index %d is corrupt; requesting it again", metadata.index
+            )
+            self._start_receiving(metadata)
             return 0
         incoming.file.sync()
         incoming.file.close()
         self._incoming = None
-        whole = self._whole_name(copy.index, copy.term)
+        whole = self._received_name(metadata.index, metadata.term)
         self._disk.rename(self._folder / IN_NAME, self._folder / whole)
         return None
 
-    def install(self, copy: SnapshotMetadata) -> None:
-        """Give the machine what came; the log begins there already."""
-        path = self._folder / self._whole_name(copy.index, copy.term)
+    def install(self, metadata: SnapshotMetadata) -> None:
+        """Restore the state machine from a complete snapshot; the log already starts there."""
+        path = self._folder / self._received_name(metadata.index, metadata.term)
         self._machine.restore(path)
-        self._machine.flush(copy.index)
+        self._machine.flush(metadata.index)
         self._disk.remove(path)
 
     def close(self) -> None:
-        """Release the file of what is coming in."""
+        """Close the file of the incoming snapshot."""
         if self._incoming is not None:
             self._incoming.file.close()
             self._incoming = None
 
-    def _begin(self, copy: SnapshotMetadata) -> _Incoming:
+    def _start_receiving(self, metadata: SnapshotMetadata) -> _Incoming:
         self.close()
         path = self._folder / IN_NAME
         self._disk.remove(path)
-        self._incoming = _Incoming(copy, self._disk.open(path))
+        self._incoming = _Incoming(metadata, self._disk.open(path))
         return self._incoming
 
-    def _whole_name(self, index: int, term: int) -> str:
+    def _received_name(self, index: int, term: int) -> str:
         return f"snapshot-{index}-{term}.in"
 
 
@@ -220,5 +233,5 @@ def _append(file: File, data: bytes) -> None:
         file.append([data])
     except OSError as error:
         if is_full(error):
-            raise StorageFull("no room on the disk for the snapshot that comes") from None
+            raise StorageFull("no space left on the disk for the incoming snapshot") from None
         raise

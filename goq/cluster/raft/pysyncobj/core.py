@@ -1,9 +1,9 @@
-"""The library's node, first part: what happens in a tick, and how commands come into the log.
+"""First part of the Raft core: ticks, new commands, commit and apply, and log compaction.
 
-Here and in ``leading.py`` and ``following.py`` a class is called as the library's is, but for an
-underscore, which Python drops when it mangles names: ``self.__x`` is the library's own ``__x`` on
-both sides. That holds for one exact version of the library, which is checked below. Methods with
-the library's names are called by it, in place of its own.
+The classes here, in ``leader.py`` and in ``follower.py`` have the library's class name with an
+underscore in front. Python drops leading underscores when it mangles names, so ``self.__x`` is the
+library's own ``__x`` in both classes. That holds for one exact version of the library, which is
+checked below. Methods with the library's names are called by the library, in place of its own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if VERSION != "0.3.17":
     raise ImportError(f"goq needs pysyncobj 0.3.17, not {VERSION}: pip install pysyncobj==0.3.17")
 
 FATAL = (StorageFailed, CorruptData, StateMachineFailed, OSError, MemoryError)
-"""After these a node does nothing any more: what it has in memory may not be on its disk."""
+"""After these errors a member stops: its memory may differ from its disk."""
 
 _log = logging.getLogger(__name__)
 
@@ -49,38 +49,38 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
     __raftLeader: Any
 
     def _adopt(self, journal: Journal, snapshots: Snapshots, applied_index: int) -> None:
-        """Take the place of the library's journal in memory, before the first tick."""
+        """Replace the library's in-memory journal, before the first tick."""
         self.__raftLog = journal
         self.__raftCurrentTerm = max(journal.getCurrentTerm(), journal.last.term)
         self.__votedForNodeId = journal.getVotedForNodeId()
         self.__raftCommitIndex = self.__raftLastApplied = applied_index
-        self.__commandsLocalCounter = self._random.getrandbits(62)  # no id of an earlier life
+        self.__commandsLocalCounter = self._random.getrandbits(62)  # unlike ids before a restart
         self._snapshots = snapshots
         self._rounds: dict[RaftMember, int] = {}
-        self._answers: dict[RaftMember, dict[str, Any]] = {}
-        self.__take_members(journal.members())
+        self._replies: dict[RaftMember, dict[str, Any]] = {}
+        self.__use_members(journal.members())
 
     def _onTick(self, timeToWait: float = 0.0) -> None:
         self._raise_if_failed()
         try:
             self.__raftLog.sync()
-            for node, answer in self._answers.items():  # one sync for all that came since
+            for node, answer in self._replies.items():  # one sync for all since the last tick
                 if answer["term"] == self.__raftCurrentTerm:
                     self.__transport.send(node, answer)
-            self._answers.clear()
+            self._replies.clear()
             super()._onTick(timeToWait)
-            self.__raftLog.sync()  # the leader's own, while the followers do theirs
+            self.__raftLog.sync()  # the leader's own, while the followers sync theirs
         except FATAL as error:
             self._failure = error
             raise
 
     def __setCurrentTerm(self, term: int, vote: str | None) -> None:
-        """Be in a term only once that is durable: a full disk must not make a leader of it."""
+        """Enter a term only once it is durable: a full disk must not make this member a leader."""
         self.__raftLog.setCurrentTerm(term, vote)
         self.__raftCurrentTerm, self.__votedForNodeId = term, vote
 
     def __applyLogEntries(self) -> bool:
-        """Apply only what is durable here; count before calling back; pass exceptions by."""
+        """Apply durable entries; count each before its callbacks; survive its exceptions."""
         before = self.__raftLastApplied
         if self.__raftCommitIndex > before:
             self.__raftLog.sync()
@@ -93,30 +93,30 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
                     callback(result, FAIL_REASON.SUCCESS)
                 else:
                     callback(None, FAIL_REASON.DISCARDED)
-        return bool(self.__raftLastApplied > before)  # then tell the followers at once
+        return bool(self.__raftLastApplied > before)  # True: send to the followers at once
 
     def __apply(self, entry: Entry) -> Any:
         if entry.command[0] != codec.REGULAR:
-            return None  # members changed when the entry came into the log
+            return None  # members changed when the entry was appended
         try:
             return self._machine.apply(codec.decode_proposal(entry.command), entry.index)
         except (StateMachineFailed, StorageFull, OSError, MemoryError):
             raise
         except GoqError as error:
-            _log.warning("the command at %d is refused: %s", entry.index, error.detail)
+            _log.warning("the command at %d was refused: %s", entry.index, error.detail)
             return Refused(error.code, error.detail)
         except Exception as error:
-            _log.exception("the command at %d cannot be applied", entry.index)
+            _log.exception("the command at %d could not be applied", entry.index)
             return Refused("internal", f"{type(error).__name__}: {error}")
 
     def _checkCommandsToApply(self) -> None:
         last = self.__raftLog.last.index
         super()._checkCommandsToApply()
         if self.__raftLog.last.index > last:
-            self.__sendAppendEntries()  # all of them at once, without waiting for the heartbeat
+            self.__sendAppendEntries()  # one batch, without waiting for the heartbeat
 
     def __tryLogCompaction(self) -> None:
-        """Let go of what the machine holds durably, but keep some for followers that lag."""
+        """Trim durably applied entries, but keep some for lagging followers."""
         journal, entries_min = self.__raftLog, self.__conf.logCompactionMinEntries
         held = self._snapshots.retained_index()
         large = journal.size_bytes > limits.RAFT_JOURNAL_BYTES
@@ -126,7 +126,7 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         index = min(self.__raftLastApplied, journal.last.index - keep + 1)
         if held is not None and held < index:
             if journal.size_bytes > 2 * limits.RAFT_JOURNAL_BYTES:
-                self._snapshots.discard_outgoing()  # rather than let the log grow for ever
+                self._snapshots.discard_outgoing()  # or the log would grow without bound
             else:
                 index = held
         if index > journal.first.index or (large and journal.has_grown):
@@ -134,7 +134,7 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
                 self._machine.flush(self.__raftLastApplied)
                 journal.trim(max(index, journal.first.index))
             except StorageFull as error:
-                _log.warning("the log of the cluster cannot be trimmed: %s", error)
+                _log.warning("the cluster's log cannot be trimmed: %s", error)
 
     def _applyCommand(
         self,
@@ -153,16 +153,16 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
             self.__callErrCallback(FAIL_REASON.QUEUE_FULL, callback)
 
     def addNodeToCluster(self, node: str, callback: Any = None) -> None:
-        """Add a member, given as its text."""
+        """Add a member, given as its spec."""
         self._applyCommand(codec.encode_change("add", node), callback, codec.MEMBERSHIP)
 
     def removeNodeFromCluster(self, node: str, callback: Any = None) -> None:
-        """Remove a member, given as its text."""
+        """Remove a member, given as its spec."""
         self._applyCommand(codec.encode_change("rem", node), callback, codec.MEMBERSHIP)
 
     def setCodeVersion(self, newVersion: int, callback: Any = None) -> None:
-        """Refuse: commands carry versions of their own."""
-        raise NotImplementedError("a request carries its version")
+        """Refuse: each proposal carries its own version."""
+        raise NotImplementedError("a proposal carries its version")
 
     def __parseChangeClusterRequest(self, command: bytes) -> list[Any] | None:
         if command[:1] != bytes((codec.MEMBERSHIP,)):
@@ -171,9 +171,9 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         return [operation, RaftMember(spec).id, RaftMember(spec)]
 
     def __changeCluster(self, request: list[Any]) -> bool:
-        """Take one change at a time, and nobody new while a member is away.
+        """Accept one change at a time, and no new member while a member is unreachable.
 
-        A member that does not hear of a newcomer would refuse its votes and its lead.
+        A member that does not know of the new one would refuse its votes and its leadership.
         """
         if codec.MEMBERSHIP in self.__raftLog.command_kinds(self.__raftLastApplied + 1):
             return False
@@ -183,18 +183,18 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
             return False
         return bool(super().__changeCluster(request))
 
-    def __take_members(self, members: list[str]) -> None:
+    def __use_members(self, members: list[str]) -> None:
         others = {RaftMember(spec) for spec in members} - {self.__selfNode}
         specs = {node.spec for node in self.__otherNodes}
         stay = {node for node in others if node.spec in specs}
-        if stay != self.__otherNodes:  # with another disk or address it is another one
+        if stay != self.__otherNodes:  # with another disk or address it is another member
             self.__updateClusterConfiguration(sorted_members(stay))
         if others != stay:
             self.__updateClusterConfiguration(sorted_members(others))
 
     def __onNodeDisconnected(self, node: RaftMember) -> None:
         super().__onNodeDisconnected(node)
-        if node == self.__raftLeader:  # what it was asked may be lost on the way
+        if node == self.__raftLeader:  # forwarded commands may be lost
             self.__onLeaderChanged()
 
     def __generateRaftTimeout(self) -> float:

@@ -1,4 +1,7 @@
-"""The library's node, third part: messages, and what a follower takes; see ``ticking.py``."""
+"""Third part of the Raft core: message dispatch, and what a follower accepts.
+
+See ``core.py`` for the class's name.
+"""
 
 from __future__ import annotations
 
@@ -30,51 +33,51 @@ class _SyncObj(leading._SyncObj):
         try:
             if handler is not None:
                 handler(self, node, message)
-            elif message["type"] in _AS_THE_LIBRARY_DOES:
+            elif message["type"] in _LIBRARY_MESSAGES:
                 if message["type"] == "apply_command":
                     codec.check_command(message["command"])
                 super().__onMessageReceived(node, message)
         except InvalidInput as error:
-            _log.error("refused a message of %s: %s", node.id, error)
+            _log.error("rejected a message from %s: %s", node.id, error)
         except StorageFull as error:
-            _log.error("a message of %s cannot be taken now: %s", node.id, error.detail)
+            _log.error("cannot process a message from %s now: %s", node.id, error.detail)
         except FATAL as error:
             self._failure = error
             raise
 
     def _on_append(self, node: RaftMember, message: dict[str, Any]) -> None:
-        """Cut off only what contradicts the leader, and commit only what it vouched for."""
-        if not self.__follow(node, message):
+        """Remove only entries that contradict the leader; commit only entries that it confirmed."""
+        if not self.__accept_leader(node, message):
             return
         journal, index = self.__raftLog, message["prevLogIdx"]
         previous = journal.at(index)
         if previous is None or previous.term != message["prevLogTerm"]:
-            answer = self.__raftCommitIndex + 1  # this much is the leader's as well, surely
-            self.__transport.send(node, self.__answer(message, answer, success=False))
+            next_index = self.__raftCommitIndex + 1  # the leader certainly has these entries
+            self.__transport.send(node, self.__reply(message, next_index, success=False))
             return
         codec.check_entries(index, message["entries"])
         for command, index, term in message["entries"]:
             ours = journal.at(index)
             if ours is None or ours.term != term:
-                self.__take_entry(Entry(bytes(command), index, term))
-        self.__verified(node, message, index)
+                self.__store_entry(Entry(bytes(command), index, term))
+        self.__acknowledge(node, message, index)
 
-    def __take_entry(self, entry: Entry) -> None:
+    def __store_entry(self, entry: Entry) -> None:
         journal = self.__raftLog
         if entry.index <= self.__raftCommitIndex:
             raise CorruptData(f"the leader contradicts the committed entry {entry.index}")
         cut = [old.command[0] for old in journal[entry.index - journal.first.index :]]
         journal.add(*entry)
         if codec.MEMBERSHIP in (*cut, entry.command[0]):
-            self.__take_members(journal.members())
+            self.__use_members(journal.members())
 
-    def __verified(self, node: RaftMember, message: dict[str, Any], index: int) -> None:
-        """All up to ``index`` is the leader's: say so once it is durable."""
+    def __acknowledge(self, node: RaftMember, message: dict[str, Any], index: int) -> None:
+        """Acknowledge, once durable, that the log up to ``index`` matches the leader's."""
         commit_index = min(message["commit_index"], index)
         self.__raftCommitIndex = max(self.__raftCommitIndex, commit_index)
-        self._answers[node] = self.__answer(message, index + 1, success=True)
+        self._replies[node] = self.__reply(message, index + 1, success=True)
 
-    def __answer(self, message: dict[str, Any], index: int, *, success: bool) -> dict[str, Any]:
+    def __reply(self, message: dict[str, Any], index: int, *, success: bool) -> dict[str, Any]:
         return {
             "type": "next_node_idx",
             "term": self.__raftCurrentTerm,
@@ -83,8 +86,8 @@ class _SyncObj(leading._SyncObj):
             "success": success,
         }
 
-    def __follow(self, node: RaftMember, message: dict[str, Any]) -> bool:
-        """Take the sender for the leader of its term; False if that term is over."""
+    def __accept_leader(self, node: RaftMember, message: dict[str, Any]) -> bool:
+        """Accept the sender as the leader of its term; return False if that term is over."""
         if message["term"] < self.__raftCurrentTerm:
             return False
         if message["term"] > self.__raftCurrentTerm:
@@ -100,19 +103,19 @@ class _SyncObj(leading._SyncObj):
         return True
 
     def _on_snapshot(self, node: RaftMember, message: dict[str, Any]) -> None:
-        """Take a piece; install the whole durably, and only then say so."""
-        if not self.__follow(node, message):
+        """Store a chunk; install a complete snapshot durably, and acknowledge it only then."""
+        if not self.__accept_leader(node, message):
             return
         names = ("index", "index_term", "members", "size_bytes", "crc32c")
         copy = SnapshotMetadata(*(message[name] for name in names))
         ours = self.__raftLog.at(copy.index)
         if copy.index <= self.__raftCommitIndex or (ours and ours.term == copy.term):
-            self.__verified(node, message, max(copy.index, self.__raftCommitIndex))
+            self.__acknowledge(node, message, max(copy.index, self.__raftCommitIndex))
             return
         offset = self._snapshots.receive_chunk(copy, message["offset"], message["data"])
         if offset is None:
             self.__install(copy)
-            self.__verified(node, message, copy.index)
+            self.__acknowledge(node, message, copy.index)
             return
         reply = {"type": "snapshot_reply", "term": message["term"]}
         self.__transport.send(node, reply | {"index": copy.index, "offset": offset})
@@ -121,8 +124,10 @@ class _SyncObj(leading._SyncObj):
         self.__raftLog.reset(copy.index, copy.term, copy.members)
         self._snapshots.install(copy)
         self.__raftCommitIndex = self.__raftLastApplied = copy.index
-        self.__take_members(copy.members)
-        self.__raftElectionDeadline = now_s() + self.__generateRaftTimeout()  # that took a while
+        self.__use_members(copy.members)
+        self.__raftElectionDeadline = (
+            now_s() + self.__generateRaftTimeout()
+        )  # installing took a while
         passed = [index for index in self.__commandsWaitingCommit if index <= copy.index]
         for index in sorted(passed):
             for _, callback in self.__commandsWaitingCommit.pop(index):
@@ -132,10 +137,10 @@ class _SyncObj(leading._SyncObj):
 _Handler = Callable[[_SyncObj, RaftMember, dict[str, Any]], None]
 _HANDLERS: dict[str, _Handler] = {
     "append_entries": _SyncObj._on_append,
-    "next_node_idx": _SyncObj._on_answer,
+    "next_node_idx": _SyncObj._on_append_reply,
     "snapshot": _SyncObj._on_snapshot,
     "snapshot_reply": _SyncObj._on_snapshot_reply,
 }
-_AS_THE_LIBRARY_DOES = (
+_LIBRARY_MESSAGES = (
     "request_vote", "response_vote", "timeout_now", "apply_command", "apply_command_response"
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A Raft node without threads, sockets or clock of its own: it is ticked, and told of messages."""
+"""The complete Raft core, without threads, sockets or a clock: its owner ticks it."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from goq.errors import CorruptData
 from goq.storage.disk import Disk
 
 Callback = Callable[[Any, int], None]
-_NOBODY_THERE_S = 0.1
+_NO_LEADER_RETRY_S = 0.1
 _log = logging.getLogger(__name__)
 
 
 class HardenedSyncObj(following._SyncObj):
-    """A node of a cluster. Not safe for use from several threads, but for :meth:`apply`.
+    """A Raft node. Not thread-safe, except for :meth:`apply`.
 
-    ``self_id`` and ``other_ids`` are members, as ``n1`` or ``n1=host:port``; the others count only
-    where the folder is new, later those in the log do. ``transport_class`` is called as the
-    library does. ``request_ids`` gives all randomness, that of elections too; time is what
+    ``self_id`` and ``other_ids`` are members, such as ``n1`` or ``n1=host:port``; the others count
+    only in a new folder, later those of the log do. ``transport_class`` is called as the library
+    does. ``request_ids`` supplies all randomness, that of elections too; time is what
     ``pysyncobj.syncobj.monotonicTime`` returns. Raises ``CorruptData`` when the folder and the
-    machine do not go together, or bytes that were synced are no longer as they were.
+    state machine do not match, or synced bytes have changed.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class HardenedSyncObj(following._SyncObj):
         conf = copy.copy(conf)
         if conf.autoTick:
             raise ValueError("the node is ticked by its owner: autoTick must be off")
-        conf.appendEntriesUseBatch = True  # a tick sends all that came since the last, at once
+        conf.appendEntriesUseBatch = True  # a tick sends all new commands at once
         conf.dynamicMembershipChange = True
         conf.journalFile = conf.fullDumpFile = conf.password = None
         self._machine = machine
@@ -64,7 +64,7 @@ class HardenedSyncObj(following._SyncObj):
             snapshots = Snapshots(disk, folder, machine, now_s, conf.logCompactionBatchSize)
             snapshots.recover(journal.first.index, journal.first.term)
             applied_index = max(machine.applied_index, journal.first.index)
-            _check_together(folder, applied_index, journal.last.index)
+            _check_same_history(folder, applied_index, journal.last.index)
         except BaseException:
             journal.close()
             raise
@@ -84,65 +84,67 @@ class HardenedSyncObj(following._SyncObj):
         *,
         request: tuple[int, int] | None = None,
     ) -> tuple[int, int]:
-        """Have a command applied by all; return what identifies it, for sending it again.
+        """Propose a command; return its proposal id, with which it can be proposed again.
 
         ``callback(result, reason)`` is called with the result, or with a ``FAIL_REASON`` of the
-        library; perhaps never, as the connection to the leader may be lost. Raises ``TooLarge``,
-        and ``InvalidInput`` for what is not plain data.
+        library. It may never be called, as the connection to the leader may break. Raises
+        ``TooLarge``, and ``InvalidInput`` for a command that is not plain data.
         """
         if request is None:
             self._sequence += 1
             request = (self._proposer, self._sequence)
         data = codec.encode_proposal(Proposal(codec.COMMAND_VERSION, *request, command))
-        self._applyCommand(data, None if callback is None else _quiet(callback), codec.REGULAR)
+        self._applyCommand(
+            data, None if callback is None else _logging_errors(callback), codec.REGULAR
+        )
         return request
 
     def submit(self, kind: int, body: bytes, callback: Callback) -> None:
-        """Have a command of a kind in ``codec`` put into the log; its body must be checked."""
-        self._applyCommand(body, _quiet(callback), kind)
+        """Append a command of a kind in ``codec``; the caller has checked its body."""
+        self._applyCommand(body, _logging_errors(callback), kind)
 
     def add_member(self, spec: str, callback: Callback) -> None:
         """Add a member, which runs already and knows the others."""
-        self.addNodeToCluster(check_member(spec), _quiet(callback))
+        self.addNodeToCluster(check_member(spec), _logging_errors(callback))
 
     def remove_member(self, spec: str, callback: Callback) -> None:
         """Remove a member; the leader does not remove itself."""
-        self.removeNodeFromCluster(check_member(spec), _quiet(callback))
+        self.removeNodeFromCluster(check_member(spec), _logging_errors(callback))
 
     @property
     def failure(self) -> Exception | None:
-        """Why the node has stopped for good, if it has."""
+        """The error that stopped the node for good, if any."""
         return self._failure
 
     def members(self) -> list[str]:
-        """All members as of the end of the log, this node too."""
+        """Return all members as of the end of the log, including this one."""
         return self._journal().members()
 
     def _journal(self) -> Journal:
         return self._SyncObj__raftLog  # type: ignore[no-any-return]
 
     def tick_due_in_s(self) -> float:
-        """Return when the next tick is due, if nothing comes before."""
+        """Return the time until the next tick is due, if no message arrives before."""
         time_s = now_s()
         if not self._isLeader():
             stands_s = float(self._SyncObj__raftElectionDeadline) - time_s
-            return stands_s if stands_s > 0 else _NOBODY_THERE_S
+            return stands_s if stands_s > 0 else _NO_LEADER_RETRY_S
         alone = not self._SyncObj__otherNodes
         if alone and self._journal().last.index > self.raftCommitIndex:
-            return 0.0  # there is nobody whose answer would bring the next tick
+            return 0.0  # no other member's reply would trigger the next tick
         return max(0.0, float(self._SyncObj__newAppendEntriesTime) - time_s)
 
 
-def _check_together(folder: Path, applied_index: int, last_index: int) -> None:
+def _check_same_history(folder: Path, applied_index: int, last_index: int) -> None:
     if applied_index > last_index:
         raise CorruptData(
-            f"the state of this node has command {applied_index}, but the log in {folder} ends"
-            f" at {last_index}; remove this node from the cluster, and let it join again with"
+            f"the state of this node includes entry {applied_index}, but the log in {folder} ends"
+            f" at {last_index}; remove this node from the cluster, and join it again with"
             " an empty folder"
         )
 
 
-def _quiet(callback: Callback) -> Callback:
+def _logging_errors(callback: Callback) -> Callback:
     def call(result: Any, reason: int) -> None:
         try:
             callback(result, reason)

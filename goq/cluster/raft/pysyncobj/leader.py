@@ -1,4 +1,7 @@
-"""The library's node, second part: what a leader sends and believes; see ``ticking.py``."""
+"""Second part of the Raft core: what a leader sends, and which replies it trusts.
+
+See ``core.py`` for the class's name.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,8 @@ _LEADER = 2
 class _SyncObj(ticking._SyncObj):
     """Leads."""
 
-    def _on_answer(self, node: RaftMember, message: dict[str, Any]) -> None:
-        """Believe answers of this term only, and of many refusals under way only the first."""
+    def _on_append_reply(self, node: RaftMember, message: dict[str, Any]) -> None:
+        """Trust replies of this term only, and of several rejections in transit only the first."""
         if self.__raftState != _LEADER or message["term"] != self.__raftCurrentTerm:
             return
         self.__lastResponseTime[node] = now_s()
@@ -27,15 +30,15 @@ class _SyncObj(ticking._SyncObj):
         elif message["round"] == self._rounds.get(node, 0):
             self._rounds[node] = message["round"] + 1
             self.__raftNextIndex[node] = max(self.__raftMatchIndex[node] + 1, wanted)
-            self.__newAppendEntriesTime = 0  # with the next tick
+            self.__newAppendEntriesTime = 0  # send at the next tick
 
     def __sendAppendEntries(self) -> None:
         self.__newAppendEntriesTime = now_s() + self.__conf.appendEntriesPeriod
         for node in sorted_members(self.__otherNodes & self.__connectedNodes):
-            self.__feed(node)
+            self.__send_missing(node)
 
-    def __feed(self, node: RaftMember) -> None:
-        """Send what a follower lacks, as far as it fits on the way; at least a heartbeat."""
+    def __send_missing(self, node: RaftMember) -> None:
+        """Send the entries that a follower lacks, up to a limit; at least a heartbeat."""
         journal, heartbeat = self.__raftLog, True
         while True:
             index = self.__raftNextIndex[node]

@@ -1,12 +1,12 @@
-"""A state machine in a SQLite database: what a cluster agrees on, on the disk of each node.
+"""Base for a state machine in a SQLite database, which applies each proposal once.
 
     raft_state(id, applied_index, flushes)                 one row
-    raft_proposers(proposer, last_index)                   who has proposed, newest last
-    raft_requests(proposer, sequence, result)              what was applied, and its result
+    raft_proposers(proposer, last_index)                   proposers, newest last
+    raft_requests(proposer, sequence, result)              applied proposals, and their results
 
-The tables beside these are the caller's. A command changes them in one transaction with its index
-and its result. Commits are not synced one by one, as the log has the commands anyway: after a
-power cut the database may be some commands behind, never between two.
+The caller adds its own tables. A command changes them in one transaction with its index and its
+result. Commits are not synced one by one, as the log has the commands anyway. After a power cut the
+database may lack some commands, but never holds part of one.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from goq.cluster.raft.state_machine.state_machine import Proposal, Refused, Stat
 from goq.errors import GoqError, StorageFull
 
 Apply = Callable[[sqlite3.Connection, Proposal], Any]
-"""Changes the caller's tables, and returns a result of plain data or :class:`Refused`.
+"""Changes the caller's tables; returns a result of plain data, or :class:`Refused`.
 
-It must follow from the tables and the request alone, and leave transactions alone. What it raises
-but ``sqlite3.Error`` is turned into ``Refused`` and undone.
+The result must follow from the tables and the proposal alone. The function must not begin or end
+transactions. Any exception but ``sqlite3.OperationalError``, ``OSError`` and ``MemoryError`` is
+turned into ``Refused``, and its changes are undone.
 """
 
 _TABLES = """
@@ -47,7 +48,7 @@ _FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
 _FLUSH = "UPDATE raft_state SET applied_index = max(applied_index, ?), flushes = 1 - flushes"
 
 
-class _Known(msgspec.Struct, frozen=True, array_like=True):
+class _RememberedResult(msgspec.Struct, frozen=True, array_like=True):
     refused: Refused | None
     result: Any
 
@@ -56,26 +57,30 @@ class _Known(msgspec.Struct, frozen=True, array_like=True):
         return self.result if self.refused is None else self.refused
 
 
-_known = msgspec.msgpack.Decoder(_Known)
+_remembered = msgspec.msgpack.Decoder(_RememberedResult)
 
 
 def _failure(error: sqlite3.Error) -> StateMachineFailed | StorageFull:
     if error.sqlite_errorcode in _FULL:
-        return StorageFull("no room on the disk for the database of the cluster; free some space")
-    return StateMachineFailed(f"the database of the cluster failed: {error}")
+        return StorageFull("no space left on the disk of the cluster's database; free some space")
+    return StateMachineFailed(f"the cluster's database failed: {error}")
 
 
-def _encoded(result: Any) -> bytes:
-    known = _Known(result, None) if isinstance(result, Refused) else _Known(None, result)
+def _encode_result(result: Any) -> bytes:
+    known = (
+        _RememberedResult(result, None)
+        if isinstance(result, Refused)
+        else _RememberedResult(None, result)
+    )
     return msgspec.msgpack.encode(known)
 
 
 class SqliteStateMachine:
-    """Applies each request once, also when it comes twice; see ``StateMachine``.
+    """Applies each proposal once, also when it arrives twice; see ``StateMachine``.
 
-    Of each proposer the last ``RAFT_REQUESTS_REMEMBERED`` requests are remembered, and anything
-    older is refused; of proposers the last ``RAFT_PROPOSERS_REMEMBERED``. ``schema`` makes the
-    caller's tables where they are not there yet.
+    Of each proposer the last ``RAFT_REQUESTS_REMEMBERED`` proposals are remembered, and older ones
+    are refused. The last ``RAFT_PROPOSERS_REMEMBERED`` proposers are remembered. ``schema`` creates
+    the caller's tables where they are missing.
     """
 
     def __init__(self, path: Path, schema: str, apply: Apply) -> None:
@@ -89,24 +94,24 @@ class SqliteStateMachine:
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """The database, for reading."""
+        """The database connection, for reading."""
         return self._db
 
     @property
     def applied_index(self) -> int:
-        """The index of the last command that the database contains."""
+        """The index of the last command in the database."""
         (index,) = self._db.execute("SELECT applied_index FROM raft_state").fetchone()
         return int(index)
 
     def apply(self, request: Proposal, index: int) -> Any:
-        """Change the database, unless this index or this request was applied before."""
+        """Apply a proposal, unless this index or this proposal was applied before."""
         try:
             self._db.execute("BEGIN IMMEDIATE")
             try:
-                result = self._applied(request, index)
+                result = self._apply_once(request, index)
                 self._db.execute("COMMIT")
             except BaseException:
-                if self._db.in_transaction:  # it has rolled back by itself after some errors
+                if self._db.in_transaction:  # SQLite rolls back by itself after some errors
                     self._db.execute("ROLLBACK")
                 raise
         except sqlite3.Error as error:
@@ -114,7 +119,7 @@ class SqliteStateMachine:
         return result
 
     def flush(self, index: int) -> None:
-        """Return once the database survives power loss, having seen all up to ``index``."""
+        """Return once the database, with all commands up to ``index``, survives power loss."""
         self._db.execute("PRAGMA synchronous=FULL")
         try:
             self._db.execute(_FLUSH, (index,))
@@ -130,19 +135,17 @@ class SqliteStateMachine:
             self._db.backup(copy)
             copy.execute("PRAGMA journal_mode=DELETE")
         except sqlite3.Error as error:
-            raise StateMachineFailed(
-                f"the database of the cluster was not copied: {error}"
-            ) from error
+            raise StateMachineFailed(f"the cluster's database was not copied: {error}") from error
         finally:
             copy.close()
 
     def restore(self, path: Path) -> None:
-        """Replace everything by what a copy has, in one transaction."""
+        """Replace everything by the content of a copy, in one transaction."""
         copy = sqlite3.connect(path, isolation_level=None)
         try:
             copy.backup(self._db)
         except sqlite3.Error as error:
-            raise StateMachineFailed(f"a snapshot could not be taken over: {error}") from error
+            raise StateMachineFailed(f"a snapshot could not be restored: {error}") from error
         finally:
             copy.close()
 
@@ -150,7 +153,7 @@ class SqliteStateMachine:
         """Close the database."""
         self._db.close()
 
-    def _applied(self, request: Proposal, index: int) -> Any:
+    def _apply_once(self, request: Proposal, index: int) -> Any:
         if index <= self.applied_index:
             return Refused("conflict", f"index {index} was applied before")
         self._db.execute("UPDATE raft_state SET applied_index = ?", (index,))
@@ -159,14 +162,14 @@ class SqliteStateMachine:
             "SELECT result FROM raft_requests WHERE proposer = ? AND sequence = ?", key
         ).fetchone()
         if known is not None:
-            return _known.decode(known[0]).value
-        if request.sequence <= self._forgotten(request.proposer):
+            return _remembered.decode(known[0]).value
+        if request.sequence <= self._newest_forgotten(request.proposer):
             return Refused("timed_out", "the request is too old to tell whether it was applied")
-        result = self._run(request)
+        result = self._run_command(request)
         self._remember(request, index, result)
         return result
 
-    def _run(self, request: Proposal) -> Any:
+    def _run_command(self, request: Proposal) -> Any:
         self._db.execute("SAVEPOINT command")
         try:
             result = self._apply(self._db, request)
@@ -181,21 +184,23 @@ class SqliteStateMachine:
         self._db.execute("RELEASE command")
         return result
 
-    def _forgotten(self, proposer: int) -> int:
+    def _newest_forgotten(self, proposer: int) -> int:
         (newest,) = self._db.execute(
             "SELECT max(sequence) FROM raft_requests WHERE proposer = ?", (proposer,)
         ).fetchone()
         return (newest or 0) - limits.RAFT_REQUESTS_REMEMBERED
 
     def _remember(self, request: Proposal, index: int, result: Any) -> None:
-        data = _encoded(result)
+        data = _encode_result(result)
         if len(data) > limits.RAFT_RESULT_BYTES_MAX:
-            data = _encoded(Refused("too_large", "applied before, with a result too large to keep"))
+            data = _encode_result(
+                Refused("too_large", "applied before, with a result too large to keep")
+            )
         proposer, sequence, db = request.proposer, request.sequence, self._db
         db.execute("INSERT INTO raft_requests VALUES (?, ?, ?)", (proposer, sequence, data))
         db.execute(
             "DELETE FROM raft_requests WHERE proposer = ? AND sequence <= ?",
-            (proposer, self._forgotten(proposer)),
+            (proposer, self._newest_forgotten(proposer)),
         )
         db.execute("INSERT OR REPLACE INTO raft_proposers VALUES (?, ?)", (proposer, index))
         (count,) = db.execute("SELECT count(*) FROM raft_proposers").fetchone()

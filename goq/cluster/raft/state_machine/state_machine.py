@@ -1,4 +1,4 @@
-"""The seam between the agreed commands and what they change."""
+"""Interface between Raft and the replicated state machine."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import msgspec
 
 
 class Proposal(msgspec.Struct, frozen=True, array_like=True):
-    """A command as it stands in the log.
+    """A command as stored in the log.
 
-    ``proposer`` is random and new with each start of a node, ``sequence`` counts its commands: a
-    command that comes again with both the same is the same command. ``version`` says how
-    ``command`` is meant; it is plain data: what JSON has, and bytes.
+    ``proposer`` is random and new at each start of a node; ``sequence`` counts its commands. A
+    command that arrives again with the same two is the same command. ``version`` is the version of
+    the command's meaning. ``command`` is plain data: the types of JSON, and bytes.
     """
 
     version: int
@@ -25,7 +25,7 @@ class Proposal(msgspec.Struct, frozen=True, array_like=True):
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
     """The result of a command that changed nothing, the same on every node.
 
-    ``code`` is that of an error in ``goq.errors`` or of the caller's own, ``detail`` for people.
+    ``code`` is that of an error in ``goq.errors``, or one of the caller; ``detail`` is for people.
     """
 
     code: str
@@ -33,74 +33,74 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 
 
 class StateMachineFailed(Exception):
-    """The machine could not apply a command for a reason that is not in the command.
+    """The state machine could not apply a command, for a reason outside the command.
 
-    A broken file: the node stops rather than skip what the others apply.
+    An example is a broken file. The node stops rather than skip a command that others apply.
     """
 
 
 class StateMachine(Protocol):
-    """What commands change. Used by one thread, that of the Raft node."""
+    """State that commands change. Used by one thread, the Raft thread."""
 
     @property
     def applied_index(self) -> int:
-        """The index of the last command that the state contains, as far as it is known; 0 if new.
+        """The index of the last command in the state, as far as known; 0 if new.
 
-        It is part of the state, changes together with it, and is read once, at the start.
+        It is part of the state, and changes together with it. It is read once, at the start.
         """
         ...
 
     def apply(self, request: Proposal, index: int) -> Any:
-        """Change the state and its applied index, at once, and return the result.
+        """Change the state and its applied index atomically, and return the result.
 
-        ``index`` grows, but not always by one. A request that was applied before must change
-        nothing and return the same result:
-        ``SqliteStateMachine`` does that. The result must
-        follow from the state and the request alone. An exception counts as :class:`Refused`, and
-        the state must be as before; except for ``StorageFull``, after which the same command comes
-        again, and ``StateMachineFailed``, ``OSError`` and ``MemoryError``: these stop the node.
+        ``index`` grows, but not always by one. A proposal that was applied before must change
+        nothing and return the same result; ``SqliteStateMachine`` implements that. The result must
+        follow from the state and the proposal alone. An exception counts as :class:`Refused`, and
+        must leave the state unchanged. Exceptions to that are ``StorageFull``, after which the same
+        command comes again, and ``StateMachineFailed``, ``OSError`` and ``MemoryError``, which stop
+        the node.
         """
         ...
 
     def flush(self, index: int) -> None:
         """Return once the state survives power loss, with an applied index of at least ``index``.
 
-        All commands up to ``index`` were applied; the log may forget them afterwards. Raises
-        ``StorageFull``, and what ``apply`` may raise.
+        All commands up to ``index`` were applied; the log may drop them afterwards. Raises
+        ``StorageFull``, and any error that ``apply`` may raise.
         """
         ...
 
     def snapshot(self, path: Path) -> None:
-        """Write the state with its applied index into a new file. It need not be durable."""
+        """Write the state with its applied index into a new file, which need not be durable."""
         ...
 
     def restore(self, path: Path) -> None:
-        """Replace the state by the one in a file, at once: after a crash it is the old or the new.
+        """Replace the state by that in a file, atomically: after a crash it is the old or the new.
 
-        The file is left where it is.
+        The file stays where it is.
         """
         ...
 
 
 class AppliedEntry(NamedTuple):
-    """A command that was applied, and its result; without a request, a snapshot was taken over."""
+    """A command that was applied, and its result; without a proposal, a restored snapshot."""
 
-    index: int  # type: ignore[assignment]  # a tuple's own method is of no use here
+    index: int  # type: ignore[assignment]  # hides tuple.index, which is not used
     request: Proposal | None
     result: Any
 
 
 class RecordingStateMachine:
-    """Passes everything on."""
+    """Delegates to a state machine, and records what was applied."""
 
     def __init__(self, machine: StateMachine) -> None:
         self._machine = machine
         self._applied: list[AppliedEntry] = []
 
     def take_applied(self) -> list[AppliedEntry]:
-        """Return what happened since the last call, in order."""
-        news, self._applied = self._applied, []
-        return news
+        """Return the entries applied since the last call, in order."""
+        applied, self._applied = self._applied, []
+        return applied
 
     @property
     def applied_index(self) -> int:

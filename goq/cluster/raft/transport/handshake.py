@@ -1,22 +1,22 @@
-"""How two members make sure of each other, and seal what they say: bytes in, bytes out.
+"""Handshake of two members, and the seals of their later frames: bytes in, bytes out.
 
-Everything is a frame: a size u32, little-endian, and as many bytes. D dials, A accepts:
+A frame is a size u32, little-endian, and as many bytes. D dials, A accepts:
 
     D → A   b"goqraft2" · nonce 32 · id of D · id of A · disk of D    each: size u16 · UTF-8
     A → D   nonce 32 · proof 32 · disk of A
     D → A   proof 32
 
-A proof is HMAC-SHA256, keyed with the secret of the cluster, of the prover's role and the SHA-256
-of the first two frames without proofs: it can be neither replayed nor reflected. After that each
-direction has a key of its own, made in the same way, and 32 bytes follow each frame: HMAC-SHA256
-of its number in that direction, its size and its bytes. A frame left out, repeated, moved or
-changed on the way ends the connection.
+A proof is HMAC-SHA256, keyed with the cluster's secret, of the prover's role and the SHA-256 of the
+first two frames without proofs. It can be neither replayed nor reflected. Afterwards each direction
+has its own key, derived in the same way, and a 32-byte seal follows each frame: HMAC-SHA256 of its
+number in that direction, its size and its bytes. A frame that is lost, repeated, reordered or
+changed ends the connection.
 
-The first sealed frame of each is its verdict, first D's, then A's: empty if the other is let in,
-else why it is not. That is so when it comes with another disk than it is known with: then it has
-forgotten its votes, and what it said that it had on its disk.
+The first sealed frame in each direction is a verdict, first D's, then A's: empty to accept the
+other side, else the reason for the rejection. A member is rejected if it comes with another disk
+than it is registered with: without that disk it has lost its votes and its log.
 
-Nothing is encrypted: who needs that has TLS around it.
+Nothing is encrypted. TLS around the connection adds that.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NUMBERED = struct.Struct("<QI")
 
 
 class FrameReader:
-    """Cuts incoming bytes into frames; with a key it checks the seal of each."""
+    """Splits received bytes into frames; with a key it checks the seal of each."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
@@ -46,22 +46,25 @@ class FrameReader:
         self._key: bytes | None = None
         self._number = 0
 
-    def sealed(self, key: bytes) -> None:
-        """From here on frames are sealed with this key, and may be large."""
+    def use_key(self, key: bytes) -> None:
+        """Expect sealed frames with this key from now on, up to the size of a message."""
         self._key = key
         self._size_max = limits.RAFT_MESSAGE_BYTES_MAX
 
     def feed(self, data: bytes) -> None:
-        """Take what came."""
+        """Append received bytes."""
         self._bytes += data
 
     def next(self) -> bytes | None:
-        """Return the next whole frame; ``TooLarge`` or ``NotAllowed`` where there is none."""
+        """Return the next complete frame, or None.
+
+        Raises ``TooLarge`` for a size over the limit, and ``NotAllowed`` for a wrong seal.
+        """
         if len(self._bytes) < _SIZE.size:
             return None
         (size,) = _SIZE.unpack_from(self._bytes)
         if size > self._size_max:
-            raise TooLarge(f"a frame of {size} bytes is announced; at most {self._size_max} fit")
+            raise TooLarge(f"a frame of {size} bytes is over the limit of {self._size_max}")
         end = _SIZE.size + size
         seal_end = end if self._key is None else end + SEAL_BYTES
         if len(self._bytes) < seal_end:
@@ -70,14 +73,14 @@ class FrameReader:
         seal = bytes(self._bytes[end:seal_end])
         if self._key is not None:
             if not hmac.compare_digest(seal, _seal(self._key, self._number, frame)):
-                raise NotAllowed("a frame does not bear the seal of its sender")
+                raise NotAllowed("the seal of a frame is wrong")
             self._number += 1
         del self._bytes[:seal_end]
         return frame
 
 
 class FrameSealer:
-    """Makes outgoing frames."""
+    """Encodes outgoing sealed frames."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -95,40 +98,40 @@ def plain_frame(data: bytes) -> bytes:
 
 
 class SessionKeys:
-    """What follows from a handshake: the proofs that are due, and the keys afterwards."""
+    """The proofs of a handshake, and the keys of the frames after it."""
 
     def __init__(self, secret: bytes, hello: bytes, nonce: bytes, disk: bytes) -> None:
         self._secret = secret
         self._transcript = hashlib.sha256(hello + nonce + disk).digest()
 
     def acceptor_proof(self) -> bytes:
-        """Return what only an acceptor with the secret can send."""
-        return self._derived(b"acceptor proves")
+        """Return the proof that only an acceptor with the secret can send."""
+        return self._derive(b"acceptor proves")
 
     def dialer_proof(self) -> bytes:
-        """Return what only a dialer with the secret can send."""
-        return self._derived(b"dialer proves")
+        """Return the proof that only a dialer with the secret can send."""
+        return self._derive(b"dialer proves")
 
     def from_acceptor(self) -> bytes:
         """Return the key of the acceptor's frames."""
-        return self._derived(b"acceptor sends")
+        return self._derive(b"acceptor sends")
 
     def from_dialer(self) -> bytes:
         """Return the key of the dialer's frames."""
-        return self._derived(b"dialer sends")
+        return self._derive(b"dialer sends")
 
-    def _derived(self, purpose: bytes) -> bytes:
+    def _derive(self, purpose: bytes) -> bytes:
         return hmac.digest(self._secret, purpose + self._transcript, "sha256")
 
 
 def check_proof(proof: bytes, expected: bytes) -> None:
     """Raise ``NotAllowed`` unless a proof is the expected one."""
     if not hmac.compare_digest(proof, expected):
-        raise NotAllowed("the other side does not have the secret of this cluster")
+        raise NotAllowed("the peer does not have the secret of this cluster")
 
 
 class Hello(NamedTuple):
-    """What a dialer says: who it is, whom it looks for, and which disk it comes with."""
+    """The dialer's first frame: its id, the id that it expects, and its disk."""
 
     dialer: str
     acceptor: str
@@ -136,15 +139,15 @@ class Hello(NamedTuple):
 
 
 def pack_hello(nonce: bytes, dialer: str, acceptor: str, disk: str) -> bytes:
-    """Return the dialer's first frame."""
+    """Encode the dialer's first frame."""
     texts = (text.encode() for text in (dialer, acceptor, disk))
     return MAGIC + nonce + b"".join(_ID_SIZE.pack(len(text)) + text for text in texts)
 
 
 def unpack_hello(hello: bytes) -> Hello:
-    """Return what the dialer says; ``NotAllowed`` if it speaks otherwise."""
+    """Decode the dialer's first frame; raise ``NotAllowed`` for any other bytes."""
     if not hello.startswith(MAGIC):
-        raise NotAllowed("the other side does not speak goq's Raft protocol, or not this version")
+        raise NotAllowed("the peer does not speak this version of goq's Raft protocol")
     position, texts = len(MAGIC) + NONCE_BYTES, []
     try:
         for _ in Hello._fields:
@@ -152,19 +155,19 @@ def unpack_hello(hello: bytes) -> Hello:
             position += _ID_SIZE.size + size
             texts.append(hello[position - size : position].decode())
     except (struct.error, UnicodeDecodeError):
-        raise NotAllowed("the other side's greeting is cut off or garbled") from None
+        raise NotAllowed("the peer's first frame is truncated or malformed") from None
     if position != len(hello):
-        raise NotAllowed("the other side's greeting is cut off or garbled")
+        raise NotAllowed("the peer's first frame is truncated or malformed")
     return Hello(*texts)
 
 
 def pack_challenge(nonce: bytes, proof: bytes, disk: str) -> bytes:
-    """Return the acceptor's first frame."""
+    """Encode the acceptor's first frame."""
     return nonce + proof + disk.encode()
 
 
 def unpack_challenge(challenge: bytes) -> tuple[bytes, bytes, bytes]:
-    """Return nonce, proof and disk, of which nothing has been checked."""
+    """Return nonce, proof and disk, all of them unchecked."""
     proof_end = NONCE_BYTES + PROOF_BYTES
     return (
         challenge[:NONCE_BYTES],

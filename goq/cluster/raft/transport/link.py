@@ -21,9 +21,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a member proves itself by: the secret of the cluster, and with TLS a certificate.
+    """A member's credentials: the cluster's secret, and with TLS a certificate.
 
-    With TLS both sides need certificates, and a member's names its id as a DNS name.
+    With TLS both sides need certificates. A member's certificate names its id as a DNS name.
     """
 
     secret: bytes
@@ -32,37 +32,37 @@ class Credentials:
 
 
 class LinkHandler(Protocol):
-    """Who is told what happens to a link."""
+    """Receives the events of a link."""
 
     def is_dialer_allowed(self, peer: str) -> bool:
-        """Whether this member may dial us."""
+        """Return whether this member may dial this node."""
         ...
 
     def rejection_reason(self, peer: str, disk: str) -> str:
-        """Return why a member is not let in with this disk, empty if it is."""
+        """Return why a member with this disk is rejected, empty if it is accepted."""
         ...
 
     def on_rejected(self, peer: str, reason: str) -> None:
-        """A member has proven itself, and does not let us in."""
+        """An authenticated member rejected this node."""
         ...
 
     def on_open(self, link: Link) -> None:
-        """Both sides have proven themselves, and let each other in."""
+        """Both sides are authenticated, and have accepted each other."""
         ...
 
     def on_frame(self, link: Link, frame: bytes) -> None:
-        """A frame came whole and sealed."""
+        """A sealed frame was received."""
         ...
 
     def on_close(self, link: Link) -> None:
-        """The link is gone."""
+        """The link is closed."""
         ...
 
 
 class Link(asyncio.Protocol):
-    """A connection; ``peer`` is whom we dial, or empty until a dialer has said who it is.
+    """A connection; ``peer`` is the member that it dials, or empty until a dialer is known.
 
-    ``disk`` is what the other side has on it that it says it is, and is sure once it is open.
+    ``disk`` is the disk that the peer claims; it is authenticated once the link is open.
     """
 
     def __init__(
@@ -84,16 +84,16 @@ class Link(asyncio.Protocol):
         self._self_disk = self_disk
         self._credentials = credentials
         self._clock = clock
-        self._dials = bool(peer)
+        self._is_dialer = bool(peer)
         self._frames = FrameReader()
         self._hello = b""
         self._keys: SessionKeys | None = None
         self._sealer: FrameSealer | None = None
         self._transport: asyncio.Transport | None = None
-        self._patience: asyncio.TimerHandle | None = None
+        self._handshake_timer: asyncio.TimerHandle | None = None
 
     def send(self, data: bytes) -> bool:
-        """Send a message; False if it cannot go now, as too much waits already."""
+        """Send a message; return False if the link is not open or its send buffer is full."""
         transport = self._transport
         if not self.is_open or transport is None or transport.is_closing():
             return False
@@ -105,42 +105,42 @@ class Link(asyncio.Protocol):
         return True
 
     def abort(self, reason: str, level: int = logging.WARNING) -> None:
-        """End the connection at once, and log why."""
+        """Close the connection at once, and log the reason."""
         if self._transport is not None and not self._transport.is_closing():
             peer = self.peer or self._address()
             _log.log(level, "connection with %s ended: %s", peer, reason)
             self._transport.abort()
 
-    # asyncio's side
+    # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greet, when it was us who dialed."""
+        """Send the first frame, if this side dialed."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._patience = self.ended.get_loop().call_later(
-            limits.RAFT_HANDSHAKE_TIMEOUT_S, self.abort, "it took too long to say who it is"
+        self._handshake_timer = self.ended.get_loop().call_later(
+            limits.RAFT_HANDSHAKE_TIMEOUT_S, self.abort, "the handshake took too long"
         )
-        if self._dials:
+        if self._is_dialer:
             nonce = os.urandom(handshake.NONCE_BYTES)
             self._hello = handshake.pack_hello(nonce, self._self_id, self.peer, self._self_disk)
             transport.write(handshake.plain_frame(self._hello))
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes; any fault in them ends the connection."""
+        """Process received bytes; an invalid frame ends the connection."""
         self._frames.feed(data)
         try:
             while self._transport is not None and not self._transport.is_closing():
                 frame = self._frames.next()
                 if frame is None:
                     return
-                self._take(frame)
+                self._on_frame(frame)
         except GoqError as error:
             self.abort(error.detail)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the owner."""
+        """Notify the handler."""
         self._transport = None
-        self._stop_waiting()
+        self._cancel_handshake_timer()
         self.is_open = False
         self._handler.on_close(self)
         if not self.ended.done():
@@ -148,27 +148,27 @@ class Link(asyncio.Protocol):
 
     # The handshake
 
-    def _take(self, frame: bytes) -> None:
+    def _on_frame(self, frame: bytes) -> None:
         if self.is_open:
             self.received_s = self._clock()
-            if frame:  # an empty one only says that the other side is there
+            if frame:  # an empty frame is a keepalive
                 self._handler.on_frame(self, frame)
         elif self._sealer is not None:
-            self._take_verdict(frame)
-        elif self._dials:
+            self._on_verdict(frame)
+        elif self._is_dialer:
             self._answer_challenge(frame)
         elif self._keys is None:
-            self._challenge(frame)
+            self._send_challenge(frame)
         else:
             handshake.check_proof(frame, self._keys.dialer_proof())
-            self._seal(self._keys.from_dialer(), self._keys.from_acceptor())
+            self._enable_seals(self._keys.from_dialer(), self._keys.from_acceptor())
 
-    def _challenge(self, hello: bytes) -> None:
+    def _send_challenge(self, hello: bytes) -> None:
         dialer, acceptor, self.disk = handshake.unpack_hello(hello)
         if acceptor != self._self_id:
-            raise NotAllowed(f"{dialer} looks for {acceptor}, and this is {self._self_id}")
+            raise NotAllowed(f"{dialer} dialed {acceptor}, but this is {self._self_id}")
         if not self._handler.is_dialer_allowed(dialer):
-            raise NotAllowed(f"{dialer} is not a member, or not one that dials this one")
+            raise NotAllowed(f"{dialer} is not a member, or not one that dials this node")
         self._check_certificate(dialer)
         self.peer = dialer
         nonce = os.urandom(handshake.NONCE_BYTES)
@@ -183,17 +183,17 @@ class Link(asyncio.Protocol):
         self._check_certificate(self.peer)
         self.disk = disk.decode(errors="replace")
         self._write(keys.dialer_proof())
-        self._seal(keys.from_acceptor(), keys.from_dialer())
-        self._lets_in()
+        self._enable_seals(keys.from_acceptor(), keys.from_dialer())
+        self._send_verdict()
 
-    def _seal(self, incoming: bytes, outgoing: bytes) -> None:
-        self._frames.sealed(incoming)
+    def _enable_seals(self, incoming: bytes, outgoing: bytes) -> None:
+        self._frames.use_key(incoming)
         self._sealer = FrameSealer(outgoing)
 
-    def _lets_in(self) -> bool:
-        """Say whether the other side is let in. Nothing of it waits to be read at this moment.
+    def _send_verdict(self) -> bool:
+        """Accept or reject the peer, and return which. No received frame is unread at this moment.
 
-        So what is said arrives, though the connection ends with it.
+        The verdict therefore arrives, even if the connection ends with it.
         """
         assert self._sealer is not None
         assert self._transport is not None
@@ -203,24 +203,24 @@ class Link(asyncio.Protocol):
             self._transport.close()
         return not reason
 
-    def _take_verdict(self, verdict: bytes) -> None:
+    def _on_verdict(self, verdict: bytes) -> None:
         if verdict:
             reason = verdict.decode(errors="replace")[:_REASON_CHARS_MAX]
             self._handler.on_rejected(self.peer, reason)
-            self.abort(f"it does not let this node in: {reason}", logging.DEBUG)
-        elif self._dials or self._lets_in():
+            self.abort(f"the peer rejected this node: {reason}", logging.DEBUG)
+        elif self._is_dialer or self._send_verdict():
             self._open()
 
     def _open(self) -> None:
-        self._stop_waiting()
+        self._cancel_handshake_timer()
         self.is_open = self.was_open = True
         self.received_s = self._clock()
         self._handler.on_open(self)
 
-    def _stop_waiting(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+    def _cancel_handshake_timer(self) -> None:
+        if self._handshake_timer is not None:
+            self._handshake_timer.cancel()
+            self._handshake_timer = None
 
     def _check_certificate(self, peer: str) -> None:
         assert self._transport is not None
@@ -229,7 +229,7 @@ class Link(asyncio.Protocol):
         certificate = self._transport.get_extra_info("peercert") or {}
         names = [name for kind, name in certificate.get("subjectAltName", ()) if kind == "DNS"]
         if peer not in names:
-            raise NotAllowed(f"{peer} has a certificate for {', '.join(names) or 'nobody'}")
+            raise NotAllowed(f"{peer} has a certificate for {', '.join(names) or 'no name'}")
 
     def _write(self, frame: bytes) -> None:
         assert self._transport is not None

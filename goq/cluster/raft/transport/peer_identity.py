@@ -1,9 +1,8 @@
-"""Who comes under the id of a member, but with another disk than it is known with.
+"""Rejection of members that come with another disk than they are registered with.
 
-A member that has lost its disk has forgotten its votes and what it said that it had: with its help
-two leaders could be elected in one term, and what was acknowledged could be lost. So it is not
-talked with at all, whatever it says. The same holds for the old disk of an id that has come back
-with a new one.
+A member that has lost its disk has forgotten its votes and its log. With its help, two leaders
+could be elected in one term, and acknowledged entries could be lost. So it is not talked with at
+all, whatever it says. The same holds for the old disk of an id that has come back with a new one.
 """
 
 from __future__ import annotations
@@ -13,15 +12,16 @@ from collections.abc import Callable
 
 from goq import limits
 
-OTHER_DISK = "another disk than the cluster knows it with"
+OTHER_DISK = "another disk than it is registered with"
 _log = logging.getLogger(__name__)
 
 
 class PeerIdentity:
-    """What one node knows of disks: its ``own``, and by ``known`` those of others, empty if not.
+    """One node's knowledge of disks: its ``own``, and by ``known`` those of others.
 
-    A disk that the log names with a member counts before what ``known`` says: it is newer.
-    ``is_new`` says that the node has begun to be a member with this start.
+    ``known`` returns an empty text for a member whose disk is unknown. A disk that the log names
+    with a member takes precedence: it is newer. ``is_new`` says that the node became a member with
+    this start.
     """
 
     def __init__(
@@ -32,55 +32,55 @@ class PeerIdentity:
         is_new: bool = False,
     ) -> None:
         self.own = own
-        self._known = known
+        self._registered_disk_of = known
         self._is_new = is_new
-        self._seen_s: dict[str, float] = {}
-        self._told: dict[str, str] = {}
-        self._rejected_by_s: dict[str, float] = {}
+        self._mismatched_at_s: dict[str, float] = {}
+        self._logged_disks: dict[str, str] = {}
+        self._rejected_at_s: dict[str, float] = {}
 
     def rejection_reason(self, peer: str, logged: str, disk: str, now_s: float) -> str:
-        """Return why a member is not let in with this disk, empty if it is."""
-        known = logged or self._known(peer)
+        """Return why a member with this disk is rejected, empty if it is accepted."""
+        known = logged or self._registered_disk_of(peer)
         if not known or known == disk:
             return ""
-        self._seen_s[peer] = now_s
-        if self._told.get(peer) != disk:  # once, though it comes again and again
-            self._told[peer] = disk
+        self._mismatched_at_s[peer] = now_s
+        if self._logged_disks.get(peer) != disk:  # once, not with each reconnect
+            self._logged_disks[peer] = disk
             _log.error(
-                "%s comes with another disk than it is known with, and is not let in: what it had,"
-                " and what it has promised, is not there. See its own log",
+                "%s is rejected: it comes with another disk than it is registered with, without its"
+                " votes and its log. See the log of that node",
                 peer,
             )
         return OTHER_DISK
 
     def on_rejected(self, peer: str, reason: str, now_s: float) -> None:
-        """Take note that a member does not let this node in."""
-        if peer not in self._rejected_by_s:
-            _log.error("%s does not let this node in: it comes with %s", peer, reason)
-        self._rejected_by_s[peer] = now_s
+        """Note that a member rejects this node."""
+        if peer not in self._rejected_at_s:
+            _log.error("%s rejects this node, which comes with %s", peer, reason)
+        self._rejected_at_s[peer] = now_s
 
     def is_quarantined(self, now_s: float) -> bool:
-        """Whether this node, which is new, must not talk with other new ones either.
+        """Return whether this node, which is new, must not talk with other new nodes either.
 
-        Nodes that were all wiped know nothing of each other's disks: if they are most, they would
-        begin another cluster, while who knows better is still there.
+        Nodes that were all wiped know nothing of each other's disks. If they were a majority, they
+        would form another cluster, while a node that knows better still exists.
         """
         return self._is_new and bool(self.rejected_by(now_s))
 
     def on_accepted(self, peer: str) -> None:
-        """Take note that a member and this node talk."""
-        self._rejected_by_s.pop(peer, None)
-        self._told.pop(peer, None)
+        """Note that a member and this node have accepted each other."""
+        self._rejected_at_s.pop(peer, None)
+        self._logged_disks.pop(peer, None)
 
     def mismatched(self, now_s: float) -> tuple[str, ...]:
-        """Return who came with another disk lately, in order."""
-        return _lately(self._seen_s, now_s)
+        """Return the members that recently came with another disk, sorted."""
+        return _recent(self._mismatched_at_s, now_s)
 
     def rejected_by(self, now_s: float) -> tuple[str, ...]:
-        """Return who did not let this node in lately, in order."""
-        return _lately(self._rejected_by_s, now_s)
+        """Return the members that recently rejected this node, sorted."""
+        return _recent(self._rejected_at_s, now_s)
 
 
-def _lately(times_s: dict[str, float], now_s: float) -> tuple[str, ...]:
+def _recent(times_s: dict[str, float], now_s: float) -> tuple[str, ...]:
     patience_s = limits.RAFT_STRANGER_SEEN_S
     return tuple(sorted(id_ for id_, at_s in times_s.items() if now_s - at_s < patience_s))

@@ -1,4 +1,4 @@
-"""TLS between members: each shows a certificate of the cluster's authority, with its id in it."""
+"""TLS between members, with certificates of the cluster's authority that name the member's id."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from goq.errors import UsageError
 def tls_credentials(secret: bytes, authority: Path, certificate: Path, key: Path) -> Credentials:
     """Return credentials with TLS 1.3 around the connections; all files are PEM.
 
-    The certificate must name the member's id as a DNS name, and be good for servers and clients.
+    The certificate must name the member's id as a DNS name, and be valid for servers and clients.
     Raises ``UsageError`` for files that cannot be used.
     """
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -25,7 +25,7 @@ def tls_credentials(secret: bytes, authority: Path, certificate: Path, key: Path
             context.load_cert_chain(certificate, key)
         except (OSError, ssl.SSLError) as error:
             raise UsageError(
-                f"the cluster's certificates cannot be used: {error}; look at {authority},"
+                f"the cluster's certificates cannot be used: {error}; check {authority},"
                 f" {certificate} and {key}"
             ) from None
     return Credentials(secret, server, client)

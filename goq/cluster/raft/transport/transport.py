@@ -1,8 +1,8 @@
-"""The library's messages between members, over TCP, by members only, each on its own disk.
+"""Transport of the library's messages between members, over TCP, each member on its own disk.
 
-Of each two members the one with the smaller id dials. A new connection of a member takes the place
-of the one before. An empty frame goes where nothing else has gone for a while, and a connection on
-which nothing comes is given up.
+Of each two members the one with the smaller id dials. A new connection to a member replaces the one
+before. An idle connection carries an empty frame as a keepalive. A connection without received
+bytes for ``ConnectionTiming.idle_timeout_s`` is closed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ConnectionTiming:
-    """Seconds: between looks at the connections, until one is given up, between two dials."""
+    """Seconds between checks of the connections, until one is closed, and between two dials."""
 
     check_interval_s: float = 0.5
     idle_timeout_s: float = 2.0
@@ -37,10 +37,10 @@ class ConnectionTiming:
 
 
 class SecureTransport(Transport):  # type: ignore[misc]
-    """All connections of a node. Made and used on the thread of one running event loop.
+    """All connections of a node. Created and used on the thread of one running event loop.
 
-    ``on_message`` is called after each message that was taken. ``random`` spreads the dials.
-    ``strangers`` knows with which disk each member comes; without it none is asked for.
+    ``on_message`` is called after each processed message. ``random`` spreads the dials.
+    ``identity`` knows the registered disk of each member; without it disks are not checked.
     """
 
     def __init__(
@@ -59,8 +59,8 @@ class SecureTransport(Transport):  # type: ignore[misc]
         super().__init__(sync_obj, self_node, other_nodes)
         if len(credentials.secret) < limits.RAFT_SECRET_BYTES_MIN:
             raise InvalidInput(
-                f"the secret of the cluster is too short: at least {limits.RAFT_SECRET_BYTES_MIN}"
-                " random bytes, as from: openssl rand -hex 32"
+                f"the cluster's secret is too short: use at least {limits.RAFT_SECRET_BYTES_MIN}"
+                " random bytes, such as those of: openssl rand -hex 32"
             )
         self._self_id = str(self_node.id)
         self._listen = listen
@@ -72,89 +72,89 @@ class SecureTransport(Transport):  # type: ignore[misc]
         self._loop = asyncio.get_running_loop()
         self._peers = {str(node.id): node for node in other_nodes}
         self._links: dict[str, Link] = {}
-        self._handshaking: dict[Link, None] = {}  # in the order in which they came
-        self._dials: dict[str, asyncio.Task[None]] = {}
+        self._handshaking: dict[Link, None] = {}  # oldest first
+        self._dial_tasks: dict[str, asyncio.Task[None]] = {}
         self._server: asyncio.Server | None = None
-        self._watch: asyncio.TimerHandle | None = None
+        self._check_timer: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
-        """Listen, and begin to dial; ``OSError`` if the address cannot be had."""
+        """Listen, and start to dial; raise ``OSError`` if the address is not available."""
         host, port = self._listen
         tls = self._credentials.server_tls
         self._server = await self._loop.create_server(
-            self._accepted,
+            self._on_connection,
             host,
             port,
             ssl=tls,
             ssl_handshake_timeout=limits.RAFT_HANDSHAKE_TIMEOUT_S if tls else None,
         )
         for node in self._peers.values():
-            self._dial_if_ours(node)
-        self._look()
+            self._dial_if_smaller(node)
+        self._check_links()
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
+        """The port on which it listens."""
         assert self._server is not None
         return int(self._server.sockets[0].getsockname()[1])
 
-    # The library's side
+    # pysyncobj.transport.Transport
 
     def addNode(self, node: RaftMember) -> None:
-        """Let a member in, and dial it if that is ours to do."""
+        """Accept a member, and dial it if its id is larger."""
         self._peers[str(node.id)] = node
         if self._server is not None:
-            self._dial_if_ours(node)
+            self._dial_if_smaller(node)
 
     def dropNode(self, node: RaftMember) -> None:
-        """Part with a member."""
+        """Disconnect a member for good."""
         id_ = str(node.id)
         self._peers.pop(id_, None)
-        if (dial := self._dials.pop(id_, None)) is not None:
+        if (dial := self._dial_tasks.pop(id_, None)) is not None:
             dial.cancel()
         if (link := self._links.pop(id_, None)) is not None:
-            link.abort("it is not a member any more", logging.INFO)
+            link.abort("the peer is not a member any more", logging.INFO)
             self._onNodeDisconnected(node)
 
     def send(self, node: RaftMember, message: dict[str, Any]) -> bool:
-        """Send a message to a member; False if it does not even start."""
+        """Send a message to a member; return False if it was not even started."""
         link = self._links.get(str(node.id))
         if link is None:
             return False
         data = codec.encode_message(message)
         if len(data) > limits.RAFT_MESSAGE_BYTES_MAX:
-            _log.error("a message of %d bytes for %s is too large to send", len(data), node.id)
+            _log.error("a message of %d bytes to %s is over the limit", len(data), node.id)
             return False
         return link.send(data)
 
     def destroy(self) -> None:
         """Close everything."""
-        for dial in self._dials.values():
+        for dial in self._dial_tasks.values():
             dial.cancel()
-        if self._watch is not None:
-            self._watch.cancel()
+        if self._check_timer is not None:
+            self._check_timer.cancel()
         if self._server is not None:
             self._server.close()
         for link in [*self._links.values(), *self._handshaking]:
-            link.abort("this node stops", logging.INFO)
+            link.abort("this node is stopping", logging.INFO)
         self._links.clear()
-        self._dials.clear()
+        self._dial_tasks.clear()
 
-    # The links' side
+    # LinkHandler
 
     def is_dialer_allowed(self, peer: str) -> bool:
-        """Whether this member may dial us."""
+        """Return whether this member may dial this node."""
         return peer in self._peers and peer < self._self_id
 
     def rejection_reason(self, peer: str, disk: str) -> str:
-        """Return why a member is not let in with this disk, empty if it is."""
+        """Return why a member with this disk is rejected, empty if it is accepted."""
         node = self._peers.get(peer)
         return self._identity.rejection_reason(
             peer, "" if node is None else node.disk, disk, self._loop.time()
         )
 
     def on_rejected(self, peer: str, reason: str) -> None:
-        """Take note that a member does not let this one in."""
+        """Note that a member rejects this node."""
         self._identity.on_rejected(peer, reason, self._loop.time())
         self._on_message()
 
@@ -164,22 +164,22 @@ class SecureTransport(Transport):  # type: ignore[misc]
         self._identity.on_accepted(link.peer)
         node = self._peers.get(link.peer)
         if node is None:
-            link.abort("it is not a member any more")
+            link.abort("the peer is not a member any more")
             return
         if self._identity.is_quarantined(self._loop.time()):
-            link.abort("this node is new, and not let in by all that are there")
+            link.abort("this node is new, and a member rejects it")
             return
         before = self._links.get(link.peer)
         self._links[link.peer] = link
         if before is not None:
-            before.abort("a newer one takes its place", logging.INFO)
+            before.abort("a newer connection replaces it", logging.INFO)
             self._onNodeDisconnected(node)
         _log.info("connected with %s", link.peer)
         self._onNodeConnected(node)
         self._on_message()
 
     def on_frame(self, link: Link, frame: bytes) -> None:
-        """Give a message to the library; what is none ends the connection."""
+        """Pass a message to the library; an invalid one ends the connection."""
         if self._links.get(link.peer) is not link:
             return
         message = codec.decode_message(frame)
@@ -196,26 +196,26 @@ class SecureTransport(Transport):  # type: ignore[misc]
             self._onNodeDisconnected(self._peers[link.peer])
             self._on_message()
 
-    def _accepted(self) -> Link:
-        link = self._link("")
+    def _on_connection(self) -> Link:
+        link = self._new_link("")
         self._handshaking[link] = None
         if len(self._handshaking) > limits.RAFT_HANDSHAKES_MAX:
             oldest = next(iter(self._handshaking))
             del self._handshaking[oldest]
-            oldest.abort("too many connections that have not said who they are")
+            oldest.abort("too many connections in their handshake")
         return link
 
-    def _link(self, peer: str) -> Link:
+    def _new_link(self, peer: str) -> Link:
         return Link(
             self, self._self_id, self._identity.own, self._credentials, self._loop.time, peer
         )
 
-    def _dial_if_ours(self, node: RaftMember) -> None:
+    def _dial_if_smaller(self, node: RaftMember) -> None:
         id_ = str(node.id)
         if not node.address:
             _log.error("%s has no address and cannot be reached", id_)
-        elif self._self_id < id_ and id_ not in self._dials:
-            self._dials[id_] = self._loop.create_task(self._dial(node))
+        elif self._self_id < id_ and id_ not in self._dial_tasks:
+            self._dial_tasks[id_] = self._loop.create_task(self._dial(node))
 
     async def _dial(self, node: RaftMember) -> None:
         host, _, port = node.address.rpartition(":")
@@ -224,7 +224,7 @@ class SecureTransport(Transport):  # type: ignore[misc]
             try:
                 async with asyncio.timeout(limits.RAFT_HANDSHAKE_TIMEOUT_S):
                     _, link = await self._loop.create_connection(
-                        lambda: self._link(str(node.id)),
+                        lambda: self._new_link(str(node.id)),
                         host.strip("[]"),
                         int(port),
                         ssl=tls,
@@ -232,8 +232,8 @@ class SecureTransport(Transport):  # type: ignore[misc]
                     )
                 try:
                     await link.ended
-                except asyncio.CancelledError:  # also one that has not said yet who it is
-                    link.abort("it is not dialed any more", logging.DEBUG)
+                except asyncio.CancelledError:  # also during the handshake
+                    link.abort("the peer is not dialed any more", logging.DEBUG)
                     raise
                 if link.was_open:
                     wait_s = self._pace.redial_s
@@ -242,16 +242,16 @@ class SecureTransport(Transport):  # type: ignore[misc]
             await asyncio.sleep(wait_s * self._random.uniform(0.7, 1.3))
             wait_s = min(2 * wait_s, self._pace.redial_max_s)
 
-    def _look(self) -> None:
-        """Keep connections alive, and end those that are not."""
+    def _check_links(self) -> None:
+        """Send keepalives, and close connections that are idle or no longer allowed."""
         now_s = self._loop.time()
         for link in list(self._links.values()):
             if now_s - link.received_s > self._pace.idle_timeout_s:
-                link.abort("nothing came for too long")
-            elif self.rejection_reason(link.peer, link.disk):  # what is known of it has changed
-                link.abort("it has another disk than it is known with")
+                link.abort("nothing was received for too long")
+            elif self.rejection_reason(link.peer, link.disk):  # its registration has changed
+                link.abort("the peer has another disk than it is registered with")
             elif self._identity.is_quarantined(now_s):
-                link.abort("this node is new, and not let in by all that are there")
+                link.abort("this node is new, and a member rejects it")
             elif now_s - link.sent_s >= self._pace.check_interval_s:
                 link.send(b"")
-        self._watch = self._loop.call_later(self._pace.check_interval_s, self._look)
+        self._check_timer = self._loop.call_later(self._pace.check_interval_s, self._check_links)

@@ -66,7 +66,7 @@ def commits_what_nobody_vouched_for() -> AbstractContextManager[Any]:
         committed = max(node.raftCommitIndex, min(message["commit_index"], last))
         node._SyncObj__raftCommitIndex = committed
 
-    return _sees("_SyncObj__verified", all_verified)
+    return _sees("_SyncObj__acknowledge", all_verified)
 
 
 def drops_the_log_after_a_snapshot() -> AbstractContextManager[Any]:
@@ -99,7 +99,7 @@ def goes_back_step_by_step() -> Iterator[None]:
 
     with (
         _handler("next_node_idx", on_every_answer),
-        _sees("_SyncObj__answer", answer_one_back),
+        _sees("_SyncObj__reply", answer_one_back),
     ):
         yield
 
@@ -137,14 +137,16 @@ def syncs_nothing() -> AbstractContextManager[Any]:
 
 def checks_nothing() -> AbstractContextManager[Any]:
     """Take every record for sound."""
-    return patch.object(records, "_check", lambda _kind, _payload: 0)
+    return patch.object(records, "_checksum", lambda _kind, _payload: 0)
 
 
 def trusts_what_a_failed_sync_left() -> AbstractContextManager[Any]:
     """Only sync at the start what a process that ended had written, and write nothing anew."""
-    settle = Journal._settle
+    settle = Journal._recover_tail
     return patch.object(
-        Journal, "_settle", lambda journal, data, _synced_bytes: settle(journal, data, len(data))
+        Journal,
+        "_recover_tail",
+        lambda journal, data, _synced_bytes: settle(journal, data, len(data)),
     )
 
 
