@@ -1,1 +1,7 @@
-"""Controller."""
+"""The controller: decides fencing, reassignments and leaderships, on the Raft group's leader.
+
+runner         runs the controller while this node leads the Raft group
+node_liveness  latest heartbeats, and which sessions have expired
+controller     the pure decision: from state and liveness to commands
+rebalance      the plan that makes replicas and leaderships even
+"""

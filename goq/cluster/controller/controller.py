@@ -1,12 +1,13 @@
-"""What is to be done next, as a function of the state and of what was heard of the nodes.
+"""Pure decision of the next commands, from the metadata and the nodes' liveness.
 
-The node that leads the Raft group runs it: again after each change, and when time passes. It keeps
-nothing: whoever takes over goes on from the state. A command is decided on a draft that has all
-earlier ones of the same look applied, so each is accepted unless something else comes in between;
-then the next look decides anew. When there is nothing to do it decides nothing.
+The leader of the Raft group runs it after each change, and at intervals. It keeps no state: another
+node that takes over continues from the metadata. Each command is decided on a draft of the state
+with all earlier commands of the same pass applied. So each is accepted unless another command comes
+in between; then the next pass decides again. With nothing to do, it decides nothing.
 
-Elections are no work of the controller but part of every command (see ``elections``); it only moves
-leaderships that could stay where they are: away from leaving nodes, and back to preferred ones.
+Elections are no task of the controller but part of every command (see ``elections``). The
+controller only moves leaderships that could stay: away from leaving nodes, and back to preferred
+replicas.
 """
 
 from __future__ import annotations
@@ -48,20 +49,22 @@ def decide(
     timeout_ms: int = limits.NODE_SESSION_TIMEOUT_MS,
     preferred_delay_ms: int = limits.PREFERRED_LEADER_DELAY_MS,
 ) -> list[AnyCommand]:
-    """Return the commands to propose now, in order, ``limits.CONTROLLER_COMMANDS_MAX`` at most.
+    """Return the commands to propose now, in order, at most ``limits.CONTROLLER_COMMANDS_MAX``.
 
-    ``liveness`` must have been looked at just now. A node is fenced after ``timeout_ms`` without a
-    heartbeat, and gets leaderships back when it was heard of for ``preferred_delay_ms``.
+    ``liveness`` must just have been ticked. A node is fenced after ``timeout_ms`` without a
+    heartbeat. It gets leaderships back once it has sent heartbeats for ``preferred_delay_ms``.
     """
-    look = _Look(state, liveness, timeout_ms, preferred_delay_ms)
-    look.at_nodes()
-    look.at_damage()
-    look.at_partitions()
-    look.at_what_is_going()
-    return look.decided
+    controller_pass = _ControllerPass(state, liveness, timeout_ms, preferred_delay_ms)
+    controller_pass.plan_nodes()
+    controller_pass.plan_replica_health()
+    controller_pass.plan_partitions()
+    controller_pass.plan_removals()
+    return controller_pass.decided
 
 
-class _Look:
+class _ControllerPass:
+    """One pass over the metadata; ``decided`` collects the commands."""
+
     def __init__(
         self, state: MetadataState, liveness: NodeLiveness, timeout_ms: int, preferred_delay_ms: int
     ) -> None:
@@ -72,14 +75,14 @@ class _Look:
         self._timeout_ms = timeout_ms
         self._preferred_delay_ms = preferred_delay_ms
         self._loads = LeaderCounts(state)
-        self._moves_left = state.settings.moves_at_once
+        self._reassignments_left = state.settings.moves_at_once
 
     @property
     def _is_full(self) -> bool:
         return len(self.decided) >= limits.CONTROLLER_COMMANDS_MAX
 
     def _decide(self, command: AnyCommand) -> bool:
-        """Take a command up if it does something; whether it was."""
+        """Add a command if it is accepted; return whether it was."""
         if self._is_full:
             return False
         state, result = apply(self._draft, command, self._draft.version)
@@ -89,54 +92,54 @@ class _Look:
         self.decided.append(command)
         return True
 
-    def at_nodes(self) -> None:
-        """Fence who is silent, take back who is heard, take note of who is fit."""
+    def plan_nodes(self) -> None:
+        """Fence nodes with expired sessions, unfence others, and record health."""
         for name, node in sorted(self._state.nodes.items()):
-            silent = self._liveness.is_expired(name, node.incarnation, self._timeout_ms)
+            expired = self._liveness.is_expired(name, node.incarnation, self._timeout_ms)
             heard = self._liveness.latest(name, node.incarnation)
-            if node.is_up and silent:
+            if node.is_up and expired:
                 self._decide(FenceNode(name, node.incarnation))
-            elif heard is not None and not silent:
+            elif heard is not None and not expired:
                 reason = heard.heartbeat.unfit_reason[: limits.METADATA_TEXT_CHARS_MAX]
                 if reason != node.unfit_reason:
                     self._decide(SetNodeHealth(name, node.incarnation, reason))
                 if not node.is_up and heard.at_ms >= self._liveness.ticked_ms - self._timeout_ms:
                     self._decide(UnfenceNode(name, node.incarnation))
 
-    def at_damage(self) -> None:
-        """Take note of what nodes say of their replicas."""
-        told = [
+    def plan_replica_health(self) -> None:
+        """Record which replicas their nodes report as damaged or repaired."""
+        reports = [
             (name, node.incarnation, heard.heartbeat)
             for name, node in sorted(self._state.nodes.items())
             if (heard := self._liveness.latest(name, node.incarnation)) is not None
             and (heard.heartbeat.damaged or heard.heartbeat.repaired)
         ]
-        for place, topic, partition in active_partitions(self._state) if told else ():
-            this = (topic.topic_id, place.partition)
-            for name, incarnation, heartbeat in told:
-                where = (place.topic, *this, name, incarnation)
-                if this in heartbeat.damaged:
+        for place, topic, partition in active_partitions(self._state) if reports else ():
+            partition_id = (topic.topic_id, place.partition)
+            for name, incarnation, heartbeat in reports:
+                where = (place.topic, *partition_id, name, incarnation)
+                if partition_id in heartbeat.damaged:
                     if name not in partition.damaged:
                         self._decide(MarkReplicaDamaged(*where))
-                elif this in heartbeat.repaired and name in partition.damaged:
+                elif partition_id in heartbeat.repaired and name in partition.damaged:
                     self._decide(MarkReplicaRepaired(*where))
 
-    def at_partitions(self) -> None:
-        """Carry moves on, empty leaving nodes, add replicas that lack, and give leaderships back.
+    def plan_partitions(self) -> None:
+        """Take one step of each reassignment, and start new ones; give leaderships back.
 
-        One step of each.
+        New reassignments empty leaving nodes, and add missing replicas.
         """
         leaving = {name for name, node in self._draft.nodes.items() if node.leaving}
-        takers = set(assignable_nodes(self._draft.nodes))
+        receivers = set(assignable_nodes(self._draft.nodes))
         waiting = []
         for topic in self._state.topics.values():
             for number, partition in enumerate(topic.partitions):
-                self._moves_left -= partition.is_reassigning
+                self._reassignments_left -= partition.is_reassigning
                 if (
                     partition.target
                     or partition.leader != partition.replicas[0]
                     or leaving
-                    or _can_be_filled(partition, takers)
+                    or _can_add_replica(partition, receivers)
                 ):
                     waiting.append(TopicPartition(topic.name, number))
         for place in sorted(waiting):
@@ -144,14 +147,14 @@ class _Look:
             if self._is_full:
                 return
             if not topic.deleting:
-                self._carry_on(place, topic.partitions[place.partition], leaving, takers)
+                self._plan_partition(place, topic.partitions[place.partition], leaving, receivers)
 
-    def _carry_on(
+    def _plan_partition(
         self,
         place: TopicPartition,
         partition: PartitionMetadata,
         leaving: set[str],
-        takers: set[str],
+        receivers: set[str],
     ) -> None:
         where = (
             place.topic,
@@ -167,19 +170,19 @@ class _Look:
             if leaving.intersection(partition.target):
                 self._decide(CancelReassignment(*where))
             elif not partition.is_reassigning:
-                if self._moves_left > 0 and self._decide(StartReassignment(*where)):
-                    self._moves_left -= 1
+                if self._reassignments_left > 0 and self._decide(StartReassignment(*where)):
+                    self._reassignments_left -= 1
             elif with_target_replicas(self._draft, partition) is not None:
                 self._decide(FinishReassignment(*where))
-        elif self._moves_left > 0 and (
-            leaving.intersection(partition.replicas) or _can_be_filled(partition, takers)
+        elif self._reassignments_left > 0 and (
+            leaving.intersection(partition.replicas) or _can_add_replica(partition, receivers)
         ):
             target = completed_replicas(self._draft, self._draft.topics[place.topic], partition)
             if target is not None and self._decide(ReassignPartition(*where, target)):
-                self._moves_left -= 1
+                self._reassignments_left -= 1
 
     def _better_leader(self, partition: PartitionMetadata, leaving: set[str]) -> str | None:
-        """Return who is to lead instead; None if nobody or if the leader is to stay."""
+        """Return the node that should lead instead; None if the leader is to stay."""
         if partition.leader is None:
             return None
         able = eligible_leaders(self._draft.nodes, partition)
@@ -200,8 +203,8 @@ class _Look:
             and self._liveness.ticked_ms - heard.since_ms >= self._preferred_delay_ms
         )
 
-    def at_what_is_going(self) -> None:
-        """Forget topics that nobody has files of, and nodes that have nothing any more."""
+    def plan_removals(self) -> None:
+        """Remove topics whose files are all deleted, and leaving nodes without replicas."""
         for name, topic in sorted(self._state.topics.items()):
             if topic.deleting and self._is_deleted(topic.topic_id, topic.partitions):
                 self._decide(RemoveTopic(name, topic.topic_id))
@@ -219,10 +222,10 @@ class _Look:
         return True
 
 
-def _can_be_filled(partition: PartitionMetadata, takers: set[str]) -> bool:
-    """Whether a partition that is led lacks replicas, and a node could take one."""
+def _can_add_replica(partition: PartitionMetadata, receivers: set[str]) -> bool:
+    """Whether a partition with a leader is missing replicas, and a node could take one."""
     return (
         partition.is_missing_replicas
         and partition.leader is not None
-        and not takers.issubset(partition.replicas)
+        and not receivers.issubset(partition.replicas)
     )

@@ -1,6 +1,6 @@
-"""What the controller knows of the nodes beside the state: when they spoke, and what they said.
+"""Liveness of the nodes, as the controller sees it: heartbeats, and when they were received.
 
-It is in the memory of the node that runs the controller, and begins empty when another takes over.
+It is kept in the memory of the controller's node, and starts empty when another node takes over.
 Times are monotonic milliseconds of that node.
 """
 
@@ -14,13 +14,13 @@ from goq import limits
 
 
 class Heartbeat(NamedTuple):
-    """What a node says of itself, again and again.
+    """What a node reports about itself at intervals.
 
-    ``deleted`` are ids of topics that are being deleted and of which it has no file any more,
-    ``damaged`` the partitions, by topic id and number, that have damaged frames here, ``repaired``
-    those that had and are whole again. What is in neither says nothing: the node may not have
-    looked yet. ``stopping`` says that it wants to be counted as away, from now on; ``disk`` is the
-    one that it comes with.
+    ``deleted`` are ids of topics that are being deleted and of which the node has no files any
+    more. ``damaged`` are the partitions, by topic id and number, with damaged frames here;
+    ``repaired`` are those that had some and are intact again. A partition in neither set says
+    nothing: the node may not have checked it yet. ``stopping`` asks to be fenced from now on.
+    ``disk`` is the id of the node's disk.
     """
 
     incarnation: int
@@ -33,7 +33,7 @@ class Heartbeat(NamedTuple):
 
 
 class ReceivedHeartbeat(NamedTuple):
-    """A node's latest heartbeat, when it came, and since when they have come without a gap."""
+    """A node's latest heartbeat, its time, and since when heartbeats came without a gap."""
 
     heartbeat: Heartbeat
     at_ms: int
@@ -41,40 +41,42 @@ class ReceivedHeartbeat(NamedTuple):
 
 
 class RefusedConnection(NamedTuple):
-    """When nobody listened where a node does in this incarnation."""
+    """When a node's machine refused a connection to the node, in this incarnation."""
 
     incarnation: int
     at_ms: int
 
-    def is_about(self, incarnation: int, heard: ReceivedHeartbeat | None) -> bool:
-        """Whether it is about an incarnation, and it was not heard since."""
-        return self.incarnation == incarnation and (heard is None or heard.at_ms < self.at_ms)
+    def is_about(self, incarnation: int, latest: ReceivedHeartbeat | None) -> bool:
+        """Whether it concerns an incarnation that has sent no heartbeat since."""
+        return self.incarnation == incarnation and (latest is None or latest.at_ms < self.at_ms)
 
 
 class NodeLiveness(NamedTuple):
-    """All heartbeats, since when the controller watches, and when it last looked.
+    """All heartbeats, since when the controller receives them, and its latest tick.
 
-    ``gone`` are nodes whose process has ended, as their machines say.
+    ``refused`` are nodes whose process has ended, as their machines refuse connections.
     """
 
-    since_ms: int
+    started_ms: int
     ticked_ms: int
     received: Mapping[str, ReceivedHeartbeat]
     refused: Mapping[str, RefusedConnection] = MappingProxyType({})
 
     @classmethod
     def start(cls, now_ms: int) -> NodeLiveness:
-        """Return the liveness of a controller that has just taken over: nobody is late yet."""
+        """Return the liveness of a new controller: no node is overdue yet."""
         return cls(now_ms, now_ms, {})
 
     def tick(self, now_ms: int, timeout_ms: int = limits.NODE_SESSION_TIMEOUT_MS) -> NodeLiveness:
-        """Return the liveness at another look.
+        """Return the liveness at another tick.
 
-        When the last look is long past, this node stood still itself, and heartbeats may wait to
-        be read: nobody is late for that.
+        If the last tick is long past, this node itself stood still, and heartbeats may wait to be
+        read: no node is expired for that.
         """
         stood_still = now_ms - self.ticked_ms > timeout_ms // 2
-        return self._replace(since_ms=now_ms if stood_still else self.since_ms, ticked_ms=now_ms)
+        return self._replace(
+            started_ms=now_ms if stood_still else self.started_ms, ticked_ms=now_ms
+        )
 
     def with_heartbeat(
         self,
@@ -83,9 +85,9 @@ class NodeLiveness(NamedTuple):
         now_ms: int,
         timeout_ms: int = limits.NODE_SESSION_TIMEOUT_MS,
     ) -> NodeLiveness:
-        """Return the liveness after a heartbeat; one of an earlier incarnation is old news.
+        """Return the liveness after a heartbeat; one of an earlier incarnation is ignored.
 
-        Incarnations are counted by each disk for itself.
+        Each disk counts its incarnations by itself.
         """
         before = self.received.get(node)
         since_ms = now_ms
@@ -99,25 +101,25 @@ class NodeLiveness(NamedTuple):
         return self._replace(received=received)
 
     def with_refused_connection(self, node: str, incarnation: int, now_ms: int) -> NodeLiveness:
-        """Return the liveness after a connection to a node was refused: nobody listens there."""
+        """Return the liveness after a node's machine refused a connection."""
         return self._replace(refused={**self.refused, node: RefusedConnection(incarnation, now_ms)})
 
     def is_overdue(self, node: str, incarnation: int, now_ms: int) -> bool:
-        """Whether a heartbeat of a node should have come by now."""
-        heard = self.latest(node, incarnation)
-        return heard is None or now_ms - heard.at_ms > 3 * limits.NODE_HEARTBEAT_MS // 2
+        """Whether a heartbeat of a node should have been received by now."""
+        latest = self.latest(node, incarnation)
+        return latest is None or now_ms - latest.at_ms > 3 * limits.NODE_HEARTBEAT_MS // 2
 
     def latest(self, node: str, incarnation: int) -> ReceivedHeartbeat | None:
-        """Return what was last heard of a node in an incarnation."""
-        heard = self.received.get(node)
-        return heard if heard is not None and heard.heartbeat.incarnation == incarnation else None
+        """Return the latest heartbeat of a node in an incarnation, or None."""
+        latest = self.received.get(node)
+        return latest if latest and latest.heartbeat.incarnation == incarnation else None
 
     def is_expired(self, node: str, incarnation: int, timeout_ms: int) -> bool:
-        """Whether a node, in this incarnation, was silent for too long, has ended, or is to."""
-        heard, gone = self.latest(node, incarnation), self.refused.get(node)
-        if gone is not None and gone.is_about(incarnation, heard):
+        """Whether a node's session is over: silent for too long, ended, or stopping."""
+        latest, refused = self.latest(node, incarnation), self.refused.get(node)
+        if refused is not None and refused.is_about(incarnation, latest):
             return True
-        if heard is not None and heard.heartbeat.stopping:
+        if latest is not None and latest.heartbeat.stopping:
             return True
-        last_ms = self.since_ms if heard is None else max(heard.at_ms, self.since_ms)
+        last_ms = self.started_ms if latest is None else max(latest.at_ms, self.started_ms)
         return self.ticked_ms - last_ms > timeout_ms

@@ -1,10 +1,10 @@
-"""The controller at work: on the node that leads the Raft group, and on no other.
+"""Runs the controller on the node that leads the Raft group, and on no other.
 
-It decides by what the state says and who has spoken (see ``metadata.controller``); what it decided
-is proposed like anybody's. If another node takes over it goes on from the state.
+Decisions follow from the metadata and the nodes' liveness (see ``controller.controller``), and are
+proposed like any other command. A node that takes over continues from the metadata.
 
-A node that does not speak is *knocked* at: where its machine refuses the connection the process has
-ended, and nobody needs to wait until it has been silent for long enough.
+A node whose heartbeat is overdue is *probed*: if its machine refuses the connection, the process
+has ended, and the controller need not wait for the session timeout.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from goq.errors import GoqError, NodeNotFound, NotLeader
 _log = logging.getLogger("goq.cluster")
 
 PortProbe = Callable[[str], Awaitable[bool]]
-"""Says of a node's URL whether nobody listens there; False where that is not known."""
+"""Returns whether a URL's port is closed for certain; False if that is not known."""
 
 
 async def is_port_closed(url: str) -> bool:
-    """Whether the machine of a URL is there and refuses connections to its port."""
+    """Whether the machine of a URL is reachable and refuses connections to its port."""
     parts = urlsplit(url)
     connecting = asyncio.open_connection(parts.hostname, parts.port)
     try:
@@ -45,40 +45,40 @@ async def is_port_closed(url: str) -> bool:
 
 
 class ControllerRunner:
-    """Hears heartbeats and decides, while this node is the one to.
+    """Receives heartbeats and runs the controller, while this node leads the Raft group.
 
-    ``take_out`` takes a node out of the Raft group; it raises ``GoqError`` if that is not to be
-    now. ``knock`` tells of a node that is late whether it is surely gone.
+    ``remove_raft_member`` removes a node from the Raft group; it raises ``GoqError`` if that must
+    not happen now. ``is_port_closed_at`` tells whether an overdue node has certainly ended.
     """
 
     def __init__(
         self,
-        proposing: MetadataClient,
-        take_out: Callable[[str], Awaitable[None]],
-        knock: PortProbe = is_port_closed,
+        metadata: MetadataClient,
+        remove_raft_member: Callable[[str], Awaitable[None]],
+        is_port_closed_at: PortProbe = is_port_closed,
     ) -> None:
-        self._proposing = proposing
-        self._take_out = take_out
-        self._knock = knock
-        self._knocking: set[str] = set()
+        self._metadata = metadata
+        self._remove_raft_member = remove_raft_member
+        self._is_port_closed = is_port_closed_at
+        self._probing: set[str] = set()
         self._tasks = Tasks()
         self._liveness: NodeLiveness | None = None
         self._changed = asyncio.Event()
 
     def on_leadership_change(self, is_leader: bool) -> None:
-        """Hear whether this node leads the Raft group now."""
+        """Start or stop to decide: this node gained or lost the leadership of the Raft group."""
         if is_leader != (self._liveness is not None):
             self._liveness = NodeLiveness.start(_now_ms()) if is_leader else None
             self._changed.set()
 
     def on_state_change(self) -> None:
-        """Look now: the state has changed."""
+        """Run the controller soon: the metadata has changed."""
         self._changed.set()
 
     def receive_heartbeat(self, node: str, heartbeat: Heartbeat) -> None:
-        """Take a node's heartbeat; raise ``NotLeader`` where another node is to hear it.
+        """Record a node's heartbeat; raise ``NotLeader`` where another node runs the controller.
 
-        Raises ``NodeNotFound`` if there is no such node: it has not come yet, or it has left.
+        Raises ``NodeNotFound`` if the cluster has no such node: it has not joined, or was removed.
         """
         if self._liveness is None:
             raise NotLeader("another node runs the controller now")
@@ -86,11 +86,11 @@ class ControllerRunner:
         self._liveness = self._liveness.with_heartbeat(node, heartbeat, _now_ms())
         if before is None or before.heartbeat != heartbeat:
             self._changed.set()
-        if node not in self._proposing.state.nodes:
+        if node not in self._metadata.state.nodes:
             raise NodeNotFound(f"there is no node {node} in the cluster")
 
     async def run(self) -> None:
-        """Decide whenever something has changed or may be late, until cancelled."""
+        """Run the controller after each change and at intervals, until cancelled."""
         while True:
             liveness = self._liveness
             pause_s = limits.CONTROLLER_LOOK_MS / 1000 if liveness is not None else None
@@ -98,46 +98,46 @@ class ControllerRunner:
                 async with asyncio.timeout(pause_s):  # wait_for may lose a cancellation
                     await self._changed.wait()
             self._changed.clear()
-            await self._look()
+            await self._run_once()
 
-    async def _look(self) -> None:
+    async def _run_once(self) -> None:
         if self._liveness is None:
             return
         self._liveness = self._liveness.tick(_now_ms())
-        self._knock_at_late(self._liveness)
-        for command in decide(self._proposing.state, self._liveness):
+        self._probe_overdue_nodes(self._liveness)
+        for command in decide(self._metadata.state, self._liveness):
             try:
-                result = await self._do(command)
+                result = await self._propose(command)
             except GoqError as error:
-                _log.info("the controller's %s was not done: %s", type(command).__name__, error)
+                _log.info("the controller's %s failed: %s", type(command).__name__, error)
                 return
             _log.info("%s", result.done)
 
-    async def _do(self, command: AnyCommand) -> Accepted:
-        """Propose a command; a node goes out of the Raft group before it is forgotten.
+    async def _propose(self, command: AnyCommand) -> Accepted:
+        """Propose a command; a node leaves the Raft group before the metadata forgets it.
 
-        In this order whoever takes over finds what is still to do in the state, and the node never
-        hears that it is gone, upon which it would come back.
+        In this order a new controller finds in the metadata what is left to do. And the removed
+        node never learns of its removal, after which it would join again.
         """
         if isinstance(command, RemoveNode):
-            await self._take_out(command.node)
-        return await self._proposing.propose(command)
+            await self._remove_raft_member(command.node)
+        return await self._metadata.propose(command)
 
-    def _knock_at_late(self, liveness: NodeLiveness) -> None:
-        for name, node in self._proposing.state.nodes.items():
-            late = node.is_up and liveness.is_overdue(name, node.incarnation, liveness.ticked_ms)
-            if late and name not in self._knocking:
-                self._knocking.add(name)
-                self._tasks.start(self._knock_at(name, node.incarnation, node.http_url))
+    def _probe_overdue_nodes(self, liveness: NodeLiveness) -> None:
+        for name, node in self._metadata.state.nodes.items():
+            overdue = node.is_up and liveness.is_overdue(name, node.incarnation, liveness.ticked_ms)
+            if overdue and name not in self._probing:
+                self._probing.add(name)
+                self._tasks.start(self._probe(name, node.incarnation, node.http_url))
 
-    async def _knock_at(self, name: str, incarnation: int, url: str) -> None:
-        asked_ms = _now_ms()
+    async def _probe(self, name: str, incarnation: int, url: str) -> None:
+        sent_ms = _now_ms()
         try:
-            if await self._knock(url) and self._liveness is not None:
-                self._liveness = self._liveness.with_refused_connection(name, incarnation, asked_ms)
+            if await self._is_port_closed(url) and self._liveness is not None:
+                self._liveness = self._liveness.with_refused_connection(name, incarnation, sent_ms)
                 self._changed.set()
         finally:
-            self._knocking.discard(name)
+            self._probing.discard(name)
 
 
 def _now_ms() -> int:

@@ -1,5 +1,15 @@
-"""What all nodes of a cluster agree on: nodes, topics, partitions, groups, and who leads what.
+"""The cluster's metadata: nodes, topics, partitions with their leaders, and groups.
 
-A pure state machine, :func:`goq.cluster.metadata.apply.apply`, and its store. Raft carries the
-commands; nothing here knows how.
+A pure state machine, :func:`goq.cluster.metadata.apply.apply`, replicated by Raft and stored in
+SQLite on each node.
+
+broker_store   the broker's metadata store in a cluster: topics and groups go through Raft
+client         proposes commands, and reads the state
+commands       the commands that change the metadata, and their codec
+state_machine  the replicated state machine: applies commands, stores the state, tells listeners
+apply          the pure function from state and command to state and result
+handlers       what each command does
+results        accepted and rejected commands
+state          the immutable state
+tables         the state as SQLite tables
 """

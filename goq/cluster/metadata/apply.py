@@ -1,7 +1,7 @@
-"""The state machine of the cluster's metadata: a state and a command give a state and a result.
+"""Pure state machine of the cluster's metadata: a state and a command give a state and a result.
 
-Nothing else enters: no clock, no chance, no order of a dictionary, so the same commands give the
-same state on every node. It never raises, whatever the command.
+Nothing else enters: no clock, no randomness, no order of a dictionary. The same commands therefore
+give the same state on every node. No command raises an exception.
 """
 
 from __future__ import annotations
@@ -12,32 +12,31 @@ from typing import Any
 from msgspec.structs import replace
 
 from goq.cluster.metadata import commands
-from goq.cluster.metadata.handlers import groups, nodes, partitions, topics
-from goq.cluster.metadata.handlers import reassignments as moves
+from goq.cluster.metadata.handlers import groups, nodes, partitions, reassignments, topics
 from goq.cluster.metadata.handlers.unsafe_recovery import force_new_cluster
 from goq.cluster.metadata.results import Applied, CommandRejected
 from goq.cluster.metadata.state import MetadataState
 
 
 def apply(state: MetadataState, command: commands.AnyCommand, index: int) -> Applied:
-    """Apply the command at ``index`` of the log; a refused one changes the version alone."""
+    """Apply the command at ``index`` of the log; a rejected one changes the version alone."""
     state = replace(state, version=index)
     try:
-        return _RULES[type(command)](state, command)
-    except CommandRejected as refusal:
-        return Applied(state, refusal.result)
+        return _HANDLERS[type(command)](state, command)
+    except CommandRejected as rejection:
+        return Applied(state, rejection.result)
 
 
 def apply_bytes(state: MetadataState, data: bytes, index: int) -> Applied:
-    """Apply an encoded command; one that cannot be decoded is refused like any other."""
+    """Apply an encoded command; one that cannot be decoded is rejected like any other."""
     try:
         command = commands.decode_command(data)
-    except CommandRejected as refusal:
-        return Applied(replace(state, version=index), refusal.result)
+    except CommandRejected as rejection:
+        return Applied(replace(state, version=index), rejection.result)
     return apply(state, command, index)
 
 
-_RULES: dict[type[commands.Command], Callable[[MetadataState, Any], Applied]] = {
+_HANDLERS: dict[type[commands.Command], Callable[[MetadataState, Any], Applied]] = {
     commands.RegisterNode: nodes.register_node,
     commands.FenceNode: nodes.fence_node,
     commands.ReportDataLoss: nodes.report_data_loss,
@@ -57,9 +56,9 @@ _RULES: dict[type[commands.Command], Callable[[MetadataState, Any], Applied]] = 
     commands.ElectLeader: partitions.elect_leader,
     commands.MarkReplicaDamaged: partitions.mark_replica_damaged,
     commands.MarkReplicaRepaired: partitions.mark_replica_repaired,
-    commands.ReassignPartition: moves.reassign_partition,
-    commands.StartReassignment: moves.start_reassignment,
-    commands.CancelReassignment: moves.cancel_reassignment,
-    commands.FinishReassignment: moves.finish_reassignment,
+    commands.ReassignPartition: reassignments.reassign_partition,
+    commands.StartReassignment: reassignments.start_reassignment,
+    commands.CancelReassignment: reassignments.cancel_reassignment,
+    commands.FinishReassignment: reassignments.finish_reassignment,
     commands.AlterClusterSettings: groups.alter_cluster_settings,
 }

@@ -1,6 +1,6 @@
-"""The broker's metadata where several nodes share it: topics and groups are agreed on by Raft.
+"""The broker's metadata store in a cluster: topics and groups are replicated by Raft.
 
-What is true of this node alone, as its segments and its starts, stays in its own ``node.db``.
+Data of this node alone, such as its segments and its start count, stays in its own ``node.db``.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from goq.cluster.metadata.state import GroupMetadata, MetadataState, TopicMetada
 from goq.errors import Conflict, TopicExists, TopicNotFound
 from goq.storage.node_db import ArchiveRow, SegmentRow, TopicRow
 
-_PATIENCE_S = 3.0
-_PAUSE_S = 0.02
+_CONFLICT_TIMEOUT_S = 3.0
+_CONFLICT_RETRY_S = 0.02
 
 
 class ReplicatedMetadataStore:
-    """A ``MetadataStore``: a change is agreed on, and known here, when a method returns."""
+    """A ``MetadataStore``: a change is committed, and applied here, when a method returns."""
 
-    def __init__(self, local: LocalMetadata, proposing: MetadataClient) -> None:
+    def __init__(self, local: LocalMetadata, metadata: MetadataClient) -> None:
         self._local = local
-        self._proposing = proposing
+        self._metadata = metadata
 
     @property
     def _state(self) -> MetadataState:
-        return self._proposing.state
+        return self._metadata.state
 
     async def next_epoch(self) -> int:
         """Count a start of this node."""
@@ -40,36 +40,40 @@ class ReplicatedMetadataStore:
         return topic_rows(self._state)
 
     async def put_topic(self, topic: TopicRow) -> None:
-        """Make a topic, or change it to what ``topic`` says."""
-        known = self._state.topics.get(topic.name)
-        if known is None:
+        """Create a topic, or change it to match ``topic``."""
+        existing = self._state.topics.get(topic.name)
+        if existing is None:
             await self._propose(
                 commands.CreateTopic(topic.name, topic.partitions, dict(topic.settings))
             )
         elif topic.deleting:
-            await self._propose(commands.DeleteTopic(topic.name, known.topic_id))
-        elif known.deleting:
+            await self._propose(commands.DeleteTopic(topic.name, existing.topic_id))
+        elif existing.deleting:
             raise TopicExists(f"topic {topic.name} is being deleted; try again", field="name")
         else:
-            await self._alter(known, topic)
+            await self._alter(existing, topic)
 
-    async def _alter(self, known: TopicMetadata, topic: TopicRow) -> None:
+    async def _alter(self, existing: TopicMetadata, topic: TopicRow) -> None:
         changed: dict[str, str | None] = {
-            key: value for key, value in topic.settings.items() if known.settings.get(key) != value
+            key: value
+            for key, value in topic.settings.items()
+            if existing.settings.get(key) != value
         }
-        changed |= dict.fromkeys(known.settings.keys() - topic.settings.keys())
-        version = known.version
+        changed |= dict.fromkeys(existing.settings.keys() - topic.settings.keys())
+        version = existing.version
         if changed:
-            command = commands.AlterTopic(topic.name, known.topic_id, version, changed)
+            command = commands.AlterTopic(topic.name, existing.topic_id, version, changed)
             version = (await self._propose(command)).value
-        if topic.partitions > len(known.partitions):
+        if topic.partitions > len(existing.partitions):
             await self._propose(
-                commands.AddPartitions(topic.name, known.topic_id, version, topic.partitions)
+                commands.AddPartitions(topic.name, existing.topic_id, version, topic.partitions)
             )
 
     async def delete_topic(self, name: str) -> None:
-        """Forget what this node's own database says of a topic: for all, the name is free
-        when all nodes have deleted their files."""
+        """Forget what this node's own database holds of a topic.
+
+        The topic's name is free in the cluster once all nodes have deleted their files.
+        """
         await self._local.delete_topic(name)
 
     async def groups(self, topic: str) -> dict[str, dict[str, str]]:
@@ -77,11 +81,11 @@ class ReplicatedMetadataStore:
         return group_settings(self._state, topic)
 
     async def put_group(self, topic: str, name: str, settings: Mapping[str, str]) -> None:
-        """Make a group, or give it other settings; one that there is keeps those it has for none.
+        """Create a group, or replace its settings; without settings an existing group is unchanged.
 
-        Several nodes may do so at once, as when their consumers come for the first time.
+        Several nodes may do so at once, for example when their first consumers arrive.
         """
-        until = asyncio.get_running_loop().time() + _PATIENCE_S
+        deadline_s = asyncio.get_running_loop().time() + _CONFLICT_TIMEOUT_S
         while True:
             topic_id, group = self._group(topic, name)
             if group is not None and (not settings or dict(group.settings) == dict(settings)):
@@ -91,40 +95,40 @@ class ReplicatedMetadataStore:
             try:
                 await self._propose(command)
                 return
-            except Conflict:  # decided on what was so before: look again once it is known here
-                if asyncio.get_running_loop().time() >= until:
+            except Conflict:  # decided on an outdated state: retry once the new one is applied here
+                if asyncio.get_running_loop().time() >= deadline_s:
                     raise
-            await asyncio.sleep(_PAUSE_S)
+            await asyncio.sleep(_CONFLICT_RETRY_S)
 
     async def delete_group(self, topic: str, name: str) -> None:
-        """Forget a group."""
+        """Delete a group."""
         topic_id, group = self._group(topic, name)
         if group is not None:
             await self._propose(commands.DeleteGroup(topic, topic_id, name, group.version))
 
     def _group(self, topic: str, name: str) -> tuple[int, GroupMetadata | None]:
-        known = self._state.topics.get(topic)
-        if known is None:
+        existing = self._state.topics.get(topic)
+        if existing is None:
             raise TopicNotFound(f"there is no topic {topic}", field="topic")
-        return known.topic_id, self._state.groups.get(topic, {}).get(name)
+        return existing.topic_id, self._state.groups.get(topic, {}).get(name)
 
     async def _propose(self, command: commands.AnyCommand) -> Accepted:
-        return await self._proposing.propose(command)
+        return await self._metadata.propose(command)
 
     async def put_segment(self, segment: SegmentRow) -> None:
         """Add a sealed segment of this node to its manifest."""
         await self._local.put_segment(segment)
 
     async def add_segments(self, segments: Sequence[SegmentRow]) -> None:
-        """Add sealed segments of this node to its manifest; what it says of them stays."""
+        """Add sealed segments of this node to its manifest; existing entries stay."""
         await self._local.add_segments(segments)
 
     async def delete_segments_of(self, topic: str, partition: int, log: str) -> None:
-        """Take all segments of one log of this node out of its manifest."""
+        """Remove all segments of one log of this node from its manifest."""
         await self._local.delete_segments_of(topic, partition, log)
 
     async def delete_segments(self, keys: Sequence[SegmentKey]) -> None:
-        """Take deleted segments of this node out of its manifest."""
+        """Remove deleted segments of this node from its manifest."""
         await self._local.delete_segments(keys)
 
     async def put_archived(self, rows: Sequence[ArchiveRow]) -> None:
@@ -136,7 +140,7 @@ class ReplicatedMetadataStore:
         return await self._local.archived()
 
     async def close(self) -> None:
-        """Finish what is under way."""
+        """Finish pending writes."""
         await self._local.close()
 
 

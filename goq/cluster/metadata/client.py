@@ -1,4 +1,4 @@
-"""Having the cluster's metadata changed, and reading it, from the node's event loop."""
+"""Client of the replicated metadata, for the node's event loop."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from goq.cluster.metadata.state_machine import MetadataStateMachine, decode_resu
 from goq.cluster.raft.node import RaftNode
 from goq.errors import BY_CODE, Conflict, GoqError, TimedOut, Unavailable
 
-_ERRORS = {**BY_CODE, "not_enough_nodes": Unavailable}  # more may be up in a moment
+_ERRORS = {**BY_CODE, "not_enough_nodes": Unavailable}  # more nodes may be up soon
 
 
 class MetadataClient:
-    """The metadata as this node has it, and the way to change it."""
+    """Reads the metadata as this node has it, and proposes commands that change it."""
 
     def __init__(self, raft: RaftNode, machine: MetadataStateMachine) -> None:
         self._raft = raft
@@ -21,33 +21,33 @@ class MetadataClient:
 
     @property
     def state(self) -> MetadataState:
-        """The metadata as far as it is known here."""
+        """The metadata as far as it is applied here."""
         return self._machine.state
 
     async def propose(self, command: AnyCommand, timeout_s: float = 5.0) -> Accepted:
-        """Have a command applied; what it changed is known here on return.
+        """Propose a command; its change is applied here on return.
 
-        Raises why it was refused, ``Conflict`` if what it was decided on is no longer so,
-        ``Unavailable`` when it was not applied, ``TimedOut`` when that is not known.
+        Raises the error of a rejection: ``Conflict`` if the command was decided on outdated
+        metadata. Raises ``Unavailable`` if it was not applied, ``TimedOut`` if that is not known.
         """
         return await self._propose(command, timeout_s, self._raft.new_proposal_id())
 
     async def propose_until_decided(self, command: AnyCommand) -> Accepted | None:
-        """Have a command applied, or know for sure that it is not: then None."""
-        request = self._raft.new_proposal_id()
+        """Propose a command until its outcome is known; None if it certainly was not applied."""
+        proposal_id = self._raft.new_proposal_id()
         while True:
             try:
-                return await self._propose(command, 5.0, request)
+                return await self._propose(command, 5.0, proposal_id)
             except TimedOut:
-                continue  # sent again it is the same request, and answered as such
+                continue  # the same proposal id: it is applied once
             except GoqError:
                 return None
 
     async def _propose(
-        self, command: AnyCommand, timeout_s: float, request: tuple[int, int]
+        self, command: AnyCommand, timeout_s: float, proposal_id: tuple[int, int]
     ) -> Accepted:
-        answer = await self._raft.propose(encode_command(command), timeout_s, request)
+        answer = await self._raft.propose(encode_command(command), timeout_s, proposal_id)
         result = decode_result(answer)
-        if isinstance(result, Rejected):  # most of the metadata's own codes are of one kind
+        if isinstance(result, Rejected):  # most of the metadata's own codes mean a conflict
             raise _ERRORS.get(result.code, Conflict)(result.detail)
         return result

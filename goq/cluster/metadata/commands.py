@@ -1,11 +1,13 @@
-"""The commands that change the cluster's metadata, and their codec.
+"""Commands that change the cluster's metadata, and their codec.
 
-Every command names what it was decided on: the topic's id, the version of the partition, the
-incarnation of the node. When that is no longer so the command is refused and changes nothing.
+Every command names the state that it was decided on: the topic's id, the version of the partition,
+the incarnation of the node. A command decided on an outdated state is rejected and changes nothing.
 
-A command travels in msgpack, with a tag of its name and version (``create_topic/1``). Decoding is
-strict: an unknown tag, an unknown or missing field, a wrong type or too many bytes make it refused,
-by a text that is the same on every node. A command whose meaning changes gets a new class and tag.
+A command is encoded in msgpack, with a tag of its name and version (``create_topic/1``). Where
+``rename`` is given, or the tag differs from the class, the older name is the one on the wire.
+Decoding is strict: an unknown tag, an unknown or missing field, a wrong type or too many bytes
+reject the command, with the same text on every node. A command whose meaning changes gets a new
+class and tag.
 
 Longer than other modules: it is one list.
 """
@@ -29,10 +31,11 @@ class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RegisterNode(Command, frozen=True, tag="register_node/1", rename={"durable_topics": "keeps"}):
-    """A node has started. Everything it led or had in sync before counts as lost sight of.
+    """A node has started: it counts as having been fenced since its earlier incarnation.
 
-    But not in ``durable_topics``, by id: there it has on its disk whatever it said it has.
-    ``disk`` is what its data folder was given when it was made: another one has other data.
+    In the topics of ``durable_topics``, by id, its disk still holds all that it acknowledged: there
+    it stays in sync. ``disk`` is the id that its data folder got when the folder was created:
+    another id means other data.
     """
 
     node: Text
@@ -45,21 +48,21 @@ class RegisterNode(Command, frozen=True, tag="register_node/1", rename={"durable
 
 
 class FenceNode(Command, frozen=True, tag="fence_node/1"):
-    """A node is not heard of any more: it leads nothing, and is in sync only where nobody leads."""
+    """A node's session has expired: it leads nothing, and stays in sync only without a leader."""
 
     node: Text
     incarnation: Count
 
 
 class UnfenceNode(Command, frozen=True, tag="unfence_node/1"):
-    """A fenced node is heard of again, without having been started anew."""
+    """A fenced node sends heartbeats again, without a restart."""
 
     node: Text
     incarnation: Count
 
 
 class ReportDataLoss(Command, frozen=True, tag="empty_node/1"):
-    """A node has lost the messages of all its replicas, and comes with the disk all the same."""
+    """A node has lost the messages of all its replicas, but still has its disk id."""
 
     node: Text
     disk: Text
@@ -73,7 +76,7 @@ class ForceNewCluster(Command, frozen=True, tag="begin_again/1"):
 
 
 class SetNodeHealth(Command, frozen=True, tag="set_fitness/1"):
-    """A node can lead, or cannot for a reason (not empty then), as a full disk."""
+    """A node can lead, or cannot for a reason (then not empty), such as a full disk."""
 
     node: Text
     incarnation: Count
@@ -81,10 +84,10 @@ class SetNodeHealth(Command, frozen=True, tag="set_fitness/1"):
 
 
 class DecommissionNode(Command, frozen=True, tag="leave_node/1"):
-    """A node is to give away all that it has, then go.
+    """A node is to hand over all its replicas, then leave.
 
-    With ``fewer_replicas`` also where the others are too few for as many replicas as there are: for
-    one that is fenced that needs not be said.
+    ``fewer_replicas`` allows this where the remaining nodes are too few for the present number of
+    replicas. A fenced node does not need it.
     """
 
     node: Text
@@ -92,17 +95,17 @@ class DecommissionNode(Command, frozen=True, tag="leave_node/1"):
 
 
 class RemoveNode(Command, frozen=True, tag="remove_node/1"):
-    """A leaving node that has nothing any more is gone."""
+    """A leaving node without replicas is removed."""
 
     node: Text
 
 
 class CreateTopic(Command, frozen=True, tag="create_topic/1"):
-    """Make a topic; its replicas are placed here. ``value`` of the result is the topic's id.
+    """Create a topic and place its replicas. ``value`` of the result is the topic's id.
 
-    So many replicas are wanted as ``replication_factor`` says, or without it the cluster's. Where
-    there are fewer nodes they come later. The proposer has checked the settings: their meaning is
-    none of the state's.
+    The topic gets ``replication_factor`` replicas, or the cluster's default without it. With too
+    few nodes, missing replicas are added later. The proposer has checked the settings: the state
+    does not interpret them.
     """
 
     name: Text
@@ -112,7 +115,7 @@ class CreateTopic(Command, frozen=True, tag="create_topic/1"):
 
 
 class AlterTopic(Command, frozen=True, tag="alter_topic/1"):
-    """Put settings in; None takes one away. ``value`` is the topic's version."""
+    """Set settings; None resets one to its default. ``value`` is the topic's version."""
 
     name: Text
     topic_id: Count
@@ -121,7 +124,7 @@ class AlterTopic(Command, frozen=True, tag="alter_topic/1"):
 
 
 class AddPartitions(Command, frozen=True, tag="add_partitions/1"):
-    """Give a topic so many partitions in all. ``value`` is the topic's version."""
+    """Raise a topic's number of partitions to this total. ``value`` is the topic's version."""
 
     name: Text
     topic_id: Count
@@ -130,7 +133,7 @@ class AddPartitions(Command, frozen=True, tag="add_partitions/1"):
 
 
 class DeleteTopic(Command, frozen=True, tag="delete_topic/1"):
-    """Mark a topic as being deleted: nobody leads it, its nodes delete their files."""
+    """Mark a topic as being deleted: it has no leaders, and its nodes delete their files."""
 
     name: Text
     topic_id: Count
@@ -144,7 +147,7 @@ class RemoveTopic(Command, frozen=True, tag="forget_topic/1"):
 
 
 class PutGroup(Command, frozen=True, tag="put_group/1"):
-    """Make a group (``version`` 0), or give it other settings. ``value`` is its version."""
+    """Create a group (``version`` 0), or replace its settings. ``value`` is its version."""
 
     topic: Text
     topic_id: Count
@@ -154,7 +157,7 @@ class PutGroup(Command, frozen=True, tag="put_group/1"):
 
 
 class DeleteGroup(Command, frozen=True, tag="delete_group/1"):
-    """Forget a group."""
+    """Delete a group."""
 
     topic: Text
     topic_id: Count
@@ -163,7 +166,7 @@ class DeleteGroup(Command, frozen=True, tag="delete_group/1"):
 
 
 class PartitionCommand(Command, frozen=True):
-    """Base of what is decided on one partition at one version; ``value`` is its new version."""
+    """Base of commands on one partition at one version; ``value`` is its new version."""
 
     topic: Text
     topic_id: Count
@@ -172,9 +175,10 @@ class PartitionCommand(Command, frozen=True):
 
 
 class AlterInSync(PartitionCommand, frozen=True, tag="alter_in_sync/1"):
-    """The leader says who is in sync: nodes with the incarnations that it saw them in.
+    """The leader sets the in-sync nodes, each with the incarnation that the leader knows.
 
-    Those ``not_seen`` have not been heard of since their start: they stay if they were in sync.
+    Nodes in ``not_seen`` have not contacted the leader since their restart: if they were in sync,
+    they stay so.
     """
 
     leader: Text
@@ -184,10 +188,10 @@ class AlterInSync(PartitionCommand, frozen=True, tag="alter_in_sync/1"):
 
 
 class ElectLeader(PartitionCommand, frozen=True, tag="elect_leader/1"):
-    """Make ``leader`` lead. It must be in sync and able to lead.
+    """Make ``leader`` the leader. It must be in sync and able to lead.
 
-    With ``unclean`` the partition must be without a leader, and any up and fit node that has a
-    replica may be named: it alone is in sync then, and what only others have is lost.
+    With ``unclean`` the partition must have no leader, and any healthy node with a replica may be
+    named. It alone is in sync then; messages that only others have are lost.
     """
 
     leader: Text
@@ -197,9 +201,10 @@ class ElectLeader(PartitionCommand, frozen=True, tag="elect_leader/1"):
 class ReassignPartition(
     PartitionCommand, frozen=True, tag="move_replicas/1", rename={"is_manual": "by_name"}
 ):
-    """Plan other replicas, in preferred order. Where only the order differs it is done at once.
+    """Plan other replicas, in preferred order. A different order alone takes effect at once.
 
-    With ``by_name`` people ask for just these: as many are wanted from then on.
+    ``is_manual`` says that an operator asked for these replicas: their number becomes the
+    replication factor.
     """
 
     target: tuple[Text, ...]
@@ -207,22 +212,23 @@ class ReassignPartition(
 
 
 class StartReassignment(PartitionCommand, frozen=True, tag="start_move/1"):
-    """Let a planned move begin: the new nodes copy from now on."""
+    """Start a planned reassignment: the new nodes copy from now on."""
 
 
 class CancelReassignment(
     PartitionCommand, frozen=True, tag="cancel_move/1", rename={"is_manual": "by_name"}
 ):
-    """Give a planned or begun move up: the replicas stay what they were.
+    """Cancel a planned or started reassignment: the replicas stay as they were.
 
-    With ``by_name`` people want that: no more replicas than these are wanted then.
+    ``is_manual`` says that an operator asked for it: the present number of replicas becomes the
+    replication factor.
     """
 
     is_manual: bool = False
 
 
 class FinishReassignment(PartitionCommand, frozen=True, tag="finish_move/1"):
-    """The replicas become the target; all of it must be in sync."""
+    """Replace the replicas by the target; all of it must be in sync."""
 
 
 class MarkReplicaDamaged(Command, frozen=True, tag="mark_damaged/1"):
@@ -236,7 +242,7 @@ class MarkReplicaDamaged(Command, frozen=True, tag="mark_damaged/1"):
 
 
 class MarkReplicaRepaired(Command, frozen=True, tag="mark_repaired/1"):
-    """A node's replica is whole again. ``value`` is the partition's version."""
+    """A node's replica is intact again. ``value`` is the partition's version."""
 
     topic: Text
     topic_id: Count
@@ -246,7 +252,7 @@ class MarkReplicaRepaired(Command, frozen=True, tag="mark_repaired/1"):
 
 
 class AlterClusterSettings(Command, frozen=True, tag="change_settings/1"):
-    """Change the cluster's settings; None leaves one as it is. ``value`` is their version."""
+    """Change the cluster's settings; None leaves one unchanged. ``value`` is their version."""
 
     version: Count
     replication_factor: Count | None = None
@@ -287,18 +293,18 @@ _decoder: msgspec.msgpack.Decoder[AnyCommand] = msgspec.msgpack.Decoder(AnyComma
 
 
 def encode_command(command: AnyCommand) -> bytes:
-    """Return a command as bytes; raise ``TooLarge`` if it has too many for the log."""
+    """Encode a command; raise ``TooLarge`` if it is too large for the log."""
     data = msgspec.msgpack.encode(command, order="deterministic")
     if len(data) > limits.METADATA_COMMAND_BYTES_MAX:
         raise TooLarge(
-            f"a change of the cluster's metadata has at most {limits.METADATA_COMMAND_BYTES_MAX}"
-            f" bytes, this one {len(data)}; make it smaller, as by fewer settings at once"
+            f"a metadata change of {len(data)} bytes is over the limit of"
+            f" {limits.METADATA_COMMAND_BYTES_MAX}; change fewer settings at once"
         )
     return data
 
 
 def decode_command(data: bytes) -> AnyCommand:
-    """Return the command in some bytes; raise ``CommandRejected`` if there is none."""
+    """Decode a command; raise ``CommandRejected`` for other bytes."""
     if len(data) > limits.METADATA_COMMAND_BYTES_MAX:
         raise CommandRejected("too_large", f"a command of {len(data)} bytes is over the limit")
     try:
@@ -313,7 +319,7 @@ def decode_command(data: bytes) -> AnyCommand:
 
 
 def _tag(data: bytes) -> str | None:
-    """Return which command the bytes claim to be, None if they are no command at all."""
+    """Return the tag that the bytes claim, or None if they are no command at all."""
     try:
         raw: Any = msgspec.msgpack.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""What became of a command: it was accepted, or refused and changed nothing."""
+"""Results of commands: accepted, or rejected without a change."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from goq.cluster.metadata.state import MetadataState
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted", forbid_unknown_fields=True):
-    """The command was applied. ``index`` is its place in the log; ``done`` says it to people.
+    """The command was applied. ``index`` is its log index; ``done`` describes the effect to people.
 
-    ``value`` is the one number that the proposer needs to go on: the topic's id, or the new
-    version of what was changed. Each command says which.
+    ``value`` is the one number that the proposer needs to continue: the topic's id, or the new
+    version of the changed object. Each command defines it.
     """
 
     index: int
@@ -23,7 +23,7 @@ class Accepted(msgspec.Struct, frozen=True, tag="accepted", forbid_unknown_field
 
 
 class Rejected(msgspec.Struct, frozen=True, tag="refused", forbid_unknown_fields=True):
-    """The command changed nothing. ``code`` is stable, ``detail`` says why and what to do."""
+    """The command changed nothing. ``code`` is stable; ``detail`` says why and what to do."""
 
     code: str
     detail: str
@@ -33,14 +33,14 @@ Result = Accepted | Rejected
 
 
 class Applied(NamedTuple):
-    """A state, and what the command that led to it came to."""
+    """A state, and the result of the command that led to it."""
 
     state: MetadataState
     result: Result
 
 
 class CommandRejected(Exception):
-    """Raised inside of a command's rules, to end it; never leaves ``apply``."""
+    """Raised by a handler to reject its command; never leaves ``apply``."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(detail)

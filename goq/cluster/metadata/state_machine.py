@@ -1,10 +1,10 @@
-"""The cluster's metadata on the disk of each node: ``metadata.db``, changed by Raft.
+"""State machine of the cluster's metadata, stored in ``metadata.db`` on each node.
 
-A file of its own beside ``node.db``: a snapshot of the cluster replaces it as a whole, and what is
-true of this node alone, as its segments and its starts, must outlive that.
+The file is separate from ``node.db``: a Raft snapshot replaces it as a whole, while this node's own
+data, such as its segments and its start count, must survive that.
 
-The tables change in one transaction with the applied index and with the memory of requests, which
-``SqliteStateMachine`` keeps. The state is also in memory, as values that never change.
+The tables change in one transaction with the applied index and with the memory of proposals, which
+``SqliteStateMachine`` keeps. The state is also in memory, as immutable values.
 """
 
 from __future__ import annotations
@@ -28,65 +28,64 @@ from goq.cluster.raft.state_machine.sqlite import SqliteStateMachine
 from goq.errors import CorruptData
 
 FILE_NAME = "metadata.db"
-Listener = Callable[[MetadataState], None]
+StateListener = Callable[[MetadataState], None]
 _log = logging.getLogger("goq.cluster")
 
 
 class MetadataStateMachine:
-    """A state machine for Raft: see ``goq.cluster.raft.StateMachine``, whose rules hold here.
+    """The replicated metadata; see ``StateMachine`` in ``goq.cluster.raft``, whose rules hold here.
 
-    One thread applies. ``state`` may be read on any thread: a reference that stays as it is.
+    One thread applies. Any thread may read ``state``: the value behind a reference never changes.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Open, or begin, what is in ``folder``; raise ``CorruptData`` if that cannot be read."""
+        """Open or create the database in ``folder``; raise ``CorruptData`` if it cannot be read."""
         self._index = 0
-        self._changed: MetadataState | None = None
-        self._listeners: list[Listener] = []
+        self._new_state: MetadataState | None = None
+        self._listeners: list[StateListener] = []
         path = folder / FILE_NAME
         try:
-            self._machine = SqliteStateMachine(path, tables.SCHEMA, self._change)
+            self._machine = SqliteStateMachine(path, tables.SCHEMA, self._apply_command)
             try:
-                self.state = self._loaded()
+                self.state = self._load()
             except BaseException:
                 self._machine.close()
                 raise
         except (sqlite3.DatabaseError, raft.StateMachineFailed) as error:
             raise CorruptData(
-                f"{path} cannot be used: {error}; remove this node from the cluster, and let it"
-                " join again with an empty folder: the others have what was in it"
+                f"{path} cannot be used: {error}; remove this node from the cluster, and join it"
+                " again with an empty folder: the other nodes have the data"
             ) from error
 
     @property
     def applied_index(self) -> int:
-        """The index of the last command that the database contains."""
+        """The index of the last command in the database."""
         return self._machine.applied_index
 
-    def add_listener(self, listener: Listener) -> None:
-        """Call ``listener`` with the state after each command and after a snapshot was taken over.
+    def add_listener(self, listener: StateListener) -> None:
+        """Call ``listener`` with the state after each command and after each restored snapshot.
 
-        On the thread that applies; what it raises is logged and harms nobody.
+        It runs on the thread that applies. Its exceptions are logged, and affect nothing else.
         """
         self._listeners.append(listener)
 
     def apply(self, request: raft.Proposal, index: int) -> Any:
-        """Apply a request unless it was; return what :func:`decode_result` reads.
+        """Apply a proposal once; return what :func:`decode_result` reads.
 
-        A refusal by the metadata's rules is an answer like any other, with a code of its own;
-        ``raft.Refused`` is only what a request was refused for before it came to them. Raises
-        ``StorageFull`` or ``MachineFailed`` when the disk does not take the change: then nothing
-        was changed.
+        A rejection by a handler is a result like any other, with its own code; ``raft.Refused`` is
+        only for proposals refused before they reach a handler. Raises ``StorageFull`` or
+        ``StateMachineFailed`` when the disk does not accept the change: then nothing was changed.
         """
-        self._index, self._changed = index, None
+        self._index, self._new_state = index, None
         answer = self._machine.apply(request, index)
-        state = self._changed or self.state
-        if index > state.version:  # also a refused or repeated request takes its place
+        state = self._new_state or self.state
+        if index > state.version:  # a rejected or repeated proposal has an index, too
             state = replace(state, version=index)
         self._publish(state)
         return answer
 
     def flush(self, index: int) -> None:
-        """Return once all up to ``index`` survives power loss."""
+        """Return once everything up to ``index`` survives power loss."""
         self._machine.flush(index)
         if index > self.state.version:
             self.state = replace(self.state, version=index)
@@ -96,25 +95,25 @@ class MetadataStateMachine:
         self._machine.snapshot(path)
 
     def restore(self, path: Path) -> None:
-        """Become what a snapshot holds, at once."""
+        """Replace the state by that of a snapshot, atomically."""
         self._machine.restore(path)
-        self._publish(self._loaded())
+        self._publish(self._load())
 
     def close(self) -> None:
         """Close the database; ``state`` stays readable."""
         self._machine.close()
 
-    def _change(self, db: sqlite3.Connection, request: raft.Proposal) -> Any:
+    def _apply_command(self, db: sqlite3.Connection, request: raft.Proposal) -> Any:
         if request.version != COMMAND_VERSION or not isinstance(request.command, bytes):
-            unknown = f"this version of goq does not read requests of version {request.version}"
+            unknown = f"this version of goq does not know proposals of version {request.version}"
             return msgspec.to_builtins(Rejected("unknown_command", unknown))
         state, result = apply_bytes(self.state, request.command, self._index)
         if isinstance(result, Accepted):
             tables.save_state(db, self.state, state)
-            self._changed = state
+            self._new_state = state
         return msgspec.to_builtins(result)
 
-    def _loaded(self) -> MetadataState:
+    def _load(self) -> MetadataState:
         try:
             return tables.load_state(self._machine.connection, self.applied_index)
         except (sqlite3.Error, msgspec.MsgspecError) as error:
@@ -132,7 +131,7 @@ class MetadataStateMachine:
 
 
 def decode_result(answer: Any) -> Result:
-    """Return what an answer of :meth:`MetadataStateMachine.apply` says."""
+    """Return the result in an answer of :meth:`MetadataStateMachine.apply`, on any node."""
     if isinstance(answer, raft.Refused):
         return Rejected(answer.code, answer.detail)
     result: Result = msgspec.convert(answer, Accepted | Rejected)

@@ -1,4 +1,4 @@
-"""The state as tables of SQLite: read as a whole, written by what differs.
+"""SQLite tables of the state: read as a whole, written by differences.
 
     nodes(id, incarnation, http_url, cluster_address, rack, status, leaving, unfit_reason,
           disk)
@@ -8,8 +8,9 @@
     groups(topic, name, settings, version)
     cluster(id, replication_factor, min_insync, moves_at_once, move_bytes_per_s, version)
 
-Settings and lists of nodes are JSON. The version of the state is not here: it is the applied index,
-which changes also when nothing here does.
+Settings and lists of nodes are JSON. Columns have the encoded names of the fields, see ``rename``
+in ``state.py``. The version of the state is not stored here: it is the applied index, which also
+changes when no row does.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ _LISTS = ("replicas", "in_sync", "target", "damaged", "returned")
 
 
 def load_state(db: sqlite3.Connection, version: int) -> MetadataState:
-    """Return the state that the tables hold; raise ``msgspec.ValidationError`` if they cannot."""
+    """Return the state in the tables; raise ``msgspec.ValidationError`` if it is invalid."""
     partitions: dict[str, list[PartitionMetadata]] = {}
     for row in _rows(db, "partitions", "topic, partition", *_LISTS):
         partitions.setdefault(row["topic"], []).append(
@@ -88,7 +89,7 @@ def load_state(db: sqlite3.Connection, version: int) -> MetadataState:
 
 
 def save_state(db: sqlite3.Connection, before: MetadataState, after: MetadataState) -> None:
-    """Write what differs between two states. The caller has a transaction open."""
+    """Write the differences between two states. The caller has a transaction open."""
     for name, node in _changes(before.nodes, after.nodes):
         _write(db, "nodes", {"id": name}, node)
     for name, topic in _changes(before.topics, after.topics):
@@ -111,7 +112,7 @@ def _save_topic(
 
 
 def _changes(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> Iterable[tuple[Any, Any]]:
-    """Yield what is new or another object under its key, and None for what is gone."""
+    """Yield keys with a new or replaced object, and None for removed keys."""
     if before is after:
         return
     for key, value in after.items():

@@ -342,7 +342,7 @@ def test_a_cluster_has_no_more_members_than_a_bound(
     async def test() -> None:
         async with group(tmp_path, 2) as members:
             monkeypatch.setattr(limits, "RAFT_MEMBERS_MAX", 2)
-            with pytest.raises(Conflict, match="the most"):
+            with pytest.raises(Conflict, match="at most"):
                 await members[0].node.add_member("n3=127.0.0.1:1", WAIT_S)
             assert len(members[0].node.status.members) == 2
 

@@ -118,7 +118,7 @@ def test_a_command_in_the_journal_is_refused_aloud(
         time.tick(node, 3)
     assert node.raftLastApplied == 3
     assert words.words == []
-    assert "the command at 2 is refused" in caplog.text
+    assert "the command at 2 was refused" in caplog.text
 
 
 @pytest.mark.parametrize("record", [TRAP, pack_entry(Entry(b"\x02" + TRAP, 2, 0))])

@@ -155,7 +155,7 @@ def test_a_log_that_begins_after_the_state_ends_is_refused(time: ManualTime) -> 
     pair.finish()
     live(pair.nodes, time, 10)
     pair.disk.delete(FOLDER / "words")
-    with pytest.raises(CorruptData, match="begins at"):
+    with pytest.raises(CorruptData, match="starts at"):
         pair.restart()
 
 

@@ -42,9 +42,9 @@ class Counted(SecureTransport):
 
     dialed = 0
 
-    def _link(self, peer: str) -> Link:
+    def _new_link(self, peer: str) -> Link:
         self.dialed += 1
-        return super()._link(peer)
+        return super()._new_link(peer)
 
 
 def side(id_: str, other: RaftMember, credentials: Credentials) -> Counted:

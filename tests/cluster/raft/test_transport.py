@@ -502,7 +502,7 @@ def test_a_member_with_another_disk_is_told_so_and_not_let_in(
                 await stranger.enter(disk=disk)
                 await stranger.send(stranger.sealed(codec.encode_message(VOTE)))
                 told = handshake.FrameReader()
-                told.sealed(stranger.keys.from_acceptor())
+                told.use_key(stranger.keys.from_acceptor())
                 told.feed(await stranger.reader.read())
                 assert told.next() == OTHER_DISK.encode()
                 stranger.writer.close()

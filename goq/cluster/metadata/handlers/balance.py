@@ -1,13 +1,13 @@
-"""Making replicas and leaders even: from the node with more to the one with less, by few moves.
+"""Balance of replicas and leaders: from nodes with more to nodes with fewer, in few moves.
 
-``rows`` are the replicas of partitions, in preferred order, and are changed in place, as are the
-counts. There are several counts, the more important first: nodes are even when no node has two more
-than another by the first count, and among those that differ by one, by the second, and so on.
+A *row* holds the replicas of a partition, in preferred order; rows and counts are changed in place.
+There are several counts, the most important first. Nodes are balanced when no two nodes differ by
+two or more in the first count, nor, among nodes that differ by one there, in the second, and so on.
 
-Where a node cannot give to another straight, because of racks or because the other has a replica
-already, it gives to a third that can: the shortest such way is taken (as an augmenting path of a
-matching). Each step makes the sum of the squares of a count less and of no more important one
-greater, so there is an end.
+A donor may not be able to give to a receiver directly, because of racks or because the receiver
+already has a replica. Then it gives to a third node that can: the shortest such path is taken, like
+an augmenting path of a matching. Each step lowers the sum of squares of one count, and raises that
+of no more important count, so the algorithm ends.
 """
 
 from __future__ import annotations
@@ -28,144 +28,148 @@ def balance_replicas(
     topics: Sequence[str] | None = None,
     steps_max: int = 1_000_000,
 ) -> None:
-    """Make replicas even over ``nodes``; a partition's are never over fewer racks than before.
+    """Balance replicas over ``nodes``; no partition ends on fewer racks than before.
 
-    Of the partitions that could go the first goes; or, with the topic of each row in ``topics``,
-    one of which the giver has the most more than the taker.
+    Of the candidate partitions the first moves. With the topic of each row in ``topics``, the one
+    moves whose topic has the greatest surplus on the donor over the receiver.
     """
-    of_topic: dict[str, Counter[str]] = {}
+    counts_by_topic: dict[str, Counter[str]] = {}
     for topic, row in zip(topics or (), rows, strict=False):
-        of_topic.setdefault(topic, Counter()).update(row)
-    held: dict[str, set[int]] = {node: set() for node in nodes}
+        counts_by_topic.setdefault(topic, Counter()).update(row)
+    rows_by_node: dict[str, set[int]] = {node: set() for node in nodes}
     for number, row in enumerate(rows):
         for node in row:
-            if node in held:
-                held[node].add(number)
+            if node in rows_by_node:
+                rows_by_node[node].add(number)
 
-    def movable(giver: str, taker: str) -> Iterator[int]:
-        for number in held[giver]:
-            if number not in held[taker] and _keeps_racks(rows[number], giver, taker, racks):
+    def movable_rows(donor: str, receiver: str) -> Iterator[int]:
+        for number in rows_by_node[donor]:
+            if number not in rows_by_node[receiver] and _keeps_racks(
+                rows[number], donor, receiver, racks
+            ):
                 yield number
 
-    def chosen(giver: str, taker: str) -> int:
+    def choose_row(donor: str, receiver: str) -> int:
         if topics is None:
-            return min(movable(giver, taker))
+            return min(movable_rows(donor, receiver))
         return min(
-            movable(giver, taker),
-            key=lambda number: (_surplus(of_topic[topics[number]], taker, giver), number),
+            movable_rows(donor, receiver),
+            key=lambda number: (_surplus(counts_by_topic[topics[number]], receiver, donor), number),
         )
 
-    def shift(number: int, giver: str, taker: str) -> None:
-        rows[number][rows[number].index(giver)] = taker
-        held[giver].remove(number)
-        held[taker].add(number)
+    def move_row(number: int, donor: str, receiver: str) -> None:
+        rows[number][rows[number].index(donor)] = receiver
+        rows_by_node[donor].remove(number)
+        rows_by_node[receiver].add(number)
         if topics is not None:
-            of_topic[topics[number]][giver] -= 1
-            of_topic[topics[number]][taker] += 1
+            counts_by_topic[topics[number]][donor] -= 1
+            counts_by_topic[topics[number]][receiver] += 1
 
-    _level(nodes, counts, _Rules(movable, chosen, shift), steps_max)
+    _balance(nodes, counts, _MoveRules(movable_rows, choose_row, move_row), steps_max)
 
 
 def balance_leaders(
     rows: ReplicaRows, nodes: Sequence[str], counts: Counts, steps_max: int = 1_000_000
 ) -> None:
-    """Make preferred leaderships even over ``nodes`` by changing the order of replicas."""
-    led: dict[str, set[int]] = {node: set() for node in nodes}
+    """Balance preferred leaderships over ``nodes`` by changing the order of replicas."""
+    rows_led_by: dict[str, set[int]] = {node: set() for node in nodes}
     for number, row in enumerate(rows):
-        if row[0] in led:
-            led[row[0]].add(number)
+        if row[0] in rows_led_by:
+            rows_led_by[row[0]].add(number)
 
-    def movable(giver: str, taker: str) -> Iterator[int]:
-        return (number for number in led[giver] if taker in rows[number])
+    def movable_rows(donor: str, receiver: str) -> Iterator[int]:
+        return (number for number in rows_led_by[donor] if receiver in rows[number])
 
-    def chosen(giver: str, taker: str) -> int:
-        return min(movable(giver, taker))
+    def choose_row(donor: str, receiver: str) -> int:
+        return min(movable_rows(donor, receiver))
 
-    def shift(number: int, giver: str, taker: str) -> None:
-        rows[number].remove(taker)
-        rows[number].insert(0, taker)
-        led[giver].remove(number)
-        led[taker].add(number)
+    def move_row(number: int, donor: str, receiver: str) -> None:
+        rows[number].remove(receiver)
+        rows[number].insert(0, receiver)
+        rows_led_by[donor].remove(number)
+        rows_led_by[receiver].add(number)
 
-    _level(nodes, counts, _Rules(movable, chosen, shift), steps_max)
-
-
-def _surplus(counts: Counter[str], giver: str, taker: str) -> int:
-    return counts[giver] - counts[taker]
+    _balance(nodes, counts, _MoveRules(movable_rows, choose_row, move_row), steps_max)
 
 
-def _keeps_racks(row: Sequence[str], giver: str, taker: str, racks: Mapping[str, str]) -> bool:
-    """Whether the racks are as many when ``taker`` has what ``giver`` had."""
-    rack, given = racks[taker], racks[giver]
+def _surplus(counts: Counter[str], donor: str, receiver: str) -> int:
+    return counts[donor] - counts[receiver]
+
+
+def _keeps_racks(row: Sequence[str], donor: str, receiver: str, racks: Mapping[str, str]) -> bool:
+    """Whether the number of racks stays the same or rises when ``receiver`` replaces ``donor``."""
+    rack, given = racks[receiver], racks[donor]
     if rack == given:
         return True
     is_new, given_stays = True, False
     for node in row:
-        if node != giver:
+        if node != donor:
             is_new = is_new and racks[node] != rack
             given_stays = given_stays or racks[node] == given
     return is_new or given_stays
 
 
-class _Rules(NamedTuple):
-    """Which rows a node can give to another, the one that it gives, and giving it."""
+class _MoveRules(NamedTuple):
+    """The rows that a node can give to another, the choice among them, and the move itself."""
 
-    movable: Callable[[str, str], Iterator[int]]
-    chosen: Callable[[str, str], int]
-    shift: Callable[[int, str, str], None]
+    movable_rows: Callable[[str, str], Iterator[int]]
+    choose_row: Callable[[str, str], int]
+    move_row: Callable[[int, str, str], None]
 
 
-def _level(nodes: Sequence[str], counts: Counts, rules: _Rules, steps_max: int) -> None:
+def _balance(nodes: Sequence[str], counts: Counts, rules: _MoveRules, steps_max: int) -> None:
     for _ in range(steps_max):
-        path = _path(nodes, counts, rules)
+        path = _find_path(nodes, counts, rules)
         if path is None:
             return
-        for number, giver, taker in path:
-            rules.shift(number, giver, taker)
+        for number, donor, receiver in path:
+            rules.move_row(number, donor, receiver)
         for count in counts:
             count[path[0][1]] -= 1
             count[path[-1][2]] += 1
 
 
-def _path(nodes: Sequence[str], counts: Counts, rules: _Rules) -> list[tuple[int, str, str]] | None:
-    """Return the shortest way from a node with too much to one with too little, None if even."""
-    by_load = sorted(nodes, key=lambda node: ([-count[node] for count in counts], node))
-    for giver in by_load:
-        if not _gains(counts, giver, by_load[-1]):
+def _find_path(
+    nodes: Sequence[str], counts: Counts, rules: _MoveRules
+) -> list[tuple[int, str, str]] | None:
+    """Return the shortest path from a node with too much to one with too little; None if even."""
+    nodes_by_load = sorted(nodes, key=lambda node: ([-count[node] for count in counts], node))
+    for donor in nodes_by_load:
+        if not _is_improvement(counts, donor, nodes_by_load[-1]):
             return None
-        before: dict[str, str] = {}
-        waiting = deque([giver])
-        while waiting:
-            node = waiting.popleft()
-            for taker in reversed(by_load):
-                if taker == giver or taker in before:
+        previous: dict[str, str] = {}
+        queue = deque([donor])
+        while queue:
+            node = queue.popleft()
+            for receiver in reversed(nodes_by_load):
+                if receiver == donor or receiver in previous:
                     continue
-                if next(rules.movable(node, taker), None) is None:
+                if next(rules.movable_rows(node, receiver), None) is None:
                     continue
-                before[taker] = node
-                if _gains(counts, giver, taker):
-                    path = _walked(before, giver, taker, rules)
+                previous[receiver] = node
+                if _is_improvement(counts, donor, receiver):
+                    path = _build_path(previous, donor, receiver, rules)
                     if len({step[0] for step in path}) == len(path):
                         return path
-                waiting.append(taker)
+                queue.append(receiver)
     return None
 
 
-def _gains(counts: Counts, giver: str, taker: str) -> bool:
-    """Whether things are more even when one goes from a node to another."""
+def _is_improvement(counts: Counts, donor: str, receiver: str) -> bool:
+    """Whether moving one from a node to another makes the counts more even."""
     for count in counts:
-        difference = count[giver] - count[taker]
+        difference = count[donor] - count[receiver]
         if difference != 1:
             return difference > 1
     return False
 
 
-def _walked(
-    before: Mapping[str, str], giver: str, taker: str, rules: _Rules
+def _build_path(
+    previous: Mapping[str, str], donor: str, receiver: str, rules: _MoveRules
 ) -> list[tuple[int, str, str]]:
     path = []
-    while taker != giver:
-        node = before[taker]
-        path.append((rules.chosen(node, taker), node, taker))
-        taker = node
+    while receiver != donor:
+        node = previous[receiver]
+        path.append((rules.choose_row(node, receiver), node, receiver))
+        receiver = node
     return path[::-1]

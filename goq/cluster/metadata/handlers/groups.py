@@ -1,4 +1,4 @@
-"""Commands on groups, and on the settings of the whole cluster."""
+"""Handlers of commands on groups, and on the settings of the cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from goq.model import check_name
 
 
 def put_group(state: MetadataState, command: PutGroup) -> Applied:
-    """Make a group, or give it other settings."""
+    """Create a group, or replace its settings."""
     require_topic(state, command.topic, command.topic_id)
     groups = state.groups.get(command.topic, {})
     known = groups.get(command.group)
@@ -25,15 +25,15 @@ def put_group(state: MetadataState, command: PutGroup) -> Applied:
             f"group {command.group!r} is at version {version}, not {command.version}",
         )
     if known is None:
-        _check_new(command.group, len(groups))
+        _check_new_group(command.group, len(groups))
         known = GroupMetadata({}, version=0)
     group = replace(known, settings=dict(command.settings), version=version + 1)
-    return _put(state, command.topic, command.group, group, "set", group.version)
+    return _with_group(state, command.topic, command.group, group, "set", group.version)
 
 
 def delete_group(state: MetadataState, command: DeleteGroup) -> Applied:
-    """Forget a group."""
-    known = _group(state, command)
+    """Delete a group."""
+    known = _require_group(state, command)
     if known.version != command.version:
         raise CommandRejected(
             "stale_version",
@@ -54,8 +54,7 @@ def alter_cluster_settings(state: MetadataState, command: AlterClusterSettings) 
     if command.version != state.settings.version:
         raise CommandRejected(
             "stale_version",
-            f"the cluster's settings are at version {state.settings.version}, not"
-            f" {command.version}",
+            f"the cluster settings are at version {state.settings.version}, not {command.version}",
         )
     given = {
         "replication_factor": command.replication_factor,
@@ -74,14 +73,14 @@ def alter_cluster_settings(state: MetadataState, command: AlterClusterSettings) 
         ("moves_at_once", limits.MOVES_AT_ONCE_MAX),
     ):
         if not 1 <= getattr(settings, name) <= highest:
-            raise CommandRejected("invalid_setting", f"{name} is 1 to {highest}")
+            raise CommandRejected("invalid_setting", f"{name} must be 1 to {highest}")
     return Applied(
         replace(state, settings=settings),
-        Accepted(state.version, "the cluster's settings changed", settings.version),
+        Accepted(state.version, "cluster settings changed", settings.version),
     )
 
 
-def _group(state: MetadataState, command: DeleteGroup) -> GroupMetadata:
+def _require_group(state: MetadataState, command: DeleteGroup) -> GroupMetadata:
     require_topic(state, command.topic, command.topic_id)
     known = state.groups.get(command.topic, {}).get(command.group)
     if known is None:
@@ -91,7 +90,7 @@ def _group(state: MetadataState, command: DeleteGroup) -> GroupMetadata:
     return known
 
 
-def _check_new(name: str, count: int) -> None:
+def _check_new_group(name: str, count: int) -> None:
     try:
         check_name(name, "group")
     except InvalidInput as error:
@@ -102,7 +101,7 @@ def _check_new(name: str, count: int) -> None:
         )
 
 
-def _put(
+def _with_group(
     state: MetadataState, topic: str, name: str, group: GroupMetadata, text: str, value: int
 ) -> Applied:
     groups = {**state.groups, topic: {**state.groups.get(topic, {}), name: group}}

@@ -1,4 +1,4 @@
-"""Commands on nodes: they come, fall silent, are heard of again, and leave."""
+"""Handlers of commands on nodes: registration, fencing, health, decommission, removal."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from goq.cluster.metadata.state import (
 from goq.errors import InvalidInput
 from goq.model import check_name
 
-_NAMED_MAX = 10
+_LISTED_MAX = 10
 
 
 def register_node(state: MetadataState, command: RegisterNode) -> Applied:
-    """Take a node in, or take note of its new start."""
+    """Add a node, or record its restart."""
     try:
         check_name(command.node, "node")
         if command.rack is not None:
@@ -45,37 +45,35 @@ def register_node(state: MetadataState, command: RegisterNode) -> Applied:
         raise CommandRejected("invalid_name", error.detail) from None
     known = state.nodes.get(command.node)
     if known is None:
-        return _taken_in(state, command)
+        return _add_node(state, command)
     if command.disk != known.disk:
         raise CommandRejected(
             "another_disk",
-            f"node {known.id!r} comes with another data folder than it was let in with: what it had"
-            f" is not there, and it must not count as having it. Bring the old folder back, or take"
-            f" the node out (goq cluster leave {known.id}) and let it join with an empty folder",
+            f"node {known.id!r} comes with another data folder than it joined with, without its"
+            f" replicas. Restore the old folder, or remove the node (goq cluster leave {known.id})"
+            " and join it again with an empty folder",
         )
     if command.incarnation <= known.incarnation:
         raise CommandRejected(
             "stale_incarnation",
-            f"node {known.id!r} is in incarnation {known.incarnation} already; a start must have"
+            f"node {known.id!r} is already in incarnation {known.incarnation}; a start needs"
             " a higher one",
         )
     node = _node(command, leaving=known.leaving)
-    keeps = set(command.durable_topics)
+    durable_topics = set(command.durable_topics)
     before = {**state.nodes, node.id: replace(node, status=NodeStatus.FENCED)}
     after = {**state.nodes, node.id: node}
     loads = LeaderCounts(state)
 
     def change(partition: PartitionMetadata, topic: TopicMetadata) -> PartitionMetadata:
-        keeper = node.id if topic.topic_id in keeps else None
-        return with_restarted_node(before, after, partition, loads, keeper)
+        durable_node = node.id if topic.topic_id in durable_topics else None
+        return with_restarted_node(before, after, partition, loads, durable_node)
 
     state = with_each(state, node.id, change)
-    return _accepted(
-        replace(state, nodes=after), f"node {node.id} started anew", command.incarnation
-    )
+    return _accepted(replace(state, nodes=after), f"node {node.id} restarted", command.incarnation)
 
 
-def _taken_in(state: MetadataState, command: RegisterNode) -> Applied:
+def _add_node(state: MetadataState, command: RegisterNode) -> Applied:
     if len(state.nodes) >= limits.CLUSTER_NODES_MAX:
         raise CommandRejected(
             "too_many_nodes", f"a cluster has at most {limits.CLUSTER_NODES_MAX} nodes"
@@ -98,40 +96,42 @@ def _node(command: RegisterNode, *, leaving: bool) -> NodeMetadata:
 
 
 def fence_node(state: MetadataState, command: FenceNode) -> Applied:
-    """Count a node as away."""
+    """Mark a node as fenced."""
     node = require_node(state, command.node, command.incarnation)
     if not node.is_up:
-        raise CommandRejected("already_fenced", f"node {node.id!r} is fenced already")
-    return _changed(state, replace(node, status=NodeStatus.FENCED), f"node {node.id} fenced")
+        raise CommandRejected("already_fenced", f"node {node.id!r} is already fenced")
+    return _with_node(state, replace(node, status=NodeStatus.FENCED), f"node {node.id} fenced")
 
 
 def unfence_node(state: MetadataState, command: UnfenceNode) -> Applied:
-    """Count a node as there again."""
+    """Mark a fenced node as up."""
     node = require_node(state, command.node, command.incarnation)
     if node.is_up:
         raise CommandRejected("not_fenced", f"node {node.id!r} is not fenced")
-    return _changed(state, replace(node, status=NodeStatus.UP), f"node {node.id} is back")
+    return _with_node(state, replace(node, status=NodeStatus.UP), f"node {node.id} is up again")
 
 
 def report_data_loss(state: MetadataState, command: ReportDataLoss) -> Applied:
-    """Count a node's replicas as having nothing: in sync nowhere, or damaged where it was alone."""
+    """Treat a node's replicas as empty: out of sync, or damaged where no other is in sync."""
     node = state.nodes.get(command.node)
     if node is None:
         raise CommandRejected("node_not_found", f"there is no node {command.node!r} in the cluster")
     if node.disk != command.disk:
-        raise CommandRejected("another_disk", f"node {node.id!r} comes with another disk")
+        raise CommandRejected("another_disk", f"node {node.id!r} has another disk")
     loads = LeaderCounts(state)
     nodes = state.nodes
     state = with_each(
-        state, node.id, lambda p, _topic: with_elected_leader(nodes, _emptied(p, node.id), loads)
+        state,
+        node.id,
+        lambda p, _topic: with_elected_leader(nodes, _without_data(p, node.id), loads),
     )
     return _accepted(state, f"node {node.id} has lost its messages")
 
 
-def _emptied(partition: PartitionMetadata, node: str) -> PartitionMetadata:
+def _without_data(partition: PartitionMetadata, node: str) -> PartitionMetadata:
     others = tuple(other for other in partition.in_sync if other != node)
-    returned = tuple(other for other in partition.restarted if other != node)
-    partition = replace(partition, restarted=returned)
+    restarted = tuple(other for other in partition.restarted if other != node)
+    partition = replace(partition, restarted=restarted)
     if others or node not in partition.in_sync:
         return replace(partition, in_sync=others or partition.in_sync)
     damaged = tuple(n for n in partition.holders if n in (*partition.damaged, node))
@@ -139,34 +139,36 @@ def _emptied(partition: PartitionMetadata, node: str) -> PartitionMetadata:
 
 
 def set_node_health(state: MetadataState, command: SetNodeHealth) -> Applied:
-    """Take note of whether a node can lead."""
+    """Record whether a node can lead."""
     node = require_node(state, command.node, command.incarnation)
     reason = command.unfit_reason
     if node.unfit_reason == reason:
-        raise CommandRejected("unchanged", f"this is known of node {node.id!r}")
+        raise CommandRejected("unchanged", f"node {node.id!r} already has this health")
     text = f"node {node.id} cannot lead: {reason}" if reason else f"node {node.id} can lead"
-    return _changed(state, replace(node, unfit_reason=reason), text)
+    return _with_node(state, replace(node, unfit_reason=reason), text)
 
 
 def decommission_node(state: MetadataState, command: DecommissionNode) -> Applied:
-    """Mark a node as leaving, if the others can hold what it has."""
+    """Mark a node as leaving, if the others can hold its replicas."""
     node = state.nodes.get(command.node)
     if node is None:
         raise CommandRejected("node_not_found", f"there is no node {command.node!r} in the cluster")
     if node.leaving:
-        raise CommandRejected("already_leaving", f"node {node.id!r} is leaving already")
-    _check_enough_stay(state, node, command)
+        raise CommandRejected("already_leaving", f"node {node.id!r} is already leaving")
+    _check_enough_nodes(state, node, command)
     if not node.is_up:
-        _check_others_have_all(state, node)
+        _check_no_sole_copy(state, node)
     nodes = {**state.nodes, node.id: replace(node, leaving=True)}
     return _accepted(replace(state, nodes=nodes), f"node {node.id} is leaving")
 
 
-def _check_enough_stay(state: MetadataState, node: NodeMetadata, command: DecommissionNode) -> None:
-    """Refuse what would leave too few nodes for the replicas there are, or for anything.
+def _check_enough_nodes(
+    state: MetadataState, node: NodeMetadata, command: DecommissionNode
+) -> None:
+    """Reject a command that leaves too few nodes for the present replicas, or for any at all.
 
-    One that is fenced is perhaps lost: then there are fewer replicas already, and only one more
-    node, which nobody has to have yet, would make that better.
+    A fenced node may be lost. Then the replicas are fewer already, and only another node, which
+    nobody is obliged to add, would improve that.
     """
     remaining = sum(not other.leaving for other in state.nodes.values()) - 1
     replicas = max(
@@ -175,41 +177,41 @@ def _check_enough_stay(state: MetadataState, node: NodeMetadata, command: Decomm
     if remaining < replicas and node.is_up and not command.fewer_replicas:
         raise CommandRejected(
             "too_few_nodes",
-            f"without {node.id!r} there are {remaining} nodes for {replicas} replicas; let another"
-            " node join first, or say that there may be fewer replicas"
+            f"without {node.id!r}, {remaining} nodes remain for {replicas} replicas; add another"
+            " node first, or allow fewer replicas"
             f" (goq cluster leave {node.id} --fewer-replicas)",
         )
     needed = max(1, min(replicas, state.settings.min_insync))
     if remaining < needed:
         raise CommandRejected(
             "too_few_nodes",
-            f"without {node.id!r} there are {remaining} nodes, and what is acknowledged has to be"
-            f" on {needed}; ask for less (goq cluster set min_insync={max(remaining, 1)})"
-            f"{', or let another node join first' if node.is_up else ''}",
+            f"without {node.id!r}, {remaining} nodes remain, but an acknowledged message must be"
+            f" on {needed}; lower that (goq cluster set min_insync={max(remaining, 1)})"
+            f"{', or add another node first' if node.is_up else ''}",
         )
 
 
-def _check_others_have_all(state: MetadataState, node: NodeMetadata) -> None:
-    """Refuse to take out a node that is away if it alone has what was acknowledged."""
-    only_there = [
+def _check_no_sole_copy(state: MetadataState, node: NodeMetadata) -> None:
+    """Reject the removal of a node that is down and has the only copy of acknowledged messages."""
+    sole_copies = [
         f"{place.topic}:{place.partition}"
         for place, _, partition in active_partitions(state)
         if all(name == node.id for name in partition.in_sync)
     ]
-    if only_there:
-        named = ", ".join(only_there[:_NAMED_MAX])
-        more = len(only_there) - _NAMED_MAX
+    if sole_copies:
+        named = ", ".join(sole_copies[:_LISTED_MAX])
+        more = len(sole_copies) - _LISTED_MAX
         raise CommandRejected(
             "only_copy",
-            f"node {node.id!r} is away, and nobody else has all that was acknowledged in {named}"
-            f"{f' and {more} more' if more > 0 else ''}: it would be lost. Bring the node back, or"
-            " let another replica lead with what it has (goq cluster elect TOPIC PARTITION --leader"
-            " NODE --unclean, which says what is lost), or delete the topic",
+            f"node {node.id!r} is down, and has the only copy of acknowledged messages in {named}"
+            f"{f' and {more} more' if more > 0 else ''}. Bring the node back; or elect another"
+            " replica, which loses them: goq cluster elect TOPIC PARTITION --leader NODE --unclean;"
+            " or delete the topic",
         )
 
 
 def remove_node(state: MetadataState, command: RemoveNode) -> Applied:
-    """Forget a leaving node that has nothing any more."""
+    """Remove a leaving node that has no replicas any more."""
     node = state.nodes.get(command.node)
     if node is None:
         raise CommandRejected("node_not_found", f"there is no node {command.node!r} in the cluster")
@@ -218,10 +220,10 @@ def remove_node(state: MetadataState, command: RemoveNode) -> Applied:
     if any(node.id in p.replicas or node.id in p.target for _, _, p in active_partitions(state)):
         raise CommandRejected("has_replicas", f"node {node.id!r} still has replicas")
     nodes = {name: other for name, other in state.nodes.items() if name != node.id}
-    return _accepted(replace(state, nodes=nodes), f"node {node.id} is gone")
+    return _accepted(replace(state, nodes=nodes), f"node {node.id} removed")
 
 
-def _changed(state: MetadataState, node: NodeMetadata, text: str) -> Applied:
+def _with_node(state: MetadataState, node: NodeMetadata, text: str) -> Applied:
     nodes = {**state.nodes, node.id: node}
     loads = LeaderCounts(state)
     state = with_each(state, node.id, lambda p, _topic: with_elected_leader(nodes, p, loads))

@@ -1,4 +1,4 @@
-"""Commands on one partition: its in-sync set, its leader, damage; and changes of many at once."""
+"""Handlers of commands on one partition, and updates of many partitions at once."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from goq.cluster.metadata.state import MetadataState, NodeMetadata, PartitionMet
 
 
 def require_topic(state: MetadataState, name: str, topic_id: int) -> TopicMetadata:
-    """Return a topic that is not being deleted; raise ``CommandRejected`` if not there."""
+    """Return a topic that is not being deleted; raise ``CommandRejected`` if there is none."""
     topic = state.topics.get(name)
     if topic is None:
         raise CommandRejected("topic_not_found", f"there is no topic {name!r}")
     if topic.topic_id != topic_id:
-        raise CommandRejected("topic_not_found", f"topic {name!r} is another one: it was made anew")
+        raise CommandRejected("topic_not_found", f"topic {name!r} was deleted and created again")
     if topic.deleting:
         raise CommandRejected("topic_deleting", f"topic {name!r} is being deleted")
     return topic
 
 
 def require_partition(state: MetadataState, command: PartitionCommand) -> PartitionMetadata:
-    """Return the partition that was decided on; raise ``CommandRejected`` if it has changed."""
+    """Return the command's partition; raise ``CommandRejected`` if its version has changed."""
     partition = _partition(state, command.topic, command.topic_id, command.partition)
     if partition.version != command.version:
         raise CommandRejected(
@@ -49,7 +49,7 @@ def require_partition(state: MetadataState, command: PartitionCommand) -> Partit
 
 
 def require_node(state: MetadataState, node: str, incarnation: int) -> NodeMetadata:
-    """Return a node; raise ``CommandRejected`` if it is not there or not in this incarnation."""
+    """Return a node; raise ``CommandRejected`` if it is missing or in another incarnation."""
     found = state.nodes.get(node)
     if found is None:
         raise CommandRejected("node_not_found", f"there is no node {node!r} in the cluster")
@@ -81,7 +81,7 @@ def with_each(
     node: str,
     change: Callable[[PartitionMetadata, TopicMetadata], PartitionMetadata],
 ) -> MetadataState:
-    """Return the state with ``change`` made to every partition that has a replica on a node."""
+    """Return the state with ``change`` applied to every partition that has a replica on a node."""
     topics = dict(state.topics)
     for name, topic in state.topics.items():
         if topic.deleting:
@@ -114,13 +114,13 @@ def accept_partition(
 
 
 def alter_in_sync(state: MetadataState, command: AlterInSync) -> Applied:
-    """Let the leader say who is in sync."""
+    """Set the in-sync replicas, as the leader asks."""
     partition = require_partition(state, command)
     if (partition.leader, partition.leader_epoch) != (command.leader, command.leader_epoch):
         raise CommandRejected(
             "not_leader",
-            f"{command.topic}:{command.partition} is led by {partition.leader} in epoch"
-            f" {partition.leader_epoch}, not by {command.leader} in {command.leader_epoch}",
+            f"the leader of {command.topic}:{command.partition} is {partition.leader} in epoch"
+            f" {partition.leader_epoch}, not {command.leader} in {command.leader_epoch}",
         )
     if command.leader not in command.in_sync:
         raise CommandRejected("invalid_in_sync", "the leader is always in sync")
@@ -130,22 +130,24 @@ def alter_in_sync(state: MetadataState, command: AlterInSync) -> Applied:
                 "invalid_in_sync", f"node {node!r} has no replica of the partition"
             )
         if not require_node(state, node, incarnation).is_up:
-            raise CommandRejected("node_fenced", f"node {node!r} is fenced, so it is not in sync")
+            raise CommandRejected(
+                "node_fenced", f"node {node!r} is fenced, so it cannot be in sync"
+            )
     in_sync = tuple(node for node in partition.holders if node in command.in_sync)
-    returned = tuple(n for n in partition.restarted if n in in_sync and n in command.not_seen)
-    after = replace(partition, in_sync=in_sync, restarted=returned)
+    restarted = tuple(n for n in partition.restarted if n in in_sync and n in command.not_seen)
+    after = replace(partition, in_sync=in_sync, restarted=restarted)
     after = with_elected_leader(
         state.nodes, after, LeaderCounts(state)
-    )  # an unfit leader may be relieved now
-    return accept_partition(state, command, after, f"has {len(in_sync)} in sync")
+    )  # may replace an unhealthy leader
+    return accept_partition(state, command, after, f"has {len(in_sync)} in-sync replicas")
 
 
 def elect_leader(state: MetadataState, command: ElectLeader) -> Applied:
-    """Make a named node lead."""
+    """Make the named node the leader."""
     partition = require_partition(state, command)
     leader, nodes = command.leader, state.nodes
     if leader == partition.leader:
-        raise CommandRejected("already_leader", f"node {leader!r} leads the partition already")
+        raise CommandRejected("already_leader", f"node {leader!r} already leads the partition")
     if leader not in partition.holders:
         raise CommandRejected("not_a_replica", f"node {leader!r} has no replica of the partition")
     if not can_node_lead(nodes, leader):
@@ -153,9 +155,7 @@ def elect_leader(state: MetadataState, command: ElectLeader) -> Applied:
     loads = LeaderCounts(state)
     if command.unclean:
         if partition.leader is not None:
-            raise CommandRejected(
-                "has_leader", "the partition has a leader; nothing needs to be lost"
-            )
+            raise CommandRejected("has_leader", "the partition has a leader; no loss is needed")
         after = with_leader(partition, leader, loads)
         after = replace(after, in_sync=(leader,), restarted=(), unclean=True)
         return accept_partition(state, command, after, f"is led by {leader}, elected uncleanly")
@@ -169,10 +169,10 @@ def elect_leader(state: MetadataState, command: ElectLeader) -> Applied:
 
 
 def mark_replica_damaged(state: MetadataState, command: MarkReplicaDamaged) -> Applied:
-    """Keep a damaged replica from leading."""
+    """Exclude a damaged replica from leading."""
     partition = _own_replica(state, command)
     if command.node in partition.damaged:
-        raise CommandRejected("already_damaged", "the replica is known to be damaged")
+        raise CommandRejected("already_damaged", "the replica is already marked as damaged")
     damaged = tuple(n for n in partition.holders if n in (*partition.damaged, command.node))
     unclean = partition.unclean and partition.leader != command.node
     after = replace(partition, damaged=damaged, unclean=unclean)
@@ -181,13 +181,13 @@ def mark_replica_damaged(state: MetadataState, command: MarkReplicaDamaged) -> A
 
 
 def mark_replica_repaired(state: MetadataState, command: MarkReplicaRepaired) -> Applied:
-    """Let a replica lead again that was damaged."""
+    """Allow a repaired replica to lead again."""
     partition = _own_replica(state, command)
     if command.node not in partition.damaged:
-        raise CommandRejected("not_damaged", "the replica is not known to be damaged")
+        raise CommandRejected("not_damaged", "the replica is not marked as damaged")
     after = replace(partition, damaged=tuple(n for n in partition.damaged if n != command.node))
     after = with_elected_leader(state.nodes, after, LeaderCounts(state))
-    return accept_partition(state, command, after, f"is whole again on {command.node}")
+    return accept_partition(state, command, after, f"is repaired on {command.node}")
 
 
 def _own_replica(

@@ -1,10 +1,10 @@
-"""Where replicas go: on distinct nodes, over as many racks as can be, and evenly.
+"""Placement of replicas: on distinct nodes, over as many racks as possible, and evenly.
 
-A topic's own replicas and leaders are rack_count first, so that no topic is all on the node that
-joined last; between equals the node with the least in the whole cluster is taken, then the one that
-shares the fewest of the topic's partitions with those chosen already: so when a node dies, what it
-led goes to many. A node without a rack is a rack of its own. The answer follows from the state
-alone: no chance, and no order of a dictionary.
+A topic's own replicas and leaders are spread first, so that no topic ends up entirely on the newest
+node. Among equal nodes the one with the fewest replicas in the cluster is taken. Then follows the
+one that shares the fewest of the topic's partitions with the nodes chosen so far: the leaderships
+of a dead node then go to many others. A node without a rack counts as its own rack. The result
+follows from the state alone: no randomness, and no order of a dictionary.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from goq.cluster.metadata.state import (
 
 
 def rack_of(node: NodeMetadata) -> str:
-    """Return the rack of a node; one that has none is alone in its own, as no rack is named."""
+    """Return the rack of a node; without one, a rack of its own that no real rack is named."""
     return f".{node.id}" if node.rack is None else node.rack
 
 
@@ -33,19 +33,19 @@ def racks_of(nodes: Mapping[str, NodeMetadata]) -> dict[str, str]:
 
 
 def rack_count(racks: Mapping[str, str], replicas: Iterable[str]) -> int:
-    """Return over how many racks the replicas are."""
+    """Return the number of racks that the replicas are on."""
     return len({racks[node] for node in replicas})
 
 
 def assignable_nodes(nodes: Mapping[str, NodeMetadata]) -> list[str]:
-    """Return the nodes that new replicas may be put on, by id."""
+    """Return the ids of nodes that new replicas may be placed on, sorted."""
     return sorted(node.id for node in nodes.values() if node.takes_replicas)
 
 
 class ReplicaCounts:
-    """How many replicas and preferred leaderships nodes have, in all and of one topic.
+    """Replicas and preferred leaderships by node, in total and of one topic.
 
-    Planned moves count as done.
+    Planned reassignments count as finished.
     """
 
     def __init__(self, state: MetadataState, topic: TopicMetadata | None = None) -> None:
@@ -62,20 +62,20 @@ class ReplicaCounts:
         self.shared: Counter[tuple[str, str]] = Counter()
         for partition in () if topic is None else topic.partitions:
             for number, node in enumerate(partition.planned_replicas):
-                self._share(partition.planned_replicas[:number], node)
+                self._count_shared(partition.planned_replicas[:number], node)
 
     def add(self, row: Sequence[str], node: str) -> None:
-        """Count a replica more on a node, of a partition that is on those of ``row`` already."""
+        """Count one more replica on a node, of a partition already on the nodes of ``row``."""
         self.replicas[node] += 1
         self.topic_replicas[node] += 1
-        self._share(row, node)
+        self._count_shared(row, node)
 
-    def lead(self, node: str, more: int) -> None:
-        """Count more preferred leaderships on a node, or fewer."""
+    def add_leaderships(self, node: str, more: int) -> None:
+        """Count more or, if negative, fewer preferred leaderships on a node."""
         self.leaders[node] += more
         self.topic_leaders[node] += more
 
-    def _share(self, row: Sequence[str], node: str) -> None:
+    def _count_shared(self, row: Sequence[str], node: str) -> None:
         for other in row:
             self.shared[other, node] += 1
             self.shared[node, other] += 1
@@ -86,7 +86,7 @@ def place_replicas(
 ) -> list[tuple[str, ...]]:
     """Return the replicas of ``count`` new partitions of a topic, in preferred order.
 
-    ``topic`` is None for a new one. There must be at least ``factor`` assignable_nodes nodes.
+    ``topic`` is None for a new one. At least ``factor`` nodes must be assignable.
     """
     loads, racks, nodes = (
         ReplicaCounts(state, topic),
@@ -97,16 +97,16 @@ def place_replicas(
     for _ in range(count):
         row: list[str] = []
         for _ in range(factor):
-            node = _next(row, nodes, racks, loads)
+            node = _best_node(row, nodes, racks, loads)
             loads.add(row, node)
             row.append(node)
-        loads.lead(row[0], 1)
+        loads.add_leaderships(row[0], 1)
         rows.append(row)
     for row in rows:
-        loads.lead(row[0], -1)
+        loads.add_leaderships(row[0], -1)
     balance_replicas(rows, nodes, racks, (loads.topic_replicas, loads.replicas))
     for row in rows:
-        loads.lead(row[0], 1)
+        loads.add_leaderships(row[0], 1)
     balance_leaders(rows, nodes, (loads.topic_leaders, loads.leaders))
     return [tuple(row) for row in rows]
 
@@ -114,11 +114,11 @@ def place_replicas(
 def completed_replicas(
     state: MetadataState, topic: TopicMetadata, partition: PartitionMetadata
 ) -> tuple[str, ...] | None:
-    """Return the replicas with others in the places of leaving nodes, and with those that lack.
+    """Return the replicas with leaving nodes replaced, and with missing replicas added.
 
-    None if nothing is to be done, or nothing can be yet. Only what must be copied is. The place of
-    a leaving node stays empty where fewer nodes stay than there are replicas; where there are
-    enough, one that is only away is waited for.
+    None if nothing is to be done, or nothing can be done yet. Only what must be copied changes. A
+    leaving node is not replaced where fewer nodes remain than there are replicas. Where enough
+    remain, a node that is only down is waited for.
     """
     replicas = partition.replicas
     nodes, racks, loads = (
@@ -127,32 +127,32 @@ def completed_replicas(
         ReplicaCounts(state, topic),
     )
     row = [node for node in replicas if not state.nodes[node].leaving]
-    heirs: list[str] = []
+    new_nodes: list[str] = []
     for _ in range(max(len(replicas), partition.replication_factor) - len(row)):
-        if not set(nodes) - {*row, *heirs}:
+        if not set(nodes) - {*row, *new_nodes}:
             break
-        heir = _next([*row, *heirs], nodes, racks, loads)
-        loads.add([*row, *heirs], heir)
-        heirs.append(heir)
+        new_node = _best_node([*row, *new_nodes], nodes, racks, loads)
+        loads.add([*row, *new_nodes], new_node)
+        new_nodes.append(new_node)
     staying = sum(not node.leaving for node in state.nodes.values())
-    if len(row) + len(heirs) < max(1, min(len(replicas), staying)):
+    if len(row) + len(new_nodes) < max(1, min(len(replicas), staying)):
         return None
-    found = []
+    result = []
     for node in replicas:
         if not state.nodes[node].leaving:
-            found.append(node)
-        elif heirs:
-            found.append(heirs.pop(0))
-    if heirs and (not found or loads.leaders[heirs[0]] + 1 < loads.leaders[found[0]]):
-        found.insert(0, heirs.pop(0))  # so that a node that comes has its share of leaderships
-    found += heirs
-    return None if tuple(found) == replicas else tuple(found)
+            result.append(node)
+        elif new_nodes:
+            result.append(new_nodes.pop(0))
+    if new_nodes and (not result or loads.leaders[new_nodes[0]] + 1 < loads.leaders[result[0]]):
+        result.insert(0, new_nodes.pop(0))  # a new node gets its share of leaderships
+    result += new_nodes
+    return None if tuple(result) == replicas else tuple(result)
 
 
-def _next(
+def _best_node(
     row: Sequence[str], nodes: Sequence[str], racks: Mapping[str, str], loads: ReplicaCounts
 ) -> str:
-    """Return the node for one more replica of a partition."""
+    """Return the best node for one more replica of a partition."""
     used = Counter(racks[node] for node in row)
     return min(
         (node for node in nodes if node not in row),

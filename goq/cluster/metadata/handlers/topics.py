@@ -1,4 +1,4 @@
-"""Commands on topics: made, altered, given more partitions, deleted and forgotten."""
+"""Handlers of commands on topics: create, alter, add partitions, delete, remove."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from goq.model import check_name
 
 
 def create_topic(state: MetadataState, command: CreateTopic) -> Applied:
-    """Make a topic and place_replicas its replicas."""
+    """Create a topic and place its replicas."""
     name = command.name
     try:
         check_name(name, "topic")
@@ -37,18 +37,18 @@ def create_topic(state: MetadataState, command: CreateTopic) -> Applied:
             raise CommandRejected(
                 "topic_deleting", f"topic {name!r} is still being deleted; try again"
             )
-        raise CommandRejected("topic_exists", f"topic {name!r} exists already")
+        raise CommandRejected("topic_exists", f"topic {name!r} already exists")
     if len(state.topics) >= limits.TOPICS_MAX:
         raise CommandRejected("too_many_topics", f"there are at most {limits.TOPICS_MAX} topics")
     _check_count(state, command.partitions, command.partitions)
-    partitions = _placed(state, None, command.partitions, _wanted(state, command))
+    partitions = _new_partitions(state, None, command.partitions, _requested_factor(state, command))
     topic = TopicMetadata(name, state.version, dict(command.settings), partitions)
     return _accepted(state, topic, f"topic {name} created", topic.topic_id)
 
 
 def alter_topic(state: MetadataState, command: AlterTopic) -> Applied:
-    """Put settings in, or take them away."""
-    topic = _at_version(state, command.name, command.topic_id, command.version)
+    """Set settings, or reset them to their defaults."""
+    topic = _require_version(state, command.name, command.topic_id, command.version)
     merged = {**topic.settings, **command.settings}
     settings = {key: value for key, value in merged.items() if value is not None}
     topic = replace(topic, settings=settings, version=topic.version + 1)
@@ -56,17 +56,17 @@ def alter_topic(state: MetadataState, command: AlterTopic) -> Applied:
 
 
 def add_partitions(state: MetadataState, command: AddPartitions) -> Applied:
-    """Give a topic more partitions, with as many replicas as its others are to have at most."""
-    topic = _at_version(state, command.name, command.topic_id, command.version)
+    """Add partitions, with the largest replication factor of the topic's other partitions."""
+    topic = _require_version(state, command.name, command.topic_id, command.version)
     added = command.partitions - len(topic.partitions)
     if added <= 0:
         raise CommandRejected(
             "fewer_partitions",
-            f"topic {topic.name!r} has {len(topic.partitions)} partitions; there can only be more",
+            f"topic {topic.name!r} has {len(topic.partitions)} partitions; only more are possible",
         )
     _check_count(state, command.partitions, added)
-    wanted = max(max(len(p.planned_replicas), p.replication_factor) for p in topic.partitions)
-    partitions = topic.partitions + _placed(state, topic, added, wanted)
+    factor = max(max(len(p.planned_replicas), p.replication_factor) for p in topic.partitions)
+    partitions = topic.partitions + _new_partitions(state, topic, added, factor)
     topic = replace(topic, partitions=partitions, version=topic.version + 1)
     return _accepted(
         state, topic, f"topic {topic.name} has {len(partitions)} partitions", topic.version
@@ -74,9 +74,9 @@ def add_partitions(state: MetadataState, command: AddPartitions) -> Applied:
 
 
 def delete_topic(state: MetadataState, command: DeleteTopic) -> Applied:
-    """Mark a topic as being deleted, and forget its groups."""
+    """Mark a topic as being deleted, and delete its groups."""
     topic = require_topic(state, command.name, command.topic_id)
-    partitions = tuple(_abandoned(partition) for partition in topic.partitions)
+    partitions = tuple(_without_leader(partition) for partition in topic.partitions)
     topic = replace(topic, partitions=partitions, deleting=True, version=topic.version + 1)
     groups = {name: of for name, of in state.groups.items() if name != topic.name}
     return _accepted(
@@ -85,22 +85,20 @@ def delete_topic(state: MetadataState, command: DeleteTopic) -> Applied:
 
 
 def remove_topic(state: MetadataState, command: RemoveTopic) -> Applied:
-    """Forget a topic that was being deleted."""
+    """Remove a topic that was being deleted."""
     topic = state.topics.get(command.name)
     if topic is None or topic.topic_id != command.topic_id:
-        raise CommandRejected(
-            "topic_not_found", f"there is no such topic {command.name!r} any more"
-        )
+        raise CommandRejected("topic_not_found", f"topic {command.name!r} does not exist any more")
     if not topic.deleting:
         raise CommandRejected("not_deleting", f"topic {topic.name!r} is not being deleted")
     topics = {name: other for name, other in state.topics.items() if name != topic.name}
     return Applied(
-        replace(state, topics=topics), Accepted(state.version, f"topic {topic.name} forgotten")
+        replace(state, topics=topics), Accepted(state.version, f"topic {topic.name} removed")
     )
 
 
-def _abandoned(partition: PartitionMetadata) -> PartitionMetadata:
-    """Return the partition led by nobody, without a move; all who have anything of it listed."""
+def _without_leader(partition: PartitionMetadata) -> PartitionMetadata:
+    """Return the partition without leader and reassignment; all nodes with any files are listed."""
     return replace(
         partition,
         replicas=partition.holders,
@@ -114,37 +112,37 @@ def _abandoned(partition: PartitionMetadata) -> PartitionMetadata:
     )
 
 
-def _wanted(state: MetadataState, command: CreateTopic) -> int:
-    wanted = command.replication_factor
-    if wanted is None:
-        wanted = state.settings.replication_factor
-    if not 1 <= wanted <= limits.REPLICAS_MAX:
+def _requested_factor(state: MetadataState, command: CreateTopic) -> int:
+    factor = command.replication_factor
+    if factor is None:
+        factor = state.settings.replication_factor
+    if not 1 <= factor <= limits.REPLICAS_MAX:
         raise CommandRejected(
             "invalid_replicas", f"a partition has 1 to {limits.REPLICAS_MAX} replicas"
         )
-    return wanted
+    return factor
 
 
-def _placed(
-    state: MetadataState, topic: TopicMetadata | None, count: int, wanted: int
+def _new_partitions(
+    state: MetadataState, topic: TopicMetadata | None, count: int, factor: int
 ) -> tuple[PartitionMetadata, ...]:
-    """Return new partitions; with fewer replicas than wanted while there are too few nodes.
+    """Return new partitions, with fewer replicas than ``factor`` while there are too few nodes.
 
-    Not with fewer than are needed to acknowledge anything, if there are only nodes enough in all:
-    a node that is away for a moment must not make messages less safe.
+    They have at least as many as an acknowledgement needs, if that many nodes exist: a node that is
+    down for a moment must not make messages less safe.
     """
     available = len(assignable_nodes(state.nodes))
-    staying = sum(not node.leaving for node in state.nodes.values())
-    needed = min(wanted, state.settings.min_insync, max(staying, 1))
+    remaining = sum(not node.leaving for node in state.nodes.values())
+    needed = min(factor, state.settings.min_insync, max(remaining, 1))
     if available < needed:
         raise CommandRejected(
             "not_enough_nodes",
-            f"{needed} replicas need as many nodes that are up, fit and not leaving; there are"
+            f"{needed} replicas need as many nodes that are up, healthy and not leaving; there are"
             f" {available}",
         )
-    rows = place_replicas(state, topic, count, min(wanted, available))
+    rows = place_replicas(state, topic, count, min(factor, available))
     return tuple(
-        PartitionMetadata(replicas=row, leader=row[0], in_sync=row, replication_factor=wanted)
+        PartitionMetadata(replicas=row, leader=row[0], in_sync=row, replication_factor=factor)
         for row in rows
     )
 
@@ -158,12 +156,12 @@ def _check_count(state: MetadataState, total: int, added: int) -> None:
     if partition_count(state) + added > limits.CLUSTER_PARTITIONS_MAX:
         raise CommandRejected(
             "too_many_partitions",
-            f"a cluster has at most {limits.CLUSTER_PARTITIONS_MAX} partitions; delete a topic, or"
+            f"a cluster has at most {limits.CLUSTER_PARTITIONS_MAX} partitions; delete a topic or"
             " use fewer",
         )
 
 
-def _at_version(state: MetadataState, name: str, topic_id: int, version: int) -> TopicMetadata:
+def _require_version(state: MetadataState, name: str, topic_id: int, version: int) -> TopicMetadata:
     topic = require_topic(state, name, topic_id)
     if topic.version != version:
         raise CommandRejected(

@@ -1,4 +1,4 @@
-"""The command by which one node goes on alone, when most nodes of a cluster are lost for good."""
+"""Handler of unsafe recovery: one node continues when most nodes of a cluster are lost for good."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from goq.cluster.metadata.state import (
 
 
 class SurvivingReplicas(NamedTuple):
-    """What one node has of all partitions, as ``topic:number``.
+    """One node's replicas of all partitions, each written as ``topic:number``.
 
-    ``in_sync`` were in sync here, so all that was acknowledged is there; ``behind`` have a replica
-    that was not; of ``lost`` there is none.
+    ``in_sync`` replicas have every acknowledged message; ``behind`` replicas may lack some; of
+    ``lost`` partitions the node has no replica.
     """
 
     in_sync: tuple[str, ...]
@@ -30,7 +30,7 @@ class SurvivingReplicas(NamedTuple):
 
 
 def surviving_replicas(state: MetadataState, node: str) -> SurvivingReplicas:
-    """Return what a node has, as far as it knows itself."""
+    """Return the replicas of a node, as far as its own state knows."""
     found: tuple[list[str], list[str], list[str]] = ([], [], [])
     for place, _, partition in active_partitions(state):
         kind = 0 if node in partition.in_sync else 1 if node in partition.holders else 2
@@ -39,30 +39,32 @@ def surviving_replicas(state: MetadataState, node: str) -> SurvivingReplicas:
 
 
 def force_new_cluster(state: MetadataState, command: ForceNewCluster) -> Applied:
-    """Make a node the only one, with one replica of every partition: what it has, or an empty one.
+    """Make a node the only one, with one replica of every partition: its own, or an empty one.
 
-    Nobody leads until the node registers, as after any start.
+    Partitions have no leader until the node registers, as after any start.
     """
     node = state.nodes.get(command.node)
     if node is None:
         raise CommandRejected("node_not_found", f"there is no node {command.node!r} in the cluster")
     if node.disk != command.disk:
-        raise CommandRejected("another_disk", f"node {node.id!r} comes with another disk")
+        raise CommandRejected("another_disk", f"node {node.id!r} has another disk")
     alone = replace(node, status=NodeStatus.FENCED, leaving=False)
-    topics = {name: _alone(topic, node.id) for name, topic in state.topics.items()}
-    text = f"node {node.id} goes on alone"
+    topics = {name: _topic_on_one_node(topic, node.id) for name, topic in state.topics.items()}
+    text = f"node {node.id} continues as a new cluster"
     return Applied(
         replace(state, nodes={node.id: alone}, topics=topics), Accepted(state.version, text)
     )
 
 
-def _alone(topic: TopicMetadata, node: str) -> TopicMetadata:
+def _topic_on_one_node(topic: TopicMetadata, node: str) -> TopicMetadata:
     if topic.deleting:
         return topic
-    return replace(topic, partitions=tuple(_held(p, node) for p in topic.partitions))
+    return replace(
+        topic, partitions=tuple(_partition_on_one_node(p, node) for p in topic.partitions)
+    )
 
 
-def _held(partition: PartitionMetadata, node: str) -> PartitionMetadata:
+def _partition_on_one_node(partition: PartitionMetadata, node: str) -> PartitionMetadata:
     had_leader = partition.leader is not None
     return PartitionMetadata(
         (node,),

@@ -58,7 +58,7 @@ def cuts_whatever_follows() -> AbstractContextManager[Any]:
 
 def commits_what_nobody_vouched_for() -> AbstractContextManager[Any]:
     """Take the leader's commit index for all entries here, verified or not."""
-    verified = inside(HardenedSyncObj, "verified")  # type: ignore[arg-type]
+    verified = inside(HardenedSyncObj, "acknowledge")  # type: ignore[arg-type]
 
     def all_verified(node: Node, sender: Any, message: Message, index: int) -> None:
         verified(node, sender, message, index)
@@ -86,7 +86,7 @@ def drops_the_log_after_a_snapshot() -> AbstractContextManager[Any]:
 def goes_back_step_by_step() -> Iterator[None]:
     """Let a refusal ask for the entry before, and believe each of several under way."""
     on_answer = following._HANDLERS["next_node_idx"]
-    answer = inside(HardenedSyncObj, "answer")  # type: ignore[arg-type]
+    answer = inside(HardenedSyncObj, "reply")  # type: ignore[arg-type]
 
     def on_every_answer(node: Node, sender: Any, message: Message) -> None:
         on_answer(node, sender, message | {"round": node._rounds.get(sender, 0)})

@@ -68,7 +68,7 @@ def test_a_request_that_comes_twice_gets_its_first_answer_and_changes_nothing(
     assert machine.state.topics == before.topics
     assert machine.applied_index == machine.state.version == 3
     other = machine.apply(request(CreateTopic("orders", 3, {}, 1), 3), 4)
-    assert decode_result(other) == Rejected("topic_exists", "topic 'orders' exists already")
+    assert decode_result(other) == Rejected("topic_exists", "topic 'orders' already exists")
     assert machine.apply(request(CreateTopic("orders", 3, {}, 1), 3), 5) == other
 
 
@@ -155,7 +155,7 @@ def test_a_file_that_is_no_database_is_reported_with_what_to_do(
     tmp_path: Path, data: bytes
 ) -> None:
     (tmp_path / FILE_NAME).write_bytes(data)
-    with pytest.raises(CorruptData, match="join again"):
+    with pytest.raises(CorruptData, match="join it again"):
         MetadataStateMachine(tmp_path)
     assert (tmp_path / FILE_NAME).read_bytes() == data
 
