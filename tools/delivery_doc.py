@@ -30,7 +30,7 @@ def render() -> str:
             "```\n",
             *_table("How a message lives", LIFE),
             "",
-            *_table("What people and accidents do besides", INTERVENTIONS),
+            *_table("What administration and faults do", INTERVENTIONS),
             "",
         ]
     )

@@ -36,11 +36,11 @@ def test_the_waits_before_a_retry_are_those_of_the_default_settings() -> None:
     rows = re.findall(r"^\| (\d) \| (\d) s \| ([\d.]+) to ([\d.]+) s \|$", PAGE, re.MULTILINE)
     assert [int(attempt) for attempt, *_ in rows] == [1, 2, 3]
     for attempt, doubled_s, least_s, most_s in rows:
-        assert not policy.gives_up(int(attempt))
+        assert not policy.is_last(int(attempt))
         assert policy._replace(jitter=0).wait_ms(int(attempt), 0) == 1000 * int(doubled_s)
         assert policy.wait_ms(int(attempt), 0) == round(1000 * float(least_s))
         assert policy.wait_ms(int(attempt), 1) == round(1000 * float(most_s))
-    assert policy.gives_up(4)
+    assert policy.is_last(4)
 
 
 def test_the_message_with_a_delay_is_in_the_slots_of_the_wheel_that_the_page_says() -> None:

@@ -1,15 +1,14 @@
 """The delayed messages of one partition that have not matured.
 
-The near ones, due before the horizon, are in a timer wheel. The far ones stay on the disk, where
-the columns of the segments have their due times, and are only counted. Before the horizon is
-reached the schedule asks for the next window of time to be read (:class:`LoadRequest`).
+Messages due before the horizon are in a timer wheel. The far ones stay on the disk, where the
+columns of the segments hold their due times, and are only counted. Before the clock reaches the
+horizon, the next window of time is to be read (:class:`LoadRequest`).
 
-Only where a message differs from its row on the disk is something kept of it: the offset of one
-that was cancelled or given another time while it was far, and the new time if that is far too.
+Memory holds a far message only where it differs from its row on the disk: the offset of one that
+was cancelled or rescheduled, and its new due time if that is far too.
 
-Nothing here is written down. What is recorded of a maturing is ``Matured(up_to_ms, end_offset)``,
-both from :class:`DueMessages`; :class:`~goq.delivery.delay.maturity.Maturity` says what follows
-from it.
+Nothing here is stored. A maturing is recorded as ``Matured(up_to_ms, end_offset)``, both from
+:class:`DueMessages`; :class:`~goq.delivery.delay.maturity.Maturity` says what follows from it.
 """
 
 from __future__ import annotations
@@ -25,18 +24,16 @@ from goq.delivery.delay.timer_wheel import (
     DelayedRows,
     Int64s,
     TimerWheel,
-    among,
+    is_among,
     sorted_offsets,
 )
 from goq.limits import SCHEDULE_HORIZON_MS
 
-_FEW = 8  # a batch up to which a loop costs less than numpy
+_FEW = 8  # up to this batch size a loop costs less than numpy
 
 
 class LoadRequest(NamedTuple):
-    """DelayedRows to read: due from ``from_ms`` up to ``to_ms`` and of offsets before
-    ``end_offset``.
-    """
+    """Rows to read: due from ``from_ms`` up to ``to_ms``, at offsets before ``end_offset``."""
 
     from_ms: int
     to_ms: int
@@ -44,9 +41,9 @@ class LoadRequest(NamedTuple):
 
 
 class DueMessages(NamedTuple):
-    """What has matured: messages in order of due time and offset, and what to record of it.
+    """The messages that have matured, in order of due time and offset, and the maturing to record.
 
-    ``up_to_ms`` is less than the time that was asked for where more has to be read first.
+    ``up_to_ms`` is less than the time asked for where more has to be read first.
     """
 
     up_to_ms: int
@@ -57,13 +54,13 @@ class DueMessages(NamedTuple):
 
 
 class DelayedMessages:
-    """What waits for its time.
+    """The messages of a partition that wait for their due time.
 
-    DueMessages times are in ms since the epoch. A tag is what the caller wants back with a
-    message. Every
-    delayed message is either restored or added, in batches of rising offsets, before an offset
-    behind it is. ``cancelled`` and ``rescheduled`` (offset to due time), those of the partition's
-    state, matter to what is restored only; the frontier is the state's own, and shared.
+    Due times are in ms since the epoch. A tag is the caller's, and comes back with the message.
+    Every delayed message is either restored or added, in batches of rising offsets, before any
+    message behind it. ``cancelled`` and ``rescheduled`` (offset to due time) are those of the
+    partition's state and matter only to restored messages. ``maturity`` is the state's own object,
+    and shared.
     """
 
     def __init__(
@@ -85,21 +82,21 @@ class DelayedMessages:
         self._is_loading = False
         self._on_disk_count = 0
         self._void_on_disk: set[int] = set()
-        """Offsets whose rows on the disk, beyond the horizon, no longer hold."""
+        """Offsets whose rows on the disk, beyond the horizon, are no longer valid."""
         self._far: dict[int, tuple[int, int]] = {}
-        """DueMessages time and tag of what was rescheduled to beyond the horizon, by offset."""
+        """Due time and tag of messages rescheduled to beyond the horizon, by offset."""
 
     @property
     def count(self) -> int:
-        """How many messages have not matured."""
+        """The number of messages that have not matured."""
         return len(self._wheel) + len(self._far) + self._on_disk_count
 
     def restore(self, offsets: Column, tags: Column, due_ms: Column) -> None:
         """Take rows from the disk while a partition opens: all that were delayed, once each."""
         rows = DelayedRows.of(offsets, tags, due_ms)
         self._note_end(rows)
-        cancelled = among(rows.offsets, self._cancelled)
-        changed = among(rows.offsets, self._rescheduled_offsets) | cancelled
+        cancelled = is_among(rows.offsets, self._cancelled)
+        changed = is_among(rows.offsets, self._rescheduled_offsets) | cancelled
         if changed.any():
             far = changed & (rows.due_ms >= self._loaded_to_ms)
             self._void_on_disk.update(rows.offsets[far].tolist())
@@ -116,11 +113,11 @@ class DelayedMessages:
         self._enter(rows.only(near & ~changed))
 
     def add(self, offsets: Column, tags: Column, due_ms: Column, now_ms: int) -> None:
-        """Take messages that were published, whose rows are on the disk from now on."""
+        """Take messages that were published; their rows are on the disk from now on."""
         self._advance(now_ms)
         self._wheel.position_ms = now_ms
         reach_ms = self._load.to_ms if self._load else self._loaded_to_ms
-        # What is due before is kept here: a reading under way will not have it.
+        # Kept in memory: a reading under way does not include messages due before its end.
         if len(offsets) <= _FEW:
             for offset, tag, due in zip(offsets, tags, due_ms, strict=True):
                 self._end_offset = max(self._end_offset, int(offset) + 1)
@@ -137,7 +134,7 @@ class DelayedMessages:
         self._enter(rows if near_count == len(near) else rows.only(near))
 
     def cancel(self, offset: int, due_ms: int) -> None:
-        """Take out a message that waits; ``due_ms`` is the time in force."""
+        """Remove a message that waits; ``due_ms`` is its time in force."""
         if self._far.pop(offset, None) is not None:
             return
         if self._in_wheel(offset, due_ms):
@@ -147,26 +144,25 @@ class DelayedMessages:
             self._on_disk_count -= 1
 
     def reschedule(self, offset: int, tag: int, due_ms: int, new_due_ms: int) -> None:
-        """Let a message that waits be due at another time; ``due_ms`` is the one in force."""
+        """Give a message that waits another due time; ``due_ms`` is the one in force."""
         self.cancel(offset, due_ms)
         self._put(offset, tag, new_due_ms)
 
     def pop_due(self, now_ms: int) -> DueMessages:
         """Remove and return what matures, as far as the horizon.
 
-        Where nothing is returned there is nothing to record. Where ``up_to_ms`` is before
-        ``now_ms``, :meth:`load_wanted` says what is needed to get on.
+        An empty result is not to be recorded. Where ``up_to_ms`` is before ``now_ms``,
+        :meth:`load_wanted` returns what has to be read to continue.
         """
         self._advance(now_ms)
         up_to_ms = min(now_ms, self._loaded_to_ms - 1)
         return DueMessages(up_to_ms, self._end_offset, *self._wheel.pop_due(up_to_ms))
 
     def load_wanted(self, now_ms: int) -> LoadRequest | None:
-        """Return what is to be read from the disk now, None if nothing is or it is under way.
+        """Return what is to be read from the disk now, None if nothing is or a load is under way.
 
-        The answer is given to :meth:`loaded`, or :meth:`load_failed` is called. DelayedRows at or
-        after
-        the load's ``end_offset``, or due at another time, may be read or not.
+        The answer goes to :meth:`loaded`; or :meth:`load_failed` is called. Rows at or after the
+        request's ``end_offset``, or due at another time, may be part of the answer or not.
         """
         self._advance(now_ms)
         if self._is_loading:
@@ -180,11 +176,11 @@ class DelayedMessages:
         return self._load
 
     def loaded(self, to_ms: int, offsets: Column, tags: Column, due_ms: Column) -> None:
-        """Take what was read: all rows of the load that are due before ``to_ms``.
+        """Take what was read: all rows of the request that are due before ``to_ms``.
 
-        A load may come in slices of rising ``to_ms``, so that a large one holds nobody up; it is
-        over when the load's own ``to_ms`` is reached. Each slice holds what the ones before it do
-        not. Raises ``ValueError`` for what was not asked for.
+        A load may come in slices of rising ``to_ms``, so that a large one delays nothing else. It
+        is over when the request's own ``to_ms`` is reached. Each slice holds what the ones before
+        it do not. Raises ``ValueError`` for rows that were not asked for.
         """
         load = self._load
         if load is None or not self._is_loading or not load.from_ms < to_ms <= load.to_ms:
@@ -193,7 +189,7 @@ class DelayedMessages:
         rows = rows.only(
             (rows.due_ms >= load.from_ms) & (rows.due_ms < to_ms) & (rows.offsets < load.end_offset)
         )
-        void = among(rows.offsets, sorted_offsets(self._void_on_disk))
+        void = is_among(rows.offsets, sorted_offsets(self._void_on_disk))
         self._void_on_disk.difference_update(rows.offsets[void].tolist())
         rows = rows.only(~(void | self._frontier.matured(rows.offsets, rows.due_ms)))
         self._on_disk_count -= len(rows.offsets)
@@ -203,13 +199,14 @@ class DelayedMessages:
         self._is_loading = self._load is not None
 
     def load_failed(self) -> None:
-        """Say that the reading may be tried again: what is left of the same load is wanted."""
+        """Allow the reading to be tried again: the rest of the same request is wanted."""
         self._is_loading = False
 
     def trim(self, start_offset: int) -> None:
-        """Forget what lies before ``start_offset``.
+        """Drop messages before ``start_offset``.
 
-        What is deleted of the disk's rows goes on being counted, unless it was cancelled first.
+        A deleted message that is only on the disk goes on being counted, unless it was cancelled
+        first.
         """
         self._wheel.trim(start_offset)
         self._void_on_disk = {offset for offset in self._void_on_disk if offset >= start_offset}
@@ -218,8 +215,8 @@ class DelayedMessages:
     def next_ms(self) -> int | None:
         """Return when to call :meth:`load_wanted` and :meth:`pop_due` next, None for never.
 
-        That may be before something matures, but it is after the last call's time if both were
-        called and nothing was added; while a load is under way, its end may come first.
+        That may be before a message matures. It is after the last call's time if both were called
+        and nothing was added. While a load is under way, its end may come first.
         """
         wheel_ms = self._wheel.next_ms()
         if wheel_ms is not None and wheel_ms >= self._loaded_to_ms:
@@ -230,13 +227,13 @@ class DelayedMessages:
         return load_ms if wheel_ms is None else min(wheel_ms, load_ms)
 
     def _in_wheel(self, offset: int, due_ms: int) -> bool:
-        """Return where a message is that is not in ``_far``."""
+        """Return whether a message that is not in ``_far`` is in the wheel."""
         if self._load and offset >= self._load.end_offset:
             return due_ms < self._load.to_ms
         return due_ms < self._loaded_to_ms
 
     def _put(self, offset: int, tag: int, due_ms: int) -> None:
-        """Keep a message that is due at another time than its row on the disk says."""
+        """Keep a message whose due time differs from its row on the disk."""
         if due_ms < self._loaded_to_ms:
             self._wheel.add(due_ms, offset, tag)
         else:
@@ -250,7 +247,7 @@ class DelayedMessages:
             self._end_offset = max(self._end_offset, int(rows.offsets.max()) + 1)
 
     def _advance(self, now_ms: int) -> None:
-        """Move the horizon without reading, if nothing is on the disk only."""
+        """Move the horizon without reading, if no message is on the disk only."""
         if (
             self._loaded_to_ms - now_ms <= SCHEDULE_HORIZON_MS // 2
             and not self._on_disk_count

@@ -1,15 +1,15 @@
-"""A hierarchical timer wheel: what is due when, at 24 bytes an entry.
+"""A hierarchical timer wheel: entries by due time, at 24 bytes an entry.
 
-Time is cut into slots of eight widths: 1 ms, 256 ms, 65.5 s, 4.7 h and so on, each 256 times the
-one before. An entry goes into the narrowest level in which it lies fewer than 256 slots away from
-the wheel's position, the time of the last pop. When that time comes to lie inside of a slot, what
-is not yet due of it is placed again, in narrower slots (a cascade); in a slot of 1 ms everything
-is due at once, so that a pop is exact. An entry cascades at most once a level.
+Time is divided into slots of eight widths: 1 ms, 256 ms, 65.5 s, 4.7 h and so on, each 256 times
+the one before. An entry goes into the narrowest level in which it is fewer than 256 slots away from
+the wheel's position, the time of the last pop. When that time falls inside a slot, the entries of
+the slot that are not due yet are placed again, in narrower slots (a cascade). In a slot of 1 ms all
+entries are due at once, so a pop is exact. An entry cascades at most once a level.
 
-Slots bear the number of their place in all time (``due_ms >> 8 * level``) and never wrap: only how
-*narrow* a slot is depends on the position, never what it holds. So the clock may be set anywhere.
-A jump ahead takes whole slots and costs what is due, not what has elapsed; a jump back changes
-nothing but where later entries go. ``docs/internals/timers.md`` has the worked numbers.
+Slots are numbered by their place in all time (``due_ms >> 8 * level``) and never wrap. Only how
+*narrow* a slot is depends on the position, never what it holds. So the clock may be set anywhere. A
+jump ahead takes whole slots and costs what is due, not what has elapsed. A jump back changes only
+where later entries go. ``docs/internals/timers.md`` has the worked numbers.
 
 Algorithm: G. Varghese and T. Lauck, "Hashed and Hierarchical Timing Wheels", 1987.
 """
@@ -28,9 +28,21 @@ Int64s = npt.NDArray[np.int64]
 Column = Sequence[int] | Int64s
 Mask = npt.NDArray[np.bool_]
 
+_BITS = 8
+_LEVELS = 8
+_SPANS = np.array([1 << _BITS * (level + 1) for level in range(_LEVELS - 1)], np.int64)
+_DUE, _OFFSET, _TAG = range(3)
+_ROW_BYTES = 24
+_GROUP_BITS = 16  # amendments are grouped by due time, about a minute each
+_CHECK_EVERY = 256
+_REMOVED_SHARE = 16  # a removed entry costs about 200 bytes more than before
+_REMOVED_MIN = 1024
+_Group = dict[tuple[int, int], int | None]
+_NONE: _Group = {}
+
 
 class DelayedRows(NamedTuple):
-    """Messages, each with a tag and the time it is due in ms since the epoch."""
+    """Messages as columns: offsets, tags, and due times in ms since the epoch."""
 
     offsets: Int64s
     tags: Int64s
@@ -47,12 +59,12 @@ class DelayedRows(NamedTuple):
 
 
 def sorted_offsets(offsets: Iterable[int]) -> Int64s:
-    """Return offsets as :func:`among` wants them."""
+    """Return offsets as a sorted array, for :func:`is_among`."""
     return np.sort(np.fromiter(offsets, np.int64))
 
 
-def among(offsets: Int64s, wanted: Int64s) -> Mask:
-    """Return which offsets are wanted ones; these are sorted."""
+def is_among(offsets: Int64s, wanted: Int64s) -> Mask:
+    """Return a mask of the offsets that are among the wanted ones, which are sorted."""
     if not len(wanted) or not len(offsets):
         return np.zeros(len(offsets), bool)
     found: Int64s = np.searchsorted(wanted, offsets).clip(max=len(wanted) - 1)
@@ -60,61 +72,8 @@ def among(offsets: Int64s, wanted: Int64s) -> Mask:
     return mask
 
 
-class SlotLevel:
-    """The slots of one width that hold something, and the order of their numbers."""
-
-    __slots__ = ("order", "shift", "slots")
-
-    def __init__(self, shift: int) -> None:
-        self.shift = shift
-        self.slots: dict[int, array[int]] = {}
-        self.order: list[int] = []
-
-    def slot(self, number: int) -> array[int]:
-        """Return a slot, a new one if need be."""
-        slot = self.slots.get(number)
-        if slot is None:
-            slot = self.slots[number] = array("q")
-            heapq.heappush(self.order, number)
-        return slot
-
-    def first_ms(self) -> int | None:
-        """Return when the earliest slot begins."""
-        return self.order[0] << self.shift if self.order else None
-
-    def take_first(self) -> Int64s:
-        """Remove the earliest slot and return its rows."""
-        return rows_of(self.slots.pop(heapq.heappop(self.order)))
-
-    def replace(self, number: int, rows: Int64s) -> None:
-        """Let a slot hold these rows; it is gone when they are none."""
-        if len(rows):
-            self.slots[number] = array("q", rows.tobytes())
-        else:
-            del self.slots[number]
-            self.order = sorted(self.slots)
-
-
-def rows_of(slot: array[int]) -> Int64s:
-    """Return a slot's entries, a row each, where they lie."""
-    return np.frombuffer(slot, np.int64).reshape(-1, 3)
-
-
-_BITS = 8
-_LEVELS = 8
-_SPANS = np.array([1 << _BITS * (level + 1) for level in range(_LEVELS - 1)], np.int64)
-_DUE, _OFFSET, _TAG = range(3)
-_ROW_BYTES = 24
-_GROUP_BITS = 16  # what was removed is grouped by the minute, more or less, that it is due in
-_CHECK_EVERY = 256
-_REMOVED_SHARE = 16  # a removed entry costs some 200 bytes more than it did before
-_REMOVED_MIN = 1024
-_Group = dict[tuple[int, int], int | None]
-_NONE: _Group = {}
-
-
 class TimerEntries(NamedTuple):
-    """TimerEntries in order of due time and then offset, as columns."""
+    """Entries in order of due time and then offset, as columns."""
 
     offsets: Int64s
     due_ms: Int64s
@@ -122,28 +81,30 @@ class TimerEntries(NamedTuple):
 
 
 class TimerWheel:
-    """TimerEntries of a due time in ms, an offset and a tag, all from 0 to 2**63 - 1.
+    """A set of entries: due time in ms, offset and tag, all from 0 to 2**63 - 1.
 
-    No two entries may share both due time and offset. The tag is the caller's and comes back as it
-    was given.
+    No two entries may share both due time and offset. The tag is the caller's and comes back
+    unchanged.
     """
 
     __slots__ = ("_amended", "_count", "_levels", "_removed_count", "position_ms")
 
     def __init__(self, now_ms: int) -> None:
         self.position_ms = now_ms
-        """What new entries' distance is measured from: the last pop, or set by who knows better."""
-        self._levels = [SlotLevel(_BITS * level) for level in range(_LEVELS)]
+        """The time from which new entries measure their distance: the last pop, or set by the
+        owner.
+        """
+        self._levels = [_SlotLevel(_BITS * level) for level in range(_LEVELS)]
         self._count = 0
         self._amended: dict[int, _Group] = {}
-        """By due time and offset what differs from the slots: removed (None) or another tag."""
+        """The differences from the slots by due time and offset: removed (None) or another tag."""
         self._removed_count = 0
 
     def __len__(self) -> int:
         return self._count - self._removed_count
 
     def add(self, due_ms: int, offset: int, tag: int) -> None:
-        """Add one entry, perhaps one that was removed."""
+        """Add one entry, which may be one that was removed."""
         group = self._amended.get(due_ms >> _GROUP_BITS)
         if group and (due_ms, offset) in group:  # the slot still has the removed one
             group[due_ms, offset] = tag
@@ -163,10 +124,11 @@ class TimerWheel:
             self._count += len(rows)
 
     def remove(self, due_ms: int, offset: int) -> None:
-        """Remove an entry that is here.
+        """Remove an entry that is in the wheel.
 
-        It stays in its slot until that comes up, or until there are so many that the slots around
-        are cleaned: those of the same minute, or all when half of the wheel is dead.
+        It stays in its slot until that slot comes up, or until the slots around are cleaned: those
+        of the same minute when many of its entries are removed, or all when half of the wheel is
+        removed.
         """
         span = due_ms >> _GROUP_BITS
         group = self._amended.setdefault(span, {})
@@ -184,11 +146,11 @@ class TimerWheel:
         """Remove everything before an offset."""
         self._clean_all()
         for level, number in self._slots():
-            rows = rows_of(level.slots[number])
+            rows = _rows_of(level.slots[number])
             self._replace(level, number, rows[rows[:, _OFFSET] >= start_offset])
 
     def pop_due(self, now_ms: int) -> TimerEntries:
-        """Remove and return everything that is due at ``now_ms``, and nothing that is not."""
+        """Remove and return everything that is due at ``now_ms``, and nothing else."""
         self.position_ms = now_ms
         taken: list[Int64s] = []
         for level in reversed(self._levels):
@@ -210,11 +172,11 @@ class TimerWheel:
     def next_ms(self) -> int | None:
         """Return a time at or before the earliest due time, None when the wheel is empty.
 
-        It lies after the time of the last pop if nothing was added since. Where the earliest slot
-        is a wide one, it is the slot's beginning: a pop then returns nothing, but cascades, and
-        the next answer is later. So an entry costs at most as many pops as there are levels.
+        It is after the time of the last pop if nothing was added since. Where the earliest slot is
+        a wide one, it is the slot's beginning. A pop then returns nothing, but cascades, and the
+        next answer is later. So an entry costs at most as many pops as there are levels.
         """
-        if not len(self):  # what was removed need not be waited for
+        if not len(self):  # removed entries need no timer
             return None
         return min(
             (ms for each in self._levels if (ms := each.first_ms()) is not None), default=None
@@ -239,9 +201,9 @@ class TimerWheel:
             self._levels[level].slot(number).frombytes(part)
 
     def _amend(self, rows: Int64s, offsets: Int64s | None = None) -> Int64s:
-        """Return rows without the removed and with the tags that changed; that is then done.
+        """Return rows without removed entries and with changed tags, and end those amendments.
 
-        ``offsets`` are those that may be concerned, if they are known.
+        ``offsets`` are those that may be amended, if they are known.
         """
         if not self._amended or not len(rows):
             return rows
@@ -251,7 +213,7 @@ class TimerWheel:
                 first = int(rows[:, _DUE].min()) >> _GROUP_BITS
                 last = int(rows[:, _DUE].max()) >> _GROUP_BITS
                 offsets = self._amended_offsets(first, last)
-            indices = np.flatnonzero(among(rows[:, _OFFSET], offsets))
+            indices = np.flatnonzero(is_among(rows[:, _OFFSET], offsets))
         kept = np.ones(len(rows), bool)
         for index, (due_ms, offset, old_tag) in zip(
             indices.tolist(), rows[indices].tolist(), strict=True
@@ -267,10 +229,10 @@ class TimerWheel:
                 del self._amended[due_ms >> _GROUP_BITS]
         return rows[kept]
 
-    def _slots(self) -> list[tuple[SlotLevel, int]]:
+    def _slots(self) -> list[tuple[_SlotLevel, int]]:
         return [(level, number) for level in self._levels for number in level.slots]
 
-    def _slots_around(self, span: int) -> list[tuple[SlotLevel, int]]:
+    def _slots_around(self, span: int) -> list[tuple[_SlotLevel, int]]:
         """Return the slots that hold any of the times whose amendments are in one group."""
         found = []
         for level in self._levels:
@@ -285,17 +247,60 @@ class TimerWheel:
         groups = (g for span, g in self._amended.items() if first_span <= span <= last_span)
         return sorted_offsets(offset for group in groups for _, offset in group)
 
-    def _clean(self, slots: list[tuple[SlotLevel, int]], offsets: Int64s) -> None:
-        """Take what was removed and has one of these offsets out of slots."""
+    def _clean(self, slots: list[tuple[_SlotLevel, int]], offsets: Int64s) -> None:
+        """Take removed entries with one of these offsets out of slots."""
         for level, number in slots:
-            self._replace(level, number, self._amend(rows_of(level.slots[number]), offsets))
+            self._replace(level, number, self._amend(_rows_of(level.slots[number]), offsets))
 
     def _clean_all(self) -> None:
         self._clean(self._slots(), self._amended_offsets(0, max(self._amended, default=0)))
 
-    def _replace(self, level: SlotLevel, number: int, rows: Int64s) -> None:
-        """Let a slot hold these of its rows only."""
+    def _replace(self, level: _SlotLevel, number: int, rows: Int64s) -> None:
+        """Keep only these rows of a slot."""
         less = len(level.slots[number]) // 3 - len(rows)
         if less:
             self._count -= less
             level.replace(number, rows)
+
+
+class _SlotLevel:
+    """The non-empty slots of one width, and the order of their numbers.
+
+    A slot is an array of due time, offset and tag: 24 bytes an entry.
+    """
+
+    __slots__ = ("order", "shift", "slots")
+
+    def __init__(self, shift: int) -> None:
+        self.shift = shift
+        self.slots: dict[int, array[int]] = {}
+        self.order: list[int] = []
+
+    def slot(self, number: int) -> array[int]:
+        """Return a slot, a new one if there is none."""
+        slot = self.slots.get(number)
+        if slot is None:
+            slot = self.slots[number] = array("q")
+            heapq.heappush(self.order, number)
+        return slot
+
+    def first_ms(self) -> int | None:
+        """Return when the earliest slot begins."""
+        return self.order[0] << self.shift if self.order else None
+
+    def take_first(self) -> Int64s:
+        """Remove the earliest slot and return its rows."""
+        return _rows_of(self.slots.pop(heapq.heappop(self.order)))
+
+    def replace(self, number: int, rows: Int64s) -> None:
+        """Set the rows of a slot; an empty slot is removed."""
+        if len(rows):
+            self.slots[number] = array("q", rows.tobytes())
+        else:
+            del self.slots[number]
+            self.order = sorted(self.slots)
+
+
+def _rows_of(slot: array[int]) -> Int64s:
+    """Return a slot's entries, a row each, without copying."""
+    return np.frombuffer(slot, np.int64).reshape(-1, 3)

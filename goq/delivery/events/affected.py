@@ -1,7 +1,7 @@
-"""Which messages an event speaks of.
+"""The messages that an event is about.
 
-What is not in the table may speak of any message: so an event that is new costs time where it is
-looked for, and is never passed over.
+An event type that is not in the tables may be about any message. So a new type costs time where
+events of a message are searched, and is never missed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from goq.delivery.events.event import (
 )
 
 OffsetSpans = Sequence[tuple[int, ...]]
-"""Ranges or spans: whatever begins with a start and an end."""
+"""Ranges or spans: anything that begins with a start and an end."""
 
 _spans: Callable[[Any], OffsetSpans] = attrgetter("spans")
 _ranges: Callable[[Any], OffsetSpans] = attrgetter("ranges")
@@ -64,7 +64,7 @@ WITH_OFFSETS: Final[dict[type[Event], Callable[[Any], OffsetSpans]]] = {
     Moved: lambda event: ((event.offset, event.offset + 1),),
     Rescheduled: lambda event: ((event.offset, event.offset + 1),),
 }
-"""What says itself which messages it is about."""
+"""Events that name the messages they are about."""
 
 NO_MESSAGES: Final[frozenset[type[Event]]] = frozenset(
     {
@@ -77,57 +77,58 @@ NO_MESSAGES: Final[frozenset[type[Event]]] = frozenset(
         Named,
     }
 )
-"""What repeats a state, or tells of a producer: nothing that happened to a message."""
+"""Events that repeat a state or name a producer: they are about no message."""
 
 WITHOUT_OFFSETS: Final[frozenset[type[Event]]] = frozenset({Matured, Trimmed, CopyStored})
-"""What is found by another thing than an offset: a due time, the first offset that is kept, and
-the departure that it ends."""
+"""Events that are matched by something other than an offset: a due time, the first offset that is
+kept, or the outbox entry that they end.
+"""
 
 ANY_OFFSET: Final[frozenset[type[Event]]] = frozenset({Reset, GroupDeleted, Truncated})
-"""What may concern any message; all of it is rare."""
+"""Events that may be about any message; all of them are rare."""
 
 
 def affected_spans(event: Event) -> OffsetSpans | None:
-    """Return what an event says of the messages it is about; None where that may be any.
+    """Return the messages that an event names; None if it may be about any message.
 
-    Of an event that is found otherwise, nothing.
+    For an event that is matched otherwise, nothing.
     """
     kind = type(event)
-    stretches = WITH_OFFSETS.get(kind)
-    if stretches is not None:
-        return stretches(event)
+    spans_of = WITH_OFFSETS.get(kind)
+    if spans_of is not None:
+        return spans_of(event)
     return () if kind in NO_MESSAGES or kind in WITHOUT_OFFSETS else None
 
 
 def affects(event: Event, offset: int) -> bool:
-    """Whether an event is about a message, or may be."""
-    stretches = affected_spans(event)
-    return stretches is None or holds_offset(stretches, offset)
+    """Return whether an event is about a message, or may be."""
+    spans = affected_spans(event)
+    return spans is None or holds_offset(spans, offset)
 
 
-def holds_offset(stretches: OffsetSpans, offset: int) -> bool:
-    """Whether one of the stretches holds an offset."""
-    return any(each[0] <= offset < each[1] for each in stretches)
+def holds_offset(spans: OffsetSpans, offset: int) -> bool:
+    """Return whether one of the spans contains an offset."""
+    return any(each[0] <= offset < each[1] for each in spans)
 
 
 class PendingCopies:
-    """The messages of departures that have not ended, as far as the events seen so far tell."""
+    """The messages of outbox entries whose copies are not stored, by the events seen so far."""
 
     def __init__(self) -> None:
         self._spans: dict[int, OffsetSpans] = {}
 
     def begin(self, event: CopyQueued, epoch: int, sequence: int) -> None:
-        """Note what leaves, by the place of its event."""
+        """Add an outbox entry, by the epoch and sequence of its event."""
         self._spans[token_of(epoch, sequence)] = event.spans
 
     def restore(self, departure: int, event: CopyQueued) -> None:
-        """Note what a snapshot, or a state, has under way."""
+        """Add an outbox entry of a snapshot or a state."""
         self._spans[departure] = event.spans
 
     def end(self, event: CopyStored) -> OffsetSpans | None:
-        """Return the messages that have arrived, None where their departure was not seen."""
+        """Return the messages whose copies are stored, None if their outbox entry was not seen."""
         return self._spans.pop(event.departure, None)
 
     def of(self, departure: int) -> OffsetSpans | None:
-        """Return the messages of a departure, None where it was not seen or has ended."""
+        """Return the messages of an outbox entry, None if it was not seen or has ended."""
         return self._spans.get(departure)

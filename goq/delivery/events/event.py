@@ -1,9 +1,9 @@
-"""What happens to messages after they are published: the contents of the ``events`` log.
+"""The events of a partition: what happens to messages after they are published.
 
-An event is a MessagePack array that begins with its tag; new fields go at the end with a default,
-so that old logs stay readable. A range is ``(start, end)`` with the end excluded, a span adds the
-attempt. One event covers every message that shares its fate. An event's time is the append time
-of its frame, a lease's token is made of its event's epoch and sequence (:func:`token_of`).
+An event is a MessagePack array that begins with its tag. New fields go at the end with a default,
+so that old logs stay readable. A range is ``(start, end)`` with the end excluded; a span adds the
+attempt. One event covers all messages that share its effect. An event's time is the append time of
+its frame. A lease's token is made of the epoch and sequence of its event (:func:`token_of`).
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ Range = tuple[int, int]
 Span = tuple[int, int, int]
 """``(start, end, attempt)``"""
 HeldSpan = tuple[int, int, int, int, int]
-"""``(start, end, attempt, time_ms, failures)``: the time is a deadline or when a retry is due;
-``failures`` counts from 1 into the table of the snapshot, 0 for none."""
+"""``(start, end, attempt, time_ms, failures)``: the time is a deadline or the due time of a retry;
+``failures`` counts from 1 into the table of the snapshot, 0 for none.
+"""
 Bitmap = tuple[int, bytes]
 
 
 class Cause(StrEnum):
-    """Why an attempt, or all further ones, ended without an ack."""
+    """The reason why an attempt, or all further ones, ended without an ack."""
 
     NACKED = "nacked"
     EXPIRED = "expired"
     REJECTED = "rejected"
     TTL = "ttl"
     OTHER_GROUP = "other_group"
-    """It is a dead letter put back for the group that had given it up."""
+    """The message is a redriven dead letter, meant for the group that it came from."""
     REDRIVEN = "redriven"
     COMPACTED = "compacted"
-    """A newer message of its key is kept, or it was a tombstone whose time is over."""
+    """A newer message of its key is kept, or it was a tombstone past its retention."""
 
 
 class Failure(NamedTuple):
@@ -52,8 +53,8 @@ _SEQUENCE_BITS = 40
 def token_of(epoch: int, sequence: int) -> int:
     """Return the token of the lease whose event has this sequence in this leader epoch.
 
-    Never the same twice: within an epoch sequences only rise, and an event log that lost its
-    unsynced end goes on in a higher epoch.
+    No token is made twice: within an epoch sequences only rise, and an event log that lost its
+    unsynced end continues in a higher epoch.
     """
     return epoch << _SEQUENCE_BITS | sequence
 
@@ -68,7 +69,7 @@ class Event(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Leased(Event, frozen=True, tag=1):
-    """Messages were handed to a consumer until a deadline."""
+    """Messages were leased to a consumer until a deadline."""
 
     group: str
     consumer: str
@@ -85,7 +86,7 @@ class Acked(Event, frozen=True, tag=2):
 
 
 class Nacked(Event, frozen=True, tag=3):
-    """Messages of a lease were given back; they are ready again at ``due_ms``."""
+    """A consumer gave messages of a lease back; they are ready again at ``due_ms``."""
 
     group: str
     token: int
@@ -116,7 +117,7 @@ class Extended(Event, frozen=True, tag=5):
 
 
 class Reset(Event, frozen=True, tag=6):
-    """The group goes on from an offset; all its leases and retries are void.
+    """The group continues from an offset; all its leases and retries are void.
 
     It gets nothing at or after ``end_offset`` until it is reset again; -1 for no end.
     """
@@ -133,7 +134,7 @@ class GroupDeleted(Event, frozen=True, tag=7):
 
 
 class Corrupted(Event, frozen=True, tag=8):
-    """Messages cannot be read: they are held back from every group."""
+    """Messages cannot be read: no group gets them."""
 
     start: int
     end: int
@@ -147,7 +148,7 @@ class Trimmed(Event, frozen=True, tag=9):
 
 
 class SnapshotStarted(Event, frozen=True, tag=10):
-    """From here to the matching end the log repeats its whole state, so that earlier may go."""
+    """From here to the matching end the log repeats its whole state: older events may go."""
 
     start_offset: int
     messages_offset: int
@@ -159,7 +160,7 @@ class SnapshotStarted(Event, frozen=True, tag=10):
 
 
 class SnapshotGroup(Event, frozen=True, tag=11):
-    """One group's state; a large one comes in several of these, the later adding to the first."""
+    """One group's state; a large one comes in several events, the later adding to the first."""
 
     group: str
     floor: int
@@ -175,8 +176,8 @@ class SnapshotGroup(Event, frozen=True, tag=11):
 class SnapshotProducers(Event, frozen=True, tag=12):
     """The batches of producers, each ``(id, epoch, batches)``, and names, each ``(id, name)``.
 
-    A batch is ``(first_sequence, message_count, offset, time_us, left_out)``. Where there are many
-    names more of these events follow, with names alone.
+    A batch is ``(first_sequence, message_count, offset, time_us, left_out)``. Many names follow in
+    further events, with names alone.
     """
 
     producers: list[tuple[int, int, list[tuple[int, int, int, int, int]]]]
@@ -188,7 +189,7 @@ class SnapshotEnded(Event, frozen=True, tag=13):
 
 
 class Truncated(Event, frozen=True, tag=14):
-    """The messages from an offset on were lost; their offsets will be given to others."""
+    """The messages from an offset on were lost; other messages will get their offsets."""
 
     end_offset: int
 
@@ -201,14 +202,14 @@ class Matured(Event, frozen=True, tag=15):
 
 
 class Cancelled(Event, frozen=True, tag=16):
-    """Messages are not to be delivered to any group that has not got them yet."""
+    """Messages are not to be delivered to any group that has not received them yet."""
 
     ranges: list[Range]
     reason: str = ""
 
 
 class Moved(Event, frozen=True, tag=17):
-    """A message goes on in another lane."""
+    """A message was moved to another lane."""
 
     offset: int
     lane: int
@@ -222,7 +223,7 @@ class Rescheduled(Event, frozen=True, tag=18):
 
 
 class Skipped(Event, frozen=True, tag=19):
-    """Messages are done for the group without having been handed out."""
+    """Messages are done for the group without a delivery."""
 
     group: str
     ranges: list[Range]
@@ -241,11 +242,11 @@ class Dropped(Event, frozen=True, tag=20):
 
 
 class CopyQueued(Event, frozen=True, tag=21):
-    """Messages leave for another topic; what is written there is told by producer and sequence.
+    """Messages are in the outbox, to be copied to another topic under a producer id and sequences.
 
-    The producer is the one that this partition has already, if it has one. Messages leave a group
-    that gave them up (with token 0 if it was never handed them). With group "" they are dead
-    letters that are put back, and done for every group here.
+    The producer id counts only if the partition has none yet. The messages come from a group that
+    gave them up (token 0 if they were never leased). With group "" they are dead letters that are
+    redriven, and are done for every group here.
     """
 
     group: str
@@ -260,14 +261,14 @@ class CopyQueued(Event, frozen=True, tag=21):
 
 
 class CopyStored(Event, frozen=True, tag=22):
-    """Messages that left are stored where they went, the first of them at ``offset``."""
+    """The copies of an outbox entry are durable in the other topic, the first at ``offset``."""
 
     departure: int
     offset: int
 
 
 class SnapshotMarks(Event, frozen=True, tag=23):
-    """What the partition knows of single messages; several where there is much."""
+    """The partition's marks on single messages; several events where there are many."""
 
     cancelled_floor: int = 0
     cancelled_full: list[Range] = []
@@ -277,7 +278,7 @@ class SnapshotMarks(Event, frozen=True, tag=23):
 
 
 class SnapshotOutboxEntry(Event, frozen=True, tag=24):
-    """Messages that are leaving, with how earlier attempts failed, by run."""
+    """An outbox entry, with the failures of earlier attempts by run."""
 
     departure: int
     first_sequence: int
@@ -286,21 +287,21 @@ class SnapshotOutboxEntry(Event, frozen=True, tag=24):
 
 
 class Named(Event, frozen=True, tag=25):
-    """What is published here under a producer id comes from a client of this name."""
+    """A producer id belongs to a client of this name."""
 
     producer_id: int
     client_id: str
 
 
 class Compacted(Event, frozen=True, tag=26):
-    """From an offset up to another only the newest message of each key is kept."""
+    """From an offset up to another, only the newest message of each key is kept."""
 
     start: int
     end: int
 
 
 class Repaired(Event, frozen=True, tag=27):
-    """Messages that could not be read can be again: they are held back no more."""
+    """Messages that could not be read are readable again: groups get them."""
 
     start: int
     end: int
@@ -343,10 +344,10 @@ _decoder = msgspec.msgpack.Decoder(list[AnyEvent])
 
 
 def encode_events(events: Sequence[AnyEvent]) -> bytes:
-    """Return events as the body of a frame has them."""
+    """Return events as the body of a frame holds them."""
     return _encoder.encode(events)
 
 
 def decode_events(data: bytes | memoryview) -> list[AnyEvent]:
-    """Return the events in ``data``; raises ``msgspec.DecodeError`` for anything else."""
+    """Return the events in ``data``. Raises ``msgspec.DecodeError`` for anything else."""
     return _decoder.decode(data)

@@ -1,4 +1,4 @@
-"""Frames of events: what the ``events`` log is made of.
+"""The frames of the ``events`` log.
 
 A frame's body is the length of what follows (``u64``), the events as MessagePack, and zeros up to
 a multiple of 8.
@@ -7,7 +7,7 @@ a multiple of 8.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -26,10 +26,6 @@ from goq.frame.encoder import assemble_frame
 from goq.frame.header import Attribute, padding_bytes
 from goq.frame.view import FrameView
 
-if TYPE_CHECKING:
-    pass
-
-
 _LENGTH_BYTES = 8
 _LIST_HEAD_BYTES = {b"\xdc": 3, b"\xdd": 5}  # of a long MessagePack array; a short one has 1
 _SNAPSHOT_TAG = bytes([int(str(SnapshotStarted.__struct_config__.tag))])
@@ -37,7 +33,7 @@ _SNAPSHOT_FRAME_WEIGHT = 5_000
 
 
 class StoredEvent(NamedTuple):
-    """An event with what its frame says about it."""
+    """An event with its sequence, epoch and append time."""
 
     sequence: int
     epoch: int
@@ -53,7 +49,7 @@ def encode_event_frame(events: Sequence[AnyEvent]) -> FrameView:
 
 
 def snapshot_frames(events: Sequence[AnyEvent]) -> Iterator[FrameView]:
-    """Return the frames of a snapshot, each well within the limits of one."""
+    """Yield the frames of a snapshot, each well within the limits of a frame."""
     some: list[AnyEvent] = []
     weight = 0
     for event in events:
@@ -67,7 +63,7 @@ def snapshot_frames(events: Sequence[AnyEvent]) -> Iterator[FrameView]:
 
 
 def decode_event_frame(view: FrameView) -> list[StoredEvent]:
-    """Return the events of a frame; raises ``InvalidFrame`` for any other frame."""
+    """Return the events of a frame. Raises ``InvalidFrame`` for any other frame."""
     header = view.header
     size = int.from_bytes(view.body[:_LENGTH_BYTES], "little")
     try:
@@ -83,9 +79,9 @@ def decode_event_frame(view: FrameView) -> list[StoredEvent]:
 
 
 def begins_snapshot(body: memoryview) -> bool:
-    """Whether the first event of a frame begins a snapshot, told without decoding its body.
+    """Return whether the first event of a frame begins a snapshot, without decoding its body.
 
-    That is the tag behind the heads of two arrays: of the list, and of its first event.
+    Compares the tag behind the heads of two arrays: that of the list, and that of its first event.
     """
     head = bytes(body[_LENGTH_BYTES : _LENGTH_BYTES + 8])
     tag_at = _LIST_HEAD_BYTES.get(head[:1], 1) + 1
@@ -93,7 +89,7 @@ def begins_snapshot(body: memoryview) -> bool:
 
 
 def event_weight(event: AnyEvent) -> int:
-    """Return how much an event of a snapshot holds, about, in entries."""
+    """Return roughly how many entries an event of a snapshot holds."""
     if isinstance(event, SnapshotGroup):
         parts = len(event.leases) + len(event.retries) + len(event.failures)
         return 1 + parts + 4 * len(event.partial)

@@ -1,8 +1,8 @@
-"""What a message is for a group, and what changes that: one row a transition.
+"""The states of a message for a group, and the table of their transitions.
 
-The code that applies events is :mod:`goq.delivery.partition_state`; this table says of it, for one
-message and one group, what people see. ``docs/delivery.md`` is drawn from it, and a test applies
-every event to a message in every state that a row names.
+:mod:`goq.delivery.partition_state` applies events; this table describes the visible effect for one
+message and one group. ``docs/delivery.md`` is generated from it, and a test applies every event to
+a message in every state that a row names.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from goq.delivery.events.event import (
 
 
 class MessageState(StrEnum):
-    """What a message is for a group. Each is one of these at a time."""
+    """The state of a message for a group. A message has exactly one at a time."""
 
     READY = "ready"
     BLOCKED = "blocked"
@@ -50,10 +50,10 @@ class MessageState(StrEnum):
 
 
 class Transition(NamedTuple):
-    """What an event makes of a message, by what it was.
+    """The effect of an event on a message, by its state before.
 
-    Without an ``event`` nothing is written: it follows from the message or from the time. Without
-    ``sources`` the message is new, without a ``target`` it is gone.
+    Without an ``event`` nothing is written: the transition follows from the message or the time.
+    Without ``sources`` the message is new, without a ``target`` it is gone.
     """
 
     event: type[Event] | None
@@ -76,18 +76,18 @@ LIFE = (
     Transition(
         None, (), MessageState.SCHEDULED, "published with a delay or a time to be delivered at"
     ),
-    Transition(Matured, (MessageState.SCHEDULED,), MessageState.READY, "its time has come"),
+    Transition(Matured, (MessageState.SCHEDULED,), MessageState.READY, "its due time has come"),
     Transition(
         None,
         (MessageState.READY,),
         MessageState.BLOCKED,
-        "a receive met it while its key was in hand",
+        "a receive found its key locked",
     ),
     Transition(
         Leased,
         (MessageState.READY, MessageState.BLOCKED),
         MessageState.LEASED,
-        "handed to a consumer",
+        "leased to a consumer",
     ),
     Transition(
         Extended, (MessageState.LEASED,), MessageState.LEASED, "the consumer asked for more time"
@@ -124,32 +124,32 @@ LIFE = (
     Transition(
         None, (MessageState.READY, MessageState.BLOCKED), MessageState.EXPIRED, "its ttl is over"
     ),
-    Transition(Skipped, (MessageState.EXPIRED,), MessageState.DONE, "a receive came to it"),
+    Transition(Skipped, (MessageState.EXPIRED,), MessageState.DONE, "a receive reached it"),
     Transition(
         CopyQueued,
         (MessageState.EXPIRED,),
         MessageState.DEAD,
-        "a receive came to it, and expired messages are kept as dead letters",
+        "a receive reached it, and expired messages are kept as dead letters",
     ),
     Transition(
         Cancelled, _WAITING, MessageState.CANCELLED, "cancelled, or purged from dead letters"
     ),
 )
-"""How messages live: what the diagram shows."""
+"""The usual life of a message: the rows of the diagram."""
 
 INTERVENTIONS = (
     Transition(
         Moved,
         (MessageState.READY, MessageState.BLOCKED),
         MessageState.READY,
-        "it has another priority",
+        "its priority was changed",
     ),
     Transition(Moved, (MessageState.RETRY,), MessageState.RETRY, "its retry is in another lane"),
     Transition(
         Moved, (MessageState.SCHEDULED,), MessageState.SCHEDULED, "it will be in another lane"
     ),
     Transition(
-        Moved, (MessageState.LEASED,), MessageState.LEASED, "if it comes back, then in another lane"
+        Moved, (MessageState.LEASED,), MessageState.LEASED, "a retry of it will be in another lane"
     ),
     Transition(
         Rescheduled, (MessageState.SCHEDULED,), MessageState.SCHEDULED, "it is due at another time"
@@ -158,7 +158,7 @@ INTERVENTIONS = (
         Skipped,
         (MessageState.READY,),
         MessageState.DONE,
-        "it is a dead letter put back for another group, or its ttl is over before a retry",
+        "it is a dead letter redriven for another group, or its ttl is over before a retry",
     ),
     Transition(
         CopyQueued,
@@ -167,7 +167,7 @@ INTERVENTIONS = (
         "its ttl is over before a retry, and expired messages are kept as dead letters",
     ),
     Transition(
-        CopyQueued, _WAITING, MessageState.CANCELLED, "it is a dead letter, and is put back"
+        CopyQueued, _WAITING, MessageState.CANCELLED, "it is a dead letter, and is redriven"
     ),
     Transition(
         Cancelled, (MessageState.LEASED,), MessageState.LEASED, "its consumer may still settle it"
@@ -198,7 +198,7 @@ INTERVENTIONS = (
             MessageState.DONE,
         ),
         MessageState.READY,
-        "the group goes back to it or to one before it",
+        "the group was reset to it or to an earlier message",
     ),
     Transition(
         Reset,
@@ -210,7 +210,7 @@ INTERVENTIONS = (
             MessageState.READY,
         ),
         MessageState.DONE,
-        "the group goes on from behind it, or ends before it",
+        "the group was reset past it, or ends before it",
     ),
     Transition(
         GroupDeleted,
@@ -223,10 +223,10 @@ INTERVENTIONS = (
             MessageState.DONE,
         ),
         MessageState.READY,
-        "what a new group of the name begins with",
+        "a new group of the name begins with it",
     ),
     Transition(
-        Corrupted, (MessageState.READY,), MessageState.READY, "it cannot be read: it is held back"
+        Corrupted, (MessageState.READY,), MessageState.READY, "it cannot be read: no group gets it"
     ),
     Transition(
         Corrupted,
@@ -234,9 +234,7 @@ INTERVENTIONS = (
         MessageState.DONE,
         "it cannot be read any more",
     ),
-    Transition(
-        Repaired, (MessageState.READY,), MessageState.READY, "it can be read again: it is due"
-    ),
+    Transition(Repaired, (MessageState.READY,), MessageState.READY, "it can be read again"),
     Transition(
         Skipped,
         (MessageState.READY, MessageState.BLOCKED, MessageState.RETRY),
@@ -244,12 +242,12 @@ INTERVENTIONS = (
         "it was compacted away",
     ),
     *(
-        Transition(Compacted, (state,), state, "compaction passed, whether it is kept or gone")
+        Transition(Compacted, (state,), state, "compaction passed it, and kept or removed it")
         for state in _ALL
     ),
     Transition(Trimmed, _ALL, None, "retention deleted it"),
-    Transition(Truncated, _ALL, None, "a power cut took what had not reached the disk"),
+    Transition(Truncated, _ALL, None, "a power cut lost it before it was on the disk"),
 )
-"""What people and accidents do to messages besides."""
+"""The effects of administration and of faults."""
 
 TRANSITIONS: tuple[Transition, ...] = (*LIFE, *INTERVENTIONS)
