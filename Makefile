@@ -22,7 +22,7 @@ cluster: $(VENV)/installed         ## run three nodes on this machine until Ctrl
 	$(BIN)/python tools/cluster.py
 
 test: $(VENV)/installed-dev        ## every test but the long ones
-	$(BIN)/python -m pytest -m "not long" -n auto --maxprocesses 4 --dist loadgroup
+	$(BIN)/python -m pytest -m "not long" -n auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
 
 test-long: $(VENV)/installed-dev   ## every test, the long variants too
 	$(BIN)/python -m pytest

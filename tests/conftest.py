@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import os
 import resource
+from pathlib import Path
 
 import pytest
+
+_TESTS = Path(__file__).parent
 
 # The process that tests run in may be told of a terminal, and theirs have other sizes.
 for _size in ("COLUMNS", "LINES"):
@@ -20,10 +23,29 @@ _, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (_hard, _hard))
 
 
+_KINDS = ("spark", "process", "cluster", "sim", "docs", "integration", "unit")
+"""In this order the groups begin: what takes longest first, so that all processes end together."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Return one more than there are processors: many tests wait for nodes, timers and disks."""
+    return (os.cpu_count() or 1) + 1
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put each test into its group: a session of Spark takes long to start, and much memory."""
+    """Put each test into its group, and the groups in order.
+
+    A session of Spark takes long to start, and much memory: all that use it are one group. The
+    simulation shares nothing, so each of its tests goes where there is time.
+    """
     with_spark = {item.path for item in items if "spark" in getattr(item, "fixturenames", ())}
+    kinds = {item: item.path.relative_to(_TESTS).parts[0] for item in items}
     for item in items:
-        group = "spark" if item.path in with_spark else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
+        if item.path in with_spark:
+            kinds[item] = "spark"
+            item.add_marker(pytest.mark.xdist_group("spark"))
+        elif kinds[item] != "sim":
+            item.add_marker(pytest.mark.xdist_group(str(item.path)))
+    items.sort(key=lambda item: _KINDS.index(kinds[item]))
