@@ -36,7 +36,11 @@ class _Waiter(asyncio.Protocol):
 async def _wait_all(port: int, topic: str, count: int, *, streams: bool) -> list[_Waiter]:
     """Open connections that each wait for a message of the topic, as one group."""
     loop = asyncio.get_running_loop()
-    asked = {"max": 1, "stream": True} if streams else {"max": 1, "wait": f"{_WAIT_S}s"}
+    asked = (
+        {"max_in_flight": 1, "stream": True}
+        if streams
+        else {"max_messages": 1, "wait": f"{_WAIT_S}s"}
+    )
     body = json.dumps(asked).encode()
     head = (
         f"POST /v1/topics/{topic}/groups/bench/receive HTTP/1.1\r\nHost: 127.0.0.1\r\n"

@@ -58,6 +58,7 @@ class App:
         view = StandaloneView(broker, node_id, own_url) if cluster is None else cluster.view
         self.metrics = Metrics(broker, stats, view)
         traces = TraceRoutes(broker, node_id)
+        groups = GroupRoutes(broker)
         operations = OperationRoutes(
             broker,
             node_id,
@@ -73,7 +74,7 @@ class App:
             *traces.routes(),
             *ScheduledRoutes(broker).routes(),
             *HistoryRoutes(broker).routes(),
-            *GroupRoutes(broker).routes(),
+            *groups.routes(),
             *ProducerRoutes(broker).routes(),
             *MemberRoutes(broker).routes(),
             *DeadLetterRoutes(broker).routes(),
@@ -82,7 +83,9 @@ class App:
             *operations.routes(),
         ]
         operations.describe(routes)
-        internal = [] if cluster is None else NodeCallRoutes(cluster.rpc_server).routes()
+        internal: list[Route] = []
+        if cluster is not None:
+            internal = [*groups.internal_routes(), *NodeCallRoutes(cluster.rpc_server).routes()]
         self.router = Router([*routes, *internal], stats, has_other_nodes=cluster is not None)
         self.handle: Handler = self.router.handle
         if cluster is not None:

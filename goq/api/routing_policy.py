@@ -18,9 +18,9 @@ from goq.model import DEAD_LETTERS_SUFFIX, MessageId
 
 STREAM_ID: Final = "Goq-Stream"
 """The header with the id of a stream."""
-READY: Final = "goq-ready"
+READY: Final = "goq-internal-ready"
 """The header with the count of readiness from before a node looked for messages."""
-BYTES_MAX: Final = "goq-bytes-max"
+BYTES_MAX: Final = "goq-internal-bytes-max"
 """The header with how many bytes a node may hand over to the one that asks it."""
 Document = dict[str, Any]
 TopicOf = Callable[[Sequence[str]], str | None]

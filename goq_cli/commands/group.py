@@ -132,7 +132,7 @@ def _row(topic: str, group: GroupDescription) -> list[object]:
 
 def _print_progress(topic: str, group: GroupDescription) -> None:
     if group.as_of is not None:
-        print_table(("at",), [[format_time(group.as_of)]])
+        print_table(("as_of",), [[format_time(group.as_of)]])
     print_table(_COLUMNS, [_row(topic, group)])
     ends = ("end",) if any(p.end is not None for p in group.partitions) else ()
     columns = ("partition", "cursor", *ends, *_COUNTS)

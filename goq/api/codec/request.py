@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, TypeVar, cast
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from goq import limits
 from goq.api.router import FRAMES, JSON, NDJSON
@@ -249,37 +250,58 @@ def parse_acks(request: Request, in_body: str | None = None) -> Acks:
 
 
 def receive_options(asked: Receive) -> ReceiveRequest:
-    """Return what is asked; raise ``InvalidInput`` naming the field, ``TooLarge``."""
-    check_consumer(asked)
+    """Return what a receive asks for.
+
+    Raises ``InvalidInput`` naming the field, and ``TooLarge``.
+    """
+    _check_consumer(asked)
     if asked.limit is not None:
-        raise InvalidInput("limit is of a stream; say max, or stream", field="limit")
+        raise InvalidInput("limit is of a stream; say max_messages, or stream", field="limit")
+    if asked.max_in_flight is not UNSET:
+        raise InvalidInput(
+            "max_in_flight is of a stream; say max_messages, or stream", field="max_in_flight"
+        )
     return ReceiveRequest(
         consumer=asked.consumer,
-        messages_max=asked.max,
+        messages_max=_receive_maximum(asked.max_messages, "max_messages"),
         bytes_max=limits.RECEIVE_BYTES_MAX,
         wait_ms=duration_ms(asked.wait, "wait", limits.WAIT_MS_MAX),
         visibility_ms=visibility_ms(asked.visibility),
     )
 
 
-def check_consumer(asked: Receive) -> None:
-    """Raise what is wrong about who asks, and for how much, also of a stream."""
-    if not 1 <= asked.max <= limits.RECEIVE_MESSAGES_MAX:
+def stream_credit(asked: Receive) -> int:
+    """Return how many messages of a stream may be in flight.
+
+    Raises ``InvalidInput`` naming any field that is wrong, and ``TooLarge``.
+    """
+    _check_consumer(asked)
+    if asked.max_messages is not UNSET:
         raise InvalidInput(
-            f"max is 1 to {limits.RECEIVE_MESSAGES_MAX}, not {asked.max}", field="max"
+            "max_messages is of a receive; a stream takes max_in_flight, and limit for all",
+            field="max_messages",
         )
+    if asked.limit is not None and asked.limit < 1:
+        raise InvalidInput(f"limit is at least 1, not {asked.limit}", field="limit")
+    return _receive_maximum(asked.max_in_flight, "max_in_flight")
+
+
+def _receive_maximum(count: int | UnsetType, field: str) -> int:
+    if count is UNSET:
+        return 1
+    if not 1 <= count <= limits.RECEIVE_MESSAGES_MAX:
+        raise InvalidInput(
+            f"{field} is 1 to {limits.RECEIVE_MESSAGES_MAX}, not {count}", field=field
+        )
+    return count
+
+
+def _check_consumer(asked: Receive) -> None:
     if len(asked.consumer) > limits.CONSUMER_NAME_CHARS_MAX:
         raise TooLarge(
             f"a consumer's name has at most {limits.CONSUMER_NAME_CHARS_MAX} characters",
             field="consumer",
         )
-
-
-def check_stream(asked: Receive) -> None:
-    """Raise what is wrong about what is asked of a stream."""
-    check_consumer(asked)
-    if asked.limit is not None and asked.limit < 1:
-        raise InvalidInput(f"limit is at least 1, not {asked.limit}", field="limit")
 
 
 def visibility_ms(asked: str | float | None) -> int | None:

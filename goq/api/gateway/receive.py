@@ -17,7 +17,6 @@ import msgspec
 from goq import limits
 from goq.api.codec.leased import LeasedMessages, ReleaseLeases, merge_leased, read_leased
 from goq.api.codec.request import (
-    check_stream,
     json_body,
     parse_client_id,
     receive_options,
@@ -56,7 +55,6 @@ class ReceiveGateway:
         asked = json_body(request, Receive)
         asked.consumer = asked.consumer or parse_client_id(request) or ""
         if asked.stream or wants_lines(request):
-            check_stream(asked)
             return await self._streams.open(request, values, asked)
         receive = _Receive(self, request, values, asked, receive_options(asked))
         try:
@@ -201,7 +199,7 @@ class _Receive:
     def _for_one(self, messages: int, size_bytes: int) -> Request:
         body = msgspec.json.encode(
             {
-                "max": messages,
+                "max_messages": messages,
                 "visibility": self._asked.visibility,
                 "consumer": self._asked.consumer,
             }
@@ -230,7 +228,7 @@ class _Receive:
         return copy_request(
             self._request,
             method="GET",
-            path=f"/v1/topics/{topic}/groups/{group}/ready",
+            path=f"/internal/v1/topics/{topic}/groups/{group}/ready",
             query=urlencode(query, quote_via=quote),
             body=b"",
         )

@@ -34,7 +34,10 @@ async def ask_in_sequence(
     topic = routing.topic_of(values)
     assert topic is not None
     fields = _fields_of(request)
-    one, left = _number(fields, "partition", None), _number(fields, "max", routing.max_default)
+    one, left = (
+        _number(fields, "partition", None),
+        _number(fields, "max_messages", routing.max_default),
+    )
     if one is not None:
         return await fanout.ask_partition_leader(topic, one, request)
     assert left is not None
@@ -80,7 +83,7 @@ def _fields_of(request: Request) -> dict[str, Any]:
 
 
 def _for_partition(request: Request, fields: dict[str, Any], number: int, left: int) -> Request:
-    asked = {**fields, "partition": number, "max": left}
+    asked = {**fields, "partition": number, "max_messages": left}
     if request.method == "DELETE":
         return copy_request(request, query=urlencode(asked))
     return copy_request(request, body=msgspec.json.encode(asked))

@@ -33,7 +33,7 @@ async def settle(fanout: Fanout, request: Request, topic: str) -> Response:
         return await fanout.answer_here(request)  # which says what is wrong with it
     loop = asyncio.get_running_loop()
     until = loop.time() + limits.RELAY_PATIENCE_S
-    done, failed = 0, list[Document]()
+    settled, failed = 0, list[Document]()
     while left:
         groups = _by_leader(fanout, topic, left)
         answers = await asyncio.gather(
@@ -43,7 +43,7 @@ async def settle(fanout: Fanout, request: Request, topic: str) -> Response:
             if isinstance(answer, Response):
                 return answer
             if answer is not None:
-                done += answer["done"]
+                settled += answer["settled"]
                 failed += answer["failed"]
                 left = {number: texts for number, texts in left.items() if number not in some}
         if left and loop.time() >= until:
@@ -53,7 +53,7 @@ async def settle(fanout: Fanout, request: Request, topic: str) -> Response:
             await asyncio.sleep(limits.RELAY_PAUSE_S)
     places = {text: place for place, text in enumerate(fields["receipts"])}
     failed.sort(key=lambda each: places.get(each["receipt"], 0))
-    return json_response({"done": done, "failed": failed})
+    return json_response({"settled": settled, "failed": failed})
 
 
 def _fields_of(request: Request, partitions: int) -> tuple[dict[str, Any], _ByPartition]:
@@ -98,13 +98,13 @@ async def _ask(
     except NotLeader:
         return None
     except Unavailable as error:
-        return {"done": 0, "failed": _failed(texts, error.code)}
+        return {"settled": 0, "failed": _failed(texts, error.code)}
     if answer.status == NotLeader.http_status:
         return None
     if answer.status in _MISTAKES:
         return answer
     if answer.status >= 300:
-        return {"done": 0, "failed": _failed(texts, error_code(answer))}
+        return {"settled": 0, "failed": _failed(texts, error_code(answer))}
     return decode_document(answer)
 
 

@@ -18,7 +18,7 @@ import msgspec
 from goq import limits
 from goq.api.codec.leased import ReleaseLeases, read_frames, receipt_of
 from goq.api.codec.messages import json_response
-from goq.api.codec.request import json_body, wants_frames
+from goq.api.codec.request import json_body, stream_credit, wants_frames
 from goq.api.gateway.fanout import Fanout, copy_request, decode_document
 from goq.api.router import FRAMES, NDJSON
 from goq.api.routing_policy import STREAM_ID
@@ -41,13 +41,14 @@ class StreamGateway:
 
     async def open(self, request: Request, values: Sequence[str], asked: Receive) -> Response:
         """Return the answer that a stream is, or the one that says why it cannot be."""
+        credit = stream_credit(asked)
         frames = wants_frames(request)
         if frames and asked.limit is not None:
             raise InvalidInput(
                 "a stream of frames of several nodes has no limit; end it when there is enough",
                 field="limit",
             )
-        merged = _MergedStream(self, request, values, asked, frames=frames)
+        merged = _MergedStream(self, request, values, asked, credit, frames=frames)
         refusal = await merged.open()
         if refusal is not None:
             return refusal
@@ -82,6 +83,7 @@ class _MergedStream:
         request: Request,
         values: Sequence[str],
         asked: Receive,
+        credit: int,
         *,
         frames: bool,
     ) -> None:
@@ -93,6 +95,7 @@ class _MergedStream:
         self._request = request
         self._asked = asked
         self._frames = frames
+        self._credit = credit
         self._left = asked.limit
         self._ids: dict[str | None, str] = {}
         self._readers: dict[str | None, asyncio.Task[None]] = {}
@@ -104,7 +107,7 @@ class _MergedStream:
     async def open(self) -> Response | None:
         """Open a stream at this node and at each leader; return why one refuses it, if so."""
         urls = self._fanout.partition_leaders.leader_urls(self.values[0])
-        shares = _shares(self._asked.max, len(urls))
+        shares = _shares(self._credit, len(urls))
         results = await asyncio.gather(
             *(self._open(url, share) for url, share in zip(urls, shares, strict=True)),
             return_exceptions=True,
@@ -127,7 +130,7 @@ class _MergedStream:
         """Open a stream at one node; return its answer if that is none."""
         fields = {
             "stream": True,
-            "max": share,
+            "max_in_flight": share,
             "limit": self._asked.limit,
             "visibility": self._asked.visibility,
             "consumer": self._asked.consumer,
@@ -192,7 +195,7 @@ class _MergedStream:
             self._lost = asyncio.get_running_loop().create_future()
             urls = leaders.leader_urls(self.values[0])
             for url in [url for url in urls if url not in self._readers]:
-                share = _shares(self._asked.max, len(urls))[-1]
+                share = _shares(self._credit, len(urls))[-1]
                 with suppress(GoqError):
                     await self._open(url, share)
             is_whole = all(url in self._readers for url in urls)
@@ -213,7 +216,7 @@ class _MergedStream:
                 answer = await self._fanout.ask(url, self._about(stream_id, "PATCH", body))
                 if answer.status == 200:
                     found.append(decode_document(answer))
-        credit = sum(each["max"] for each in found)
+        credit = sum(each["max_in_flight"] for each in found)
         return json_response(StreamOut(self.id, credit, sum(each["in_flight"] for each in found)))
 
     def end(self) -> None:

@@ -90,7 +90,7 @@ class DeadLetterRoutes:
                 answer=PurgeOut,
                 parameters=(
                     *_FILTERS,
-                    Parameter("max", "at most so many messages", "integer"),
+                    Parameter("max_messages", "at most so many messages", "integer"),
                     Parameter("dry_run", "only count", "boolean"),
                 ),
                 errors=_MISSING,
@@ -104,7 +104,7 @@ class DeadLetterRoutes:
                 body=Redrive,
                 answer=RedriveOut,
                 errors=(*_MISSING, "partition_offline", "too_many_requests"),
-                routing=Sequential(_REDRIVEN, "redriven", Redrive().max),
+                routing=Sequential(_REDRIVEN, "redriven", Redrive().max_messages),
             ),
         ]
 
@@ -136,14 +136,14 @@ class DeadLetterRoutes:
         asked = json_body(request, Redrive)
         fields = {n: v for n in asked.__struct_fields__ if isinstance(v := getattr(asked, n), str)}
         wanted = self._wanted(fields, asked.ids, asked.partition)
-        _check_max(asked.max)
+        _check_max(asked.max_messages)
         place = self._place(name)
         if place.dead is None:
             return json_response(RedriveOut(asked.dry_run, 0, 0, 0, 0))
         _check_partition(place.dead, wanted)
         target = self._target(asked.to or place.origin, place.dead)
         after = _position(asked.after, place.dead.name)
-        taking = Taking(wanted, after, asked.max, asked.dry_run, asked.force)
+        taking = Taking(wanted, after, asked.max_messages, asked.dry_run, asked.force)
         took = await redrive(place.dead, target, self._broker.clock.wall_ms(), taking)
         at = _id(place.dead.name, took.next)
         return json_response(
@@ -154,7 +154,7 @@ class DeadLetterRoutes:
         """Take dead letters away for good."""
         query = request.query
         wanted = self._wanted(query, _ids(request), _partition(request))
-        messages_max = query_int(request, "max", limits.REDRIVE_MESSAGES_MAX)
+        messages_max = query_int(request, "max_messages", limits.REDRIVE_MESSAGES_MAX)
         _check_max(messages_max)
         dry_run = _TRUE.get(query.get("dry_run", "false"))
         if dry_run is None:
@@ -245,7 +245,8 @@ def _check_partition(dead: Topic, wanted: Wanted) -> None:
 def _check_max(messages_max: int) -> None:
     if not 1 <= messages_max <= limits.REDRIVE_MESSAGES_MAX:
         raise InvalidInput(
-            f"max is 1 to {limits.REDRIVE_MESSAGES_MAX}, not {messages_max}", field="max"
+            f"max_messages is 1 to {limits.REDRIVE_MESSAGES_MAX}, not {messages_max}",
+            field="max_messages",
         )
 
 

@@ -12,13 +12,13 @@ from goq import limits
 from goq.api.codec.messages import deliveries_parts, encode_deliveries, json_response
 from goq.api.codec.request import (
     CLIENT_ID,
-    check_stream,
     duration_ms,
     json_body,
     parse_client_id,
     parse_receipts,
     query_int,
     receive_options,
+    stream_credit,
     visibility_ms,
     wants_frames,
 )
@@ -97,20 +97,6 @@ class GroupRoutes:
                 waits=True,
                 routing=CustomRouting.RECEIVE,
             ),
-            Route(
-                "GET",
-                f"{_GROUP}/ready",
-                self.ready,
-                "Wait until there may be something to receive from this node itself",
-                answer=ReadyOut,
-                parameters=(
-                    Parameter("seen", "the count to wait for a change of", "integer", True),
-                    Parameter("wait", "hold the answer so long"),
-                    Parameter("consumer", "who would receive"),
-                ),
-                errors=_MISSING,
-                waits=True,
-            ),
             *self._streams.routes(),
             _settling("ack", self.ack, "Mark as done", Settle),
             _settling("nack", self.nack, "Give back", Nack),
@@ -131,7 +117,7 @@ class GroupRoutes:
                 self.show,
                 "Show a group",
                 answer=GroupOut,
-                parameters=(Parameter("at", "as it was at this time"),),
+                parameters=(Parameter("as_of", "as it was at this time"),),
                 errors=(*_MISSING, "history_not_retained"),
                 routing=ToAllLeaders(merge_group),
             ),
@@ -180,6 +166,25 @@ class GroupRoutes:
             ),
         ]
 
+    def internal_routes(self) -> list[Route]:
+        """Return the declarations of routes that only other nodes call."""
+        return [
+            Route(
+                "GET",
+                f"/internal{_GROUP}/ready",
+                self.ready,
+                "Wait until there may be something to receive from this node itself",
+                answer=ReadyOut,
+                parameters=(
+                    Parameter("seen", "the count to wait for a change of", "integer", True),
+                    Parameter("wait", "hold the answer so long"),
+                    Parameter("consumer", "who would receive"),
+                ),
+                errors=_MISSING,
+                waits=True,
+            ),
+        ]
+
     async def receive(self, request: Request, name: str, group: str) -> Response:
         """Lease messages, waiting for them as long as asked."""
         asked = json_body(request, Receive)
@@ -213,11 +218,11 @@ class GroupRoutes:
         return json_response(ReadyOut(count))
 
     async def _stream(self, request: Request, topic: Topic, group: str, asked: Receive) -> Response:
-        check_stream(asked)
+        credit = stream_credit(asked)
         chosen_ms = visibility_ms(asked.visibility)
         self._broker.streams.check_room(topic, group)
         await self._broker.remember_group(topic, group)
-        options = PushStreamOptions(asked.consumer, asked.max, asked.limit, chosen_ms)
+        options = PushStreamOptions(asked.consumer, credit, asked.limit, chosen_ms)
         return self._streams.answer(PushStream(topic, group, options), frames=wants_frames(request))
 
     def _release(
@@ -245,7 +250,7 @@ class GroupRoutes:
             topic, group, receipts, lambda p, some: acknowledge(p.state, group, some)
         )
         topic.stats.begin(asyncio.get_running_loop().time())
-        topic.stats.acked_messages += answer.done
+        topic.stats.acked_messages += answer.settled
         return json_response(answer)
 
     async def nack(self, request: Request, name: str, group: str) -> Response:
@@ -263,7 +268,7 @@ class GroupRoutes:
 
         topic = self._broker.topic(name)
         answer = await _settle(topic, group, receipts, decide)
-        topic.stats.nacked_messages += answer.done
+        topic.stats.nacked_messages += answer.settled
         topic.wake()
         return json_response(answer)
 
@@ -303,12 +308,12 @@ class GroupRoutes:
 
     async def show(self, request: Request, name: str, group: str) -> Response:
         """Show a group, as it is or as it was; the past knows groups that were deleted since."""
-        at = request.query.get("at")
-        if at is not None:
+        as_of = request.query.get("as_of")
+        if as_of is not None:
             topic = self._broker.topic(name)
             is_part = LOCAL in request.headers
             name = check_name(group, "group")
-            return json_response(await self._past.group(topic, name, at, is_part=is_part))
+            return json_response(await self._past.group(topic, name, as_of, is_part=is_part))
         topic = self._known(name, group)
         return json_response(await self._views.group(topic, group))
 

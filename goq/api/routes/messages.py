@@ -48,7 +48,7 @@ _READ_PARAMETERS = (
     Parameter("bytes", "of frames: about so many bytes, however many messages", "integer"),
     Parameter("wait", "hold the answer so long until there is something to read"),
     Parameter("include_deleted", "true: also what retention deleted and the archive has"),
-    Parameter("from_snapshot", "the log as it stood at this time, deleted messages included"),
+    Parameter("as_of", "the log as it stood at this time, deleted messages included"),
     Parameter("background", "true: as fast as live traffic leaves room for, no faster"),
 )
 
@@ -149,7 +149,7 @@ class MessageRoutes:
         times, background = self._times(request), query_flag(request, "background")
         past, as_frames = self._past(request), wants_frames(request)
         if times is not None or background or past is not None or bytes_max is not None:
-            if "to_time" in request.query or "from_snapshot" in request.query:
+            if "to_time" in request.query or "as_of" in request.query:
                 wait_ms = 0
             times = times or TimeRange()
             asked = RangeRead(
@@ -186,9 +186,9 @@ class MessageRoutes:
 
     def _past(self, request: Request) -> Past | None:
         """Return what is to be read besides the live log, None if nothing."""
-        text, snapshot_us = request.query.get("from_snapshot"), None
+        text, snapshot_us = request.query.get("as_of"), None
         if text is not None:
-            snapshot_us = time_us(text, "from_snapshot", self._broker.clock.wall_us())
+            snapshot_us = time_us(text, "as_of", self._broker.clock.wall_us())
         asked = query_flag(request, "include_deleted") or text is not None
         return Past(self._broker.archive, snapshot_us) if asked else None
 

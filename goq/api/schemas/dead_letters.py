@@ -12,8 +12,8 @@ from goq.broker.outbox.dead_letter_headers import FailedAttempt, Life
 class Redrive(Input):
     """Which dead letters to put back, and where, if not where they came from.
 
-    ``partition`` is one of the topic of dead letters, None for all. ``max`` is how many at most;
-    ``force`` takes also those that were put back too often already.
+    ``partition`` is one of the dead-letter topic's, or None for all. With ``force`` also messages
+    that were put back too often are taken.
     """
 
     group: str | None = None
@@ -25,7 +25,7 @@ class Redrive(Input):
     ids: list[str] = msgspec.field(default_factory=list)
     partition: int | None = None
     after: str | None = None
-    max: int = 1000
+    max_messages: int = 1000
     to: str | None = None
     dry_run: bool = False
     force: bool = False

@@ -16,11 +16,13 @@ from goq.api.schemas.messages import MessageOut
 class Receive(Input):
     """What a consumer asks for; durations as ``30s`` or in seconds.
 
-    With ``stream`` the answer does not end: ``max`` messages may be in flight at a time, ``limit``
-    come in all, and ``wait`` says nothing.
+    A receive returns at most ``max_messages``. With ``stream`` the answer does not end: at most
+    ``max_in_flight`` messages are unsettled at a time, ``limit`` messages come in all, and ``wait``
+    is ignored. Both maxima are 1 by default.
     """
 
-    max: int = 1
+    max_messages: int | UnsetType = UNSET
+    max_in_flight: int | UnsetType = UNSET
     stream: bool = False
     limit: int | None = None
     wait: str | float = 0
@@ -35,10 +37,10 @@ class StreamGrant(Input):
 
 
 class StreamOut(Output):
-    """An open stream: ``in_flight`` of ``max`` messages are handed over and not settled."""
+    """An open stream: ``in_flight`` of at most ``max_in_flight`` messages are unsettled."""
 
     stream: str
-    max: int
+    max_in_flight: int
     in_flight: int
 
 
@@ -110,7 +112,7 @@ class FailedOut(msgspec.Struct):
 class SettledOut(msgspec.Struct):
     """How many messages were settled, and which receipts were not."""
 
-    done: int
+    settled: int
     failed: list[FailedOut]
 
 
@@ -151,7 +153,7 @@ class GroupOut(Output):
     ``blocked`` is what of the ready is known to be held back behind its key, ``scheduled`` what
     is not due yet and not counted in the lag, ``dead`` how many left it as dead letters so far.
 
-    Of the past (``at``) it is not known what was blocked, nor what the settings were;
+    Of the past (``as_of``) it is not known what was blocked, nor what the settings were;
     ``incomplete`` is empty where all the rest is.
     """
 
@@ -167,7 +169,7 @@ class GroupOut(Output):
     members: list[LeaseHolderOut]
     partitions: list[GroupPartitionOut]
     settings: dict[str, str] | UnsetType = UNSET
-    at: str | UnsetType = UNSET
+    as_of: str | UnsetType = UNSET
     incomplete: list[GroupGapOut] | UnsetType = UNSET
     known: bool | UnsetType = UNSET
     """Of a part, for another node: whether the group was there by then."""

@@ -38,10 +38,10 @@ class GroupAtTimeView:
         is kept, and ``GroupNotFound`` where nothing tells of the group by then.
         """
         now_us = self._clock.wall_us()
-        at_us = max(0, time_us(at, "at", now_us))
+        at_us = max(0, time_us(at, "as_of", now_us))
         if at_us > now_us:
             raise InvalidInput(
-                f"{at!r} is in the future; it is {format_time_us(now_us)} now", field="at"
+                f"{at!r} is in the future; it is {format_time_us(now_us)} now", field="as_of"
             )
         async with self._rebuilding:
             partitions = topic.partitions.here()
@@ -106,7 +106,7 @@ def _out(name: str, at_us: int, by_number: Mapping[int, GroupAtTime]) -> GroupOu
         ),
         members=[LeaseHolderOut(consumer, count) for consumer, count in sorted(held.items())],
         partitions=partitions,
-        at=format_time_us(at_us),
+        as_of=format_time_us(at_us),
         incomplete=[
             GroupGapOut(number, each.reason, *map(_time, each[1:]))
             for number, past in by_number.items()

@@ -94,7 +94,7 @@ def merge_group(documents: Sequence[Document], asked: MergeContext) -> Document:
     for name in _GROUP_SUMS:
         amounts = [partition[name] for partition in partitions]
         merged[name] = None if None in amounts else sum(amounts)
-    if "at" in merged:
+    if "as_of" in merged:
         merged["blocked"] = None
     ages = [a for each in documents if (a := each["oldest_ready_age_ms"]) is not None]
     merged["oldest_ready_age_ms"] = max(ages, default=None)
@@ -108,7 +108,7 @@ def merge_group(documents: Sequence[Document], asked: MergeContext) -> Document:
     if "known" in merged:
         del merged["known"]
         if not any(each["known"] for each in documents):
-            raise group_unknown_at(asked.path[0], merged["group"], merged["at"])
+            raise group_unknown_at(asked.path[0], merged["group"], merged["as_of"])
     return merged
 
 

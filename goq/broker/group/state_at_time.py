@@ -134,7 +134,7 @@ def not_kept(earliest: int) -> HistoryNotRetained:
     return HistoryNotRetained(
         f"what was before {format_time_us(earliest)} is not kept any more; ask for that time or a"
         " later one",
-        field="at",
+        field="as_of",
     )
 
 

@@ -110,8 +110,8 @@ class AsyncAdmin(AsyncMessageAdmin, AsyncClusterAdmin):
         Raises ``GroupNotFound`` where there is none, or was none then, and ``HistoryNotRetained``
         for a time before what the node has kept.
         """
-        at = None if as_of is None else as_time(as_of)
-        target = routes.query(routes.group(topic, group), at=at)
+        time = None if as_of is None else as_time(as_of)
+        target = routes.query(routes.group(topic, group), as_of=time)
         return decode_group(await self._http.call("GET", target))
 
     async def describe_members(self, topic: str, group: str) -> GroupMembership:

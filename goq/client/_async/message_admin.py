@@ -205,7 +205,7 @@ class AsyncMessageAdmin:
         ``force``. ``next`` of the result goes into ``after`` of the next call.
         """
         body: dict[str, Any] = {
-            "max": max_messages,
+            "max_messages": max_messages,
             "dry_run": dry_run,
             "force": force,
             "ids": [*ids],
@@ -231,7 +231,7 @@ class AsyncMessageAdmin:
         """
         target = routes.query(
             routes.dead(topic),
-            max=max_messages,
+            max_messages=max_messages,
             after=after,
             dry_run="true" if dry_run else None,
             **_query(ids, wanted),

@@ -111,8 +111,8 @@ class Admin(MessageAdmin, ClusterAdmin):
         Raises ``GroupNotFound`` where there is none, or was none then, and ``HistoryNotRetained``
         for a time before what the node has kept.
         """
-        at = None if as_of is None else as_time(as_of)
-        target = routes.query(routes.group(topic, group), at=at)
+        time = None if as_of is None else as_time(as_of)
+        target = routes.query(routes.group(topic, group), as_of=time)
         return decode_group(self._http.call("GET", target))
 
     def describe_members(self, topic: str, group: str) -> GroupMembership:

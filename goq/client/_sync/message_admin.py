@@ -206,7 +206,7 @@ class MessageAdmin:
         ``force``. ``next`` of the result goes into ``after`` of the next call.
         """
         body: dict[str, Any] = {
-            "max": max_messages,
+            "max_messages": max_messages,
             "dry_run": dry_run,
             "force": force,
             "ids": [*ids],
@@ -232,7 +232,7 @@ class MessageAdmin:
         """
         target = routes.query(
             routes.dead(topic),
-            max=max_messages,
+            max_messages=max_messages,
             after=after,
             dry_run="true" if dry_run else None,
             **_query(ids, wanted),

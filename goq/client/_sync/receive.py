@@ -46,14 +46,20 @@ class ReceiveOptions:
 
     def body(self) -> bytes:
         """Return the request's body."""
-        return self._body({"wait": format_duration_ms(self.wait_ms)})
+        wait = format_duration_ms(self.wait_ms)
+        return self._body({"wait": wait, "max_messages": self.credit})
 
     def stream_body(self, limit: int | None) -> bytes:
         """Return the body that asks for a stream, of ``limit`` messages in all."""
-        return self._body({"stream": True} if limit is None else {"stream": True, "limit": limit})
+        asked: dict[str, object] = {"stream": True, "max_in_flight": self.credit}
+        return self._body(asked if limit is None else asked | {"limit": limit})
+
+    @property
+    def credit(self) -> int:
+        """How many messages one request may ask for."""
+        return min(self.max_messages, limits.RECEIVE_MESSAGES_MAX)
 
     def _body(self, asked: dict[str, object]) -> bytes:
-        asked["max"] = min(self.max_messages, limits.RECEIVE_MESSAGES_MAX)
         if self.visibility_ms is not None:
             asked["visibility"] = format_duration_ms(self.visibility_ms)
         if self.consumer is not None:
@@ -202,7 +208,7 @@ class DeliveryStream:
     def open(self, limit: int | None) -> None:
         """Begin a stream, of ``limit`` messages in all."""
         self.in_flight = self._arrived = self._arrived_at_grant = 0
-        self._credit = min(self._options.max_messages, limits.RECEIVE_MESSAGES_MAX)
+        self._credit = self._options.credit
         self._stream = self._http.stream(
             f"{routes.group(self.topic, self.group)}/receive",
             self._options.stream_body(limit),
@@ -257,12 +263,12 @@ class DeliveryStream:
     def more(self) -> None:
         """Let the node hand over as much again as the credit was at first."""
         self._arrived_at_grant = self._arrived
-        asked = {"more": min(self._options.max_messages, limits.RECEIVE_MESSAGES_MAX)}
+        asked = {"more": self._options.credit}
         with contextlib.suppress(GoqError):  # the stream has ended: there will be another
             stream = self._stream
             if stream is not None:
                 answer = stream.ask("PATCH", self._path(stream), asked)
-                self._credit, self.in_flight = answer["max"], answer["in_flight"]
+                self._credit, self.in_flight = answer["max_in_flight"], answer["in_flight"]
 
     def abandon(self) -> None:
         """Break the stream: the node gives back at once what it handed over."""

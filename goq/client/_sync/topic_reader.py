@@ -75,7 +75,7 @@ def read(
         bytes=bytes_max,
         background="true" if span.background else None,
         include_deleted="true" if span.include_deleted else None,
-        from_snapshot=span.from_snapshot,
+        as_of=span.from_snapshot,
         wait=format_duration_ms(wait_ms) if wait_ms else None,
     )
     answer = http.request(

@@ -284,7 +284,7 @@ class _Failed(msgspec.Struct):
 
 
 class _SettleAnswer(msgspec.Struct):
-    done: int
+    settled: int
     failed: list[_Failed] = []
 
 
@@ -294,7 +294,9 @@ _decode_settle = msgspec.json.Decoder(_SettleAnswer).decode
 def decode_settled(body: bytes) -> Settled:
     """Return what became of receipts."""
     answer = _decode_settle(body)
-    return Settled(answer.done, [FailedReceipt(item.receipt, item.code) for item in answer.failed])
+    return Settled(
+        answer.settled, [FailedReceipt(item.receipt, item.code) for item in answer.failed]
+    )
 
 
 def runs_of(receipts: Iterable[Receipt]) -> list[Receipt]:

@@ -167,7 +167,7 @@ def decode_group(answer: object) -> GroupDescription:
         {**gap, "from_time": gap.get("from"), "to_time": gap.get("to")}
         for gap in found.get("incomplete", ())
     ]
-    return decode(GroupDescription, answer, {"incomplete": incomplete, "as_of": found.get("at")})
+    return decode(GroupDescription, answer, {"incomplete": incomplete})
 
 
 def decode_groups(answer: object) -> tuple[GroupDescription, ...]:

@@ -73,7 +73,7 @@ def test_no_partition_is_ever_two_consumers_at_once(cluster: RunningCluster, sha
         for turn in range(1000):
             if len(done) == 120:
                 return
-            messages = _receive(node, shared, consumer, max=3, wait="100ms")
+            messages = _receive(node, shared, consumer, max_messages=3, wait="100ms")
             with lock:
                 for message in messages:
                     owner, count = held.get(message["partition"], (consumer, 0))
@@ -119,7 +119,7 @@ def test_when_a_leader_dies_its_partitions_go_on_with_their_consumers() -> None:
         for some in held:
             receipts = {"receipts": [message["receipt"] for message in some]}
             answer = node.call("POST", "/v1/topics/t/groups/g/ack", receipts)
-            assert answer == {"done": 3, "failed": []}
+            assert answer == {"settled": 3, "failed": []}
 
 
 def _publish(
@@ -131,7 +131,7 @@ def _publish(
 
 
 def _receive(node: RunningNode, topic: str, consumer: str, **asked: Any) -> list[Any]:
-    body = {"max": 100, "consumer": consumer, **asked}
+    body = {"max_messages": 100, "consumer": consumer, **asked}
     answer = node.call("POST", f"/v1/topics/{topic}/groups/g/receive", body)
     messages: list[Any] = answer["messages"]
     return messages

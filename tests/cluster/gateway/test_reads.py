@@ -11,7 +11,7 @@ from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from tests.support.cluster.running_cluster import NAMES, RunningCluster
 from tests.support.eventually import eventually
 
-_VARYING = ("time", "oldest_ready_age_ms", "rates", "at")
+_VARYING = ("time", "oldest_ready_age_ms", "rates", "as_of")
 
 
 def test_a_topic_shows_all_its_partitions_on_every_node(
@@ -67,7 +67,7 @@ def test_a_group_adds_up_on_every_node(cluster: RunningCluster, topic: str) -> N
     publish(cluster, topic, 30)
     taken = []
     for node in cluster.nodes:
-        answer = node.call("POST", _group(topic, "receive"), {"max": 4, "consumer": "c"})
+        answer = node.call("POST", _group(topic, "receive"), {"max_messages": 4, "consumer": "c"})
         taken += answer["messages"]
     receipts = [message["receipt"] for message in taken]
     cluster.nodes[0].call("POST", _group(topic, "ack"), {"receipts": receipts[:5]})
@@ -76,7 +76,7 @@ def test_a_group_adds_up_on_every_node(cluster: RunningCluster, topic: str) -> N
     assert shown["members"] == [{"consumer": "c", "leased": 7}]
     assert [p["partition"] for p in shown["partitions"]] == list(range(6))
     assert _same(cluster, f"/v1/topics/{topic}/groups") == [{"groups": [shown]}]
-    (past,) = _same(cluster, _group(topic) + "?at=now")
+    (past,) = _same(cluster, _group(topic) + "?as_of=now")
     assert (past["lag"], past["leased"], past["ready"]) == (25, 7, 18)
     assert "known" not in past
 
@@ -85,7 +85,7 @@ def test_what_is_not_there_is_not_found_on_any_node(cluster: RunningCluster, top
     publish(cluster, topic, 6)
     for path, code in (
         (_group(topic, group="nobody"), "group_not_found"),
-        (_group(topic, group="nobody") + "?at=now", "group_not_found"),
+        (_group(topic, group="nobody") + "?as_of=now", "group_not_found"),
         (f"/v1/topics/{topic}/trace?key=nothing", "message_not_found"),
         ("/v1/topics/nothing", "topic_not_found"),
         ("/v1/topics/nothing/dead", "topic_not_found"),
@@ -102,7 +102,7 @@ def test_pages_of_a_group_go_on_over_all_nodes(
     cluster: RunningCluster, topic: str, limit: int
 ) -> None:
     publish(cluster, topic, 25)
-    cluster.nodes[0].call("POST", _group(topic, "receive"), {"max": 1})
+    cluster.nodes[0].call("POST", _group(topic, "receive"), {"max_messages": 1})
     found = _pages(cluster, _group(topic, f"peek?state=ready&limit={limit}"), "after", limit)
     places = [(m["partition"], m["offset"]) for m in found]
     assert len(places) == 24
@@ -156,16 +156,16 @@ def test_dead_letters_are_listed_put_back_and_purged_on_all_nodes(
 ) -> None:
     publish(cluster, topic, 18)
     first, second, third = cluster.nodes
-    messages = first.call("POST", _group(topic, "receive"), {"max": 100})["messages"]
+    messages = first.call("POST", _group(topic, "receive"), {"max_messages": 100})["messages"]
     assert len(messages) == 18
     receipts = {"receipts": [message["receipt"] for message in messages]}
-    assert second.call("POST", _group(topic, "reject"), receipts) == {"done": 18, "failed": []}
+    assert second.call("POST", _group(topic, "reject"), receipts) == {"settled": 18, "failed": []}
     eventually(lambda: _dead_count(cluster, topic) == [18] * 3)
     assert len(_pages(cluster, f"/v1/topics/{topic}/dead?limit=4", "after", 4)) == 18
-    assert _redriven(third, topic, max=5, dry_run=True) == 5
-    assert _redriven(third, topic, max=5) == 5
+    assert _redriven(third, topic, max_messages=5, dry_run=True) == 5
+    assert _redriven(third, topic, max_messages=5) == 5
     eventually(lambda: _dead_count(cluster, topic) == [13] * 3)
-    purged = second.call("DELETE", f"/v1/topics/{topic}/dead?max=6")
+    purged = second.call("DELETE", f"/v1/topics/{topic}/dead?max_messages=6")
     assert (purged["purged"], purged["matched"]) == (6, 6)
     assert purged["next"] is not None
     assert _redriven(first, topic) == 7

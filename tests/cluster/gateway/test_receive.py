@@ -22,20 +22,20 @@ def test_one_receive_takes_from_all_nodes(cluster: RunningCluster, topic: str) -
     for number, node in enumerate(cluster.nodes):
         messages = _receive(node, topic, group=f"g{number}")
         assert sorted(m["partition"] for m in messages) == list(range(6))
-        assert _settle(node, topic, messages, group=f"g{number}") == {"done": 6, "failed": []}
+        assert _settle(node, topic, messages, group=f"g{number}") == {"settled": 6, "failed": []}
 
 
 def test_no_more_is_taken_than_was_asked_for(cluster: RunningCluster, topic: str) -> None:
     _publish(cluster, topic, [n % 6 for n in range(30)])
     for asked in (1, 7, 12):
-        assert len(_receive(cluster.nodes[1], topic, max=asked)) == asked
+        assert len(_receive(cluster.nodes[1], topic, max_messages=asked)) == asked
     assert _group(cluster.nodes[0], topic)["leased"] == 20
 
 
 def test_nodes_take_turns(cluster: RunningCluster, topic: str) -> None:
     _publish(cluster, topic, [n % 6 for n in range(30)])
     leaders = cluster.leaders(topic)
-    taken = [_receive(cluster.nodes[0], topic, max=1)[0]["partition"] for _ in range(6)]
+    taken = [_receive(cluster.nodes[0], topic, max_messages=1)[0]["partition"] for _ in range(6)]
     assert sorted(str(leaders[number]) for number in taken) == ["n1", "n1", "n2", "n2", "n3", "n3"]
 
 
@@ -59,7 +59,7 @@ def test_frames_of_all_nodes_come_in_one_answer(cluster: RunningCluster, topic: 
     receipts = [str(receipt) for receipt in found.receipts()]
     body = {"receipts": receipts}
     answer = cluster.nodes[0].call("POST", _path(topic, "ack"), body)
-    assert answer == {"done": 18, "failed": []}
+    assert answer == {"settled": 18, "failed": []}
     assert _receive_frames(cluster.nodes[2], topic).message_count == 0
 
 
@@ -75,7 +75,7 @@ def test_who_waits_at_one_node_gets_what_another_node_stores(
             _publish(cluster, topic, [number])
             (message,) = asked.result()
         assert message["partition"] == number
-        assert _settle(waits, topic, [message])["done"] == 1
+        assert _settle(waits, topic, [message])["settled"] == 1
 
 
 def test_a_wait_ends_with_nothing(cluster: RunningCluster, topic: str) -> None:
@@ -91,7 +91,7 @@ def test_many_consumers_at_all_nodes_get_each_message_once(
 
     def consume(node: RunningNode) -> None:
         while len(done) < 300:
-            messages = _receive(node, topic, max=7, wait="500ms")
+            messages = _receive(node, topic, max_messages=7, wait="500ms")
             if messages:
                 assert _settle(node, topic, messages)["failed"] == []
             with lock:
@@ -112,13 +112,13 @@ def test_what_a_client_that_is_gone_was_given_is_ready_again(
 ) -> None:
     for node in cluster.nodes:
         for _ in range(5):
-            with _sent(node, topic, max=100, wait="30s"):
+            with _sent(node, topic, max_messages=100, wait="30s"):
                 eventually(lambda: all(_waiters(each, topic) for each in cluster.nodes))
             _publish(cluster, topic, range(6))
             eventually(lambda: _group(cluster.nodes[0], topic)["ready"] == 6)
             messages = _receive(cluster.nodes[0], topic)
             assert [message["attempt"] for message in messages] == [1] * 6
-            assert _settle(cluster.nodes[0], topic, messages)["done"] == 6
+            assert _settle(cluster.nodes[0], topic, messages)["settled"] == 6
 
 
 def test_receipts_are_settled_by_who_leads_their_partitions(
@@ -130,11 +130,11 @@ def test_receipts_are_settled_by_who_leads_their_partitions(
     for number, verb in enumerate(("extend", "nack", "reject", "ack")):
         some = messages[number::4]
         node = cluster.nodes[number % 3]
-        assert _settle(node, topic, some, verb=verb) == {"done": 6, "failed": []}
+        assert _settle(node, topic, some, verb=verb) == {"settled": 6, "failed": []}
     lost = [messages[0]["receipt"], "5:99:0", messages[3]["receipt"], "77:1:0", "0:99:3"]
     for node in cluster.nodes:
         answer = node.call("POST", _path(topic, "ack"), {"receipts": lost[1:]})
-        assert answer["done"] == 0
+        assert answer["settled"] == 0
         assert [failed["receipt"] for failed in answer["failed"]] == lost[1:]
         assert {failed["code"] for failed in answer["failed"]} == {"lease_lost"}
 
@@ -150,8 +150,8 @@ def test_receipts_are_settled_by_who_leads_their_partitions(
         ("ack", {"receipts": ["no receipt"]}),
         ("ack", {"receipts": ["0:1:2"], "unknown": 1}),
         ("nack", {"receipts": ["0:1:2", "1:1:2"], "delay": "soon"}),
-        ("receive", {"max": 0}),
-        ("receive", {"max": 1, "wait": "long"}),
+        ("receive", {"max_messages": 0}),
+        ("receive", {"max_messages": 1, "wait": "long"}),
         ("receive", {"visibility": 0}),
         ("receive", {"limit": 3}),
         ("receive", {"consumer": "c" * 1000}),
@@ -172,7 +172,7 @@ def test_a_mistake_is_refused_as_on_a_node_of_its_own(
 def test_a_group_is_reset_on_all_nodes(cluster: RunningCluster, topic: str) -> None:
     _publish(cluster, topic, [n % 6 for n in range(12)])
     messages = _receive(cluster.nodes[0], topic)
-    assert _settle(cluster.nodes[0], topic, messages)["done"] == 12
+    assert _settle(cluster.nodes[0], topic, messages)["settled"] == 12
     path = _path(topic, "reset")
     plan = cluster.nodes[1].call("POST", path, {"to": "earliest", "dry_run": True})
     assert [p["redelivers"] for p in plan["partitions"]] == [2] * 6
@@ -208,7 +208,7 @@ def test_while_a_leader_is_gone_consumers_get_answers_and_its_messages_come_late
         node = cluster.by_name["n1"]
         messages = _receive(node, "t")
         assert len(messages) == 6
-        assert _settle(node, "t", messages[:3])["done"] == 3
+        assert _settle(node, "t", messages[:3])["settled"] == 3
         with ThreadPoolExecutor(3) as threads:
             asked: list[Future[Answer]] = [
                 threads.submit(
@@ -222,7 +222,7 @@ def test_while_a_leader_is_gone_consumers_get_answers_and_its_messages_come_late
         assert [each.result().status for each in asked] == [200, 200, 200]
         assert len(other.json["messages"]) == 1
         answer = _settle(node, "t", messages[3:])
-        assert answer == {"done": 3, "failed": []}
+        assert answer == {"settled": 3, "failed": []}
         assert None not in cluster.leaders("t")
         assert "n3" not in cluster.leaders("t")
         _publish(cluster, "t", range(6), through=node)
@@ -244,12 +244,14 @@ def _publish(
 
 def _receive(node: RunningNode, topic: str, group: str = "g", **asked: Any) -> list[Any]:
     path = _path(topic, "receive", group=group)
-    messages: list[Any] = node.call("POST", path, {"max": 100, **asked})["messages"]
+    messages: list[Any] = node.call("POST", path, {"max_messages": 100, **asked})["messages"]
     return messages
 
 
 def _receive_frames(node: RunningNode, topic: str) -> Any:
-    answer = node.request("POST", _path(topic, "receive"), {"max": 100}, {"Accept": FRAMES})
+    answer = node.request(
+        "POST", _path(topic, "receive"), {"max_messages": 100}, {"Accept": FRAMES}
+    )
     assert answer.status == 200
     assert answer.headers["content-type"] == FRAMES
     return read_frames(answer.body)

@@ -18,7 +18,7 @@ from tests.support.node.running_node import RunningNode
 def test_a_stream_has_the_messages_of_all_nodes(cluster: RunningCluster, topic: str) -> None:
     for number, node in enumerate(cluster.nodes):
         _publish(node, topic, 6)
-        with _stream(node, topic, group=f"g{number}", max=60) as stream:
+        with _stream(node, topic, group=f"g{number}", max_in_flight=60) as stream:
             found = [stream.message() for _ in range(12 * number + 6)]
             _publish(node, topic, 6)
             found += [stream.message() for _ in range(6)]
@@ -26,14 +26,14 @@ def test_a_stream_has_the_messages_of_all_nodes(cluster: RunningCluster, topic: 
             assert {message["partition"] for message in found} == set(range(6))
             receipts = {"receipts": [message["receipt"] for message in found]}
             settled = node.call("POST", _path(topic, "ack", group=f"g{number}"), receipts)
-            assert settled == {"done": len(found), "failed": []}
+            assert settled == {"settled": len(found), "failed": []}
 
 
 def test_a_stream_of_frames_has_the_messages_of_all_nodes(
     cluster: RunningCluster, topic: str
 ) -> None:
     _publish(cluster.nodes[0], topic, 12)
-    with _stream(cluster.nodes[1], topic, {"Accept": FRAMES}, max=30) as stream:
+    with _stream(cluster.nodes[1], topic, {"Accept": FRAMES}, max_in_flight=30) as stream:
         found = []
         while len(found) < 12:
             leased = read_frames(stream.record())
@@ -45,7 +45,7 @@ def test_no_more_is_in_flight_than_a_stream_may_have_and_acks_and_grants_make_ro
     cluster: RunningCluster, topic: str
 ) -> None:
     _publish(cluster.nodes[0], topic, 60)
-    with _stream(cluster.nodes[2], topic, max=6) as stream:
+    with _stream(cluster.nodes[2], topic, max_in_flight=6) as stream:
         first = [stream.message() for _ in range(6)]
         assert _in_flight(cluster, topic) == 6
         receipts = {"receipts": [message["receipt"] for message in first]}
@@ -56,7 +56,7 @@ def test_no_more_is_in_flight_than_a_stream_may_have_and_acks_and_grants_make_ro
         path = _path(topic, f"streams/{stream.id}")
         granted = cluster.nodes[2].call("PATCH", path, {"more": 3})
         assert granted["stream"] == stream.id
-        assert granted["max"] == 9
+        assert granted["max_in_flight"] == 9
         assert len([stream.message() for _ in range(3)]) == 3
 
 
@@ -64,7 +64,7 @@ def test_what_is_in_flight_is_ready_again_when_the_connection_closes(
     cluster: RunningCluster, topic: str
 ) -> None:
     _publish(cluster.nodes[0], topic, 6)
-    with _stream(cluster.nodes[0], topic, max=6) as stream:
+    with _stream(cluster.nodes[0], topic, max_in_flight=6) as stream:
         assert len([stream.message() for _ in range(6)]) == 6
     eventually(lambda: cluster.nodes[1].call("GET", _path(topic))["ready"] == 6)
     for node in cluster.nodes:
@@ -75,19 +75,19 @@ def test_a_stream_that_is_ended_keeps_what_it_handed_over(
     cluster: RunningCluster, topic: str
 ) -> None:
     _publish(cluster.nodes[0], topic, 6)
-    with _stream(cluster.nodes[0], topic, max=6) as stream:
+    with _stream(cluster.nodes[0], topic, max_in_flight=6) as stream:
         messages = [stream.message() for _ in range(6)]
         path = _path(topic, f"streams/{stream.id}")
         assert cluster.nodes[0].request("DELETE", path).status == 204
         assert stream.rest() == b""
         assert cluster.nodes[0].request("DELETE", path).status == 404
     receipts = {"receipts": [message["receipt"] for message in messages]}
-    assert cluster.nodes[1].call("POST", _path(topic, "ack"), receipts)["done"] == 6
+    assert cluster.nodes[1].call("POST", _path(topic, "ack"), receipts)["settled"] == 6
 
 
 def test_a_stream_ends_at_its_limit_and_leases_no_more(cluster: RunningCluster, topic: str) -> None:
     _publish(cluster.nodes[0], topic, 60)
-    with _stream(cluster.nodes[1], topic, max=30, limit=7) as stream:
+    with _stream(cluster.nodes[1], topic, max_in_flight=30, limit=7) as stream:
         lines = stream.rest().splitlines()
         assert len(lines) == 7
     eventually(lambda: _in_flight(cluster, topic) == 7)
@@ -96,7 +96,7 @@ def test_a_stream_ends_at_its_limit_and_leases_no_more(cluster: RunningCluster, 
 
 
 def test_a_mistake_is_refused(cluster: RunningCluster, topic: str) -> None:
-    for body in ({"max": 0}, {"limit": 0}, {"visibility": 0}, {"consumer": "c" * 1000}):
+    for body in ({"max_in_flight": 0}, {"limit": 0}, {"visibility": 0}, {"consumer": "c" * 1000}):
         for node in cluster.nodes:
             answer = node.request("POST", _path(topic, "receive"), {"stream": True, **body})
             assert 400 <= answer.status < 500
@@ -108,18 +108,18 @@ def test_a_stream_goes_on_when_a_leader_dies_and_ends_when_its_node_stops() -> N
     with running_cluster() as cluster:
         cluster.create("t")
         node = cluster.by_name["n1"]
-        with _stream(node, "t", max=60) as stream:
+        with _stream(node, "t", max_in_flight=60) as stream:
             _publish(node, "t", 6)
             first = [stream.message() for _ in range(6)]
             receipts = {"receipts": [message["receipt"] for message in first]}
-            assert node.call("POST", _path("t", "ack"), receipts)["done"] == 6
+            assert node.call("POST", _path("t", "ack"), receipts)["settled"] == 6
             cluster.stop("n2")
             eventually(lambda: not {None, "n2"} & set(cluster.leaders("t")))
             _publish(node, "t", 6)
             again = [stream.message() for _ in range(6)]
             assert {message["partition"] for message in again} == set(range(6))
             receipts = {"receipts": [message["receipt"] for message in again]}
-            assert node.call("POST", _path("t", "ack"), receipts)["done"] == 6
+            assert node.call("POST", _path("t", "ack"), receipts)["settled"] == 6
             cluster.stop("n1")
             assert stream.rest() == b""
 

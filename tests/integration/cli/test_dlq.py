@@ -14,7 +14,7 @@ def die(node: RunningNode, topic: str, *values: str, reason: str = "broken", **m
     messages = [{"value": value, "partition": 0, **more} for value in values]
     node.call("POST", f"/v1/topics/{topic}/messages", {"messages": messages})
     group = f"/v1/topics/{topic}/groups/g"
-    asked = {"max": 100, "wait": "5s"}
+    asked = {"max_messages": 100, "wait": "5s"}
     received = node.call("POST", f"{group}/receive", asked)["messages"]
     receipts = [message["receipt"] for message in received]
     node.call("POST", f"{group}/reject", {"receipts": receipts, "reason": reason})

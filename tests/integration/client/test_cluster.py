@@ -73,14 +73,14 @@ def test_acks_are_quorum_or_leader_and_nothing_is_sent_for_others() -> None:
 def test_receipts_that_found_no_leader_are_sent_again_and_only_these() -> None:
     first = answer(
         {
-            "done": 1,
+            "settled": 1,
             "failed": [
                 {"receipt": "0:7:2", "code": "lease_lost"},
                 {"receipt": "1:8:0", "code": "partition_offline"},
             ],
         }
     )
-    script = [[first], [answer({"done": 1, "failed": []})]]
+    script = [[first], [answer({"settled": 1, "failed": []})]]
     with ScriptedServer(script) as server, Client(server.url) as client:
         settled = client.ack("orders", "shop", ["0:7:1", "0:7:2", "1:8:0"])
     assert settled.done == 2

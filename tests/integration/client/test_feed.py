@@ -40,7 +40,9 @@ def test_a_loop_asks_once_and_is_given_more_as_it_acknowledges(
             assert len(group.leased) <= 5
             message.ack()
     assert len(group.done) == 30
-    assert [(a["stream"], a["max"]) for a in asked(node, "POST", "/receive")] == [(True, 5)]
+    assert [(a["stream"], a["max_in_flight"]) for a in asked(node, "POST", "/receive")] == [
+        (True, 5)
+    ]
     assert asked(node, "PATCH", "/streams/") == []
 
 

@@ -33,9 +33,9 @@ def publish(node: RunningNode, *values: str) -> None:
 
 
 def receive(node: RunningNode, **asked: Any) -> list[dict[str, Any]]:
-    messages: list[dict[str, Any]] = node.call("POST", f"{GROUP}/receive", {"max": 9, **asked})[
-        "messages"
-    ]
+    messages: list[dict[str, Any]] = node.call(
+        "POST", f"{GROUP}/receive", {"max_messages": 9, **asked}
+    )["messages"]
     return messages
 
 
@@ -63,7 +63,7 @@ def test_topics_messages_and_settings_are_there_again(tmp_path: Path) -> None:
 def test_a_groups_progress_and_its_leases_are_there_again(tmp_path: Path) -> None:
     with node_with_topic(tmp_path) as node:
         publish(node, *"abcdef")
-        held = receive(node, max=4, visibility="1h", consumer="c")
+        held = receive(node, max_messages=4, visibility="1h", consumer="c")
         receipts = [message["receipt"] for message in held]
         settle(node, "ack", receipts[0])
         settle(node, "nack", receipts[1], delay="1h")
@@ -76,9 +76,9 @@ def test_a_groups_progress_and_its_leases_are_there_again(tmp_path: Path) -> Non
         assert after == before
         assert node.call("GET", f"{GROUP}/peek?state=leased") == leased
         assert node.call("GET", f"{GROUP}/peek?state=retry") == retry
-        assert settle(node, "ack", receipts[0])["done"] == 0
-        assert settle(node, "extend", receipts[2], visibility="2h")["done"] == 1
-        assert settle(node, "ack", receipts[2], receipts[3])["done"] == 2
+        assert settle(node, "ack", receipts[0])["settled"] == 0
+        assert settle(node, "extend", receipts[2], visibility="2h")["settled"] == 1
+        assert settle(node, "ack", receipts[2], receipts[3])["settled"] == 2
         assert [m["value"] for m in receive(node)] == ["e", "f"]
 
 
@@ -89,8 +89,8 @@ def test_a_lease_that_ran_out_meanwhile_is_over(tmp_path: Path) -> None:
     with node_with_topic(tmp_path) as node:
         (again,) = receive(node, wait="10s")
         assert again["attempt"] == 2
-        assert settle(node, "ack", held["receipt"])["done"] == 0
-        assert settle(node, "ack", again["receipt"])["done"] == 1
+        assert settle(node, "ack", held["receipt"])["settled"] == 0
+        assert settle(node, "ack", again["receipt"])["settled"] == 1
 
 
 def test_a_retry_that_is_due_comes_with_its_attempt(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_a_group_that_ends_somewhere_ends_there_after_a_restart(tmp_path: Path) 
     with node_with_topic(tmp_path) as node:
         publish(node, *"abcdef")
         node.call("POST", f"{GROUP}/reset", {"to": 1, "end": 4, "partition": 0})
-        (first,) = receive(node, max=1)
+        (first,) = receive(node, max_messages=1)
         settle(node, "ack", first["receipt"])
     with node_with_topic(tmp_path) as node:
         publish(node, "g")

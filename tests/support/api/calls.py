@@ -15,7 +15,9 @@ def publish(node: RunningNode, topic: str, *values: str, **fields: Any) -> list[
 
 
 def receive(node: RunningNode, topic: str, group: str = "g", **asked: Any) -> list[dict[str, Any]]:
-    answer = node.call("POST", f"/v1/topics/{topic}/groups/{group}/receive", {"max": 100, **asked})
+    answer = node.call(
+        "POST", f"/v1/topics/{topic}/groups/{group}/receive", {"max_messages": 100, **asked}
+    )
     messages: list[dict[str, Any]] = answer["messages"]
     return messages
 

@@ -202,7 +202,7 @@ class FakeGroup:
                 parse_duration_ms(asked.get("wait", "0s")) / 1000,
             )
             node.changed.notify_all()
-            return self.hand_out(asked.get("max", 100))[0]
+            return self.hand_out(asked.get("max_messages", 100))[0]
 
     def hand_out(self, left: int) -> tuple[bytes, list[int]]:
         """The answer that leases up to so many messages, and its tokens."""
@@ -269,7 +269,7 @@ class FakeGroup:
                     else:
                         self._again[place] = attempt + 1
             self._node.changed.notify_all()
-        return {"done": done, "failed": failed}
+        return {"settled": done, "failed": failed}
 
     def is_ready(self) -> bool:
         partitions = self._node.topics[self._topic]
@@ -297,7 +297,7 @@ class FakeStream:
     def __init__(self, node: FakeNode, group: FakeGroup, asked: dict[str, Any]) -> None:
         self._node = node
         self._group = group
-        self._credit = asked["max"]
+        self._credit = asked["max_in_flight"]
         self._left = asked.get("limit", 1_000_000)
         self._tokens: list[int] = []
         self._ended = False
@@ -308,7 +308,7 @@ class FakeStream:
             in_flight = len(self._group.in_flight(self._tokens))
             self._credit = in_flight + asked["more"]
             self._node.changed.notify_all()
-            return {"stream": self.id, "max": self._credit, "in_flight": in_flight}
+            return {"stream": self.id, "max_in_flight": self._credit, "in_flight": in_flight}
 
     def end(self) -> bytes:
         with self._node.changed:

@@ -11,7 +11,7 @@ from tests.support.node.running_node import RunningNode
 
 
 def at(node: RunningNode, topic: str, time: str, group: str = "g") -> dict[str, Any]:
-    answer: dict[str, Any] = node.call("GET", f"/v1/topics/{topic}/groups/{group}?at={time}")
+    answer: dict[str, Any] = node.call("GET", f"/v1/topics/{topic}/groups/{group}?as_of={time}")
     return answer
 
 
@@ -32,7 +32,9 @@ def past(node: RunningNode, topic: str) -> tuple[str, str, dict[str, Any]]:
     """A topic, a time at which all its states had messages, and the group as it was then."""
     publish(node, topic, *"abcdefghij", partition=0)
     publish(node, topic, "later", partition=1, delay="1h")
-    receipts = [m["receipt"] for m in receive(node, topic, max=7, consumer="c", visibility="1h")]
+    receipts = [
+        m["receipt"] for m in receive(node, topic, max_messages=7, consumer="c", visibility="1h")
+    ]
     settle(node, topic, "ack", *receipts[:3])
     settle(node, topic, "nack", receipts[3], delay="1h")
     settle(node, topic, "reject", receipts[4])
@@ -48,7 +50,7 @@ def test_a_group_is_told_of_as_it_was(
 ) -> None:
     topic, time, seen = past
     found = at(node, topic, time)
-    assert (found.pop("at"), found.pop("incomplete")) == (time, [])
+    assert (found.pop("as_of"), found.pop("incomplete")) == (time, [])
     assert found.pop("blocked") is None
     assert found["lag"] == 7
     assert (found["ready"], found["leased"], found["retry"]) == (4, 2, 1)
@@ -69,22 +71,22 @@ def test_a_group_that_is_gone_is_told_of_as_long_as_it_was_there(
     node.request("DELETE", f"/v1/topics/{topic}/groups/g")
     assert at(node, topic, time)["lag"] == 7
     path = f"/v1/topics/{topic}/groups/g"
-    assert refusal(node, f"{path}?at=now") == (404, "group_not_found", "group")
+    assert refusal(node, f"{path}?as_of=now") == (404, "group_not_found", "group")
 
 
 def test_a_time_at_which_nothing_can_be_told_is_refused(node: RunningNode, topic: str) -> None:
     path = f"/v1/topics/{topic}/groups"
     receive(node, topic)
-    assert refusal(node, f"{path}/g?at=%2B1h") == (400, "invalid_input", "at")
+    assert refusal(node, f"{path}/g?as_of=%2B1h") == (400, "invalid_input", "as_of")
     for time in ("999999999999999999", "99999999999d", "9" * 70):
-        assert refusal(node, f"{path}/g?at=%2B{time}") == (400, "invalid_input", "at")
-        assert refusal(node, f"{path}/g?at={time}") == (400, "invalid_input", "at")
-    assert refusal(node, f"{path}/g?at=-99999999999999d") == (404, "group_not_found", "group")
-    assert refusal(node, f"{path}/g?at=yesterday") == (400, "invalid_input", "at")
-    assert refusal(node, f"{path}/g?at=1970-01-01") == (404, "group_not_found", "group")
-    assert refusal(node, f"{path}/other?at=now") == (404, "group_not_found", "group")
-    assert refusal(node, f"{path}/a%20b?at=now")[:2] == (400, "invalid_input")
-    assert refusal(node, "/v1/topics/missing/groups/g?at=now")[1] == "topic_not_found"
+        assert refusal(node, f"{path}/g?as_of=%2B{time}") == (400, "invalid_input", "as_of")
+        assert refusal(node, f"{path}/g?as_of={time}") == (400, "invalid_input", "as_of")
+    assert refusal(node, f"{path}/g?as_of=-99999999999999d") == (404, "group_not_found", "group")
+    assert refusal(node, f"{path}/g?as_of=yesterday") == (400, "invalid_input", "as_of")
+    assert refusal(node, f"{path}/g?as_of=1970-01-01") == (404, "group_not_found", "group")
+    assert refusal(node, f"{path}/other?as_of=now") == (404, "group_not_found", "group")
+    assert refusal(node, f"{path}/a%20b?as_of=now")[:2] == (400, "invalid_input")
+    assert refusal(node, "/v1/topics/missing/groups/g?as_of=now")[1] == "topic_not_found"
 
 
 def test_a_topic_is_shown_over_time(node: RunningNode, topic: str) -> None:

@@ -23,7 +23,7 @@ def reset(node: RunningNode, topic: str, **body: Any) -> dict[str, Any]:
 def mixed(node: RunningNode, topic: str) -> str:
     """Of ten messages in partition 0, three done, two leased, one waiting, four ready."""
     publish(node, topic, *"abcdefghij", partition=0)
-    held = receive(node, topic, max=6, consumer="c-1", visibility="1h")
+    held = receive(node, topic, max_messages=6, consumer="c-1", visibility="1h")
     receipts = [m["receipt"] for m in held]
     settle(node, topic, "ack", *receipts[:3])
     settle(node, topic, "nack", receipts[3], delay="1h")
@@ -86,7 +86,7 @@ def test_peeking_goes_on_page_by_page_until_there_is_no_more(
 ) -> None:
     for partition, count in enumerate((3, 4, 2)):
         publish(node, topic, *(f"{partition}{n}" for n in range(count)), partition=partition)
-    receive(node, topic, max=1)  # makes the group, and a hole
+    receive(node, topic, max_messages=1)  # makes the group, and a hole
     held = values(peek(node, topic, "state=leased")["messages"])
     found: list[str] = []
     after = ""
@@ -104,7 +104,7 @@ def test_peeking_goes_on_page_by_page_until_there_is_no_more(
 def test_a_peek_is_bounded_in_bytes_and_goes_on_behind(node: RunningNode, topic: str) -> None:
     for _ in range(3):
         publish(node, topic, "x" * 5_000_000, partition=0)
-    receive(node, topic, "g", max=1)
+    receive(node, topic, "g", max_messages=1)
     page = peek(node, topic, "limit=100")
     assert len(page["messages"]) == 1
     assert page["next"] == f"{topic}:0:1"
@@ -142,7 +142,7 @@ def test_resetting_voids_the_receipts(node: RunningNode, topic: str) -> None:
     publish(node, topic, "x", partition=0)
     (message,) = receive(node, topic)
     reset(node, topic, to="latest")
-    assert settle(node, topic, "ack", message["receipt"])["done"] == 0
+    assert settle(node, topic, "ack", message["receipt"])["settled"] == 0
     assert group_of(node, topic)["lag"] == 0
 
 
@@ -241,7 +241,7 @@ def test_a_group_that_ends_gives_way_to_others_and_to_what_comes_later(
 ) -> None:
     publish(node, topic, *"abc", partition=0)
     reset(node, topic, to=0, end=2)
-    first = receive(node, topic, max=1)
+    first = receive(node, topic, max_messages=1)
     settle(node, topic, "nack", first[0]["receipt"], delay="0s")
     assert sorted(values(receive(node, topic))) == ["a", "b"]
     assert values(receive(node, topic, "other")) == list("abc")
@@ -256,5 +256,8 @@ def test_a_group_comes_to_what_stands_behind_much_that_is_not_for_it(
     node.call("POST", f"/v1/topics/{topic}/messages", {"messages": messages})
     node.call("PATCH", f"/v1/messages/{topic}:0:1", {"priority": "high"})
     reset(node, topic, to=0, end=2)
-    assert sorted(values(receive(node, topic, max=1)) + values(receive(node, topic))) == ["0", "1"]
+    assert sorted(values(receive(node, topic, max_messages=1)) + values(receive(node, topic))) == [
+        "0",
+        "1",
+    ]
     assert receive(node, topic) == []

@@ -85,12 +85,12 @@ def test_times_choose_among_deleted_messages_too(
 def test_a_snapshot_is_the_log_as_it_stood_then(
     node: RunningNode, topic: str, archived: list[dict[str, Any]]
 ) -> None:
-    found = read(node, topic, f"from_snapshot={archived[3]['timestamp']}")
+    found = read(node, topic, f"as_of={archived[3]['timestamp']}")
     assert numbers(found) == [0, 1, 2, 3]
-    assert numbers(read(node, topic, "from_snapshot=now")) == [5]
-    assert numbers(read(node, topic, "from_snapshot=2020-01-01")) == []
+    assert numbers(read(node, topic, "as_of=now")) == [5]
+    assert numbers(read(node, topic, "as_of=2020-01-01")) == []
     before = format_time_us(parse_time_us(archived[3]["timestamp"], now_us=0, field="t") - 1)
-    found = read(node, topic, f"include_deleted=true&from_snapshot={before}&offset=1")
+    found = read(node, topic, f"include_deleted=true&as_of={before}&offset=1")
     assert numbers(found) == [1, 2]
 
 
@@ -125,7 +125,7 @@ def test_events_are_the_same_however_they_are_asked_for(
 ) -> None:
     publish(node, topic, "a", "b", partition=0)
     group = f"/v1/topics/{topic}/groups/g"
-    received = node.call("POST", f"{group}/receive", {"max": 2})
+    received = node.call("POST", f"{group}/receive", {"max_messages": 2})
     receipts = [message["receipt"] for message in received["messages"]]
     node.call("POST", f"{group}/ack", {"receipts": receipts})
     path = f"/v1/topics/{topic}/events?partition=0{query}"
@@ -137,7 +137,7 @@ def test_events_are_the_same_however_they_are_asked_for(
     assert frames
 
 
-@pytest.mark.parametrize("query", ["include_deleted=maybe", "from_snapshot=yesterdayish"])
+@pytest.mark.parametrize("query", ["include_deleted=maybe", "as_of=yesterdayish"])
 def test_what_cannot_be_understood_is_refused(node: RunningNode, topic: str, query: str) -> None:
     answer = node.request("GET", f"/v1/topics/{topic}/messages?partition=0&{query}")
     assert (answer.status, answer.json["field"]) == (400, query.partition("=")[0])
@@ -166,7 +166,7 @@ def test_what_is_archived_is_traced_and_found(node: RunningNode, topic: str) -> 
             node.request("POST", f"{path}/messages", sent, {"Goq-Client-Id": "shop"}).status == 200
         )
         group = f"{path}/groups/g"
-        received = node.call("POST", f"{group}/receive", {"max": 1, "consumer": "till"})
+        received = node.call("POST", f"{group}/receive", {"max_messages": 1, "consumer": "till"})
         receipt = received["messages"][0]["receipt"]
         node.call("POST", f"{group}/ack", {"receipts": [receipt]})
         roll(node, topic)

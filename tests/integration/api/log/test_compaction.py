@@ -83,7 +83,7 @@ def test_what_was_received_before_may_be_acknowledged_after(node: RunningNode, t
     (held,) = receive(node, topic)
     publish(node, topic, "new", key="a", partition=0)
     compact(node, topic)
-    assert settle(node, topic, "ack", held["receipt"]) == {"done": 1, "failed": []}
+    assert settle(node, topic, "ack", held["receipt"]) == {"settled": 1, "failed": []}
     assert values(receive(node, topic)) == ["new"]
 
 

@@ -21,7 +21,7 @@ def acked(node: RunningNode, topic: str) -> str:
     for number in range(3):
         publish(node, topic, str(number), partition=0)
     group = f"/v1/topics/{topic}/groups/g"
-    found = node.call("POST", f"{group}/receive", {"max": 3, "consumer": "c"})["messages"]
+    found = node.call("POST", f"{group}/receive", {"max_messages": 3, "consumer": "c"})["messages"]
     node.call("POST", f"{group}/ack", {"receipts": [m["receipt"] for m in found]})
     return topic
 

@@ -191,7 +191,7 @@ def test_a_trace_waits_for_the_next_step(node: RunningNode, topic: str) -> None:
     eventually(lambda: watches(node, topic) == 1)
     cancel(node, other)
     assert not answers
-    (held,) = receive(node, topic, max=1)
+    (held,) = receive(node, topic, max_messages=1)
     assert held["id"] == message_id
     thread.join()
     assert names(answers[0].json) == ["PUBLISHED", "DELIVERED"]

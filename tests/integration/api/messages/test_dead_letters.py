@@ -38,7 +38,7 @@ def take(node: RunningNode, topic: str, group: str = "g") -> list[dict[str, Any]
 
 def reject_all(node: RunningNode, topic: str, *, group: str = "g", reason: str = "") -> int:
     receipts = [message["receipt"] for message in take(node, topic, group)]
-    return int(settle(node, topic, "reject", *receipts, group=group, reason=reason)["done"])
+    return int(settle(node, topic, "reject", *receipts, group=group, reason=reason)["settled"])
 
 
 def died(node: RunningNode, topic: str, count: int) -> list[dict[str, Any]]:
@@ -146,7 +146,7 @@ def test_what_is_put_back_comes_to_the_group_that_gave_it_up_alone(
     assert found[0]["headers"]["goq-redrives"] == "1"
     assert found[0]["headers"]["goq-dead-reason"] == "broken"
     assert not receive(node, topic, "other", wait="50ms")
-    assert not receive(node, topic, "new", wait="50ms", max=100)[2:]
+    assert not receive(node, topic, "new", wait="50ms", max_messages=100)[2:]
     assert dead(node, topic) == []
     assert redrive(node, topic)["redriven"] == 0
 
@@ -232,9 +232,9 @@ def test_pages_and_portions_go_through_all_of_them(node: RunningNode, topic: str
             break
         query = f"limit=2&after={answer['next']}"
     assert paged == letters
-    answer = redrive(node, topic, max=4)
+    answer = redrive(node, topic, max_messages=4)
     assert answer["redriven"] == 4
-    assert redrive(node, topic, max=4, after=answer["next"])["redriven"] == 4
+    assert redrive(node, topic, max_messages=4, after=answer["next"])["redriven"] == 4
     assert purge(node, topic)["purged"] == 1
     assert len(arrived(node, topic, 8)) == 8
 
@@ -335,5 +335,5 @@ def test_a_redrive_into_nowhere_is_refused(node: RunningNode, topic: str) -> Non
     for asked, status in (({"to": "none-such"}, 404), ({"to": f"{topic}.dlq"}, 400)):
         answer = node.request("POST", f"/v1/topics/{topic}/redrive", asked)
         assert (answer.status, answer.json["field"]) == (status, "to")
-    assert node.request("POST", f"/v1/topics/{topic}/redrive", {"max": 0}).status == 400
+    assert node.request("POST", f"/v1/topics/{topic}/redrive", {"max_messages": 0}).status == 400
     assert len(dead(node, topic)) == 1

@@ -54,10 +54,10 @@ def test_a_message_says_what_holds_for_it(node: RunningNode, topic: str) -> None
 def test_a_message_says_what_it_is_for_each_group(node: RunningNode, topic: str) -> None:
     receive(node, topic, "ready")
     first, second = put(node, topic, "a", "b")
-    (held,) = receive(node, topic, "leased", max=1, consumer="c-1", visibility="1h")
-    (done,) = receive(node, topic, "done", max=1)
+    (held,) = receive(node, topic, "leased", max_messages=1, consumer="c-1", visibility="1h")
+    (done,) = receive(node, topic, "done", max_messages=1)
     settle(node, topic, "ack", done["receipt"], group="done")
-    (again,) = receive(node, topic, "retry", max=1)
+    (again,) = receive(node, topic, "retry", max_messages=1)
     settle(node, topic, "nack", again["receipt"], group="retry", delay="1h")
     groups = {each.pop("group"): each for each in show(node, first)["groups"]}
     assert groups["ready"] == {"state": "ready"}
@@ -74,12 +74,12 @@ def test_what_is_cancelled_goes_to_no_group_that_has_not_got_it(
     node: RunningNode, topic: str
 ) -> None:
     first, _ = put(node, topic, "a", "b")
-    (held,) = receive(node, topic, "holder", max=1)
+    (held,) = receive(node, topic, "holder", max_messages=1)
     answer = cancel(node, first)
     assert answer["state"] == "cancelled"
     assert values(receive(node, topic, "other")) == ["b"]
     assert states(node, first) == {"holder": "leased", "other": "cancelled"}
-    assert settle(node, topic, "nack", held["receipt"], group="holder", delay=0)["done"] == 1
+    assert settle(node, topic, "nack", held["receipt"], group="holder", delay=0)["settled"] == 1
     assert values(receive(node, topic, "holder")) == ["b"]
     assert states(node, first) == {"holder": "cancelled", "other": "cancelled"}
     assert values(receive(node, topic, "later")) == ["b"]
@@ -89,7 +89,7 @@ def test_who_holds_a_cancelled_message_may_still_finish_it(node: RunningNode, to
     (message,) = put(node, topic, "a")
     (held,) = receive(node, topic)
     cancel(node, message)
-    assert settle(node, topic, "ack", held["receipt"]) == {"done": 1, "failed": []}
+    assert settle(node, topic, "ack", held["receipt"]) == {"settled": 1, "failed": []}
 
 
 def test_a_cancelled_message_stays_so_when_a_group_goes_back(node: RunningNode, topic: str) -> None:
@@ -102,7 +102,7 @@ def test_a_cancelled_message_stays_so_when_a_group_goes_back(node: RunningNode, 
 
 def test_a_waiting_retry_can_be_cancelled_and_frees_its_key(node: RunningNode, topic: str) -> None:
     first, _ = put(node, topic, "a", "b", keys=["k", "k"])
-    (held,) = receive(node, topic, max=1)
+    (held,) = receive(node, topic, max_messages=1)
     settle(node, topic, "nack", held["receipt"], delay="1h")
     assert receive(node, topic) == []
     cancel(node, first)
@@ -164,7 +164,7 @@ def test_a_message_moved_away_and_back_is_delivered_once(node: RunningNode, topi
     change(node, first, priority="low")
     change(node, first, priority="normal")
     found = []
-    while page := receive(node, topic, max=1):
+    while page := receive(node, topic, max_messages=1):
         found += values(page)
     assert sorted(found) == ["a", "b"]
 
@@ -189,7 +189,7 @@ def test_a_scheduled_message_matures_into_the_lane_it_was_moved_to(
 
 def test_a_retry_that_waits_moves_too(node: RunningNode, topic: str) -> None:
     first, _ = put(node, topic, "a", "b", lanes=[LOW, LOW])
-    (held,) = receive(node, topic, max=1)
+    (held,) = receive(node, topic, max_messages=1)
     settle(node, topic, "nack", held["receipt"], delay="300ms")
     change(node, first, priority="high")
     put(node, topic, "c", lanes=[HIGH])
@@ -209,7 +209,7 @@ def test_what_does_not_wait_cannot_move(node: RunningNode, topic: str) -> None:
 def test_what_one_group_holds_moves_for_another(node: RunningNode, topic: str) -> None:
     receive(node, topic, "other")
     first, _ = put(node, topic, "b", "a")
-    receive(node, topic, "holder", max=1)
+    receive(node, topic, "holder", max_messages=1)
     change(node, first, priority="low")
     assert values(receive(node, topic, "other")) == ["a", "b"]
 
@@ -302,7 +302,7 @@ def test_marks_outlive_the_node(tmp_path: Path) -> None:
         node.call("POST", "/v1/topics", {"name": "t", "partitions": 1})
         cancelled, _, kept = put(node, "t", "cancelled", "moved", "kept")
         first, second, third = put_later(node, "t", "first", "second", "third", lanes=[LOW] * 3)
-        (held,) = receive(node, "t", max=1)
+        (held,) = receive(node, "t", max_messages=1)
         settle(node, "t", "nack", held["receipt"], delay=0)
         cancel(node, cancelled)
         change(node, kept, priority="high")

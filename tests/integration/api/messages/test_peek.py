@@ -140,7 +140,7 @@ def test_a_held_message_that_is_moved_is_ready_in_its_new_lane(
     node: RunningNode, topic: str
 ) -> None:
     _, second = put(node, topic, "a", "b", keys=["k", "k"])
-    (held,) = receive(node, topic, max=1)
+    (held,) = receive(node, topic, max_messages=1)
     assert receive(node, topic) == []
     assert peeked(node, topic, "blocked") == ["b"]
     change(node, second, priority="low")

@@ -13,7 +13,7 @@ from tests.support.eventually import eventually
 from tests.support.node.running_node import RunningNode
 
 MIB = limits.MIB
-NOTHING = {"done": 0, "failed": []}
+NOTHING = {"settled": 0, "failed": []}
 
 
 def lost(*receipts: str) -> list[dict[str, str]]:
@@ -43,8 +43,8 @@ def test_messages_of_a_partition_come_in_order_and_at_most_as_many_as_asked(
     node: RunningNode, topic: str
 ) -> None:
     publish(node, topic, *"abcde", partition=1)
-    assert values(receive(node, topic, max=2)) == ["a", "b"]
-    assert values(receive(node, topic, max=1)) == ["c"]
+    assert values(receive(node, topic, max_messages=2)) == ["a", "b"]
+    assert values(receive(node, topic, max_messages=1)) == ["c"]
     assert values(receive(node, topic)) == ["d", "e"]
 
 
@@ -64,11 +64,11 @@ def test_what_is_acknowledged_is_done_and_can_be_settled_no_more(
 ) -> None:
     publish(node, topic, "x")
     (message,) = receive(node, topic)
-    assert settle(node, topic, "ack", message["receipt"]) == {"done": 1, "failed": []}
+    assert settle(node, topic, "ack", message["receipt"]) == {"settled": 1, "failed": []}
     assert group_of(node, topic)["lag"] == 0
     for verb in ("ack", "nack", "extend"):
         answer = settle(node, topic, verb, message["receipt"])
-        assert answer == {"done": 0, "failed": lost(message["receipt"])}
+        assert answer == {"settled": 0, "failed": lost(message["receipt"])}
 
 
 def test_a_run_of_receipts_settles_at_once_and_in_parts(node: RunningNode, topic: str) -> None:
@@ -76,22 +76,22 @@ def test_a_run_of_receipts_settles_at_once_and_in_parts(node: RunningNode, topic
     first = receive(node, topic)[0]["receipt"]
     partition, token, _ = first.split(":")
     run = f"{partition}:{token}"
-    assert settle(node, topic, "ack", f"{run}:3+2") == {"done": 2, "failed": []}
+    assert settle(node, topic, "ack", f"{run}:3+2") == {"settled": 2, "failed": []}
     answer = settle(node, topic, "ack", f"{run}:0+10")
-    assert answer == {"done": 8, "failed": lost(f"{run}:3+2")}
+    assert answer == {"settled": 8, "failed": lost(f"{run}:3+2")}
     assert settle(node, topic, "ack", f"{run}:0+10")["failed"] == lost(f"{run}:0+10")
 
 
 def test_the_same_receipt_twice_counts_once(node: RunningNode, topic: str) -> None:
     publish(node, topic, "x")
     (message,) = receive(node, topic)
-    assert settle(node, topic, "ack", *[message["receipt"]] * 3)["done"] == 1
+    assert settle(node, topic, "ack", *[message["receipt"]] * 3)["settled"] == 1
 
 
 def test_receipts_of_nothing_are_lost(node: RunningNode, topic: str) -> None:
     for receipt in ("0:1:0", "2:9999999999999999999:5+999999999", "999999999:1:0"):
-        assert settle(node, topic, "ack", receipt) == {"done": 0, "failed": lost(receipt)}
-    assert settle(node, topic, "ack", "0:1:0", group="unheard-of")["done"] == 0
+        assert settle(node, topic, "ack", receipt) == {"settled": 0, "failed": lost(receipt)}
+    assert settle(node, topic, "ack", "0:1:0", group="unheard-of")["settled"] == 0
     assert settle(node, topic, "ack") == NOTHING
 
 
@@ -99,8 +99,8 @@ def test_a_receipt_is_of_one_group(node: RunningNode, topic: str) -> None:
     publish(node, topic, "x")
     (message,) = receive(node, topic, "one")
     receive(node, topic, "two")
-    assert settle(node, topic, "ack", message["receipt"], group="two")["done"] == 0
-    assert settle(node, topic, "ack", message["receipt"], group="one")["done"] == 1
+    assert settle(node, topic, "ack", message["receipt"], group="two")["settled"] == 0
+    assert settle(node, topic, "ack", message["receipt"], group="one")["settled"] == 1
 
 
 def test_a_message_given_back_comes_again_with_another_attempt(
@@ -108,12 +108,12 @@ def test_a_message_given_back_comes_again_with_another_attempt(
 ) -> None:
     publish(node, topic, "x")
     (first,) = receive(node, topic)
-    assert settle(node, topic, "nack", first["receipt"], reason="no")["done"] == 1
+    assert settle(node, topic, "nack", first["receipt"], reason="no")["settled"] == 1
     (second,) = receive(node, topic)
     assert (second["attempt"], second["id"]) == (2, first["id"])
     assert second["receipt"] != first["receipt"]
     assert settle(node, topic, "ack", first["receipt"])["failed"] == lost(first["receipt"])
-    assert settle(node, topic, "ack", second["receipt"])["done"] == 1
+    assert settle(node, topic, "ack", second["receipt"])["settled"] == 1
 
 
 def test_a_message_given_back_with_a_delay_waits_for_its_time(
@@ -150,15 +150,15 @@ def test_an_extended_lease_ends_later(node: RunningNode, topic: str) -> None:
     (message,) = receive(node, topic, visibility="30s")
     before = node.call("GET", f"/v1/topics/{topic}/groups/g/peek?state=leased")["messages"][0]
     assert before["lease_until"] == message["lease_until"]
-    assert settle(node, topic, "extend", message["receipt"], visibility="1h")["done"] == 1
+    assert settle(node, topic, "extend", message["receipt"], visibility="1h")["settled"] == 1
     after = node.call("GET", f"/v1/topics/{topic}/groups/g/peek?state=leased")["messages"][0]
     assert after["lease_until"] > before["lease_until"]
-    assert settle(node, topic, "ack", message["receipt"])["done"] == 1
+    assert settle(node, topic, "ack", message["receipt"])["settled"] == 1
 
 
 def receive_frames(node: RunningNode, topic: str, messages_max: int) -> Any:
     path = f"/v1/topics/{topic}/groups/g/receive"
-    answer = node.request("POST", path, {"max": messages_max}, f.ACCEPT_FRAMES)
+    answer = node.request("POST", path, {"max_messages": messages_max}, f.ACCEPT_FRAMES)
     assert answer.headers["content-type"] == "application/vnd.goq.frames"
     return f.answered(answer.body)
 
@@ -168,7 +168,7 @@ def test_a_large_frame_of_a_receive_is_cut_to_what_was_leased(
 ) -> None:
     large = [letter * 10_000 for letter in "abcdef"]
     publish(node, topic, *large, partition=1)
-    receive(node, topic, max=1)
+    receive(node, topic, max_messages=1)
     preface, frames = receive_frames(node, topic, 3)
     (delivery,) = preface["deliveries"]
     assert (delivery["partition"], delivery["ranges"], delivery["frames"]) == (1, [[1, 4, 1]], 1)
@@ -178,7 +178,7 @@ def test_a_large_frame_of_a_receive_is_cut_to_what_was_leased(
     assert [m.value for m in view.messages(0, 3)] == [v.encode() for v in large[1:4]]
     assert view.header.message_count == 3
     receipt = f"1:{delivery['token']}:1+3"
-    assert settle(node, topic, "ack", receipt) == {"done": 3, "failed": []}
+    assert settle(node, topic, "ack", receipt) == {"settled": 3, "failed": []}
 
 
 def test_a_small_frame_of_a_receive_goes_out_as_it_is_and_the_ranges_say_what_was_leased(
@@ -214,7 +214,7 @@ def test_each_message_wakes_one_of_those_that_wait(node: RunningNode, topic: str
     found: list[str] = []
 
     def consume() -> None:
-        found.extend(values(receive(node, topic, wait="20s", max=1)))
+        found.extend(values(receive(node, topic, wait="20s", max_messages=1)))
 
     threads = [threading.Thread(target=consume) for _ in range(5)]
     for thread in threads:
@@ -263,14 +263,14 @@ def test_a_json_answer_is_bounded_and_the_rest_is_ready_again_without_an_attempt
     path = f"/v1/topics/{topic}/groups/g/receive"
     offsets: list[int] = []
     while len(offsets) < 24:
-        answer = node.request("POST", path, {"max": 100})
+        answer = node.request("POST", path, {"max_messages": 100})
         assert len(answer.body) <= limits.RECEIVE_BYTES_MAX + 100
         messages = answer.json["messages"]
         assert messages
         assert {m["attempt"] for m in messages} == {1}
         offsets += [m["offset"] for m in messages]
         receipts = [m["receipt"] for m in messages]
-        assert settle(node, topic, "ack", *receipts)["done"] == len(receipts)
+        assert settle(node, topic, "ack", *receipts)["settled"] == len(receipts)
     assert offsets == list(range(24))
     assert group_of(node, topic)["lag"] == 0
 
@@ -295,10 +295,10 @@ def test_thousands_of_scattered_retries_are_handed_over_at_once(
     frames = b"".join(f.placed(f.frame(b"x", b"y"), 0) for _ in range(1000))
     for _ in range(4):
         assert node.request("POST", f"/v1/topics/{topic}/messages", frames, f.FRAMES).status == 200
-    token = receive(node, topic, max=8000)[0]["receipt"].rsplit(":", 1)[0]
+    token = receive(node, topic, max_messages=8000)[0]["receipt"].rsplit(":", 1)[0]
     settle(node, topic, "nack", *(f"{token}:{offset}" for offset in range(0, 8000, 2)))
     path = f"/v1/topics/{topic}/groups/g/receive"
-    answer = node.request("POST", path, {"max": 8000}, f.ACCEPT_FRAMES)
+    answer = node.request("POST", path, {"max_messages": 8000}, f.ACCEPT_FRAMES)
     preface, found = f.answered(answer.body)
     assert sum(end - start for d in preface["deliveries"] for start, end, _ in d["ranges"]) == 4000
     assert len(found) == 4000

@@ -28,7 +28,7 @@ def test_a_stream_hands_over_what_is_there_and_what_is_published_later(
     node: RunningNode, topic: str
 ) -> None:
     publish(node, topic, "a", partition=0)
-    with streaming(node, topic, max=10, consumer="c-1") as stream:
+    with streaming(node, topic, max_in_flight=10, consumer="c-1") as stream:
         assert stream.response.status == 200
         assert stream.response.headers["Content-Type"] == "application/x-ndjson"
         assert stream.message()["value"] == "a"
@@ -65,7 +65,7 @@ def test_no_more_than_the_credit_is_in_flight_and_no_less(
     node: RunningNode, topic: str, credit: int
 ) -> None:
     publish(node, topic, *"abcdefgh", partition=0)
-    with streaming(node, topic, max=credit) as stream:
+    with streaming(node, topic, max_in_flight=credit) as stream:
         held = stream.messages(credit)
         assert in_flight(node, topic) == credit
         for done in range(8 - credit):
@@ -78,7 +78,7 @@ def test_no_more_than_the_credit_is_in_flight_and_no_less(
 @pytest.mark.parametrize("verb", ["ack", "nack"])
 def test_what_is_settled_makes_room_for_as_much(node: RunningNode, topic: str, verb: str) -> None:
     publish(node, topic, *"abcdefgh", partition=0)
-    with streaming(node, topic, max=4) as stream:
+    with streaming(node, topic, max_in_flight=4) as stream:
         first = stream.messages(4)
         fields = {"delay": "1h"} if verb == "nack" else {}
         settle(node, topic, verb, *(m["receipt"] for m in first[1:3]), **fields)
@@ -90,14 +90,14 @@ def test_what_is_settled_makes_room_for_as_much(node: RunningNode, topic: str, v
 
 def test_a_lease_that_runs_out_makes_room(node: RunningNode, topic: str) -> None:
     publish(node, topic, "a", "b", partition=0)
-    with streaming(node, topic, max=1, visibility="50ms") as stream:
+    with streaming(node, topic, max_in_flight=1, visibility="50ms") as stream:
         first, again = stream.messages(2)
         assert [(m["value"], m["attempt"]) for m in (first, again)] == [("a", 1), ("a", 2)]
 
 
 def test_a_reset_makes_room(node: RunningNode, topic: str) -> None:
     publish(node, topic, "a", "b", partition=0)
-    with streaming(node, topic, max=1) as stream:
+    with streaming(node, topic, max_in_flight=1) as stream:
         assert stream.message()["value"] == "a"
         node.call("POST", f"/v1/topics/{topic}/groups/g/reset", {"to": "earliest"})
         assert stream.message()["value"] == "a"
@@ -108,7 +108,7 @@ def test_a_stream_ends_where_its_group_does_and_goes_on_after_the_next_reset(
     node: RunningNode, topic: str
 ) -> None:
     publish(node, topic, *"abcd", partition=0)
-    with streaming(node, topic, max=9) as stream:
+    with streaming(node, topic, max_in_flight=9) as stream:
         assert values(stream.messages(4)) == list("abcd")
         node.call("POST", f"/v1/topics/{topic}/groups/g/reset", {"to": 1, "end": 3})
         assert values(stream.messages(2)) == ["b", "c"]
@@ -120,8 +120,8 @@ def test_a_stream_ends_where_its_group_does_and_goes_on_after_the_next_reset(
 
 def test_receipts_of_other_leases_make_no_room(node: RunningNode, topic: str) -> None:
     publish(node, topic, *"abcdef", partition=0)
-    (other,) = receive(node, topic, max=1)
-    with streaming(node, topic, max=2) as stream:
+    (other,) = receive(node, topic, max_messages=1)
+    with streaming(node, topic, max_in_flight=2) as stream:
         stream.messages(2)
         settle(node, topic, "ack", other["receipt"], other["receipt"])
         settle(node, topic, "ack", "0:1:3", "2:1:0")
@@ -130,7 +130,7 @@ def test_receipts_of_other_leases_make_no_room(node: RunningNode, topic: str) ->
 
 def test_a_limit_bounds_what_a_stream_hands_over_in_all(node: RunningNode, topic: str) -> None:
     publish(node, topic, *"abcdefgh", partition=0)
-    with streaming(node, topic, max=2, limit=3) as stream:
+    with streaming(node, topic, max_in_flight=2, limit=3) as stream:
         held = stream.messages(2)
         settle(node, topic, "ack", *(m["receipt"] for m in held))
         assert stream.message()["value"] == "c"
@@ -140,11 +140,11 @@ def test_a_limit_bounds_what_a_stream_hands_over_in_all(node: RunningNode, topic
 
 def test_more_may_be_granted_while_a_stream_runs(node: RunningNode, topic: str) -> None:
     publish(node, topic, *"abcdefgh", partition=0)
-    with streaming(node, topic, max=2) as stream:
+    with streaming(node, topic, max_in_flight=2) as stream:
         stream.messages(2)
         path = f"/v1/topics/{topic}/groups/g/streams/{stream.id}"
         granted = node.call("PATCH", path, {"more": 3})
-        assert granted == {"stream": stream.id, "max": 5, "in_flight": 2}
+        assert granted == {"stream": stream.id, "max_in_flight": 5, "in_flight": 2}
         assert values(stream.messages(3)) == ["c", "d", "e"]
         assert in_flight(node, topic) == 5
         assert node.request("PATCH", path, {"more": 0}).json["field"] == "more"
@@ -157,7 +157,7 @@ def test_what_is_in_flight_is_given_back_when_the_connection_ends(
     node: RunningNode, topic: str, how: str
 ) -> None:
     publish(node, topic, *"abcdef", partition=0)
-    with streaming(node, topic, max=4, visibility="1h") as stream:
+    with streaming(node, topic, max_in_flight=4, visibility="1h") as stream:
         held = stream.messages(4)
         settle(node, topic, "ack", held[0]["receipt"])
         stream.message()
@@ -189,21 +189,21 @@ def test_what_is_given_back_goes_to_the_next_stream_at_once(node: RunningNode, t
 
 def test_ending_a_stream_keeps_what_it_handed_over(node: RunningNode, topic: str) -> None:
     publish(node, topic, *"abc", partition=0)
-    with streaming(node, topic, max=2) as stream:
+    with streaming(node, topic, max_in_flight=2) as stream:
         held = stream.messages(2)
         path = f"/v1/topics/{topic}/groups/g/streams/{stream.id}"
         assert node.request("DELETE", path).status == 204
         assert stream.response.read() == b""
         assert node.request("DELETE", path).json["code"] == "stream_not_found"
     assert in_flight(node, topic) == 2
-    assert settle(node, topic, "ack", *(m["receipt"] for m in held))["done"] == 2
+    assert settle(node, topic, "ack", *(m["receipt"] for m in held))["settled"] == 2
 
 
 def test_one_publish_goes_to_one_of_several_streams_in_turn(node: RunningNode, topic: str) -> None:
     with ExitStack() as stack:
         streams: list[StreamOfLines] = []
         for number in range(5):
-            streams.append(stack.enter_context(streaming(node, topic, max=9)))
+            streams.append(stack.enter_context(streaming(node, topic, max_in_flight=9)))
             eventually(lambda number=number: waiting(node, topic) == number + 1)
         for number in range(10):
             publish(node, topic, f"{number}")
@@ -217,9 +217,9 @@ def test_a_stream_without_credit_takes_no_turn_from_the_others(
     node: RunningNode, topic: str
 ) -> None:
     publish(node, topic, "a", partition=0)
-    with streaming(node, topic, max=1) as full:
+    with streaming(node, topic, max_in_flight=1) as full:
         assert full.message()["value"] == "a"
-        with streaming(node, topic, max=5) as free:
+        with streaming(node, topic, max_in_flight=5) as free:
             eventually(lambda: waiting(node, topic) == 1)
             publish(node, topic, *"bcd", partition=0)
             assert values(free.messages(3)) == ["b", "c", "d"]
@@ -228,7 +228,7 @@ def test_a_stream_without_credit_takes_no_turn_from_the_others(
 def test_a_stream_of_frames_is_a_sequence_of_answers(node: RunningNode, topic: str) -> None:
     publish(node, topic, *"abc", partition=1)
     path = f"/v1/topics/{topic}/groups/g/receive"
-    body = json.dumps({"stream": True, "max": 9}).encode()
+    body = json.dumps({"stream": True, "max_in_flight": 9}).encode()
     head = (
         f"POST {path} HTTP/1.1\r\nHost: x\r\nAccept: application/vnd.goq.frames\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
@@ -252,13 +252,18 @@ def test_a_stream_of_frames_is_a_sequence_of_answers(node: RunningNode, topic: s
 def test_a_large_delivery_arrives_whole_in_lines(node: RunningNode, topic: str) -> None:
     large = f.placed(f.frame(*[bytes(limits.MIB)] * 3, compress=True), 0)
     node.request("POST", f"/v1/topics/{topic}/messages", large, f.FRAMES)
-    with streaming(node, topic, max=3) as stream:
+    with streaming(node, topic, max_in_flight=3) as stream:
         assert [len(m["value"]) for m in stream.messages(3)] == [limits.MIB] * 3
 
 
 @pytest.mark.parametrize(
     ("asked", "field"),
-    [({"limit": 0}, "limit"), ({"max": 0}, "max"), ({"visibility": 0}, "visibility")],
+    [
+        ({"limit": 0}, "limit"),
+        ({"max_in_flight": 0}, "max_in_flight"),
+        ({"max_messages": 3}, "max_messages"),
+        ({"visibility": 0}, "visibility"),
+    ],
 )
 def test_a_stream_that_makes_no_sense_is_refused(
     node: RunningNode, topic: str, asked: dict[str, Any], field: str
@@ -267,13 +272,15 @@ def test_a_stream_that_makes_no_sense_is_refused(
     answer = node.request("POST", path, {"stream": True, **asked})
     assert (answer.status, answer.json["field"]) == (400, field)
     assert node.request("POST", path, {"limit": 3}).json["field"] == "limit"
+    answer = node.request("POST", path, {"max_in_flight": 3})
+    assert (answer.status, answer.json["field"]) == (400, "max_in_flight")
 
 
 def test_a_stream_of_a_deleted_topic_ends(node: RunningNode, topic: str) -> None:
     publish(node, topic, "a", partition=0)
-    with streaming(node, topic, max=1) as full:
+    with streaming(node, topic, max_in_flight=1) as full:
         full.message()
-        with streaming(node, topic, max=1) as idle:
+        with streaming(node, topic, max_in_flight=1) as idle:
             eventually(lambda: waiting(node, topic))
             node.call("DELETE", f"/v1/topics/{topic}")
             assert full.response.read() == idle.response.read() == b""
@@ -286,11 +293,11 @@ def test_a_node_that_stops_ends_its_streams_and_leaves_their_leases() -> None:
         publish(node, "t", "a")
         with streaming(node, "t") as full:
             held = full.message()
-            with streaming(node, "t", max=2) as idle:
+            with streaming(node, "t", max_in_flight=2) as idle:
                 eventually(lambda: waiting(node, "t"))
                 node.stop()
                 assert full.response.read() == idle.response.read() == b""
         data_dir = node.data_dir
         with running_node(data_dir) as again:
             assert in_flight(again, "t") == 1
-            assert settle(again, "t", "ack", held["receipt"])["done"] == 1
+            assert settle(again, "t", "ack", held["receipt"])["settled"] == 1

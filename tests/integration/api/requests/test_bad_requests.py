@@ -32,7 +32,7 @@ class Case(NamedTuple):
 def _topic(node: RunningNode) -> Iterator[None]:
     node.call("POST", "/v1/topics", {"name": "bad", "partitions": 2})
     node.call("POST", PUBLISH, {"messages": [{"value": "first", "partition": 0}]})
-    node.call("POST", f"{GROUP}/receive", {"max": 1})
+    node.call("POST", f"{GROUP}/receive", {"max_messages": 1})
     yield
     node.call("DELETE", "/v1/topics/bad")
 
@@ -492,19 +492,19 @@ READING = {
 RECEIVING = {
     f"receive with {name}": Case("POST", f"{GROUP}/receive", body, code, field)
     for name, body, code, field in [
-        ("max 0", {"max": 0}, "invalid_input", "max"),
-        ("max -1", {"max": -1}, "invalid_input", "max"),
-        ("max huge", {"max": HUGE}, "invalid_input", "max"),
+        ("max_messages 0", {"max_messages": 0}, "invalid_input", "max_messages"),
+        ("max_messages -1", {"max_messages": -1}, "invalid_input", "max_messages"),
+        ("max_messages huge", {"max_messages": HUGE}, "invalid_input", "max_messages"),
         (
-            "max one over",
-            {"max": limits.RECEIVE_MESSAGES_MAX + 1},
+            "max_messages one over",
+            {"max_messages": limits.RECEIVE_MESSAGES_MAX + 1},
             "invalid_input",
-            "max",
+            "max_messages",
         ),
-        ("max of a text", {"max": "1"}, "invalid_input", "max"),
-        ("max of a half", {"max": 0.5}, "invalid_input", "max"),
-        ("max null", {"max": None}, "invalid_input", "max"),
-        ("max true", {"max": True}, "invalid_input", "max"),
+        ("max_messages of a text", {"max_messages": "1"}, "invalid_input", "max_messages"),
+        ("max_messages of a half", {"max_messages": 0.5}, "invalid_input", "max_messages"),
+        ("max_messages null", {"max_messages": None}, "invalid_input", "max_messages"),
+        ("max_messages true", {"max_messages": True}, "invalid_input", "max_messages"),
         ("a word for wait", {"wait": "long"}, "invalid_input", "wait"),
         ("too long a wait", {"wait": "60001ms"}, "invalid_input", "wait"),
         ("a negative wait", {"wait": -1}, "invalid_input", "wait"),
@@ -618,7 +618,7 @@ GROUPS = {
         "GET", f"{GROUP}/peek?after=other:0:0", None, "invalid_input", "after"
     ),
     "peek with an unknown parameter": Case(
-        "GET", f"{GROUP}/peek?max=1", None, "invalid_input", "max"
+        "GET", f"{GROUP}/peek?max_messages=1", None, "invalid_input", "max_messages"
     ),
     "peek with a parameter twice": Case(
         "GET", f"{GROUP}/peek?limit=1&limit=2", None, "invalid_input", "limit"
@@ -735,11 +735,11 @@ def test_the_most_messages_and_receipts_are_taken(node: RunningNode, topic: str)
     many = {"messages": [{"value": "", "partition": 0}] * limits.JSON_MESSAGES_PER_REQUEST_MAX}
     assert len(node.call("POST", f"/v1/topics/{topic}/messages", many)["results"]) == 10_000
     group = f"/v1/topics/{topic}/groups/g"
-    messages = node.call("POST", f"{group}/receive", {"max": limits.RECEIVE_MESSAGES_MAX})
+    messages = node.call("POST", f"{group}/receive", {"max_messages": limits.RECEIVE_MESSAGES_MAX})
     receipts = [m["receipt"] for m in messages["messages"]]
     assert len(receipts) == 10_000
     assert node.call("POST", f"{group}/ack", {"receipts": receipts}) == {
-        "done": 10_000,
+        "settled": 10_000,
         "failed": [],
     }
 

@@ -88,7 +88,7 @@ def test_a_consumer_that_says_no_other_name_goes_by_that_of_the_client(
     publish_as(node, topic, "shop")
     publish_as(node, topic, "shop")
     path = f"/v1/topics/{topic}/groups/g/receive"
-    for body in ({"max": 1}, {"max": 1, "consumer": "other"}):
+    for body in ({"max_messages": 1}, {"max_messages": 1, "consumer": "other"}):
         node.request("POST", path, body, {"Goq-Client-Id": "worker"})
     shown = node.call("GET", f"/v1/topics/{topic}/groups/g")
     assert [member["consumer"] for member in shown["members"]] == ["other", "worker"]

@@ -128,7 +128,7 @@ class Watched:
             except HistoryNotRetained:
                 assert trims
                 continue
-            assert found.pop("at") == at
+            assert found.pop("as_of") == at
             incomplete = found.pop("incomplete")
             assert trims or not incomplete
             if not incomplete:

@@ -71,7 +71,7 @@ def test_days_that_only_some_nodes_have_are_there() -> None:
 
 
 def test_a_group_of_the_past_is_known_if_any_node_knows_it() -> None:
-    parts = [_group(0, at="then", known=False), _group(1, at="then", known=True)]
+    parts = [_group(0, as_of="then", known=False), _group(1, as_of="then", known=True)]
     merged = merge_group(parts, _asked("t", "g"))
     assert "known" not in merged
     assert merged["blocked"] is None

@@ -59,7 +59,7 @@ class _Nodes:
 
 def test_what_one_leader_gave_goes_back_when_the_client_goes_while_another_is_asked() -> None:
     async def run() -> list[str]:
-        nodes, running = _begun(max=10)
+        nodes, running = _begun(max_messages=10)
         (await nodes.wait_for("http://b")).set_result(_leased("1:7:0", "1:7:1"))
         late = await nodes.wait_for("http://c")
         running.cancel()
@@ -74,7 +74,7 @@ def test_what_one_leader_gave_goes_back_when_the_client_goes_while_another_is_as
 
 def test_a_leader_that_is_replaced_is_waited_for_no_more_and_gets_back_what_it_leased() -> None:
     async def run() -> tuple[Response, list[str]]:
-        nodes, running = _begun(max=10)
+        nodes, running = _begun(max_messages=10)
         hung = await nodes.wait_for("http://b")
         nodes.lose("http://b")
         (await nodes.wait_for("http://c")).set_result(_leased("2:8:5"))
@@ -95,7 +95,7 @@ def test_a_leader_that_hangs_is_not_waited_for_long_and_gets_back_what_it_leased
     monkeypatch.setattr(limits, "ELSEWHERE_WAIT_MS", 1)
 
     async def run() -> list[str]:
-        nodes, running = _begun(max=10)
+        nodes, running = _begun(max_messages=10)
         hung = await nodes.wait_for("http://b")
         await nodes.wait_for(None)
         running.cancel()
@@ -110,14 +110,16 @@ def test_a_leader_that_hangs_is_not_waited_for_long_and_gets_back_what_it_leased
 
 def test_each_leader_is_asked_for_what_is_left_and_none_that_needs_not() -> None:
     async def run() -> dict[str | None, object]:
-        nodes, running = _begun(max=3)
+        nodes, running = _begun(max_messages=3)
         (await nodes.wait_for("http://b")).set_result(_leased("1:7:0", "1:7:1"))
         (await nodes.wait_for("http://c")).set_result(_leased("2:8:5"))
         await running
         return nodes.bodies
 
     bodies = asyncio.run(run())
-    assert {url: body["max"] for url, body in bodies.items() if isinstance(body, dict)} == {
+    assert {
+        url: body["max_messages"] for url, body in bodies.items() if isinstance(body, dict)
+    } == {
         "http://b": 3,
         "http://c": 1,
     }
@@ -125,7 +127,7 @@ def test_each_leader_is_asked_for_what_is_left_and_none_that_needs_not() -> None
 
 def test_a_leader_that_fails_keeps_nothing_of_the_others_back() -> None:
     async def run() -> Response:
-        nodes, running = _begun(max=3)
+        nodes, running = _begun(max_messages=3)
         (await nodes.wait_for("http://b")).set_exception(Unavailable("broken"))
         (await nodes.wait_for("http://c")).set_result(_leased("2:8:5"))
         (await nodes.wait_for(None)).set_result(Response(507, b"{}"))
@@ -136,7 +138,7 @@ def test_a_leader_that_fails_keeps_nothing_of_the_others_back() -> None:
 
 def test_the_error_is_told_where_no_leader_could_be_asked() -> None:
     async def run() -> None:
-        nodes, running = _begun(max=3)
+        nodes, running = _begun(max_messages=3)
         for url in ("http://b", "http://c", None):
             (await nodes.wait_for(url)).set_exception(Unavailable("broken"))
         await running

@@ -47,12 +47,12 @@ class _Nodes:
             raise answer
         if isinstance(answer, Response):
             return answer
-        return Response(200, msgspec.json.encode({"done": answer, "failed": []}))
+        return Response(200, msgspec.json.encode({"settled": answer, "failed": []}))
 
 
 def test_each_leader_is_asked_for_its_own_and_told_all_else() -> None:
     nodes = _Nodes({})
-    assert _settled(nodes, reason="why") == {"done": 5, "failed": []}
+    assert _settled(nodes, reason="why") == {"settled": 5, "failed": []}
     assert sorted(nodes.asked) == [
         ("http://a", {"receipts": ["0:1:0", "0:1:1", "7:1:0"], "reason": "why"}),
         ("http://b", {"receipts": ["1:1:0"], "reason": "why"}),
@@ -62,7 +62,7 @@ def test_each_leader_is_asked_for_its_own_and_told_all_else() -> None:
 
 def test_who_did_nothing_is_asked_again_and_only_that_node() -> None:
     nodes = _Nodes({"http://b": [NotLeader("gone"), Response(421, b"{}")]})
-    assert _settled(nodes) == {"done": 5, "failed": []}
+    assert _settled(nodes) == {"settled": 5, "failed": []}
     assert [url for url, _ in nodes.asked].count("http://b") == 3
     assert [url for url, _ in nodes.asked].count("http://a") == 1
 
@@ -70,7 +70,7 @@ def test_who_did_nothing_is_asked_again_and_only_that_node() -> None:
 def test_what_a_leader_may_have_done_is_not_asked_again_but_told() -> None:
     nodes = _Nodes({"http://a": [Unavailable("broken")], "http://c": [Response(507, _FULL)]})
     answer = _settled(nodes)
-    assert answer["done"] == 1
+    assert answer["settled"] == 1
     assert [(each["receipt"], each["code"]) for each in answer["failed"]] == [
         ("2:1:0", "storage_full"),
         ("0:1:0", "unavailable"),
@@ -86,7 +86,7 @@ def test_receipts_of_a_partition_that_nobody_leads_fail_and_the_others_do_not(
     nodes = _Nodes({})
     nodes.led[1] = None
     answer = _settled(nodes)
-    assert answer == {"done": 4, "failed": [{"receipt": "1:1:0", "code": "partition_offline"}]}
+    assert answer == {"settled": 4, "failed": [{"receipt": "1:1:0", "code": "partition_offline"}]}
 
 
 def test_a_mistake_is_answered_as_one() -> None:
