@@ -144,13 +144,13 @@ class LoopRaftNode(RaftNode):
         self._life: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        self._app = asyncio.get_running_loop()
-        started: asyncio.Future[None] = self._app.create_future()
+        self._app_loop = asyncio.get_running_loop()
+        started: asyncio.Future[None] = self._app_loop.create_future()
         self._life = asyncio.ensure_future(self._main(started))
         await started
 
     async def stop(self) -> None:
         if self._stopping is not None and self._life is not None:
-            self._tell(self._stopping.set)
+            self._call_raft_loop(self._stopping.set)
             await self._life
-        self._give_up(ShuttingDown("this node is stopping; ask another one"))
+        self._fail_pending(ShuttingDown("this node is stopping; ask another one"))

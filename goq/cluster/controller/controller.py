@@ -37,7 +37,7 @@ from goq.cluster.metadata.results import Accepted
 from goq.cluster.metadata.state import (
     MetadataState,
     PartitionMetadata,
-    TopicPartition,
+    PartitionRef,
     active_partitions,
 )
 
@@ -141,7 +141,7 @@ class _ControllerPass:
                     or leaving
                     or _can_add_replica(partition, receivers)
                 ):
-                    waiting.append(TopicPartition(topic.name, number))
+                    waiting.append(PartitionRef(topic.name, number))
         for place in sorted(waiting):
             topic = self._draft.topics[place.topic]
             if self._is_full:
@@ -151,7 +151,7 @@ class _ControllerPass:
 
     def _plan_partition(
         self,
-        place: TopicPartition,
+        place: PartitionRef,
         partition: PartitionMetadata,
         leaving: set[str],
         receivers: set[str],

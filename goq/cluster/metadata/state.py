@@ -180,7 +180,7 @@ class MetadataState(msgspec.Struct, frozen=True):
     settings: ClusterSettings = ClusterSettings()
 
 
-class TopicPartition(NamedTuple):
+class PartitionRef(NamedTuple):
     """Identifies a partition by its topic's name and its number."""
 
     topic: str
@@ -189,13 +189,13 @@ class TopicPartition(NamedTuple):
 
 def active_partitions(
     state: MetadataState,
-) -> Iterator[tuple[TopicPartition, TopicMetadata, PartitionMetadata]]:
+) -> Iterator[tuple[PartitionRef, TopicMetadata, PartitionMetadata]]:
     """Yield the partitions of all topics that are not being deleted, sorted by topic name."""
     for name in sorted(state.topics):
         topic = state.topics[name]
         if not topic.deleting:
             for number, partition in enumerate(topic.partitions):
-                yield TopicPartition(name, number), topic, partition
+                yield PartitionRef(name, number), topic, partition
 
 
 def partition_count(state: MetadataState) -> int:

@@ -16,8 +16,8 @@ from goq.cluster.metadata.results import Result
 from goq.cluster.metadata.state import (
     MetadataState,
     PartitionMetadata,
+    PartitionRef,
     TopicMetadata,
-    TopicPartition,
     active_partitions,
 )
 from tests.support.metadata.checks import check_step
@@ -140,7 +140,7 @@ class World:
         return found
 
     def _caught_up(
-        self, topic: TopicMetadata, place: TopicPartition, partition: PartitionMetadata
+        self, topic: TopicMetadata, place: PartitionRef, partition: PartitionMetadata
     ) -> set[str]:
         here = (topic.topic_id, place.partition)
         caught_up = {str(partition.leader)}
@@ -153,7 +153,7 @@ class World:
                 caught_up.add(name)
         return caught_up | {n for n in partition.in_sync if self.members[n].alive}
 
-    def _has_all(self, topic: TopicMetadata, place: TopicPartition, name: str) -> bool:
+    def _has_all(self, topic: TopicMetadata, place: PartitionRef, name: str) -> bool:
         member = self.members.get(name)
         return member is not None and member.copied.get((topic.topic_id, place.partition), 0) >= 3
 
