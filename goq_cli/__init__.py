@@ -1,1 +1,14 @@
-"""The ``goq`` command: thin over the client library, but for ``serve``, which runs a node."""
+"""The ``goq`` command: thin over the client library; only ``serve`` runs a node.
+
+main                the entry point: global options, the command, errors, exit codes
+session             the server, the token and the output form of one run
+contexts            servers remembered by name
+commands            one module a command
+input               messages from stdin and files
+output              answers, tables and reports on stdout
+interrupts          Ctrl-C and SIGTERM where work must not be cut in half
+rate                a rate limit and the count of a long run
+exec_worker         ``goq consume --exec``: one process a message
+replay_modes        where a replay goes: stdout, a topic, a group, or a dry run
+dead_letter_filter  the options that select dead letters
+"""

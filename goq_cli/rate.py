@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from goq.errors import UsageError
 
@@ -36,7 +37,7 @@ class TokenBucket:
         return max(1, round(self._burst))
 
 
-class Pace:
+class RateLimiter:
     """Lets messages pass at a rate, or as they come where there is none."""
 
     def __init__(
@@ -77,3 +78,22 @@ def parse_rate(text: str) -> float:
             f"--rate: {text!r} is not a number of messages a second, as in 100 or 50/s"
         )
     return rate
+
+
+@contextmanager
+def show_count(*, shown: bool) -> Iterator[Callable[[int], None]]:
+    """Count messages on stderr while the block runs, if ``shown``; yield what to tell them to."""
+    if not shown:
+        yield lambda _count: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.completed:,.0f} messages"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda count: bar.advance(task, count)

@@ -13,8 +13,7 @@ import typer
 from goq.errors import UsageError
 from goq.units import format_time_us
 from goq_cli.output.output import notice, print_json, print_table
-from goq_cli.progress import counting
-from goq_cli.rate import Pace
+from goq_cli.rate import RateLimiter, show_count
 from goq_cli.session import SESSION
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ class Damage:
 
 
 def print_messages(
-    client: Client, replay: Replay, writer: Writer, pace: Pace, maximum: int | None
+    client: Client, replay: Replay, writer: Writer, pace: RateLimiter, maximum: int | None
 ) -> None:
     """Print the messages of a replay, then on stderr how many they were."""
     damage, count = Damage(), 0
@@ -106,13 +105,13 @@ def count_only(client: Client, replay: Replay, into: str | None) -> None:
     damage.check()
 
 
-def copy_into(client: Client, replay: Replay, into: str, pace: Pace) -> None:
+def copy_into(client: Client, replay: Replay, into: str, pace: RateLimiter) -> None:
     """Publish the messages of a replay to another topic; say first how to go on after a crash."""
     _tell(f"replaying {replay.topic} {_range(replay)} into {into}; to go on if it is cut short:")
     _tell(f"  {resume_command(replay, into)}")
     damage = Damage()
     options = {} if pace.batch is None else {"batch": min(pace.batch, 1000)}
-    with counting(shown=sys.stderr.isatty() and not SESSION.json) as advance:
+    with show_count(shown=sys.stderr.isatty() and not SESSION.json) as advance:
         copied = client.replay_into(
             replay,
             into,
@@ -166,7 +165,7 @@ def resume_command(replay: Replay, into: str) -> str:
         "--to-offset": replay.to_offset,
         "--partition": replay.partition,
         "--key": None if replay.key is None else replay.key.decode(),
-        "--from-snapshot": _written(replay.snapshot_us),
+        "--as-of": _written(replay.snapshot_us),
         "--into": into,
     }
     for name, value in options.items():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +14,7 @@ from goq.errors import UsageError
 
 if TYPE_CHECKING:
     from goq.client import Client
+
 
 ClientId = Annotated[
     str | None,
@@ -82,3 +85,14 @@ def take_global_options(arguments: list[str]) -> list[str]:
         else:
             rest.append(word)
     return rest
+
+
+@contextmanager
+def needs_extra(extra: str) -> Generator[None, None, None]:
+    """Turn a failed import into one line that says what to install."""
+    try:
+        yield
+    except ImportError as error:
+        raise UsageError(
+            f"this needs {error.name}, which is not installed: pip install 'goq[{extra}]'"
+        ) from None

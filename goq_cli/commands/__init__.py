@@ -1,1 +1,22 @@
-"""One module a command; each is imported only when its command is used."""
+"""One module a command; a module is imported only when its command runs.
+
+serve      run a node
+produce    publish lines, files or JSON
+consume    print messages, or run a command for each
+replay     replay the log: to stdout, into a topic, or to a group
+trace      the life of a message
+peek       look at messages without leasing them
+scheduled  list scheduled messages
+message    show, cancel, reschedule or re-prioritise single messages
+topic      create, list, show, alter, delete topics
+group      list, show, set, reset, delete consumer groups
+dlq        list, show, redrive, purge dead letters
+cluster    nodes, leaders, replicas, reassignments, recovery
+export     topics as Parquet for Spark
+report     analyses of exported topics
+republish  messages chosen by SQL, published again
+doctor     the health of a node, or of a data folder
+bench      a quick measurement of a node
+context    servers remembered by name
+version    the version of the program
+"""

@@ -54,8 +54,8 @@ def command(
     visibility: Annotated[
         str | None, typer.Option(metavar="D", help="How long a lease lasts.")
     ] = None,
-    batch: Annotated[
-        int, typer.Option(metavar="N", min=1, help="At most so many in flight.")
+    prefetch: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Messages in flight at most.")
     ] = 2000,
     no_ack: Annotated[
         bool, typer.Option("--no-ack", help="Print only; the leases run out.")
@@ -122,10 +122,11 @@ def command(
         if execute:
             from goq_cli.exec_worker import ExecWorker as Worker
 
-            taker, batch = Worker(client, execute, jobs, retry_delay), min(batch, 2 * jobs)
+            taker = Worker(client, execute, jobs, retry_delay)
+            prefetch = min(prefetch, 2 * jobs)
         else:
             writer = make_writer(form, raw, b"\0" if null else b"\n")
-            taker = Acker(client, writer, batch, ack=not no_ack)
+            taker = Acker(client, writer, prefetch, ack=not no_ack)
         interrupts = Interrupts()
 
         def before_wait() -> None:
@@ -135,7 +136,7 @@ def command(
         received = client.consume(
             topics,
             group=group,
-            prefetch=batch,
+            prefetch=prefetch,
             max_messages=maximum,
             visibility=visibility,
             until_empty=until_empty,
@@ -153,10 +154,10 @@ def command(
 class Acker:
     """Prints messages and acknowledges them once they have left this process."""
 
-    def __init__(self, client: Client, writer: Writer, batch: int, *, ack: bool) -> None:
+    def __init__(self, client: Client, writer: Writer, prefetch: int, *, ack: bool) -> None:
         self._client = client
         self._writer = writer
-        self._batch = (batch + 1) // 2  # the node pushes a half while the other is printed
+        self._batch = (prefetch + 1) // 2  # the node pushes a half while the other is printed
         self._ack = ack
         self._printed: list[ReceivedMessage] = []
 

@@ -67,7 +67,7 @@ def command(
     """Write topics as Parquet files that Spark reads as one table; again, only what is new."""
     from goq.errors import UsageError
     from goq.units import parse_duration_ms
-    from goq_cli.extras import needs_extra
+    from goq_cli.session import needs_extra
 
     if form not in (None, "json") or (schema is not None and form is None):
         raise UsageError("--decode takes json, and --schema goes with it")
@@ -142,7 +142,7 @@ def _span(from_time: str | None, to_time: str | None) -> Span:
 
 def _catalog(register: tuple[str, str] | None) -> IcebergCatalog | None:
     from goq.errors import UsageError
-    from goq_cli.extras import needs_extra
+    from goq_cli.session import needs_extra
 
     if register is None:
         return None
@@ -167,7 +167,7 @@ def _stager(
     engine: str, master: str, include_deleted: bool
 ) -> Generator[Stager | None, None, None]:
     """Give what stages pieces; None for this process itself."""
-    from goq_cli.extras import needs_extra
+    from goq_cli.session import needs_extra
 
     if engine == "local":
         yield None

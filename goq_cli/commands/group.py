@@ -52,15 +52,17 @@ def list_groups(
 def show(
     group: _Group,
     topic: _Topic,
-    at: Annotated[str | None, typer.Option(metavar="TIME", help="As it was at this time.")] = None,
+    as_of: Annotated[
+        str | None, typer.Option(metavar="TIME", help="The state at this time.")
+    ] = None,
 ) -> None:
     """Show a group: lag, in flight, retries, oldest waiting, settings, members.
 
-    With --at, what was then: rebuilt from what was written, also of a group deleted since.
+    With --as-of, the state then: rebuilt from the logs, also for a group deleted since.
     """
     with SESSION.client() as client:
-        found = client.describe_group(topic, group, as_of=at)
-        membership = None if at is not None else client.describe_members(topic, group)
+        found = client.describe_group(topic, group, as_of=as_of)
+        membership = None if as_of is not None else client.describe_members(topic, group)
     if SESSION.json:
         print_json(found.raw if membership is None else {**found.raw, "membership": membership.raw})
         return

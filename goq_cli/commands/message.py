@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from goq_cli.output.message_table import cell, for_each, print_messages
-from goq_cli.output.output import print_json, print_table
+from goq.errors import UsageError
+from goq_cli.output.output import cell, for_each, print_json, print_messages, print_table
 from goq_cli.session import SESSION
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -31,7 +31,7 @@ _CHANGED = ("id", "state", "priority")
 
 @app.command()
 def show(message_id: Annotated[str, typer.Argument(metavar="ID")]) -> None:
-    """Show a message and what it is for each group."""
+    """Show a message and its state in each group."""
     with SESSION.client() as client:
         found = client.get_message(message_id).raw
     if SESSION.json:
@@ -49,23 +49,48 @@ def show(message_id: Annotated[str, typer.Argument(metavar="ID")]) -> None:
 @app.command()
 def cancel(
     ids: _Ids,
-    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Kept with it.")] = None,
+    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Kept in the trace.")] = None,
 ) -> None:
-    """Cancel messages: no group gets them that has not got them yet."""
+    """Cancel messages: groups that have not received them never do."""
     with SESSION.client() as client:
         done = for_each(ids, lambda name: client.cancel_message(name, reason=reason).raw)
     print_messages(done, _CHANGED)
 
 
 @app.command()
-def priority(
+def reschedule(
+    ids: _Ids,
+    deliver_at: Annotated[
+        str | None, typer.Option("--deliver-at", metavar="TIME", help="The new time.")
+    ] = None,
+    delay: Annotated[
+        str | None, typer.Option(metavar="D", help="Or a duration from now; 0 is at once.")
+    ] = None,
+) -> None:
+    """Change the delivery time of scheduled messages."""
+    if (deliver_at is None) == (delay is None):
+        raise UsageError("say when: --deliver-at or --delay")
+    when = deliver_at if deliver_at is not None else _from_now(delay or "")
+    with SESSION.client() as client:
+        done = for_each(ids, lambda name: client.reschedule_message(name, when).raw)
+    print_messages(done, ("id", "state", "deliver_at"))
+
+
+@app.command("set-priority")
+def set_priority(
     ids: _Ids,
     to: Annotated[str, typer.Option("--to", metavar="P", help="The lane: its name or number.")],
 ) -> None:
-    """Move messages that wait to another lane."""
+    """Move waiting messages to another lane."""
     with SESSION.client() as client:
         done = for_each(ids, lambda name: client.set_message_priority(name, to).raw)
     print_messages(done, _CHANGED)
+
+
+def _from_now(delay: str) -> str:
+    from goq.units import format_duration_ms, parse_duration_ms
+
+    return f"+{format_duration_ms(parse_duration_ms(delay, field='delay'))}"
 
 
 def _has(message: Mapping[str, Any], name: str) -> bool:

@@ -10,7 +10,7 @@ import typer
 
 from goq.errors import UsageError
 from goq.units import format_time_us
-from goq_cli.output.message_table import print_messages
+from goq_cli.output.output import print_messages
 from goq_cli.session import SESSION
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from goq.errors import InvalidInput, NotFound, TooLarge, UsageError
 from goq.model import UNTERMINATED_HEADER, Header, Message
 from goq_cli.input.splitter import Splitter
 from goq_cli.output.output import parse_settings
-from goq_cli.progress import counting
+from goq_cli.rate import show_count
 from goq_cli.session import SESSION, ClientId
 
 if TYPE_CHECKING:
@@ -80,10 +80,10 @@ def command(
         str | None, typer.Option(metavar="P", help="The lane of every message.")
     ] = None,
     delay: Annotated[
-        str | None, typer.Option(metavar="D", help="Deliver no message before so long.")
+        str | None, typer.Option(metavar="D", help="Deliver no message before this delay.")
     ] = None,
-    at: Annotated[
-        str | None, typer.Option("--at", metavar="TIME", help="Deliver no message before.")
+    deliver_at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Deliver no message before this time.")
     ] = None,
     ttl: Annotated[
         str | None,
@@ -122,8 +122,8 @@ def command(
         raise UsageError(f"--acks is quorum or leader, not {acks!r}")
     if key is not None and key_sep is not None:
         raise UsageError("give --key or --key-sep, not both")
-    if delay is not None and at is not None:
-        raise UsageError("give --delay or --at, not both")
+    if delay is not None and deliver_at is not None:
+        raise UsageError("give --delay or --deliver-at, not both")
     from goq.client.delivery_options import DeliveryOptions
 
     form = Form(
@@ -133,7 +133,7 @@ def command(
         key=None if key is None else key.encode(),
         key_separator=None if key_sep is None else unescape(key_sep, "--key-sep"),
         headers=tuple((name, text.encode()) for name, text in parse_settings(header).items()),
-        delivery=DeliveryOptions(priority, delay, at, ttl, tenant),
+        delivery=DeliveryOptions(priority, delay, deliver_at, ttl, tenant),
     )
     report = Report(print_ids)
     with (
@@ -284,7 +284,7 @@ class Report:
         """Show how far it is, where a person watches and is not typing the messages."""
         typing = (not files or STDIN in files) and sys.stdin.isatty()
         shown = sys.stderr.isatty() and not typing and not SESSION.json
-        with counting(shown=shown) as self._advance:
+        with show_count(shown=shown) as self._advance:
             yield
         if shown:
             sys.stderr.write(f"{self._count:,} messages stored\n")

@@ -9,7 +9,7 @@ import typer
 
 from goq.errors import UsageError
 from goq_cli.output.message_format import DEFAULT_FORMAT, make_writer
-from goq_cli.rate import Pace, parse_rate
+from goq_cli.rate import RateLimiter, parse_rate
 from goq_cli.replay_modes import Bounds, copy_into, count_only, print_messages, rewind_group
 from goq_cli.session import SESSION
 
@@ -33,8 +33,11 @@ def command(
     include_deleted: Annotated[
         bool, typer.Option("--include-deleted", help="Also what retention has archived.")
     ] = False,
-    from_snapshot: Annotated[
-        str | None, typer.Option(metavar="DATE", help="The log as it was kept at that time.")
+    as_of: Annotated[
+        str | None,
+        typer.Option(
+            "--as-of", "--from-snapshot", metavar="TIME", help="The log as retained at this time."
+        ),
     ] = None,
     into: Annotated[
         str | None, typer.Option(metavar="TOPIC", help="Publish to this topic, each exactly once.")
@@ -73,7 +76,7 @@ def command(
         partition,
         key,
         include_deleted,
-        from_snapshot,
+        as_of,
     )
     if from_time is None and from_offset is None:
         raise UsageError("say where to begin: --from-time or --from-offset")
@@ -83,12 +86,10 @@ def command(
         maximum is not None or raw or null or form != DEFAULT_FORMAT
     ):
         raise UsageError("--max, --format, --raw and --null are for what goes to stdout")
-    pace = Pace(None if rate is None else parse_rate(rate), time.monotonic, time.sleep)
+    pace = RateLimiter(None if rate is None else parse_rate(rate), time.monotonic, time.sleep)
     if group is not None:
-        if key is not None or include_deleted or from_snapshot is not None or rate is not None:
-            raise UsageError(
-                "--key, --include-deleted, --from-snapshot and --rate are not for a --group"
-            )
+        if key is not None or include_deleted or as_of is not None or rate is not None:
+            raise UsageError("--key, --include-deleted, --as-of and --rate are not for a --group")
         with SESSION.client() as client:
             rewind_group(client, bounds, group, dry_run=dry_run)
         return

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from goq_cli.commands import republishing
-from goq_cli.output.output import notice, print_json, print_table
-from goq_cli.session import SESSION
+from goq_cli.output.output import notice
+from goq_cli.output.report import print_report
 
 if TYPE_CHECKING:
-    from goq.pipeline.reports.report import Report, Section
+    from goq.pipeline.reports.report import Report
     from goq.pipeline.reports.tables import Exported
 
 REPORTS = {
@@ -51,13 +49,12 @@ def _register(name: str) -> None:
 
 for _name in REPORTS:
     _register(_name)
-app.command("republish")(republishing.command)
 
 
 def _report(name: str, topics: list[str], source: str, master: str, html: Path | None) -> None:
     """Analyse exported topics with Spark."""
     from goq.errors import UsageError
-    from goq_cli.extras import needs_extra
+    from goq_cli.session import needs_extra
 
     if not source:
         raise UsageError("say what to analyse: --from DIR, where goq export wrote")
@@ -70,19 +67,9 @@ def _report(name: str, topics: list[str], source: str, master: str, html: Path |
         report = _run(name, Exported(session, source, topics))
     finally:
         session.stop()
-    show(report, html)
+    print_report(report, html)
     if report.failed:
         raise typer.Exit(1)
-
-
-def show(report: Report, html: Path | None) -> None:
-    """Print a report, and write its page where that was asked for."""
-    if html is not None:
-        from goq.pipeline.reports.html.page import page_of
-
-        html.write_text(page_of(report))
-        notice(f"wrote {html}")
-    _print(report)
 
 
 def _run(name: str, tables: Exported) -> Report:
@@ -100,44 +87,3 @@ def _run(name: str, tables: Exported) -> Report:
         return failures.retries(messages, events)
     jobs = {"latency": waits.latency, "lateness": waits.lateness, "fairness": waits.fairness}
     return jobs[name](messages, events)
-
-
-def _print(report: Report) -> None:
-    """Print a report: for people with units, for pipes and programs as the columns' names say."""
-    if SESSION.json:
-        print_json(report.as_json())
-        return
-    if not sys.stdout.isatty():
-        for section in report.sections:
-            sys.stdout.write(f"{section.title}:\n")
-            print_table(section.columns, section.rows)
-            sys.stdout.write("\n")
-        return
-    from goq.pipeline.reports.html.page import scope_line
-
-    lines = [report.question, *([scope_line(report.scope)] if report.scope else [])]
-    sys.stdout.write("\n".join([*lines, *filter(None, [report.verdict])]) + "\n")
-    for section in report.sections:
-        sys.stdout.write(f"\n{section.title}:\n")
-        _print_section(section)
-
-
-def _print_section(section: Section) -> None:
-    from goq.pipeline.reports.shown import headings, is_number, shown
-
-    if not section.rows:
-        sys.stdout.write(f"{section.nothing}\n")
-        return
-    columns = headings(list(section.columns))
-    numbers = {
-        columns[place]
-        for place, name in enumerate(section.columns)
-        if any(is_number(name, row[place]) for row in section.rows)
-    }
-    rows = [
-        [shown(name, value) for name, value in zip(section.columns, row, strict=True)]
-        for row in section.rows
-    ]
-    print_table(columns, rows, right=numbers)
-    if section.is_cut:
-        sys.stdout.write("… and more\n")

@@ -1,1 +1,9 @@
-"""Output."""
+"""Answers on stdout, notices and errors on stderr.
+
+output          tables, JSON, notices, errors, confirmation
+message_format  how a message is printed: a format, raw, or JSON
+trace           the timeline of a message
+topic_history   a topic over time, as bars or fields
+cluster         a cluster: summary, nodes, topics, problems
+report          a report of ``goq report`` and ``goq republish``
+"""

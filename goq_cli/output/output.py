@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
+
+import typer
 
 from goq.errors import GoqError
 from goq_cli.session import SESSION
 
+EXIT_IN_PART = 1
+_CELL_CHARS_MAX = 200
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -112,3 +116,42 @@ def complain(error: GoqError) -> None:
     sys.stderr.write(f"goq: {error.detail}{where}\n")
     for note in getattr(error, "__notes__", ()):
         sys.stderr.write(f"goq: {note}\n")
+
+
+def print_messages(messages: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    """Print messages, as JSON if that was asked for."""
+    if SESSION.json:
+        print_json({"messages": messages})
+    else:
+        print_table(columns, [[cell(message, name) for name in columns] for message in messages])
+
+
+def cell(message: Mapping[str, Any], name: str) -> str:
+    """Return one field, on one line and not too long."""
+    text = message.get(name)
+    if text is None:
+        text = message.get(f"{name}_base64", "")
+    shown = str(text).encode("unicode_escape").decode() if name in ("key", "value") else str(text)
+    return shown if len(shown) <= _CELL_CHARS_MAX else shown[: _CELL_CHARS_MAX - 1] + "…"
+
+
+def for_each(
+    ids: Iterable[str], change: Callable[[str], Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """Change messages one by one, and tell of each that could not be; return those that were.
+
+    The only one of its kind raises its error; of several the exit code tells that some failed.
+    """
+    names, done, failed = list(ids), list[Mapping[str, Any]](), 0
+    for name in names:
+        try:
+            done.append(change(name))
+        except GoqError as error:
+            if len(names) == 1:
+                raise
+            complain(error)
+            failed += 1
+    if failed:
+        print_messages(done, ("id", "state", "priority", "deliver_at"))
+        raise typer.Exit(EXIT_IN_PART)
+    return done

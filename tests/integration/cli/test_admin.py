@@ -73,7 +73,7 @@ def test_a_group_is_shown_reset_and_deleted(goq: Run, topic: str) -> None:
 
 def test_peek_shows_each_state_without_touching_it(goq: Run, topic: str) -> None:
     goq("produce", topic, stdin=b"a\nb\n")
-    goq("consume", topic, "--group", "g", "--max", "1", "--no-ack", "--batch", "1")
+    goq("consume", topic, "--group", "g", "--max", "1", "--no-ack", "--prefetch", "1")
 
     def peek(*arguments: str) -> list[str]:
         found = json.loads(goq("peek", topic, *arguments, "--json").stdout)

@@ -57,7 +57,7 @@ def test_without_acks_messages_come_again_when_their_lease_ends(goq: Run, topic:
 
 def test_without_acks_more_is_printed_than_may_be_in_flight_at_first(goq: Run, topic: str) -> None:
     lines = publish(goq, topic, 50)
-    options = ("--group", "g", "--batch", "7", "--no-ack", "--timeout", "3s")
+    options = ("--group", "g", "--prefetch", "7", "--no-ack", "--timeout", "3s")
     done = goq("consume", topic, *options)
     assert sorted(done.stdout.decode().splitlines()) == sorted(lines)
 
@@ -66,7 +66,7 @@ def test_max_takes_no_more_than_it_prints(
     goq: Run, topic: str, environment: dict[str, str]
 ) -> None:
     publish(goq, topic, 30)
-    goq("consume", topic, "--group", "g", "--batch", "8", "--max", "20")
+    goq("consume", topic, "--group", "g", "--prefetch", "8", "--max", "20")
     found = group_of(environment, topic, "g")
     assert (found["leased"], found["ready"], found["lag"], found["retry"]) == (0, 10, 10, 0)
     done = goq("consume", topic, "--group", "g", "--until-empty", "--format", r"%a\n")
@@ -184,7 +184,7 @@ def test_an_interrupted_consumer_leaves_nothing_half_acknowledged(
     environment: dict[str, str], topic: str, goq: Run, name: signal.Signals, code: int
 ) -> None:
     lines = publish(goq, topic, 3000)
-    arguments = ["consume", topic, "--group", "g", "--batch", "100", "--visibility", "10m"]
+    arguments = ["consume", topic, "--group", "g", "--prefetch", "100", "--visibility", "10m"]
     consumer = subprocess.Popen(
         [*GOQ, *arguments],
         stdout=subprocess.PIPE,

@@ -43,24 +43,25 @@ def test_scheduled_messages_are_cancelled_and_rescheduled(
     goq: Run, topic: str, later: list[str]
 ) -> None:
     first, second, third = later
-    goq("scheduled", "cancel", first, "--reason", "no longer wanted")
-    goq("scheduled", "reschedule", third, "--delay", "30m")
+    goq("message", "cancel", first, "--reason", "no longer wanted")
+    goq("message", "reschedule", third, "--delay", "30m")
     assert [m["id"] for m in listed(goq, topic)] == [third, second]
-    goq("scheduled", "reschedule", second, third, "--delay", "0")
+    goq("message", "reschedule", second, third, "--delay", "0")
     found = goq("consume", topic, "--group", "g", "--max", "2", "--timeout", "10s").stdout
     assert sorted(found.split()) == [b"2", b"3"]
-    goq("scheduled", "reschedule", second, "--at", "+1h", code=6)
-    goq("scheduled", "reschedule", second, code=2)
-    goq("scheduled", "reschedule", second, "--at", "+1h", "--delay", "1h", code=2)
-    goq("scheduled", "reschedule", second, "--delay", "soon", code=7)
+    goq("message", "reschedule", second, "--deliver-at", "+1h", code=6)
+    goq("message", "reschedule", second, code=2)
+    goq("message", "reschedule", second, "--deliver-at", "+1h", "--delay", "1h", code=2)
+    goq("message", "reschedule", second, "--delay", "soon", code=7)
 
 
 def test_a_message_is_shown_moved_and_cancelled(goq: Run, topic: str) -> None:
     for value in (b"a\n", b"b\n"):
         goq("produce", topic, "--partition", "0", stdin=value)
-    moved = json.loads(goq("message", "priority", f"{topic}:0:1", "--to", "high", "--json").stdout)
+    words = ("message", "set-priority", f"{topic}:0:1", "--to", "high", "--json")
+    moved = json.loads(goq(*words).stdout)
     assert [m["priority"] for m in moved["messages"]] == ["high"]
-    goq("consume", topic, "--group", "g", "--max", "1", "--batch", "1")
+    goq("consume", topic, "--group", "g", "--max", "1", "--prefetch", "1")
     shown = json.loads(goq("message", "show", f"{topic}:0:1", "--json").stdout)
     assert shown["groups"] == [{"group": "g", "state": "done"}]
     assert b"g\tdone" in goq("message", "show", f"{topic}:0:1").stdout
@@ -69,7 +70,7 @@ def test_a_message_is_shown_moved_and_cancelled(goq: Run, topic: str) -> None:
     goq("message", "cancel", f"{topic}:0:1", code=6)
     goq("message", "show", f"{topic}:0:9", code=3)
     goq("message", "show", "nonsense", code=7)
-    goq("message", "priority", f"{topic}:0:1", "--to", "urgent", code=7)
+    goq("message", "set-priority", f"{topic}:0:1", "--to", "urgent", code=7)
 
 
 def test_of_several_messages_those_that_can_be_are_changed(goq: Run, topic: str) -> None:
@@ -81,7 +82,7 @@ def test_of_several_messages_those_that_can_be_are_changed(goq: Run, topic: str)
 
 def test_peek_goes_on_over_pages(goq: Run, topic: str) -> None:
     goq("produce", topic, stdin=b"".join(b"%d\n" % n for n in range(1500)))
-    goq("consume", topic, "--group", "g", "--max", "1", "--no-ack", "--batch", "1")
+    goq("consume", topic, "--group", "g", "--max", "1", "--no-ack", "--prefetch", "1")
     found = json.loads(goq("peek", topic, "--group", "g", "--max", "1200", "--json").stdout)
     assert len({m["id"] for m in found["messages"]}) == 1200
     goq("produce", topic, "--delay", "1h", stdin=b"later\n")

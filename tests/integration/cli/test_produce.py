@@ -184,7 +184,7 @@ def test_options_say_how_every_message_is_delivered(goq: Run, topic: str) -> Non
     goq("topic", "create", topic, "--partitions", "1", "--set", "delay.max=36500d")
     options = ("--priority", "high", "--delay", "1h", "--ttl", "1h", "--tenant", "acme")
     goq("produce", topic, *options, stdin=b"a\nb")
-    goq("produce", topic, "--at", "2099-01-01", "--whole", stdin=b"c\n")
+    goq("produce", topic, "--deliver-at", "2099-01-01", "--whole", stdin=b"c\n")
     first, second, third = read_json(goq, topic)
     for found in (first, second):
         assert (found["priority"], found["tenant"]) == ("high", "acme")
@@ -204,7 +204,7 @@ def test_json_lines_say_how_each_is_delivered_and_options_go_before(goq: Run, to
     stdin = "".join(json.dumps(line) + "\n" for line in lines).encode()
     ids = goq("produce", topic, "--jsonl", "--print-ids", stdin=stdin).stdout.split()
     assert ids == [f"{topic}:0:{n}".encode() for n in (0, 1, 1)]
-    goq("produce", topic, "--jsonl", "--at", "2099-01-01", "--tenant", "u", stdin=stdin)
+    goq("produce", topic, "--jsonl", "--deliver-at", "2099-01-01", "--tenant", "u", stdin=stdin)
     found = read_json(goq, topic)
     assert [m["priority"] for m in found] == ["high", "low", "high"]
     assert [m.get("tenant") for m in found] == ["t", None, "u"]
@@ -216,10 +216,10 @@ def test_json_lines_say_how_each_is_delivered_and_options_go_before(goq: Run, to
     [
         (("--priority", "urgent"), 7, "no lane"),
         (("--delay", "400d"), 7, "delay.max"),
-        (("--at", "someday"), 7, "time"),
+        (("--deliver-at", "someday"), 7, "time"),
         (("--ttl", "0"), 7, "live"),
         (("--tenant", ""), 7, "tenant"),
-        (("--delay", "1s", "--at", "now"), 2, "not both"),
+        (("--delay", "1s", "--deliver-at", "now"), 2, "not both"),
     ],
 )
 def test_what_cannot_be_delivered_so_is_explained(

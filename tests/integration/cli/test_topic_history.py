@@ -79,13 +79,14 @@ def test_a_group_is_shown_as_it_was(goq: Run, topic: str) -> None:
     goq("produce", topic, stdin=b"c\n")
     time = json.loads(goq("topic", "show", topic, "--json").stdout)["history"]["last_time"]
     goq("consume", topic, "--group", "g", "--until-empty")
-    shown = json.loads(goq("group", "show", "g", "--topic", topic, "--at", time, "--json").stdout)
+    words = ("group", "show", "g", "--topic", topic, "--as-of", time)
+    shown = json.loads(goq(*words, "--json").stdout)
     assert (shown["as_of"], shown["lag"], shown["incomplete"]) == (time, 2, [])
-    lines = goq("group", "show", "g", "--topic", topic, "--at", time).stdout.decode().splitlines()
+    lines = goq(*words).stdout.decode().splitlines()
     assert lines[:2] == ["as_of", time]
     assert lines[3].startswith(f"{topic}\tg\t2\t")
-    goq("group", "show", "g", "--topic", topic, "--at", "1970-01-01", code=3)
-    goq("group", "show", "g", "--topic", topic, "--at", "+1h", code=7)
+    goq("group", "show", "g", "--topic", topic, "--as-of", "1970-01-01", code=3)
+    goq("group", "show", "g", "--topic", topic, "--as-of", "+1h", code=7)
 
 
 @pytest.mark.parametrize(

@@ -239,7 +239,7 @@ def test_a_consumer_interrupted_at_a_random_moment_prints_nothing_that_comes_aga
 ) -> None:
     sent = publish_lines(client)
     moment_s = random.SystemRandom().random() * 0.5
-    with consuming(node, "--batch", "100") as consume:
+    with consuming(node, "--prefetch", "100") as consume:
         printed = read_some(consume, 1)
         timer = threading.Timer(moment_s, consume.send_signal, [signal.SIGINT])
         timer.start()

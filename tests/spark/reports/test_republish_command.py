@@ -1,4 +1,4 @@
-"""``goq report republish``: from an export and from a node, said first, done once."""
+"""``goq republish``: from an export and from a node, said first, done once."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_slice_of_an_export_is_shown_then_published_and_once_only(
     publish(node, topic, 20)
     folder, into = str(tmp_path / "lake"), f"{topic}-again"
     goq("export", topic, "--to", folder)
-    words = ["report", "republish", "SELECT * FROM messages WHERE tenant = 'acme'"]
+    words = ["republish", "SELECT * FROM messages WHERE tenant = 'acme'"]
     words += ["--from", folder, "--into", into, "--json"]
     out, err = goq(*words, "--dry-run")
     assert rows(out, "Messages")[0]["messages"] == 10
@@ -92,7 +92,7 @@ def test_a_slice_of_a_node_goes_back_into_its_own_topic(
 ) -> None:
     publish(node, topic, 9)
     query = "SELECT * FROM messages WHERE offset = 0"
-    out, _ = goq("report", "republish", query, topic, "--into", topic, "--txn-id", "first ones")
+    out, _ = goq("republish", query, topic, "--into", topic, "--txn-id", "first ones")
     assert "first ones" in out
     with Client(node.url) as client:
         first = [m for m in client.read_log(topic) if m.offset == 0]
@@ -118,9 +118,7 @@ def test_a_slice_of_a_node_goes_back_into_its_own_topic(
 def test_what_is_wrong_is_said_in_a_line(
     goq: Goq, topic: str, words: tuple[str, ...], code: int, said: str
 ) -> None:
-    out, err = goq(
-        "report", "republish", *(word.replace("{topic}", topic) for word in words), code=code
-    )
+    out, err = goq("republish", *(word.replace("{topic}", topic) for word in words), code=code)
     assert out == ""
     lines = [line for line in err.splitlines() if line.startswith("goq: ")]
     assert len(lines) == 1
@@ -135,6 +133,6 @@ def test_a_target_that_the_node_does_not_make_is_said_before_spark_is_started(
 
     monkeypatch.setattr(session, "spark_session", not_wanted)
     monkeypatch.setattr(node.node.broker, "_auto_create", False)
-    words = ("report", "republish", "SELECT * FROM messages", topic, "--into", "nowhere")
+    words = ("republish", "SELECT * FROM messages", topic, "--into", "nowhere")
     _, err = goq(*words, code=3)
     assert "there is no topic 'nowhere'" in err

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from goq.errors import UsageError
-from goq_cli.rate import Pace, TokenBucket, parse_rate
+from goq_cli.rate import RateLimiter, TokenBucket, parse_rate
 
 
 class Time:
@@ -25,7 +25,7 @@ class Time:
 @pytest.mark.parametrize("count", [1, 10])
 def test_no_more_pass_than_the_rate_and_what_was_saved_up_allow(rate: float, count: int) -> None:
     time = Time()
-    pace = Pace(rate, time.clock_s, time.sleep)
+    pace = RateLimiter(rate, time.clock_s, time.sleep)
     for number in range(1, 200):
         pace.wait(count)
         allowed = max(1.0, rate / 10) + (time.now_s - 100.0) * rate
@@ -36,7 +36,7 @@ def test_no_more_pass_than_the_rate_and_what_was_saved_up_allow(rate: float, cou
 
 def test_without_a_rate_nothing_waits() -> None:
     time = Time()
-    pace = Pace(None, time.clock_s, time.sleep)
+    pace = RateLimiter(None, time.clock_s, time.sleep)
     for _ in range(10):
         pace.wait(1000)
     assert (time.slept, pace.batch) == ([], None)
@@ -58,7 +58,7 @@ def test_a_clock_that_stands_or_falls_back_lets_nothing_more_through() -> None:
 
 def test_what_is_pending_goes_out_before_a_pause_and_only_then() -> None:
     time, flushed = Time(), []
-    pace = Pace(1.0, time.clock_s, time.sleep)
+    pace = RateLimiter(1.0, time.clock_s, time.sleep)
     pace.wait(before_sleep=lambda: flushed.append(time.now_s))
     assert flushed == []
     pace.wait(before_sleep=lambda: flushed.append(time.now_s))

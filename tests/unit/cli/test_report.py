@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("pyspark", minversion="4.2")
 
 from goq.pipeline.reports.report import Report, Scope, Section
-from goq_cli.commands.report import _print
+from goq_cli.output.report import print_report
 from goq_cli.session import SESSION
 
 TIME = "2025-01-15T15:10:00.000000Z"
@@ -32,7 +32,7 @@ def test_a_terminal_of_80_columns_gets_units_and_no_broken_line(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    _print(REPORT)
+    print_report(REPORT, None)
     lines = capsys.readouterr().out.splitlines()
     assert lines[:3] == [
         "How long?",
@@ -49,7 +49,7 @@ def test_a_terminal_of_80_columns_gets_units_and_no_broken_line(
 def test_a_pipe_gets_values_in_the_units_of_their_columns(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    _print(REPORT)
+    print_report(REPORT, None)
     lines = capsys.readouterr().out.splitlines()
     assert lines[:3] == [
         "Waits:",
@@ -62,7 +62,7 @@ def test_json_is_one_document_in_the_units_of_the_columns(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SESSION, "json", True)
-    _print(REPORT)
+    print_report(REPORT, None)
     told = json.loads(capsys.readouterr().out)
     assert (told["report"], told["messages"], told["first"]) == ("latency", 12_345, TIME)
     assert told["sections"][0]["rows"][0]["p50_ms"] == 1_388_000.0

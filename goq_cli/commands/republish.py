@@ -1,4 +1,4 @@
-"""``goq report republish``."""
+"""``goq republish``."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import typer
 
 from goq.errors import TopicNotFound, UsageError
 from goq_cli.output.output import notice
+from goq_cli.output.report import print_report
 from goq_cli.session import SESSION
 
 if TYPE_CHECKING:
@@ -51,8 +52,7 @@ def command(
 
     The query has the tables messages, events and groups. Run again, it finishes what was begun.
     """
-    from goq_cli.commands.report import show
-    from goq_cli.extras import needs_extra
+    from goq_cli.session import needs_extra
 
     topics = topics or []
     if not into:
@@ -83,7 +83,7 @@ def command(
             report = _run(rows, options, dry_run=dry_run)
     finally:
         session.stop()
-    show(report, html)
+    print_report(report, html)
 
 
 def default_transaction(query: str, topics: list[str], into: str) -> str:
