@@ -74,7 +74,7 @@ class _ControllerPass:
         self._liveness = liveness
         self._timeout_ms = timeout_ms
         self._preferred_delay_ms = preferred_delay_ms
-        self._loads = LeaderCounts(state)
+        self._leader_counts = LeaderCounts(state)
         self._reassignments_left = state.settings.moves_at_once
 
     @property
@@ -164,7 +164,7 @@ class _ControllerPass:
         )
         leader = self._better_leader(partition, leaving)
         if leader is not None and self._decide(ElectLeader(*where, leader)):
-            self._loads.change(partition.leader, leader)
+            self._leader_counts.change(partition.leader, leader)
             return
         if partition.target:
             if leaving.intersection(partition.target):
@@ -191,7 +191,7 @@ class _ControllerPass:
             others = [node for node in able if node not in leaving]
             if preferred in others:
                 return preferred
-            return min(others, key=self._loads.count, default=None)
+            return min(others, key=self._leader_counts.count, default=None)
         if partition.target or preferred == partition.leader or preferred not in able:
             return None
         return preferred if self._is_steady(preferred) else None

@@ -31,19 +31,23 @@ def plan_rebalance(state: MetadataState) -> list[ReassignPartition]:
 
     Takes some seconds for the largest possible cluster.
     """
-    nodes, racks, loads = assignable_nodes(state.nodes), racks_of(state.nodes), ReplicaCounts(state)
+    nodes, racks, counts = (
+        assignable_nodes(state.nodes),
+        racks_of(state.nodes),
+        ReplicaCounts(state),
+    )
     movable = [found for found in active_partitions(state) if not found[2].target]
     rows: ReplicaRows = [list(partition.replicas) for _, _, partition in movable]
     steps = limits.MOVES_PLANNED_MAX
-    _repair_racks(rows, nodes, racks, loads, steps)
+    _repair_racks(rows, nodes, racks, counts, steps)
     balance_replicas(
-        rows, nodes, racks, (loads.replicas,), [place.topic for place, _, _ in movable], steps
+        rows, nodes, racks, (counts.replicas,), [place.topic for place, _, _ in movable], steps
     )
-    loads.leaders = Counter(
+    counts.leaders = Counter(
         p.planned_replicas[0] for _, _, p in active_partitions(state) if p.target
     )
-    loads.leaders.update(row[0] for row in rows)
-    balance_leaders(rows, nodes, (loads.leaders,), steps)
+    counts.leaders.update(row[0] for row in rows)
+    balance_leaders(rows, nodes, (counts.leaders,), steps)
     plan = [
         ReassignPartition(
             place.topic, topic.topic_id, place.partition, partition.version, tuple(row)
@@ -55,20 +59,20 @@ def plan_rebalance(state: MetadataState) -> list[ReassignPartition]:
 
 
 def _repair_racks(
-    rows: ReplicaRows, nodes: list[str], racks: dict[str, str], loads: ReplicaCounts, steps: int
+    rows: ReplicaRows, nodes: list[str], racks: dict[str, str], counts: ReplicaCounts, steps: int
 ) -> None:
     """Replace replicas that share a rack while there are racks without a replica."""
     for row in rows:
-        while steps > 0 and (pair := _better_spread(row, nodes, racks, loads)) is not None:
+        while steps > 0 and (pair := _better_spread(row, nodes, racks, counts)) is not None:
             donor, receiver = pair
             row[row.index(donor)] = receiver
-            loads.replicas[donor] -= 1
-            loads.replicas[receiver] += 1
+            counts.replicas[donor] -= 1
+            counts.replicas[receiver] += 1
             steps -= 1
 
 
 def _better_spread(
-    row: list[str], nodes: list[str], racks: dict[str, str], loads: ReplicaCounts
+    row: list[str], nodes: list[str], racks: dict[str, str], counts: ReplicaCounts
 ) -> tuple[str, str] | None:
     best = min(len(row), rack_count(racks, {*nodes, *row}))
     if rack_count(racks, row) >= best:
@@ -77,6 +81,6 @@ def _better_spread(
     donors = [node for node in row if used[racks[node]] > 1]
     receivers = [node for node in nodes if racks[node] not in used]
     return (
-        max(donors, key=lambda node: (loads.replicas[node], node)),
-        min(receivers, key=lambda node: (loads.replicas[node], node)),
+        max(donors, key=lambda node: (counts.replicas[node], node)),
+        min(receivers, key=lambda node: (counts.replicas[node], node)),
     )

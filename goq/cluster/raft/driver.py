@@ -260,12 +260,12 @@ class Driver:
         self._on_status_change(self.status)
 
 
-def _reported_fields(view: RaftStatus) -> tuple[object, ...]:
+def _reported_fields(status: RaftStatus) -> tuple[object, ...]:
     return (
-        view.leader,
-        view.is_leader,
-        view.term,
-        view.members,
-        view.rejected_members,
-        view.rejected_by,
+        status.leader,
+        status.is_leader,
+        status.term,
+        status.members,
+        status.rejected_members,
+        status.rejected_by,
     )

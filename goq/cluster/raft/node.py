@@ -57,7 +57,7 @@ class RaftNode:
         settings: RaftSettings,
         machine: StateMachine,
         *,
-        on_status_change: Callable[[RaftStatus], None] = lambda _view: None,
+        on_status_change: Callable[[RaftStatus], None] = lambda _status: None,
         on_applied: Callable[[list[AppliedEntry]], None] = lambda _applied: None,
         disk: Disk | None = None,
         random: Random | None = None,
@@ -265,15 +265,15 @@ class RaftNode:
         self._status_waiters.add(changed)
         return changed
 
-    def _on_driver_status(self, view: RaftStatus) -> None:
+    def _on_driver_status(self, status: RaftStatus) -> None:
         for changed in self._status_waiters:
             _resolve(changed, None)
         self._status_waiters.clear()
-        if view.failure is not None:
+        if status.failure is not None:
             self._fail_pending(
-                Unavailable(f"this member of the cluster has stopped: {view.failure}")
+                Unavailable(f"this member of the cluster has stopped: {status.failure}")
             )
-        self._on_status_change(view)
+        self._on_status_change(status)
 
     def _fail_pending(self, error: GoqError) -> None:
         for answer in self._pending:
@@ -294,7 +294,7 @@ class RaftNode:
             self._machine,
             disk=self._disk,
             random=self._random,
-            on_status_change=lambda view: _call_soon(app, lambda: self._on_driver_status(view)),
+            on_status_change=lambda status: _call_soon(app, lambda: self._on_driver_status(status)),
             on_applied=lambda applied: _call_soon(app, lambda: self._on_applied(applied)),
         )
         try:

@@ -94,7 +94,7 @@ def _has_healthy_candidate(nodes: Mapping[str, NodeMetadata], partition: Partiti
 
 
 def with_elected_leader(
-    nodes: Mapping[str, NodeMetadata], partition: PartitionMetadata, loads: LeaderCounts
+    nodes: Mapping[str, NodeMetadata], partition: PartitionMetadata, counts: LeaderCounts
 ) -> PartitionMetadata:
     """Return the partition with the leader that it must have now; itself if nothing changes.
 
@@ -102,7 +102,7 @@ def with_elected_leader(
     """
     if not is_leader_valid(nodes, partition):
         eligible = eligible_leaders(nodes, partition)
-        partition = with_leader(partition, _choose_leader(eligible, partition, loads), loads)
+        partition = with_leader(partition, _choose_leader(eligible, partition, counts), counts)
     if partition.leader is None:
         return partition
     in_sync = tuple(node for node in partition.in_sync if nodes[node].is_up)
@@ -113,12 +113,12 @@ def with_elected_leader(
 
 
 def with_leader(
-    partition: PartitionMetadata, leader: str | None, loads: LeaderCounts
+    partition: PartitionMetadata, leader: str | None, counts: LeaderCounts
 ) -> PartitionMetadata:
     """Return the partition with another leader, or with none, in a new epoch."""
     if leader is None and partition.leader is None:
         return partition
-    loads.change(partition.leader, leader)
+    counts.change(partition.leader, leader)
     return replace(
         partition,
         leader=leader,
@@ -132,7 +132,7 @@ def with_restarted_node(
     before: Mapping[str, NodeMetadata],
     after: Mapping[str, NodeMetadata],
     partition: PartitionMetadata,
-    loads: LeaderCounts,
+    counts: LeaderCounts,
     durable_node: str | None = None,
 ) -> PartitionMetadata:
     """Return the partition after one of its nodes restarted, as if the node had been fenced.
@@ -142,7 +142,9 @@ def with_restarted_node(
     it stays in sync, as restarted. Its absence was not noticed, so it may be one of the few
     replicas with all messages.
     """
-    after_restart = with_elected_leader(after, with_elected_leader(before, partition, loads), loads)
+    after_restart = with_elected_leader(
+        after, with_elected_leader(before, partition, counts), counts
+    )
     if after_restart.leader_epoch > partition.leader_epoch + 1:
         after_restart = replace(after_restart, leader_epoch=partition.leader_epoch + 1)
     if after_restart.leader in (None, durable_node) or durable_node not in partition.in_sync:
@@ -155,10 +157,10 @@ def with_restarted_node(
 
 
 def _choose_leader(
-    eligible: tuple[str, ...], partition: PartitionMetadata, loads: LeaderCounts
+    eligible: tuple[str, ...], partition: PartitionMetadata, counts: LeaderCounts
 ) -> str | None:
     if not eligible:
         return None
     if partition.replicas[0] in eligible:
         return partition.replicas[0]
-    return min(eligible, key=lambda node: (loads.count(node), eligible.index(node)))
+    return min(eligible, key=lambda node: (counts.count(node), eligible.index(node)))

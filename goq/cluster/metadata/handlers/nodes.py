@@ -63,11 +63,11 @@ def register_node(state: MetadataState, command: RegisterNode) -> Applied:
     durable_topics = set(command.durable_topics)
     before = {**state.nodes, node.id: replace(node, status=NodeStatus.FENCED)}
     after = {**state.nodes, node.id: node}
-    loads = LeaderCounts(state)
+    counts = LeaderCounts(state)
 
     def change(partition: PartitionMetadata, topic: TopicMetadata) -> PartitionMetadata:
         durable_node = node.id if topic.topic_id in durable_topics else None
-        return with_restarted_node(before, after, partition, loads, durable_node)
+        return with_restarted_node(before, after, partition, counts, durable_node)
 
     state = with_each(state, node.id, change)
     return _accepted(replace(state, nodes=after), f"node {node.id} restarted", command.incarnation)
@@ -118,12 +118,12 @@ def report_data_loss(state: MetadataState, command: ReportDataLoss) -> Applied:
         raise CommandRejected("node_not_found", f"there is no node {command.node!r} in the cluster")
     if node.disk != command.disk:
         raise CommandRejected("another_disk", f"node {node.id!r} has another disk")
-    loads = LeaderCounts(state)
+    counts = LeaderCounts(state)
     nodes = state.nodes
     state = with_each(
         state,
         node.id,
-        lambda p, _topic: with_elected_leader(nodes, _without_data(p, node.id), loads),
+        lambda p, _topic: with_elected_leader(nodes, _without_data(p, node.id), counts),
     )
     return _accepted(state, f"node {node.id} has lost its messages")
 
@@ -225,8 +225,8 @@ def remove_node(state: MetadataState, command: RemoveNode) -> Applied:
 
 def _with_node(state: MetadataState, node: NodeMetadata, text: str) -> Applied:
     nodes = {**state.nodes, node.id: node}
-    loads = LeaderCounts(state)
-    state = with_each(state, node.id, lambda p, _topic: with_elected_leader(nodes, p, loads))
+    counts = LeaderCounts(state)
+    state = with_each(state, node.id, lambda p, _topic: with_elected_leader(nodes, p, counts))
     return _accepted(replace(state, nodes=nodes), text, node.incarnation)
 
 

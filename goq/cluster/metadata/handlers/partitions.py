@@ -152,11 +152,11 @@ def elect_leader(state: MetadataState, command: ElectLeader) -> Applied:
         raise CommandRejected("not_a_replica", f"node {leader!r} has no replica of the partition")
     if not can_node_lead(nodes, leader):
         raise CommandRejected("cannot_lead", f"node {leader!r} is fenced, or is not fit to lead")
-    loads = LeaderCounts(state)
+    counts = LeaderCounts(state)
     if command.unclean:
         if partition.leader is not None:
             raise CommandRejected("has_leader", "the partition has a leader; no loss is needed")
-        after = with_leader(partition, leader, loads)
+        after = with_leader(partition, leader, counts)
         after = replace(after, in_sync=(leader,), restarted=(), unclean=True)
         return accept_partition(state, command, after, f"is led by {leader}, elected uncleanly")
     if leader not in eligible_leaders(nodes, partition):
@@ -164,7 +164,7 @@ def elect_leader(state: MetadataState, command: ElectLeader) -> Applied:
             "cannot_lead", f"node {leader!r} is not in sync, or is damaged, or is leaving"
         )
     return accept_partition(
-        state, command, with_leader(partition, leader, loads), f"is led by {leader}"
+        state, command, with_leader(partition, leader, counts), f"is led by {leader}"
     )
 
 

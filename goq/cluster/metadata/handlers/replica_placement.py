@@ -1,10 +1,10 @@
 """Placement of replicas: on distinct nodes, over as many racks as possible, and evenly.
 
 A topic's own replicas and leaders are spread first, so that no topic ends up entirely on the newest
-node. Among equal nodes the one with the fewest replicas in the cluster is taken. Then follows the
-one that shares the fewest of the topic's partitions with the nodes chosen so far: the leaderships
-of a dead node then go to many others. A node without a rack counts as its own rack. The result
-follows from the state alone: no randomness, and no order of a dictionary.
+node. A tie goes to the node with the fewest replicas in the cluster, then to the one that shares
+the fewest of the topic's partitions with the nodes chosen so far. The leaderships of a dead node
+thus go to many others. A node without a rack counts as its own rack. The result follows from the
+state alone: no randomness, and no order of a dictionary.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def place_replicas(
 
     ``topic`` is None for a new one. At least ``factor`` nodes must be assignable.
     """
-    loads, racks, nodes = (
+    counts, racks, nodes = (
         ReplicaCounts(state, topic),
         racks_of(state.nodes),
         assignable_nodes(state.nodes),
@@ -97,17 +97,17 @@ def place_replicas(
     for _ in range(count):
         row: list[str] = []
         for _ in range(factor):
-            node = _best_node(row, nodes, racks, loads)
-            loads.add(row, node)
+            node = _best_node(row, nodes, racks, counts)
+            counts.add(row, node)
             row.append(node)
-        loads.add_leaderships(row[0], 1)
+        counts.add_leaderships(row[0], 1)
         rows.append(row)
     for row in rows:
-        loads.add_leaderships(row[0], -1)
-    balance_replicas(rows, nodes, racks, (loads.topic_replicas, loads.replicas))
+        counts.add_leaderships(row[0], -1)
+    balance_replicas(rows, nodes, racks, (counts.topic_replicas, counts.replicas))
     for row in rows:
-        loads.add_leaderships(row[0], 1)
-    balance_leaders(rows, nodes, (loads.topic_leaders, loads.leaders))
+        counts.add_leaderships(row[0], 1)
+    balance_leaders(rows, nodes, (counts.topic_leaders, counts.leaders))
     return [tuple(row) for row in rows]
 
 
@@ -121,7 +121,7 @@ def completed_replicas(
     remain, a node that is only down is waited for.
     """
     replicas = partition.replicas
-    nodes, racks, loads = (
+    nodes, racks, counts = (
         assignable_nodes(state.nodes),
         racks_of(state.nodes),
         ReplicaCounts(state, topic),
@@ -131,8 +131,8 @@ def completed_replicas(
     for _ in range(max(len(replicas), partition.replication_factor) - len(row)):
         if not set(nodes) - {*row, *new_nodes}:
             break
-        new_node = _best_node([*row, *new_nodes], nodes, racks, loads)
-        loads.add([*row, *new_nodes], new_node)
+        new_node = _best_node([*row, *new_nodes], nodes, racks, counts)
+        counts.add([*row, *new_nodes], new_node)
         new_nodes.append(new_node)
     staying = sum(not node.leaving for node in state.nodes.values())
     if len(row) + len(new_nodes) < max(1, min(len(replicas), staying)):
@@ -143,14 +143,14 @@ def completed_replicas(
             result.append(node)
         elif new_nodes:
             result.append(new_nodes.pop(0))
-    if new_nodes and (not result or loads.leaders[new_nodes[0]] + 1 < loads.leaders[result[0]]):
+    if new_nodes and (not result or counts.leaders[new_nodes[0]] + 1 < counts.leaders[result[0]]):
         result.insert(0, new_nodes.pop(0))  # a new node gets its share of leaderships
     result += new_nodes
     return None if tuple(result) == replicas else tuple(result)
 
 
 def _best_node(
-    row: Sequence[str], nodes: Sequence[str], racks: Mapping[str, str], loads: ReplicaCounts
+    row: Sequence[str], nodes: Sequence[str], racks: Mapping[str, str], counts: ReplicaCounts
 ) -> str:
     """Return the best node for one more replica of a partition."""
     used = Counter(racks[node] for node in row)
@@ -158,9 +158,9 @@ def _best_node(
         (node for node in nodes if node not in row),
         key=lambda node: (
             used[racks[node]],
-            loads.topic_replicas[node],
-            loads.replicas[node],
-            sum(loads.shared[other, node] for other in row) if row else loads.leaders[node],
+            counts.topic_replicas[node],
+            counts.replicas[node],
+            sum(counts.shared[other, node] for other in row) if row else counts.leaders[node],
             node,
         ),
     )

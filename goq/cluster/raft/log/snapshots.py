@@ -84,16 +84,16 @@ class Snapshots:
         Raises ``CorruptData`` when the log starts after the applied state, and no snapshot closes
         the gap.
         """
-        whole = self._received_name(first_index, first_term)
+        received = self._received_name(first_index, first_term)
         names = self._disk.names(self._folder)
         if self._machine.applied_index < first_index and first_index > 1:
-            if whole not in names:
+            if received not in names:
                 raise CorruptData(
                     f"the state of this node ends at {self._machine.applied_index}, the log in"
                     f" {self._folder} starts at {first_index}; remove this node from the cluster,"
                     " and join it again with an empty folder"
                 )
-            self._machine.restore(self._folder / whole)
+            self._machine.restore(self._folder / received)
             self._machine.flush(first_index)
         for name in names:
             if name in (OUT_NAME, IN_NAME) or _RECEIVED.fullmatch(name):
@@ -187,11 +187,11 @@ class Snapshots:
             incoming.crc32c = crc32c(data, incoming.crc32c)
         if incoming.file.size_bytes < metadata.size_bytes:
             return incoming.file.size_bytes
-        sound = (incoming.file.size_bytes, incoming.crc32c) == (
+        is_intact = (incoming.file.size_bytes, incoming.crc32c) == (
             metadata.size_bytes,
             metadata.crc32c,
         )
-        if not sound:
+        if not is_intact:
             _log.error(
                 "the received snapshot of index %d is corrupt; requesting it again", metadata.index
             )
@@ -200,8 +200,8 @@ class Snapshots:
         incoming.file.sync()
         incoming.file.close()
         self._incoming = None
-        whole = self._received_name(metadata.index, metadata.term)
-        self._disk.rename(self._folder / IN_NAME, self._folder / whole)
+        received = self._received_name(metadata.index, metadata.term)
+        self._disk.rename(self._folder / IN_NAME, self._folder / received)
         return None
 
     def install(self, metadata: SnapshotMetadata) -> None:
