@@ -1,8 +1,8 @@
-"""Messages on their way to another topic: dead letters, and dead letters put back.
+"""The outbox of a partition: messages on their way to another topic (dead letters, redriven ones).
 
-Two logs cannot be written at once, so the leaving is written first, with the producer and the
-sequence that the copies will have. Whoever carries it out, or carries it out again after a crash,
-writes the same copies under the same numbers, and the target keeps each once.
+Two logs cannot be written atomically. So the entry is written first, with the producer id and the
+sequences that the copies will have. Each attempt to copy, also after a crash, writes the same
+copies under the same sequences, and the target keeps each of them once.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from goq.delivery.events.event import CopyQueued, Failure, SnapshotOutboxEntry, 
 FailureHistory = tuple[int, int, tuple[Failure, ...]]
 """``(start, end, failures)``"""
 LOST = 2**62
-"""What is taken off the offsets of messages that were lost while they were leaving."""
+"""Subtracted from the offsets of messages that were lost before they were copied."""
 
 
 class OutboxEntry(NamedTuple):
-    """Messages that leave; ``number`` is made as a lease's token is.
+    """Messages to be copied; ``number`` is made like a lease's token.
 
-    ``first_sequence`` is the number of the first, under which the target knows it. ``histories``
-    are in order of offset.
+    ``first_sequence`` is the sequence of the first copy in the target. ``histories`` are in order
+    of offset.
     """
 
     number: int
@@ -34,7 +34,7 @@ class OutboxEntry(NamedTuple):
 
 
 class Outbox:
-    """What leaves a partition and has not arrived, first to leave first."""
+    """The entries of a partition whose copies are not stored yet, oldest first."""
 
     def __init__(self) -> None:
         self.producer_id = 0
@@ -42,7 +42,7 @@ class Outbox:
         self._sequences: dict[tuple[str, int], int] = {}
 
     def add(self, number: int, event: CopyQueued, histories: list[FailureHistory]) -> None:
-        """Note what leaves, and number it behind what left for the same partition before."""
+        """Add an entry, with sequences after those of earlier entries for the same target."""
         self.producer_id = self.producer_id or event.producer_id
         target = (event.topic, event.partition)
         first_sequence = self._sequences.get(target, 0)
@@ -50,13 +50,13 @@ class Outbox:
         self.departures[number] = OutboxEntry(number, first_sequence, event, histories)
 
     def remove(self, number: int) -> None:
-        """Note what has arrived."""
+        """Remove an entry whose copies are stored."""
         self.departures.pop(number, None)
 
     def truncate(self, end_offset: int) -> None:
-        """Mark what was lost from an offset on: that will be given to other messages.
+        """Mark the messages from an offset on as lost: other messages will get their offsets.
 
-        It keeps its numbers, so that those of what follows stay as they are.
+        They keep their sequences, so that those of later messages stay as they are.
         """
         for number, departure in self.departures.items():
             event = departure.event
@@ -70,20 +70,20 @@ class Outbox:
         return [(topic, partition, n) for (topic, partition), n in self._sequences.items()]
 
     def restore(self, producer_id: int, sequences: Iterable[tuple[str, int, int]]) -> None:
-        """Be as a snapshot says, with nothing under way yet."""
+        """Set the sequences of a snapshot, without any entries yet."""
         self.producer_id = producer_id
         self._sequences = {(topic, partition): n for topic, partition, n in sequences}
         self.departures.clear()
 
     def snapshot(self) -> list[SnapshotOutboxEntry]:
-        """Return what is under way."""
+        """Return the entries as events."""
         return [
             SnapshotOutboxEntry(d.number, d.first_sequence, d.event, d.histories)
             for d in self.departures.values()
         ]
 
-    def restore_departure(self, snapshot: SnapshotOutboxEntry) -> None:
-        """Take up what a snapshot has under way; its sequences are known already."""
+    def restore_entry(self, snapshot: SnapshotOutboxEntry) -> None:
+        """Add an entry of a snapshot; its sequences are known already."""
         self.departures[snapshot.departure] = OutboxEntry(
             snapshot.departure, snapshot.first_sequence, snapshot.event, snapshot.failures
         )

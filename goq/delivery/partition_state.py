@@ -1,10 +1,10 @@
-"""A partition's delivery state, as its events make it.
+"""A partition's delivery state, built by its events.
 
-:meth:`PartitionState.apply` changes the state and is the only thing that does, while running and
-while recovering alike. What to do next is decided elsewhere (:mod:`goq.delivery.settlement`,
-:mod:`goq.delivery.selection.selector`) from the state and the time, and comes back as events. The
-state speaks of offsets only: what it needs to know of messages themselves is derived (ready queues,
-schedule, facts of the outstanding) and is built by whoever holds the messages.
+:meth:`PartitionState.apply` is the only method that changes the state, while running and while
+recovering. Decisions are made elsewhere (:mod:`goq.delivery.settlement`,
+:mod:`goq.delivery.selection.selector`) from the state and the time, and come back as events. The
+state knows offsets only. What depends on the messages themselves is derived (ready queues, delayed
+messages, attributes of outstanding messages) and built by the owner of the messages.
 """
 
 from __future__ import annotations
@@ -72,53 +72,53 @@ class PartitionState:
         self.moved: dict[int, int] = {}
         """The lane of each message whose priority was changed."""
         self.rescheduled: dict[int, int] = {}
-        """When each message is due whose time was changed, in ms."""
+        """The due time, in ms, of each message that was rescheduled."""
         self.frontier = Maturity()
         self.outbox = Outbox()
         self.producers = ProducerTable()
         self.names: dict[int, str] = {}
-        """What producers call themselves, by id, the one that was named longest ago first."""
+        """The client names of producers by id, the one named longest ago first."""
 
     def group(self, name: str) -> Group:
-        """Return a group; one that nothing has happened to stands at the start of the log."""
+        """Return a group; a group without any events is at the start of the log."""
         return self.groups.get(name) or self._new_group(name)
 
     def join(self, name: str) -> Group:
-        """Return a group that stays: it is about to take messages."""
+        """Return a group that is kept from now on: it is about to take messages."""
         if name not in self.groups:
             self.groups[name] = self._new_group(name)
         return self.groups[name]
 
     def extend_to(self, end_offset: int) -> None:
-        """Make messages available that have become durable."""
+        """Make messages up to an offset available: they are durable."""
         self.end_offset = end_offset
 
     def deliverable(self, group: Group, start: int, end: int) -> Iterable[OffsetRange]:
-        """Return what the group was not handed yet and is not damaged, in order of offset.
+        """Return what the group has not taken yet and is not damaged, in order of offset.
 
-        Delayed messages that have not matured are among it: they stand in no ready queue.
+        Delayed messages that have not matured are included: they are in no ready queue.
         """
         start, end = max(start, self.start_offset), min(end, self.end_offset)
         holes = group.taken.missing(start, end)
-        return self._undamaged(holes) if self.corrupt else holes
+        return self._readable(holes) if self.corrupt else holes
 
     def is_deliverable(self, group: Group, offset: int) -> bool:
-        """Whether :meth:`deliverable` has one message."""
+        """Return whether :meth:`deliverable` includes one message."""
         return (
             self.start_offset <= offset < self.end_offset
             and offset not in group.taken
             and not any(r.start <= offset < r.end for r in self.corrupt)
         )
 
-    def _undamaged(self, holes: Iterable[OffsetRange]) -> Iterator[OffsetRange]:
+    def _readable(self, holes: Iterable[OffsetRange]) -> Iterator[OffsetRange]:
         for hole in holes:
             for piece in gaps(*hole, [AttemptRange(r.start, r.end, 0, 0) for r in self.corrupt]):
                 yield OffsetRange(*piece)
 
     def next_timer_ms(self, group_name: str | None = None) -> int | None:
-        """Return when a lease ends or a retry is due next, None if not before a change.
+        """Return when a lease ends or a retry is due next, None if there is no such time.
 
-        With a name, what that one group needs.
+        With a name, only that group counts.
         """
         if group_name is not None:
             group = self.groups.get(group_name)
@@ -127,11 +127,11 @@ class PartitionState:
         return min((time_ms for time_ms in times if time_ms is not None), default=None)
 
     def ripen(self, now_ms: int) -> bool:
-        """Return whether retries of any group have become due since this was asked last."""
+        """Return whether retries of any group have become due since the last call."""
         return sum(group.retries.advance(now_ms) for group in self.groups.values()) > 0
 
     def reach(self) -> int:
-        """Return the end of what is known of messages: nothing known here lies behind."""
+        """Return the end of the messages that the state knows of."""
         ends = [group.taken.top() for group in self.groups.values()]
         ends += [r.end for r in self.corrupt]
         ends += [end for _, end in self.frontier.pairs]
@@ -140,16 +140,16 @@ class PartitionState:
         return max(self.start_offset, *ends)
 
     def mark_count(self) -> int:
-        """Return how many marks there are: messages cancelled, moved or rescheduled, each."""
+        """Return the number of marks: messages cancelled, moved or rescheduled, each."""
         cancelled = self.cancelled.count(self.start_offset, self.cancelled.top())
         return cancelled + len(self.moved) + len(self.rescheduled)
 
     def apply(self, event: Event, sequence: int, epoch: int) -> None:
-        """Change the state as ``event`` says; ``sequence`` is its offset in the events log."""
+        """Change the state by an event; ``sequence`` is its offset in the events log."""
         if isinstance(event, Leased):
             self._leased(event, token_of(epoch, sequence))
         elif isinstance(event, CopyQueued):
-            self._departing(event, token_of(epoch, sequence))
+            self._copy_queued(event, token_of(epoch, sequence))
         else:
             _TRANSITIONS[type(event)](self, event)
 
@@ -165,10 +165,11 @@ class PartitionState:
         group.lease(token, event.consumer, event.deadline_ms, event.spans)
 
     def _check_waiting(self, group: Group, start: int, end: int) -> None:
-        """Make up for a damaged event if what is leased again does not wait for a retry.
+        """Repair the state after a damaged event, if leased messages do not wait for a retry.
 
-        If it is in another lease, that one ended. If it is done, the group was set back, and all
-        from there on is to be delivered again; whether that has an end is not known.
+        A message that is in another lease: that lease ended. A message that is done: the group was
+        reset, and everything from there on is to be delivered again; whether it has an end is not
+        known.
         """
         known = group.taken.count(start, end)
         if not known:
@@ -189,7 +190,7 @@ class PartitionState:
         group = self._holder(event.group, event.token, event.spans)
         group.finish(event.token, [(start, end) for start, end, _ in event.spans])
 
-    def _given_back(self, event: Nacked | Expired) -> None:
+    def _returned(self, event: Nacked | Expired) -> None:
         group = self._holder(event.group, event.token, event.spans)
         lease = group.leases[event.token]
         cause = Cause.NACKED if isinstance(event, Nacked) else Cause.EXPIRED
@@ -197,7 +198,9 @@ class PartitionState:
         back: list[AttemptRange] = []
         for start, end, attempt in event.spans:
             for part in lease.parts.within(start, end):
-                failures = _longer(part, failure) if attempt >= part.attempt else part.failures
+                failures = (
+                    _with_failure(part, failure) if attempt >= part.attempt else part.failures
+                )
                 part = part._replace(attempt=attempt, time_ms=event.due_ms, failures=failures)
                 back += self._not_cancelled(part)
         group.return_for_retry(event.token, back)
@@ -212,7 +215,7 @@ class PartitionState:
         group.extend(event.token, event.ranges, event.deadline_ms)
 
     def _holder(self, name: str, token: int, spans: Iterable[Span]) -> Group:
-        """Return the group, holding the lease even if the event that gave it was damaged."""
+        """Return the group with the lease, also if the event of the lease was damaged."""
         group = self.join(name)
         lease = group.leases.get(token)
         if lease and all(lease.parts.contains(start, end) for start, end, _ in spans):
@@ -232,7 +235,7 @@ class PartitionState:
         for start, end in event.ranges:
             group.skip(start, end)
 
-    def _departing(self, event: CopyQueued, number: int) -> None:
+    def _copy_queued(self, event: CopyQueued, number: int) -> None:
         histories: list[tuple[int, int, tuple[Failure, ...]]] = []
         ranges = [(start, end) for start, end, _ in event.spans]
         if event.group:
@@ -248,7 +251,7 @@ class PartitionState:
             consumer = group.leases[event.token].consumer
             failure = Failure(event.time_ms, consumer, event.cause, event.reason)
             histories = [
-                (part.start, part.end, _longer(part, failure))
+                (part.start, part.end, _with_failure(part, failure))
                 for part in group.finish(event.token, ranges)
             ]
         self.outbox.add(number, event, sorted(histories))
@@ -326,7 +329,7 @@ class PartitionState:
         for group in self.groups.values():
             group.drop(end, _EVERYTHING)
             group.taken.remove(end, _EVERYTHING)
-            if group.taken.has_ceiling:  # what gets these offsets came after the end
+            if group.taken.has_ceiling:  # new messages at these offsets are past the end
                 group.taken.ceiling = min(group.taken.ceiling, end)
 
     def _snapshot_started(self, event: SnapshotStarted) -> None:
@@ -347,7 +350,7 @@ class PartitionState:
         restore_group(self.groups[event.group], event)
 
 
-def _longer(part: AttemptRange, failure: Failure) -> tuple[Failure, ...]:
+def _with_failure(part: AttemptRange, failure: Failure) -> tuple[Failure, ...]:
     return (*part.failures, failure)[-limits.FAILURES_REMEMBERED_MAX :]
 
 
@@ -364,8 +367,8 @@ def _joined(ranges: list[OffsetRange]) -> list[OffsetRange]:
 
 _TRANSITIONS: dict[type[Event], Callable[[PartitionState, Any], None]] = {
     Acked: PartitionState._acked,
-    Nacked: PartitionState._given_back,
-    Expired: PartitionState._given_back,
+    Nacked: PartitionState._returned,
+    Expired: PartitionState._returned,
     Extended: PartitionState._extended,
     Dropped: PartitionState._dropped,
     Skipped: PartitionState._skipped,
@@ -384,7 +387,7 @@ _TRANSITIONS: dict[type[Event], Callable[[PartitionState, Any], None]] = {
     Truncated: PartitionState._truncated,
     SnapshotStarted: PartitionState._snapshot_started,
     SnapshotMarks: restore_marks,
-    SnapshotOutboxEntry: lambda state, event: state.outbox.restore_departure(event),
+    SnapshotOutboxEntry: lambda state, event: state.outbox.restore_entry(event),
     SnapshotGroup: PartitionState._snapshot_group,
     SnapshotProducers: restore_producers,
     SnapshotEnded: lambda _state, _event: None,

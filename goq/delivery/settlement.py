@@ -1,7 +1,7 @@
-"""Decisions on what is leased: done, back, given up, or kept longer.
+"""Decisions on leased messages: ack, nack, reject, extend, release and expiry.
 
-Each looks at the state and returns events; nothing is changed. A receipt whose lease is gone, in
-whole or in part, is void for that part and changes nothing.
+Each function reads the state and returns events; it changes nothing. A receipt whose lease is gone,
+in whole or in part, is void for that part and has no effect there.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from goq.delivery.group.retry_policy import RetryPolicy
 from goq.delivery.partition_state import PartitionState
 from goq.model import Receipt
 
-_GOLDEN = 0.6180339887498949
+_GOLDEN_RATIO = 0.6180339887498949  # spreads further random numbers from one
 
 
 class Settlement(NamedTuple):
-    """What a settling call comes to: events, messages settled, and the receipts that are void."""
+    """The result of settling receipts: events, the number of messages, and the void receipts."""
 
     events: list[AnyEvent]
     done: int
@@ -37,7 +37,7 @@ class Settlement(NamedTuple):
 
 
 class DeadLetterTarget(NamedTuple):
-    """Where dead letters go; the producer id is used if the partition has none of its own yet."""
+    """The partition for dead letters; the producer id counts only if the outbox has none yet."""
 
     topic: str
     partition: int
@@ -45,9 +45,9 @@ class DeadLetterTarget(NamedTuple):
 
 
 class FailureContext(NamedTuple):
-    """What is to be known when an attempt has failed; ``luck`` is from 0 to below 1.
+    """The context of a failed attempt; ``random`` is from 0 to below 1.
 
-    ``delay_ms`` is what the consumer asked for, None for the group's backoff.
+    ``delay_ms`` is the consumer's choice, None for the group's backoff.
     """
 
     now_ms: int
@@ -85,7 +85,7 @@ def extend(
 def nack(
     state: PartitionState, group: str, receipts: Iterable[Receipt], failing: FailureContext
 ) -> Settlement:
-    """Decide which messages wait for another attempt, and which had their last."""
+    """Decide which messages wait for another attempt, and which have had their last."""
     return _settle(
         state,
         group,
@@ -108,7 +108,7 @@ def reject(
 def release_undelivered(
     state: PartitionState, group: str, token: int, spans: Iterable[Span], now_ms: int
 ) -> Nacked | None:
-    """Decide to take back what was leased and never left the node: it counts as no attempt."""
+    """Decide to release a lease that was never delivered, without counting an attempt."""
     lease = state.group(group).leases.get(token)
     if lease is None:
         return None
@@ -120,7 +120,7 @@ def release_undelivered(
 def expire_lease(
     state: PartitionState, group: str, token: int, failing: FailureContext
 ) -> list[AnyEvent]:
-    """Decide to end a lease before its time: its consumer is gone."""
+    """Decide to end a lease before its deadline: its consumer is gone."""
     lease = state.group(group).leases.get(token)
     return _failed(group, token, list(lease.parts), failing, Expired) if lease else []
 
@@ -128,7 +128,7 @@ def expire_lease(
 def expire_due(
     state: PartitionState, now_ms: int, failing_of: Callable[[str], FailureContext]
 ) -> Iterator[list[AnyEvent]]:
-    """Yield the expiry of every lease that is due; each is applied before the next is taken."""
+    """Yield the expiry of each due lease; the caller applies it before it takes the next."""
     for group in list(state.groups.values()):
         for token, parts in group.expired(now_ms):
             failing = failing_of(group.name)
@@ -136,7 +136,7 @@ def expire_due(
 
 
 def spans_of(parts: Iterable[AttemptRange]) -> list[Span]:
-    """Return parts as an event has them."""
+    """Return ranges as spans of an event."""
     return [(part.start, part.end, part.attempt) for part in parts]
 
 
@@ -147,7 +147,7 @@ def _failed(
     failing: FailureContext,
     event: type[Nacked] | type[Expired],
 ) -> list[AnyEvent]:
-    """Return what follows when an attempt failed: attempts apart, for each waits its own time."""
+    """Return the events of a failed attempt: attempts apart, because the waits differ."""
     events: list[AnyEvent] = []
     luck = failing.luck
     for attempt in sorted({part.attempt for part in parts}):
@@ -159,7 +159,7 @@ def _failed(
         wait_ms = failing.delay_ms
         if wait_ms is None:
             wait_ms = failing.policy.wait_ms(attempt, luck)
-            luck = (luck + _GOLDEN) % 1
+            luck = (luck + _GOLDEN_RATIO) % 1
         due_ms = failing.now_ms + wait_ms
         events.append(event(group, token, spans, due_ms, failing.reason, failing.now_ms))
     return events
@@ -199,7 +199,7 @@ def _settle(
         chosen = by_token.setdefault(token, {})
         whole = lease.parts.at(start) if lease and start not in chosen else None
         if whole is not None and whole.start == start and whole.end == end:
-            chosen[start] = whole  # one receipt for one part: nearly all are
+            chosen[start] = whole  # one receipt for one whole range: the usual case
             continue
         parts = lease.parts.within(start, end) if lease else []
         reached = start
@@ -222,7 +222,7 @@ def _settle(
 
 
 def _merged(parts: dict[int, AttemptRange]) -> list[AttemptRange]:
-    """Return parts in order, neighbours of one attempt joined and overlaps counted once."""
+    """Return ranges in order: neighbours of one attempt joined, overlaps counted once."""
     merged: list[AttemptRange] = []
     for part in sorted(parts.values()):
         last = merged[-1] if merged else None

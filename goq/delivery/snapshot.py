@@ -1,4 +1,4 @@
-"""A partition's state as events, and back: what a rebuild begins with.
+"""A partition's state as events, and back: the beginning of every rebuild.
 
 A large state comes in many events, so that each frame of them stays well within its limit.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from goq.delivery.partition_state import PartitionState
 
 T = TypeVar("T")
-_PARTS_MAX = 5_000  # with names as long as they may be, well within a frame
+_PARTS_MAX = 5_000  # well within a frame, with names as long as allowed
 _BITMAPS_MAX = 2_000  # half a KiB each
 _MARKS_MAX = 20_000
 _NAMES_MAX = 4_000
@@ -54,13 +54,13 @@ def snapshot_of(state: PartitionState, messages_offset: int) -> list[AnyEvent]:
     for group in state.groups.values():
         events += _group(group)
     events.append(state.producers.snapshot())
-    events += (SnapshotProducers([], some) for some in _batches(state.names.items(), _NAMES_MAX))
+    events += (SnapshotProducers([], batch) for batch in _batches(state.names.items(), _NAMES_MAX))
     events.append(SnapshotEnded())
     return events
 
 
 def restore_group(group: Group, snapshot: SnapshotGroup) -> None:
-    """Put back what one event says of a group."""
+    """Restore a group from one event."""
     if snapshot.floor > group.taken.floor:
         group.taken.add(0, snapshot.floor)
     group.taken.restore(snapshot.full, snapshot.partial)
@@ -70,10 +70,10 @@ def restore_group(group: Group, snapshot: SnapshotGroup) -> None:
     table = snapshot.failures
     group.restore(
         [
-            (token, consumer, [_part(span, table) for span in spans])
+            (token, consumer, [_range_of(span, table) for span in spans])
             for token, consumer, spans in snapshot.leases
         ],
-        [_part(span, table) for span in snapshot.retries],
+        [_range_of(span, table) for span in snapshot.retries],
     )
 
 
@@ -81,8 +81,8 @@ def _marks(state: PartitionState) -> Iterator[AnyEvent]:
     floor, full, partial = state.cancelled.encode()
     if floor or full:
         yield SnapshotMarks(floor, full)
-    for some in _batches(partial, _BITMAPS_MAX):
-        yield SnapshotMarks(cancelled_partial=some)
+    for batch in _batches(partial, _BITMAPS_MAX):
+        yield SnapshotMarks(cancelled_partial=batch)
     for pairs in _batches(state.moved.items(), _MARKS_MAX):
         yield SnapshotMarks(moved=pairs)
     for pairs in _batches(state.rescheduled.items(), _MARKS_MAX):
@@ -90,7 +90,7 @@ def _marks(state: PartitionState) -> Iterator[AnyEvent]:
 
 
 def restore_marks(state: PartitionState, marks: SnapshotMarks) -> None:
-    """Put back what one event says of single messages."""
+    """Restore the marks on single messages from one event."""
     state.cancelled.add(0, marks.cancelled_floor)
     state.cancelled.restore(marks.cancelled_full, marks.cancelled_partial)
     state.moved.update(marks.moved)
@@ -98,7 +98,7 @@ def restore_marks(state: PartitionState, marks: SnapshotMarks) -> None:
 
 
 def restore_producers(state: PartitionState, snapshot: SnapshotProducers) -> None:
-    """Put back what one event says of producers."""
+    """Restore producers from one event."""
     state.producers.restore(snapshot)
     state.names.update(snapshot.names)
 
@@ -107,25 +107,25 @@ def _group(group: Group) -> Iterator[AnyEvent]:
     floor, full, partial = group.taken.encode()
     end_offset = -1 if group.end_offset is None else group.end_offset
     yield SnapshotGroup(group.name, floor, full, end_offset=end_offset, dead=group.dead_count)
-    for some in _batches(partial, _BITMAPS_MAX):
-        yield SnapshotGroup(group.name, floor, partial=some)
+    for batch in _batches(partial, _BITMAPS_MAX):
+        yield SnapshotGroup(group.name, floor, partial=batch)
     held = (
         (lease.token, lease.consumer, part)
         for lease in group.leases.values()
         for part in lease.parts
     )
     for leased in _batches(held, _PARTS_MAX):
-        table = _Table()
+        table = _FailureTable()
         leases = [(token, consumer, [table.span(part)]) for token, consumer, part in leased]
         yield SnapshotGroup(group.name, floor, leases=leases, failures=table.rows)
     for waiting in _batches(group.retries, _PARTS_MAX):
-        table = _Table()
+        table = _FailureTable()
         retries = [table.span(part) for part in waiting]
         yield SnapshotGroup(group.name, floor, retries=retries, failures=table.rows)
 
 
-class _Table:
-    """The pasts of parts, each written once however many share it."""
+class _FailureTable:
+    """The failures of ranges, each list written once however many ranges share it."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[Failure, ...]] = []
@@ -140,7 +140,7 @@ class _Table:
         return (part.start, part.end, part.attempt, part.time_ms, number)
 
 
-def _part(span: HeldSpan, table: list[tuple[Failure, ...]]) -> AttemptRange:
+def _range_of(span: HeldSpan, table: list[tuple[Failure, ...]]) -> AttemptRange:
     start, end, attempt, time_ms, number = span
     failures = tuple(table[number - 1]) if number else ()
     return AttemptRange(start, end, attempt, time_ms, failures)

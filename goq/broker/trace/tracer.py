@@ -124,7 +124,7 @@ class Tracing:
             if not is_there:
                 _check_is_told(partition, logs, message_id, timeline)
             self._tell_beginning(partition, source, timeline)
-            self._tell_archived(partition, timeline)
+            self._add_archived(partition, timeline)
             state = _DAMAGED if is_there else _DELETED
             return Traced(message_id, state, None, None, None, False, None, timeline)
         header, index = view.header, offset - view.header.base_offset
@@ -133,9 +133,9 @@ class Tracing:
             time_us = None if _may_be_joined(view) else header.append_time_us
             published = None if time_us is None else PublishRecord(offset, time_us)
             timeline = timeline_of(logs, offset, published)
-            timeline.tell_compacted()
+            timeline.add_compacted()
             self._tell_beginning(partition, source, timeline, is_gone=True)
-            self._tell_archived(partition, timeline)
+            self._add_archived(partition, timeline)
             return Traced(message_id, _COMPACTED, None, time_us, producer, False, None, timeline)
         (message,) = view.messages(index, index + 1)
         is_delayed = message.deliver_at_ms > header.append_time_us // 1000
@@ -143,7 +143,7 @@ class Tracing:
         published = PublishRecord(offset, header.append_time_us, due_ms)
         timeline, until_us = timeline_of(logs, offset, published), None
         self._tell_beginning(partition, source, timeline)
-        is_archived = self._tell_archived(partition, timeline)
+        is_archived = self._add_archived(partition, timeline)
         if age_ms is not None and not is_archived:
             until_us = last_time_us(source.messages, offset, header.append_time_us) + age_ms * 1000
         return Traced(
@@ -166,11 +166,11 @@ class Tracing:
         if gap is not None and is_gone:
             timeline.add_gap(gap.from_us, gap.to_us, gap.reason)
 
-    def _tell_archived(self, partition: Partition, timeline: Timeline) -> bool:
+    def _add_archived(self, partition: Partition, timeline: Timeline) -> bool:
         """Tell of a message that is in the archive alone; return whether it is."""
         time_us = self._sources.archived_at_us(partition, timeline.offset)
         if time_us is not None:
-            timeline.tell_archived(time_us)
+            timeline.add_archived(time_us)
         return time_us is not None
 
     async def _copies_of(self, traced: Traced) -> dict[int, MessageId]:

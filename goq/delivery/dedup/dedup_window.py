@@ -1,17 +1,16 @@
-"""Which dedup ids a partition took within its window, and where the message of each lies.
+"""The dedup ids that a partition took within its window, and where the message of each lies.
 
-An id is a repetition while the append time of its message is less than the window ago. Exact on
-both sides: a microsecond before that it is one, at that microsecond it is a new message. With a
-clock that was set back the age may be negative, and it is one all the more. An id that was once
-older than the window may be forgotten for good.
+An id is a duplicate while the append time of its message is less than the window ago. This is exact
+on both sides: one microsecond before that it is a duplicate, at that microsecond it is a new
+message. After the clock was set back the age may be negative; then it is a duplicate too. An id
+that was once older than the window may be forgotten for good.
 
-Ids lie in tables by age. Only the newest table grows; a table whose last id
-has passed the window is dropped whole, so nothing is ever sorted, merged or moved. A table has
-room for half as many ids as there are in all, within bounds: few tables, and little that stays
-for longer than it must.
+Ids lie in tables by age. Only the newest table grows. A table whose last id has passed the window
+is dropped whole, so nothing is ever sorted, merged or moved. A table has room for half as many ids
+as there are in all, within bounds: few tables, and little that stays for longer than it must.
 
-What is restored from the log has offsets but no times. They are asked for when an id is met again,
-which is rare.
+Ids restored from the log have offsets but no times. The time is asked for when such an id comes
+again, which is rare.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ class Original(NamedTuple):
 
 
 class StoredDedupIds(NamedTuple):
-    """Ids of stored messages, as ``uint64[n, 2]``, by rising offset; all zero is none."""
+    """The ids of stored messages, as ``uint64[n, 2]``, by rising offset; all zero is none."""
 
     offsets: Offsets
     ids: Ids
 
 
 class _Generation:
-    """A table, and what its numbers mean: offsets and times relative to its own."""
+    """A table and the meaning of its numbers: offsets and times relative to its own."""
 
     def __init__(self, capacity: int, base_offset: int, base_us: int) -> None:
         self.table = IdTable(capacity)
@@ -58,7 +57,7 @@ class _Generation:
         self.newest_us = base_us
 
     def takes(self, last_offset: int, time_us: int) -> bool:
-        """Whether an id may be added."""
+        """Return whether an id may be added."""
         return (
             self.table.count < self.table.capacity
             and 0 < time_us - self.base_us < 1 << _TIME_BITS
@@ -66,7 +65,7 @@ class _Generation:
         )
 
     def add(self, ids: Ids, mixed: Words, offsets: Offsets, time_us: int | None) -> None:
-        """Add ids; None for times that are not known."""
+        """Add ids; ``time_us`` None for times that are not known."""
         since_us = _RESTORED_US if time_us is None else time_us - self.base_us
         numbers = (offsets - (self.base_offset - 1)).astype(np.uint64) << np.uint64(_TIME_BITS)
         self.table.add(ids, mixed, numbers | np.uint64(since_us))
@@ -83,8 +82,9 @@ class _Generation:
 class DedupWindow:
     """The ids of one partition. ``window_us`` None keeps none.
 
-    ``time_of`` returns when the message at an offset was appended, None if it is gone.
-    ``factors`` are two random numbers below 2^64. Ids are ``uint64[n, 2]``, none of them zero.
+    ``time_of`` returns when the message at an offset was appended, None if it is gone. ``factors``
+    are two random numbers below 2^64. ``table_ids`` are the least and the greatest capacity of a
+    table. Ids are ``uint64[n, 2]``, none of them zero.
     """
 
     def __init__(
@@ -93,23 +93,25 @@ class DedupWindow:
         *,
         time_of: Callable[[int], int | None],
         factors: tuple[int, int],
+        table_ids: tuple[int, int] = (TABLE_IDS_MIN, TABLE_IDS_MAX),
     ) -> None:
         self.window_us = window_us
         self._time_of = time_of
         self._mixer = Mixer(factors)
+        self._table_ids_min, self._table_ids_max = table_ids
         self._generations: list[_Generation] = []
 
     def __len__(self) -> int:
         return sum(generation.table.count for generation in self._generations)
 
     def configure(self, window_us: int | None) -> None:
-        """Change the window; what was forgotten before does not come back."""
+        """Change the window; ids that were forgotten before do not come back."""
         self.window_us = window_us
         if window_us is None:
             self._generations.clear()
 
     def find(self, ids: Ids, now_us: int) -> dict[int, Original]:
-        """Return the originals of those ids that are repetitions, by their number in ``ids``."""
+        """Return the originals of the ids that are duplicates, by their index in ``ids``."""
         if self.window_us is None:
             return {}
         self._forget(now_us - self.window_us)
@@ -165,7 +167,7 @@ class DedupWindow:
             ids, mixed, offsets = ids[room:], mixed[room:], offsets[room:]
 
     def restore(self, rows: Iterable[StoredDedupIds], newest_us: int) -> None:
-        """Remember what the log holds, the newest rows first, before anything else is added.
+        """Remember the ids of the log, the newest rows first, before anything else is added.
 
         No message in it is newer than ``newest_us``.
         """
@@ -177,11 +179,11 @@ class DedupWindow:
             is_one = ids.any(axis=1)
             offsets, ids = offsets[is_one], ids[is_one]
             while len(ids):
-                room = TABLE_IDS_MAX - count
+                room = self._table_ids_max - count
                 waiting.append(StoredDedupIds(offsets[-room:], ids[-room:]))
                 count += len(waiting[-1].ids)
                 offsets, ids = offsets[:-room], ids[:-room]
-                if count == TABLE_IDS_MAX:
+                if count == self._table_ids_max:
                     self._restore_table(waiting, newest_us)
                     waiting, count = [], 0
         if waiting:
@@ -210,7 +212,7 @@ class DedupWindow:
             offsets, ids = offsets[~near], ids[~near]
 
     def _generation(self, count: int, base_offset: int, base_us: int) -> _Generation:
-        capacity = min(max(count, TABLE_IDS_MIN), TABLE_IDS_MAX)
+        capacity = min(max(count, self._table_ids_min), self._table_ids_max)
         return _Generation(capacity, base_offset, base_us)
 
     def _forget(self, past_us: int) -> None:

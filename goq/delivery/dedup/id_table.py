@@ -1,13 +1,13 @@
-"""A hash table of 128-bit ids in flat arrays: 25 bytes a slot, nothing for the collector to walk.
+"""A hash table of 128-bit ids in flat arrays: 25 bytes a slot, and no objects to garbage-collect.
 
-Buckets of eight slots, filled from the first; an id whose bucket is full goes to the next one.
-Each bucket has a word of eight one-byte tags, 0 for a free slot, as in Swiss tables: nearly every
-id that is not here is known by looking at one word. Many ids are looked up and added at a time,
-all first buckets in one vector operation, then all second ones; a few are walked in Python, which
-is sooner for them.
+Buckets have eight slots, filled from the first; an id whose bucket is full goes to the next one.
+Each bucket has a word of eight one-byte tags, 0 for a free slot, as in Swiss tables. So one look at
+one word tells that an id is absent, nearly always. Many ids are looked up and added at a time, all
+first buckets in one vector operation, then all second ones. A few ids are walked in Python, which
+is faster for them.
 
-An id's bucket is decided by multiply-add-shift with odd secret factors (Dietzfelbinger et al.,
-1997), so that nobody can choose ids that all fall into one.
+Multiply-add-shift with odd secret factors decides an id's bucket (Dietzfelbinger et al., 1997). So
+no client can choose ids that all fall into one bucket.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 SLOTS: Final = 8
 FEW: Final = 64
-"""So many ids are sooner looked up one by one."""
+"""Fewer ids than this are looked up one by one, which is faster."""
 _LOAD = 13 / 16
 _MASK_64 = 2**64 - 1
 _ONES = 0x0101_0101_0101_0101
@@ -34,7 +34,7 @@ Words = NDArray[np.uint64]
 
 
 class Mixer:
-    """Turns ids into one word each, whose highest bits are good for choosing a bucket."""
+    """A hash of ids to one word each, whose highest bits are good for choosing a bucket."""
 
     def __init__(self, factors: tuple[int, int]) -> None:
         self._factors = factors[0] | 1, factors[1] | 1
@@ -51,7 +51,7 @@ class Mixer:
 
 
 class IdTable:
-    """Up to ``capacity`` ids, each with a number that is not 0; none is ever taken out.
+    """Up to ``capacity`` ids, each with a number that is not 0; ids are never removed.
 
     An id may be added again: then the highest of its numbers counts.
     """
@@ -68,7 +68,7 @@ class IdTable:
         self._firsts, self._seconds, self._numbers = np.zeros((3, SLOTS << self._bits), np.uint64)
 
     def find(self, ids: Ids, mixed: Words) -> Words:
-        """Return the number of each id, 0 for those that are not here."""
+        """Return the number of each id, 0 for ids that are not in the table."""
         found = np.zeros(len(ids), np.uint64)
         rows, buckets, wanted = np.arange(len(ids)), self._buckets_of(mixed), _tags_of(mixed)
         wanted *= np.uint64(_ONES)
@@ -91,7 +91,7 @@ class IdTable:
         return found
 
     def find_one(self, first: int, second: int, mixed: int) -> int:
-        """Return the number of one id, 0 if it is not here."""
+        """Return the number of one id, 0 if it is not in the table."""
         return self._find_from(mixed >> (64 - self._bits), first, second, mixed)
 
     def _find_from(self, bucket: int, first: int, second: int, mixed: int) -> int:

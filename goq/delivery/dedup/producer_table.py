@@ -1,11 +1,11 @@
-"""Exact retries: which batches of each producer a partition already has.
+"""The latest batches of each producer of a partition: they make retries exact.
 
-A producer numbers its messages in each partition from where it likes, without gaps. The last few
-batches of each producer are remembered; a batch that comes again is answered with where it lies.
-A batch of which nothing was stored, because the partition had all of it, uses up no numbers.
-The table is bounded: when it is full, the producer that wrote longest ago is forgotten, and its
-next batch is taken as a first one. A producer that is only named numbers nothing: none of its
-batches is remembered.
+A producer numbers its messages in each partition, from any number on and without gaps. The last few
+batches of each producer are remembered; a batch that comes again is answered with its offset. A
+batch of which nothing was stored, because the partition had all of it, uses up no numbers. The
+table is bounded: when it is full, the producer that wrote longest ago is forgotten, and its next
+batch is taken as a first one. A producer with a name only numbers nothing: none of its batches is
+remembered.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from goq.frame.header import FrameHeader
 class ProducerBatch(NamedTuple):
     """A batch that the partition has.
 
-    ``message_count`` is the producer's; ``left_out`` of them were not stored with the batch, for
-    they were in the partition already.
+    ``message_count`` is the producer's; ``left_out`` of them were not stored with the batch,
+    because the partition had them already.
     """
 
     first_sequence: int
@@ -50,10 +50,10 @@ class ProducerTable:
         self._producers: OrderedDict[int, _Producer] = OrderedDict()
 
     def find(self, header: FrameHeader) -> ProducerBatch | None:
-        """Return where the batch already lies, None if it is the next one.
+        """Return the batch that is stored already, None if this one is next.
 
-        Raises ``ProducerFenced`` for an epoch that was left behind and ``OutOfOrderSequence`` for a
-        batch that neither follows the last one nor is remembered.
+        Raises ``ProducerFenced`` for an old epoch, and ``OutOfOrderSequence`` for a batch that
+        neither follows the last one nor is remembered.
         """
         producer_id = header.sequenced_producer_id
         known = self._producers.get(producer_id) if producer_id else None
@@ -61,8 +61,8 @@ class ProducerTable:
             return None
         if header.producer_epoch < known.epoch:
             raise ProducerFenced(
-                f"producer {header.producer_id} writes in epoch {known.epoch};"
-                f" epoch {header.producer_epoch} is over"
+                f"producer {header.producer_id} is in epoch {known.epoch};"
+                f" epoch {header.producer_epoch} is fenced"
             )
         for batch in known.batches:
             if (batch.first_sequence, batch.message_count) == (
@@ -74,13 +74,13 @@ class ProducerTable:
         expected = last.first_sequence + last.message_count
         if header.first_sequence != expected:
             raise OutOfOrderSequence(
-                f"producer {header.producer_id} should go on with sequence {expected},"
+                f"producer {header.producer_id} must continue with sequence {expected},"
                 f" not {header.first_sequence}"
             )
         return None
 
     def reached(self, producer_id: int) -> tuple[int, int] | None:
-        """Return a producer's epoch and the number it goes on with, None if it is not known."""
+        """Return a producer's epoch and next sequence, None for an unknown producer."""
         known = self._producers.get(producer_id)
         if known is None:
             return None
@@ -88,7 +88,7 @@ class ProducerTable:
         return known.epoch, last.first_sequence + last.message_count
 
     def offset_of(self, producer_id: int, sequence: int) -> int | None:
-        """Return where a producer's message lies, None where that is not remembered."""
+        """Return the offset of a producer's message, None where it is not remembered."""
         known = self._producers.get(producer_id)
         for batch in known.batches if known is not None else ():
             if batch.first_sequence <= sequence < batch.first_sequence + batch.message_count:
@@ -114,7 +114,7 @@ class ProducerTable:
         self._producers.move_to_end(producer_id)
 
     def truncate(self, end_offset: int) -> None:
-        """Forget batches that are no longer before ``end_offset``: they come again as new."""
+        """Forget batches that end after ``end_offset``: they will come again as new."""
         for producer_id, known in list(self._producers.items()):
             while known.batches and known.batches[-1].end_offset > end_offset:
                 known.batches.pop()
@@ -122,11 +122,11 @@ class ProducerTable:
                 del self._producers[producer_id]
 
     def reach(self) -> int:
-        """Return the end offset of the batch furthest on."""
+        """Return the highest end offset of a batch."""
         return max((known.batches[-1].end_offset for known in self._producers.values()), default=0)
 
     def copy(self) -> ProducerTable:
-        """Return a table that is the same now and goes its own way from here."""
+        """Return an independent copy of the table."""
         copied = ProducerTable()
         copied.restore(self.snapshot())
         return copied
@@ -141,7 +141,7 @@ class ProducerTable:
         )
 
     def snapshot_of(self, producer_id: int) -> SnapshotProducers:
-        """Return what is known of one producer as an event, which may be of nobody."""
+        """Return one producer's batches as an event, an empty one for an unknown producer."""
         known = self._producers.get(producer_id)
         if known is None:
             return SnapshotProducers([])
@@ -152,7 +152,7 @@ class ProducerTable:
         self._producers.clear()
 
     def restore(self, snapshot: SnapshotProducers) -> None:
-        """Put back what one event of a snapshot says."""
+        """Add the batches of one event of a snapshot."""
         for producer_id, epoch, batches in snapshot.producers:
             for batch in batches:
                 self._add(producer_id, epoch, ProducerBatch(*batch))

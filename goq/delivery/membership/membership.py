@@ -1,15 +1,15 @@
-"""The members of a group whose partitions belong to one consumer each, as a pure machine.
+"""The members of a group that assigns each partition to one consumer, as a pure state machine.
 
-A partition is *owned*: its member gets its messages, and nobody else. Or it *moves*: nobody gets
-new messages of it until nobody but its heir has any of it outstanding, as
-:meth:`Membership.release` says. Or it is *unowned*, because the group has no member.
+A partition is *owned*: only its member gets its messages. Or it *moves*: no member gets new
+messages of it until only its next owner has any of it outstanding, as reported by
+:meth:`Membership.release`. Or it is *unowned*: the group has no member.
 
-``release`` is the only way to be owned, so whoever runs the machine asks once for each partition
-that moves, always in the same way: somebody new, a partition that goes back to who had it, and
-leases that a restart left behind are all the same case. Partitions that do not move go on.
+``release`` is the only way to become owned. So the caller asks once for each partition that moves,
+always in the same way. A new member, a partition that goes back to its owner, and leases that a
+restart left behind are the same case. Partitions that do not move are not interrupted.
 
-Times are arguments in milliseconds of a clock that is never set. A member that was not heard of
-for its session timeout, and has nothing open, is evicted by :meth:`Membership.tick`.
+Times are arguments, in milliseconds of a clock that is never set. :meth:`Membership.tick` evicts a
+member without a sign of life for its session timeout and without open receives or streams.
 """
 
 from __future__ import annotations
@@ -25,39 +25,39 @@ DEFAULT_SESSION_TIMEOUT_MS = 30_000
 
 @dataclass(slots=True)
 class GroupMember:
-    """A consumer that takes part."""
+    """A consumer that is a member of the group."""
 
     consumer: str
     joined_generation: int
-    """Tells it from one of the same name that left before."""
+    """Distinguishes it from an earlier member of the same name."""
     session_timeout_ms: int
     last_seen_ms: int
     deadline_ms: int
     open_count: int = 0
-    """How many receives and streams are open; it lives as long as there is one."""
+    """The number of its open receives and streams; while there is one it is not evicted."""
 
     def seen(self, now_ms: int) -> None:
-        """Begin its session timeout anew."""
+        """Restart its session timeout."""
         self.last_seen_ms = now_ms
         self.deadline_ms = now_ms + self.session_timeout_ms
 
 
 class Membership:
-    """Who is a member of a group, and who has which of its partitions."""
+    """The members of a group, and the owner of each of its partitions."""
 
     def __init__(self, partition_count: int, generation: int = 0) -> None:
         self.generation = generation
         self.members: dict[str, GroupMember] = {}
         self._targets: list[str | None] = [None] * partition_count
-        self._held: list[str | None] = [None] * partition_count  # who had it last
+        self._held: list[str | None] = [None] * partition_count  # the last owner
         self._moving: dict[int, Move] = {}
         self._owned: dict[str, tuple[int, ...]] = {}
 
-    # What is asked
+    # Queries
 
     @property
     def partition_count(self) -> int:
-        """How many partitions are shared out."""
+        """The number of partitions that are assigned."""
         return len(self._targets)
 
     def partitions_of(self, consumer: str) -> tuple[int, ...]:
@@ -65,34 +65,34 @@ class Membership:
         return self._owned.get(consumer, ())
 
     def revoking_from(self, consumer: str) -> tuple[int, ...]:
-        """Return the partitions that wait for a consumer to be done with them, in order."""
+        """Return the partitions that a consumer has to finish before they can move, in order."""
         return tuple(m.partition for m in self.moving() if m.source == consumer != m.target)
 
     def owner(self, partition: int) -> str | None:
-        """Return who gets the messages of a partition now."""
+        """Return the consumer that gets the messages of a partition now, None if there is none."""
         if partition in self._moving or partition >= len(self._targets):
             return None
         return self._targets[partition]
 
     def heir(self, partition: int) -> str | None:
-        """Return who gets a partition as soon as it is released, None if it does not move."""
+        """Return the next owner of a partition that moves, None if it does not move."""
         move = self._moving.get(partition)
         return move.target if move is not None else None
 
     def moving(self) -> list[Move]:
-        """Return what moves now, in order of partition."""
+        """Return the moves under way, in order of partition."""
         return [self._moving[partition] for partition in sorted(self._moving)]
 
     def next_deadline_ms(self) -> int | None:
-        """Return when the next member is to be evicted if it is not heard of."""
+        """Return when the next member is to be evicted unless it sends a heartbeat."""
         return min((m.deadline_ms for m in self.members.values() if not m.open_count), default=None)
 
-    # What happens
+    # Changes
 
     def join(
         self, consumer: str, now_ms: int, session_timeout_ms: int | None = None
     ) -> Rebalance | None:
-        """Let a consumer take part; for a member it counts as a heartbeat.
+        """Add a consumer; for a member it counts as a heartbeat.
 
         Without a session timeout a member keeps its own and a new one gets the default.
         """
@@ -108,20 +108,20 @@ class Membership:
         return self._rebalance(RebalanceReason.JOINED, [consumer], now_ms)
 
     def leave(self, consumer: str, now_ms: int) -> Rebalance | None:
-        """Let a member go."""
+        """Remove a member."""
         if self.members.pop(consumer, None) is None:
             return None
         return self._rebalance(RebalanceReason.LEFT, [consumer], now_ms)
 
     def open(self, consumer: str, now_ms: int) -> int:
-        """Keep a member alive until :meth:`close`; return what to close with."""
+        """Keep a member alive until :meth:`close`; return the argument for that call."""
         member = self.members[consumer]
         member.open_count += 1
         member.seen(now_ms)
         return member.joined_generation
 
     def close(self, consumer: str, joined_generation: int, now_ms: int) -> None:
-        """Let the session timeout of a member begin, unless something else of it is open.
+        """Start the session timeout of a member, unless something else of it is open.
 
         Nothing happens if the member that it was opened for has left meanwhile.
         """
@@ -131,19 +131,19 @@ class Membership:
             member.seen(now_ms)
 
     def tick(self, now_ms: int) -> Rebalance | None:
-        """Evict the members whose time is over."""
+        """Evict the members whose session timeout is over."""
         evicted = [m.consumer for m in self.members.values() if _is_over(m, now_ms)]
         for consumer in evicted:
             del self.members[consumer]
         return self._rebalance(RebalanceReason.EVICTED, evicted, now_ms) if evicted else None
 
     def excuse(self, grace_ms: int) -> None:
-        """Give every member more time: it could not be heard of."""
+        """Extend every member's deadline: heartbeats could not arrive."""
         for member in self.members.values():
             member.deadline_ms += grace_ms
 
     def add_partitions(self, partition_count: int, now_ms: int) -> Rebalance | None:
-        """Share out partitions that were added, so that there are ``partition_count``."""
+        """Assign partitions that were added, so that there are ``partition_count``."""
         added = partition_count - self.partition_count
         if added <= 0:
             return None
@@ -154,13 +154,13 @@ class Membership:
         )
 
     def hold(self, partition: int, consumer: str) -> None:
-        """Note who has messages of an unowned partition outstanding: it is to get it back."""
+        """Record the consumer with messages of an unowned partition outstanding: its next owner."""
         self._held[partition] = consumer
 
     def release(self, partition: int, now_ms: int) -> str | None:
-        """Hand a moving partition over; return its new owner, None if it does not move.
+        """Give a moving partition to its next owner; return that owner, None if it does not move.
 
-        To be called when nobody but its heir has anything of it outstanding.
+        To be called when only the next owner has messages of it outstanding.
         """
         heir = self.heir(partition)
         if heir is None:
@@ -172,7 +172,7 @@ class Membership:
         return heir
 
     def suspend(self, partition: int, consumer: str, now_ms: int) -> None:
-        """Let an owned partition wait: a consumer has messages of it outstanding after all."""
+        """Let an owned partition move again: another consumer has messages of it outstanding."""
         owner = self.owner(partition)
         if owner is not None:
             self._held[partition] = consumer

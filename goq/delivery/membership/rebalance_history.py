@@ -1,4 +1,4 @@
-"""What happened to a group's membership, for people to look at: a bounded history."""
+"""The latest rebalances of a group, for views: a bounded history."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from goq import limits
 
 
 class RebalanceReason(StrEnum):
-    """Why partitions were shared out anew."""
+    """The reason why partitions were assigned anew."""
 
     JOINED = "joined"
     LEFT = "left"
@@ -22,11 +22,12 @@ class RebalanceReason(StrEnum):
 
 @dataclass(slots=True)
 class Move:
-    """A partition on its way from the consumer that had it last to the one that is to have it.
+    """A partition on its way from its last owner to its next one.
 
-    ``source`` None means that nobody ever had it, ``target`` None that nobody is there to have
-    it, and both the same that it stays after all. ``paused_ms`` is how long nobody got messages
-    of it; None as long as that lasts, and for ever if a later rebalance sent it elsewhere first.
+    ``source`` None means that it never had an owner, ``target`` None that there is no member, and
+    both equal that it stays after all. ``paused_ms`` is how long no member got messages of it. It
+    is None while the pause lasts, and for ever if a later rebalance moved the partition elsewhere
+    first.
     """
 
     partition: int
@@ -39,17 +40,17 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Rebalance:
-    """One change of the membership, and what it moved."""
+    """One change of the membership, and the partitions that it moved."""
 
     generation: int
     reason: RebalanceReason
     consumers: tuple[str, ...]
-    """Who joined, left or was evicted."""
+    """The members that joined, left or were evicted."""
     moves: tuple[Move, ...]
 
     @property
     def weight(self) -> int:
-        """How much it is to remember."""
+        """The number of entries that it takes in the history."""
         return len(self.consumers) + len(self.moves)
 
 
@@ -74,7 +75,7 @@ class RebalanceHistory:
         return iter(self._entries)
 
     def add(self, time_us: int, rebalance: Rebalance) -> None:
-        """Remember a rebalance; the oldest are forgotten for it."""
+        """Add a rebalance, and drop the oldest beyond the limits."""
         self._entries.append(RebalanceRecord(time_us, rebalance))
         self._weight += rebalance.weight
         while len(self._entries) > 1 and (

@@ -1,11 +1,11 @@
-"""Who is to have which partition: balanced within one, and as few moves as that allows.
+"""The assignment of partitions to members: balanced within one, with as few moves as that allows.
 
-With *p* partitions and *n* members everybody is to have ``p // n`` of them, and ``p % n`` members
-one more: those who have the most already, since each partition they may keep is a move saved.
-Who has too many gives up the rest, and what is free fills up those who have too few. So a join
-moves at most ``ceil(p / n)`` partitions, all of them to the newcomer, and a leave moves only what
-the leaver had: the same as the sticky assignor of Kafka (KIP-54), without its generations, for
-here one place knows everything.
+With *p* partitions and *n* members each member gets ``p // n`` of them, and ``p % n`` members get
+one more. Those are the members with the most already, since each partition that they keep saves a
+move. A member with too many gives up the rest, and free partitions go to members with too few. So a
+join moves at most ``ceil(p / n)`` partitions, all of them to the new member, and a leave moves only
+the partitions of the leaver. This is the sticky assignor of Kafka (KIP-54) without its generations,
+since one place knows everything.
 
 The answer depends on nothing but the arguments: no chance, and no order of a dictionary.
 """
@@ -18,11 +18,11 @@ from collections.abc import Collection, Sequence
 def assign(
     members: Collection[str], current: Sequence[str | None], held: Sequence[str | None]
 ) -> list[str | None]:
-    """Return the member that is to have each partition, None for all if there is no member.
+    """Return the next owner of each partition, None for all if there is no member.
 
-    ``current`` is who was to have each before; one that is no member any more counts for nothing.
-    ``held`` is who had it last in fact, which differs while it is being handed over: giving it
-    back to that one costs no pause, so that a partition is chosen before others if it can be.
+    ``current`` is the assignment before; a consumer that is no longer a member does not count.
+    ``held`` is the last owner in fact, which differs while a partition moves: giving it back to
+    that consumer costs no pause, so such a partition is preferred.
     """
     if not members:
         return [None] * len(current)
@@ -56,7 +56,7 @@ def assign(
 
 
 def _quotas(owned: dict[str, list[int]], partition_count: int) -> dict[str, int]:
-    """Return how many partitions each member is to have."""
+    """Return how many partitions each member gets."""
     share, more = divmod(partition_count, len(owned))
     richest = sorted(owned, key=lambda member: (-len(owned[member]), member))
     return {member: share + (rank < more) for rank, member in enumerate(richest)}

@@ -1,4 +1,4 @@
-"""The steps in the life of a message, and what may be missing among them."""
+"""The steps in the life of a message, and the gaps between them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class StepName(StrEnum):
-    """What a step is called."""
+    """The name of a step."""
 
     PUBLISHED = "PUBLISHED"
     SCHEDULED = "SCHEDULED"
@@ -21,7 +21,7 @@ class StepName(StrEnum):
     REJECTED = "REJECTED"
     RETRY_SCHEDULED = "RETRY_SCHEDULED"
     RETURNED = "RETURNED"
-    """It was leased and never left the node: that counts as no attempt."""
+    """A lease was released before delivery: it counts as no attempt."""
     DEAD_LETTERED = "DEAD_LETTERED"
     REDRIVEN = "REDRIVEN"
     MOVED = "MOVED"
@@ -39,9 +39,9 @@ class StepName(StrEnum):
 
 
 class CopyLocation(NamedTuple):
-    """Where the copy of a message that left is: ``number`` behind the one at ``offset``.
+    """The location of a message's copy in another topic: ``number`` offsets after ``offset``.
 
-    ``offset`` is -1 where it is not known, or the copy is still on its way.
+    ``offset`` is -1 where it is not known, or the copy is not stored yet.
     """
 
     topic: str
@@ -52,7 +52,7 @@ class CopyLocation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something that happened to the message, with what is known of it; times as they are named."""
+    """One thing that happened to the message, with what is known of it; units as in the names."""
 
     time_us: int
     name: StepName
@@ -67,7 +67,7 @@ class Step:
 
 
 class TraceGap(NamedTuple):
-    """Between which times something may be missing, as far as that is known, and why."""
+    """A time span, as far as it is known, in which steps may be missing, and the reason."""
 
     from_us: int | None
     to_us: int | None
@@ -75,7 +75,7 @@ class TraceGap(NamedTuple):
 
 
 class PublishRecord(NamedTuple):
-    """What the message itself tells; ``due_ms`` 0 where it was not delayed."""
+    """The offset and times of the message itself; ``due_ms`` 0 where it was not delayed."""
 
     offset: int
     time_us: int

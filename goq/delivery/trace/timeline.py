@@ -1,8 +1,8 @@
 """The life of one message, step by step, from the events that are about it.
 
-What an event says by itself is always told. What follows only from the state before it (that a
-reset changed something, that a retry was to come) is told where no event is missing before it. So
-a timeline with gaps leaves out, and says so, and is never wrong.
+Facts of an event itself are always reported. Facts that follow only from the state before it (a
+reset changed something, a retry was scheduled) are reported only where no earlier event is missing.
+So a timeline with gaps leaves steps out, and says so, and is never wrong.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from goq.delivery.events.event import (
 from goq.delivery.trace.steps import CopyLocation, PublishRecord, Step, StepName, TraceGap
 
 VISIBILITY_TIMEOUT: Final = "visibility_timeout"
-_NO_LEASE: Final = "the event that handed the message out is missing"
+_NO_LEASE: Final = "the event of the delivery is missing"
 DAMAGED: Final = "events are damaged"
 DELETED: Final = "older events were deleted"
 
 
 @dataclass(slots=True)
 class _GroupProgress:
-    """What the message is for a group: with whom, by which lease, and where that was told."""
+    """The message's state for a group: its lease and consumer, and the step that reported it."""
 
     token: int = 0
     consumer: str | None = None
@@ -57,7 +57,7 @@ class _GroupProgress:
     delivered: int = -1
     is_taken: bool = False
     waits: bool = False
-    """For another attempt."""
+    """Whether it waits for another attempt."""
 
     @property
     def is_outstanding(self) -> bool:
@@ -65,7 +65,7 @@ class _GroupProgress:
 
 
 class Timeline:
-    """Takes events in the order of their log; those that are not about the message do nothing."""
+    """The steps of one message, built from events in log order; events about others are ignored."""
 
     def __init__(self, offset: int, published: PublishRecord | None) -> None:
         self.offset = offset
@@ -77,148 +77,150 @@ class Timeline:
         self.incomplete: list[TraceGap] = []
         self._compactions_us: list[int] = []
         self.attempts = 0
-        """Deliveries, but for those that were returned."""
+        """The number of deliveries, without those that were returned."""
         self._groups: dict[str, _GroupProgress] = {}
-        self._leaving: dict[int, int] = {}
+        self._copies: dict[int, int] = {}
         self._is_cancelled = self._is_deleted = False
         self._due_ms = 0
         published = self._published
         if published is None:
             return
-        self._tell(published.time_us, StepName.PUBLISHED)
+        self._add_step(published.time_us, StepName.PUBLISHED)
         if published.due_ms:
             self._due_ms = published.due_ms
-            self._tell(published.time_us, StepName.SCHEDULED, due_ms=published.due_ms)
+            self._add_step(published.time_us, StepName.SCHEDULED, due_ms=published.due_ms)
 
     def add(self, event: AnyEvent, sequence: int, epoch: int, time_us: int) -> None:
-        """Take an event, by its place and the time of its frame."""
+        """Add an event, by its sequence and epoch and the time of its frame."""
         handler = _HANDLERS.get(type(event))
         if handler is not None and (type(event) in WITHOUT_OFFSETS or affects(event, self.offset)):
             handler(self, event, time_us, token_of(epoch, sequence))
 
     def add_gap(self, from_us: int | None, to_us: int | None, reason: str = DAMAGED) -> None:
-        """Take note of events that cannot be read, and the times of those around them."""
+        """Record events that cannot be read, and the times of those around them."""
         if to_us is None or self._published is None or to_us >= self._published.time_us:
             self.incomplete.append(TraceGap(from_us, to_us, reason))
 
-    def _tell(self, time_us: int, name: StepName, **known: Any) -> None:
+    def _add_step(self, time_us: int, name: StepName, **known: Any) -> None:
         self.steps.append(Step(time_us, name, **known))
 
-    def _standing(self, group: str) -> _GroupProgress:
+    def _progress(self, group: str) -> _GroupProgress:
         return self._groups.setdefault(group, _GroupProgress())
 
     def _attempt_in(self, spans: list[Span]) -> int:
         return next(attempt for start, end, attempt in spans if start <= self.offset < end)
 
-    # With a consumer
+    # Leases
 
     def _leased(self, event: Leased, time_us: int, token: int) -> None:
-        standing = self._standing(event.group)
-        standing.token, standing.consumer = token, event.consumer
-        standing.attempt = self._attempt_in(event.spans)
-        standing.delivered = len(self.steps)
-        standing.is_taken, standing.waits = True, False
+        progress = self._progress(event.group)
+        progress.token, progress.consumer = token, event.consumer
+        progress.attempt = self._attempt_in(event.spans)
+        progress.delivered = len(self.steps)
+        progress.is_taken, progress.waits = True, False
         self.attempts += 1
-        self._tell(
+        self._add_step(
             time_us,
             StepName.DELIVERED,
             group=event.group,
             consumer=event.consumer or None,
-            attempt=standing.attempt,
+            attempt=progress.attempt,
             until_ms=event.deadline_ms,
         )
 
     def _held(self, group: str, token: int, time_us: int) -> _GroupProgress | None:
-        """Return what is known of the lease that an event speaks of."""
-        standing = self._standing(group)
-        if standing.token == token:
-            return standing
+        """Return what is known of the lease that an event names."""
+        progress = self._progress(group)
+        if progress.token == token:
+            return progress
         self.incomplete.append(TraceGap(None, time_us, _NO_LEASE))
         return None
 
     def _end_lease(self, group: str, *, is_over: bool, waits: bool = False) -> None:
-        """The consumer has it no more; how long it would have had it is told if it took as long."""
-        standing = self._standing(group)
-        if standing.token and not is_over:
-            at = standing.delivered
+        """End the lease; keep its end in the delivery step only if the lease lasted until then."""
+        progress = self._progress(group)
+        if progress.token and not is_over:
+            at = progress.delivered
             self.steps[at] = replace(self.steps[at], until_ms=None)
-        standing.token, standing.is_taken, standing.waits = 0, True, waits
+        progress.token, progress.is_taken, progress.waits = 0, True, waits
 
-    def _tell_held(
+    def _add_lease_step(
         self, name: StepName, event: Any, time_us: int, **known: Any
     ) -> _GroupProgress | None:
-        standing = self._held(event.group, event.token, time_us)
-        if standing is not None:
-            known.setdefault("attempt", standing.attempt)
-            known["consumer"] = standing.consumer or None
-        self._tell(time_us, name, group=event.group, **known)
-        return standing
+        progress = self._held(event.group, event.token, time_us)
+        if progress is not None:
+            known.setdefault("attempt", progress.attempt)
+            known["consumer"] = progress.consumer or None
+        self._add_step(time_us, name, group=event.group, **known)
+        return progress
 
     def _acked(self, event: Acked, time_us: int, _token: int) -> None:
-        self._tell_held(StepName.ACKNOWLEDGED, event, time_us)
+        self._add_lease_step(StepName.ACKNOWLEDGED, event, time_us)
         self._end_lease(event.group, is_over=False)
 
     def _extended(self, event: Extended, time_us: int, _token: int) -> None:
-        self._tell_held(StepName.EXTENDED, event, time_us, until_ms=event.deadline_ms)
+        self._add_lease_step(StepName.EXTENDED, event, time_us, until_ms=event.deadline_ms)
 
     def _nacked(self, event: Nacked, time_us: int, _token: int) -> None:
-        standing = self._standing(event.group)
+        progress = self._progress(event.group)
         attempt = self._attempt_in(event.spans)
-        if standing.token == event.token and attempt < standing.attempt:
+        if progress.token == event.token and attempt < progress.attempt:
             self.attempts -= 1
-            self._tell_held(StepName.RETURNED, event, time_us)
+            self._add_lease_step(StepName.RETURNED, event, time_us)
             self._end_lease(event.group, is_over=False, waits=True)
             return
-        if standing.token != event.token and not (event.reason or _is_later(event, time_us)):
+        if progress.token != event.token and not (event.reason or _is_later(event, time_us)):
             self._held(event.group, event.token, time_us)
-            return  # it may have been returned: which of both it was is not known
-        self._tell_held(
+            return  # a nack or a return: which of the two is not known
+        self._add_lease_step(
             StepName.NACKED, event, time_us, attempt=attempt, reason=event.reason or None
         )
         self._retry(event, time_us, is_over=False)
 
     def _expired(self, event: Expired, time_us: int, _token: int) -> None:
         attempt, reason = self._attempt_in(event.spans), event.reason or VISIBILITY_TIMEOUT
-        self._tell_held(StepName.EXPIRED, event, time_us, attempt=attempt, reason=reason)
+        self._add_lease_step(StepName.EXPIRED, event, time_us, attempt=attempt, reason=reason)
         self._retry(event, time_us, is_over=True)
 
     def _retry(self, event: Nacked | Expired, time_us: int, *, is_over: bool) -> None:
         if not self._is_cancelled and not self.incomplete and _is_later(event, time_us):
-            self._tell(time_us, StepName.RETRY_SCHEDULED, group=event.group, due_ms=event.due_ms)
+            self._add_step(
+                time_us, StepName.RETRY_SCHEDULED, group=event.group, due_ms=event.due_ms
+            )
         self._end_lease(event.group, is_over=is_over, waits=not self._is_cancelled)
 
-    # Done without an ack
+    # Ends without an ack
 
     def _dropped(self, event: Dropped, time_us: int, _token: int) -> None:
-        self._tell_cause(event, time_us)
-        self._tell(time_us, StepName.DROPPED, group=event.group)
+        self._add_cause_step(event, time_us)
+        self._add_step(time_us, StepName.DROPPED, group=event.group)
         self._end_lease(event.group, is_over=event.cause is Cause.EXPIRED)
 
-    def _tell_cause(self, event: Dropped | CopyQueued, time_us: int) -> None:
+    def _add_cause_step(self, event: Dropped | CopyQueued, time_us: int) -> None:
         name, reason = _CAUSES[event.cause], event.reason or None
         if event.cause is Cause.EXPIRED:
             reason = reason or VISIBILITY_TIMEOUT
         elif event.cause is Cause.TTL:
             reason = str(Cause.TTL)
         if not event.token:
-            self._tell(time_us, name, group=event.group, reason=reason)
+            self._add_step(time_us, name, group=event.group, reason=reason)
             return
         attempt = self._attempt_in(event.spans)
-        self._tell_held(name, event, time_us, attempt=attempt, reason=reason)
+        self._add_lease_step(name, event, time_us, attempt=attempt, reason=reason)
 
     def _skipped(self, event: Skipped, time_us: int, _token: int) -> None:
         name = StepName.EXPIRED if event.cause is Cause.TTL else StepName.SKIPPED
-        self._tell(time_us, name, group=event.group, reason=str(event.cause))
+        self._add_step(time_us, name, group=event.group, reason=str(event.cause))
         self._end_lease(event.group, is_over=True)
 
-    def _departing(self, event: CopyQueued, time_us: int, token: int) -> None:
+    def _copy_queued(self, event: CopyQueued, time_us: int, token: int) -> None:
         if event.group:
-            self._tell_cause(event, time_us)
+            self._add_cause_step(event, time_us)
             self._end_lease(event.group, is_over=event.cause is Cause.EXPIRED)
         else:
             self._cancel()
-        self._leaving[token] = len(self.steps)
-        self._tell(
+        self._copies[token] = len(self.steps)
+        self._add_step(
             time_us,
             StepName.DEAD_LETTERED if event.group else StepName.REDRIVEN,
             group=event.group or None,
@@ -227,30 +229,30 @@ class Timeline:
             ),
         )
 
-    def _departed(self, event: CopyStored, _time_us: int, _token: int) -> None:
-        at = self._leaving.pop(event.departure, None)
+    def _copy_stored(self, event: CopyStored, _time_us: int, _token: int) -> None:
+        at = self._copies.pop(event.departure, None)
         if at is not None:
             step = self.steps[at]
             assert step.copy is not None
             self.steps[at] = replace(step, copy=step.copy._replace(offset=event.offset))
 
     def _cancelled(self, event: Cancelled, time_us: int, _token: int) -> None:
-        self._tell(time_us, StepName.CANCELLED, reason=event.reason or None)
+        self._add_step(time_us, StepName.CANCELLED, reason=event.reason or None)
         self._cancel()
 
     def _cancel(self) -> None:
         self._is_cancelled = True
-        for standing in self._groups.values():
-            standing.waits = False
+        for progress in self._groups.values():
+            progress.waits = False
 
-    # Of the message for all groups
+    # For all groups
 
     def _moved(self, event: Moved, time_us: int, _token: int) -> None:
-        self._tell(time_us, StepName.MOVED, lane=event.lane)
+        self._add_step(time_us, StepName.MOVED, lane=event.lane)
 
     def _rescheduled(self, event: Rescheduled, time_us: int, _token: int) -> None:
         self._due_ms = event.due_ms
-        self._tell(time_us, StepName.RESCHEDULED, due_ms=event.due_ms)
+        self._add_step(time_us, StepName.RESCHEDULED, due_ms=event.due_ms)
 
     def _matured(self, event: Matured, _time_us: int, _token: int) -> None:
         is_due = 0 < self._due_ms <= event.up_to_ms and event.end_offset > self.offset
@@ -261,74 +263,74 @@ class Timeline:
         time_us = max(event.up_to_ms * 1000, self._published.time_us)
         if before_us // 1000 == event.up_to_ms:
             time_us = before_us
-        self._tell(time_us, StepName.MATURED)
+        self._add_step(time_us, StepName.MATURED)
 
     def _corrupted(self, event: Corrupted, time_us: int, _token: int) -> None:
-        self._tell(time_us, StepName.CORRUPTED, reason=event.reason or None)
-        for standing in self._groups.values():
-            standing.token, standing.waits = 0, False
+        self._add_step(time_us, StepName.CORRUPTED, reason=event.reason or None)
+        for progress in self._groups.values():
+            progress.token, progress.waits = 0, False
 
     def _repaired(self, _event: Repaired, time_us: int, _token: int) -> None:
-        self._tell(time_us, StepName.REPAIRED)
+        self._add_step(time_us, StepName.REPAIRED)
 
     def _compacted(self, _event: Compacted, time_us: int, _token: int) -> None:
-        """Take note of a pass that came by: whether the message went then, it does not say."""
+        """Record a compaction pass: it does not say whether the message was removed then."""
         self._compactions_us.append(time_us)
 
-    def tell_compacted(self) -> None:
-        """Tell that the message was compacted away, at the latest by the last pass."""
+    def add_compacted(self) -> None:
+        """Add that the message was compacted away, at the latest by the last pass."""
         if self._compactions_us:
             reason = "gone by then" if len(self._compactions_us) > 1 else None
-            self._tell(self._compactions_us[-1], StepName.COMPACTED, reason=reason)
+            self._add_step(self._compactions_us[-1], StepName.COMPACTED, reason=reason)
             self.steps.sort(key=lambda step: step.time_us)
 
-    def tell_archived(self, time_us: int) -> None:
-        """Tell that the message went to the archive."""
-        self._tell(time_us, StepName.ARCHIVED)
+    def add_archived(self, time_us: int) -> None:
+        """Add that the message was archived."""
+        self._add_step(time_us, StepName.ARCHIVED)
         self.steps.sort(key=lambda step: step.time_us)
 
     def _trimmed(self, event: Trimmed, time_us: int, _token: int) -> None:
         if event.start_offset > self.offset and not self._is_deleted and not self.incomplete:
             self._is_deleted = True
-            self._tell(time_us, StepName.DELETED)
+            self._add_step(time_us, StepName.DELETED)
 
     def _truncated(self, event: Truncated, _time_us: int, _token: int) -> None:
         if event.end_offset <= self.offset:
-            self._start_over()  # all that was before happened to another message of this offset
+            self._start_over()  # earlier events were about another message of this offset
 
-    # Of a group
+    # For one group
 
     def _reset(self, event: Reset, time_us: int, _token: int) -> None:
-        standing = self._groups.get(event.group, _GroupProgress())
+        progress = self._groups.get(event.group, _GroupProgress())
         if 0 <= event.end_offset <= self.offset:
-            is_news = standing.is_outstanding or not self._is_cancelled
-            self._groups[event.group] = _GroupProgress(is_taken=standing.is_taken)
+            is_change = progress.is_outstanding or not self._is_cancelled
+            self._groups[event.group] = _GroupProgress(is_taken=progress.is_taken)
             reason = "behind the group's end"
         elif event.offset <= self.offset:
-            is_news = standing.is_outstanding or (standing.is_taken and not self._is_cancelled)
+            is_change = progress.is_outstanding or (progress.is_taken and not self._is_cancelled)
             self._groups.pop(event.group, None)
             reason = "to be delivered again"
         else:
-            is_fresh = not standing.is_taken and not self._is_cancelled
-            is_news = standing.is_outstanding or is_fresh
+            is_fresh = not progress.is_taken and not self._is_cancelled
+            is_change = progress.is_outstanding or is_fresh
             self._groups[event.group] = _GroupProgress(is_taken=True)
             reason = "passed over"
-        if is_news and not self.incomplete:
-            self._tell(time_us, StepName.RESET, group=event.group, reason=reason)
+        if is_change and not self.incomplete:
+            self._add_step(time_us, StepName.RESET, group=event.group, reason=reason)
 
     def _group_deleted(self, event: GroupDeleted, time_us: int, _token: int) -> None:
-        standing = self._groups.pop(event.group, None)
-        if standing is not None and standing.is_taken and not self.incomplete:
-            self._tell(time_us, StepName.GROUP_DELETED, group=event.group)
+        progress = self._groups.pop(event.group, None)
+        if progress is not None and progress.is_taken and not self.incomplete:
+            self._add_step(time_us, StepName.GROUP_DELETED, group=event.group)
 
 
 def _is_later(event: Nacked | Expired, time_us: int) -> bool:
-    """Whether the next attempt is to wait."""
+    """Return whether the next attempt has to wait."""
     return event.due_ms > (event.time_ms or time_us // 1000)
 
 
 def _index_in(spans: list[Span], offset: int) -> int:
-    """Return how many messages left before one."""
+    """Return how many messages of the spans come before one."""
     index = 0
     for start, end, _ in spans:
         if start <= offset < end:
@@ -355,8 +357,8 @@ _HANDLERS: Final[dict[type[Event], Callable[[Timeline, Any, int, int], None]]] =
     Expired: Timeline._expired,
     Dropped: Timeline._dropped,
     Skipped: Timeline._skipped,
-    CopyQueued: Timeline._departing,
-    CopyStored: Timeline._departed,
+    CopyQueued: Timeline._copy_queued,
+    CopyStored: Timeline._copy_stored,
     Cancelled: Timeline._cancelled,
     Moved: Timeline._moved,
     Rescheduled: Timeline._rescheduled,

@@ -80,7 +80,7 @@ class History:
     def _index(self) -> None:
         outbox = Outbox()
         for number, event in self.leaving.items():
-            outbox.restore_departure(SnapshotOutboxEntry(number, 0, event, []))
+            outbox.restore_entry(SnapshotOutboxEntry(number, 0, event, []))
         self.live = LiveSpans(self.log, outbox, EPOCH, self.disk, AtOnce())
 
     def reopen(self) -> None:

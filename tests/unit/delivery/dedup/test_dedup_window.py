@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from goq.delivery.dedup import dedup_window as dedup
 from goq.delivery.dedup.dedup_window import DedupWindow, Original, StoredDedupIds
 from goq.delivery.dedup.id_table import IdTable, Mixer
 
 WINDOW_US = 1_000
 FACTORS = (0x9E37_79B9_7F4A_7C15, 0xC2B2_AE3D_27D4_EB4F)
+SMALL_TABLES = (8, 100)
 
 
 def ids_of(*numbers: int) -> Any:
@@ -34,7 +34,7 @@ class Pair:
 
     def fresh(self) -> DedupWindow:
         times = {offset: time_us for _, offset, time_us in self.log}
-        return DedupWindow(WINDOW_US, time_of=times.get, factors=FACTORS)
+        return DedupWindow(WINDOW_US, time_of=times.get, factors=FACTORS, table_ids=SMALL_TABLES)
 
     def publish(self, numbers: list[int]) -> None:
         found = self.window.find(ids_of(*numbers), self.now_us)
@@ -86,13 +86,6 @@ STEPS = st.lists(
 )
 
 
-@pytest.fixture
-def _small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dedup, "TABLE_IDS_MIN", 8)
-    monkeypatch.setattr(dedup, "TABLE_IDS_MAX", 100)
-
-
-@pytest.mark.usefixtures("_small_tables")
 @settings(max_examples=400, deadline=None)
 @given(STEPS)
 def test_the_window_answers_as_a_dict_would(steps: list[tuple[str, Any]]) -> None:

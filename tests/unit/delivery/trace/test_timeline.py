@@ -94,7 +94,7 @@ def test_without_its_lease_a_step_has_no_consumer_and_that_is_said() -> None:
     assert found.steps[1:] == [Step(3_000_000, StepName.ACKNOWLEDGED, "g")]
     assert [gap.reason for gap in found.incomplete] == [
         "events are damaged",
-        "the event that handed the message out is missing",
+        "the event of the delivery is missing",
     ]
 
 
